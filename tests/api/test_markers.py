@@ -3,12 +3,11 @@ it is in the text for the judge, or the request is refused, or no backend gets i
 says why a backend that gets it does not show it to its model."""
 
 import contextlib
-import types
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +17,6 @@ from tests.support.backend_calls import MODEL
 from tests.support.tables import each
 from tollkeeper.api.chat.prompt import read_prompt as read_chat
 from tollkeeper.api.http.strict_json import decode
-from tollkeeper.api.isolated import caching_wish
 from tollkeeper.api.messages.prompt import read_counted_prompt
 from tollkeeper.api.messages.prompt import read_prompt as read_messages
 from tollkeeper.api.responses.input import Conversation
@@ -35,7 +33,6 @@ from tollkeeper.domain.prompt import Prompt
 from tollkeeper.domain.transcript import transcript
 from tollkeeper.services.calls.isolation import Isolation
 from tollkeeper.services.calls.options import require_supported
-from tollkeeper.services.use_cases import Services
 from tollkeeper.services.vault import Vault
 
 # Places that reach a backend and are not judged, with the reason. There is no other.
@@ -78,10 +75,7 @@ _READER = replace(
 _CALLER = ProjectCaller(
     OrganizationId(uuid.uuid4()), ProjectId(uuid.uuid4()), KeyId(uuid.uuid4()), frozenset()
 )
-_SERVICES = cast(
-    "Services",
-    types.SimpleNamespace(isolation=Isolation(Vault(b"a secret of thirty-two bytes ..."))),
-)
+_ISOLATION = Isolation(Vault(b"a secret of thirty-two bytes ..."))
 _FUNCTION = {"name": "f", "parameters": {"type": "object"}}
 _SEARCHES = frozenset({"web_search_20250305"})
 
@@ -91,8 +85,8 @@ def _chat(body: dict[str, Any]) -> Prompt:
     tools = {"tools": [{"type": "function", "function": _FUNCTION}]} if asks_for_tool else {}
     raw = msgspec.json.encode({**tools, **body})
     request = decode(raw, msgspec.json.Decoder(chat.ChatRequest))
-    caching = caching_wish(
-        _SERVICES, _CALLER, _READER, request.prompt_cache_key, request.cache_salt
+    caching = _ISOLATION.caching_wish(
+        _CALLER, _READER, request.prompt_cache_key, request.cache_salt
     )
     return read_chat(request, raw, _READER, caching)
 
@@ -107,7 +101,7 @@ def _responses(body: dict[str, Any]) -> Prompt:
         body = {**body, "input": [call, *body["input"], said]}
     request = decode(msgspec.json.encode(body), msgspec.json.Decoder(responses.ResponsesRequest))
     conversation = Conversation(_READER, lambda _: None)
-    caching = caching_wish(_SERVICES, _CALLER, _READER, request.prompt_cache_key)
+    caching = _ISOLATION.caching_wish(_CALLER, _READER, request.prompt_cache_key)
     tools = read_tools(request.tools or ())
     return read_responses(request, _READER, conversation, tools, caching)
 
@@ -119,7 +113,7 @@ def _messages(body: dict[str, Any]) -> Prompt:
         said = {"role": "assistant", "content": [call]}
         body = {**body, "messages": [said, *body["messages"]]}
     request = decode(msgspec.json.encode(body), msgspec.json.Decoder(messages.MessagesRequest))
-    caching = caching_wish(_SERVICES, _CALLER, _READER, None)
+    caching = _ISOLATION.caching_wish(_CALLER, _READER, None)
     return read_messages(request, _READER, _SEARCHES, lambda _: None, caching)
 
 

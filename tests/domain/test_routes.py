@@ -9,7 +9,7 @@ from tests.support.backend_calls import MODEL
 from tollkeeper.domain.catalog import Model, Pricing, Route
 from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.pricing import Bounds, cost_of, hold_picousd
-from tollkeeper.domain.routes import dearest_pricing, prices_by_backend, shown_prices
+from tollkeeper.domain.routes import PricesInForce, prices_by_backend, shown_prices
 from tollkeeper.domain.usage import Usage
 
 _amount = st.integers(0, 10**6)
@@ -39,7 +39,7 @@ def test_the_hold_covers_whoever_serves(
     model: Model, prompt: int, output: int, data: st.DataObject
 ) -> None:
     bounds = Bounds(prompt_tokens=prompt, choices=1, output_tokens_each=output, images=0)
-    hold = hold_picousd(dearest_pricing(model, 0, bounds), bounds)
+    hold = hold_picousd(PricesInForce(model, 0).dearest(bounds), bounds)
     used = data.draw(st.integers(0, prompt))
     cached = data.draw(st.integers(0, used))
     usage = Usage(used, data.draw(st.integers(0, output)), cached)

@@ -30,7 +30,13 @@ from tests.proofs.simulated_provider import (
 )
 from tests.proofs.simulation import CALL, MODEL, quiet
 from tollkeeper.backends.fan_out import FanOutBackend
-from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId, ProjectId
+from tollkeeper.domain.access import (
+    KeyId,
+    KeyStatus,
+    OrganizationId,
+    ProjectCaller,
+    ProjectId,
+)
 from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
     AccountState,
@@ -47,12 +53,13 @@ from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.ledger import Mark, Resolution, ResolutionKind
 from tollkeeper.domain.spend import Spend
+from tollkeeper.services.calls.admission import Admission
 from tollkeeper.services.calls.inference import Inference
+from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.recorder import CallRecorder
-from tollkeeper.services.calls.running import RunningCall
 from tollkeeper.services.calls.running_calls import InferenceLimits
+from tollkeeper.services.calls.tab import Tab
 from tollkeeper.services.calls.token_counting import ApplyingPolicies, TokenCounting
-from tollkeeper.services.ledger.admission import Admission
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import PolicyChecks
@@ -116,10 +123,10 @@ class Asked:
 
 
 class _Recorder:
-    def started(self, running: RunningCall) -> None:
+    def started(self, tab: Tab) -> None:
         """Nothing is recorded."""
 
-    def ended(self, running: RunningCall, status: int, error_code: str | None) -> None:
+    def ended(self, tab: Tab, status: int, error_code: str | None) -> None:
         """Nothing is recorded."""
 
 
@@ -192,7 +199,6 @@ class CallHistory:
         return Inference(
             Admission(ledger, self._clock),
             cast("TokenCounting", None),
-            {"cluster": FanOutBackend(self.provider, concurrency=2)},
             InferenceLimits(deadline_s=60, drain_s=1, drains_max=2, calls_max=1000),
             policies=cast("ApplyingPolicies", None),
             checks=PolicyChecks(None),
@@ -244,7 +250,9 @@ class CallHistory:
         self._asked_by[asyncio.current_task()] = asked
         gateway = self.rng.choice(self.gateways)
         try:
-            await gateway.infer(call, _Sink(), _Source(asked))
+            caller = ProjectCaller(organization_id, project_id, key_id, frozenset())
+            plan = Plan(caller, PRICED_MODEL, FanOutBackend(self.provider, concurrency=2))
+            await gateway.infer(call, plan, _Sink(), _Source(asked))
             asked.succeeded = True
         except TollkeeperError as exc:
             asked.succeeded = False

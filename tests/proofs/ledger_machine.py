@@ -92,6 +92,12 @@ class LedgerMachine(RuleBasedStateMachine):
 
         return self.wait(resolve())
 
+    def marked(self, side: int, hold: Hold) -> bool:
+        async def mark() -> bool:
+            return await self.processes[side].ledger.mark_unsettled(hold, "test")
+
+        return self.wait(mark())
+
     @initialize(credit=st.integers(0, 200))
     def open_books(self, credit: int) -> None:
         type(self).histories += 1
@@ -181,7 +187,7 @@ class LedgerMachine(RuleBasedStateMachine):
         one = self.chosen(number, *Phase)
         if one is None:
             return
-        marked = self.wait(self.processes[side].ledger.mark_unsettled(one.hold, "test"))
+        marked = self.marked(side, one.hold)
         assert marked == (one.phase is Phase.HELD)
         if marked:
             one.phase = Phase.UNSETTLED

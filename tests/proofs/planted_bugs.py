@@ -92,8 +92,8 @@ BUGS = {
     ),
     "void on unknown outcome": Bug(
         "Admission.leave_unsettled",
-        "await self._ledger.mark_unsettled(reservation.hold, reason)",
-        "await self.release(reservation)",
+        "return self._ledger.mark_unsettled(tab.hold, reason)",
+        "return self.release(tab)",
         HISTORIES,
     ),
     "the end of a stream is taken for its [DONE]": Bug(
@@ -146,9 +146,9 @@ BUGS = {
         CHARGED,
     ),
     "an abandoned JSON answer pays the prompt only": Bug(
-        "Inference._resolve_failure",
-        "if meter.delivered or meter.usage is not None or meter.reported_nonsense:",
-        "if meter.delivered or meter.usage is not None or running.abandoned:",
+        "Inference._close",
+        "error is None or meter.delivered or meter.usage is not None or meter.reported_nonsense",
+        "error is None or meter.delivered or meter.usage is not None or tab.abandoned",
         CHARGED,
     ),
     "a caller ejects a replica": Bug(

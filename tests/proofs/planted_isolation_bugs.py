@@ -113,14 +113,14 @@ ISOLATION_BUGS = {
     ),
     "a call is sent for a caller that left while it waited": Bug(
         "RunningCalls.abandon",
-        "if running.waits_to_be_sent:",
-        "if running.waits_to_be_sent and running.stopped:",
+        "if tab.waits_to_be_sent:",
+        "if tab.waits_to_be_sent and tab.stopped:",
         ("journeys/isolation/test_backend_connections.py",),
     ),
     "a call that was never sent stays unsettled": Bug(
         "Inference._deliver",
-        "raise _ended_early(running, sent=backend_call.sent) from None",
-        "raise _ended_early(running, sent=True) from None",
+        "raise _ended_early(tab, sent=backend_call.sent) from None",
+        "raise _ended_early(tab, sent=True) from None",
         ("journeys/isolation/test_backend_connections.py",),
     ),
     "who is nobody known has as much of a turn as an organization": Bug(
@@ -149,8 +149,8 @@ ISOLATION_BUGS = {
         ("domain/test_estimate.py",),
     ),
     "who pays by bytes is held by the estimate": Bug(
-        "Inference._run",
-        "if size.web_searches or call.model.token_bounds.text_by_bytes:",
+        "Inference._bounds",
+        "if size.web_searches or plan.holds_by_bytes:",
         "if size.web_searches:",
         ("journeys/calls/test_text_bound.py",),
     ),
@@ -217,7 +217,7 @@ ISOLATION_BUGS = {
     ),
     # Caches and addresses.
     "projects share a prefix cache": Bug(
-        "caching_wish",
+        "Isolation.caching_wish",
         "if salt is None and model.isolates_cache:",
         "if salt is None and not model.isolates_cache:",
         ("journeys/isolation/test_caches.py",),
@@ -237,7 +237,7 @@ ISOLATION_BUGS = {
     ),
     "a call that was counted is admitted under a new policy": Bug(
         "Inference._judge_request",
-        "running.tokenizer_asked",
+        "tab.tokenizer_asked",
         "False",
         ("journeys/policies/test_before_the_verdict.py",),
     ),

@@ -41,9 +41,9 @@ PRICE_BUGS = {
         ("domain/test_reading_usage.py",),
     ),
     "a call that was cut after its head is released": Bug(
-        "Inference._resolve_failure",
+        "Inference._close",
         "elif error.charged:",
-        "elif error.charged and running.abandoned:",
+        "elif error.charged and tab.abandoned:",
         CALL_HISTORIES,
     ),
     "a proxy that lost the answer is taken for a refusal": Bug(
@@ -66,12 +66,12 @@ PRICE_BUGS = {
     ),
     "a call has the prices of its end": Bug(
         "Admission.settle",
-        "pricing = reservation.prices.get(backend, hold.pricing)",
+        "pricing = tab.prices.get(tab.backend, hold.pricing)",
         "pricing = self._last.pricing_at(self._clock())",
         CALL_HISTORIES,
         also=(
             (
-                "Admission.reserve",
+                "Admission.open",
                 "now = self._clock()",
                 "now, self._last = self._clock(), call.model",
             ),
@@ -109,7 +109,7 @@ PRICE_BUGS = {
         ("backends/gemini/test_usage.py",),
     ),
     "a prompt that is read again after each search is held once": Bug(
-        "Inference._run",
+        "Inference._bounds",
         "copies * held_tokens",
         "copies * prompt_tokens",
         EXCHANGES,
@@ -208,7 +208,7 @@ PRICE_BUGS = {
         ("settings/test_settings.py",),
     ),
     "a price change is ignored by holds": Bug(
-        "Admission.reserve",
+        "Admission.open",
         "now = self._clock()",
         "now = 0",
         ("journeys/calls/test_prices.py",),

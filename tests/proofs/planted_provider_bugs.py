@@ -42,14 +42,14 @@ PROVIDER_BUGS = {
     ),
     "the bill has the dearest price": Bug(
         "Admission.settle",
-        "pricing = reservation.prices.get(backend, hold.pricing)",
+        "pricing = tab.prices.get(tab.backend, hold.pricing)",
         "pricing = hold.pricing",
         _FALLBACK_TESTS,
     ),
     "the hold has the first price": Bug(
-        "dearest_pricing",
-        "return max(possible, key=lambda pricing: hold_picousd(pricing, bounds))",
-        "return next(iter(possible))",
+        "PricesInForce.dearest",
+        "return max(self.by_backend.values(), key=lambda pricing: hold_picousd(pricing, bounds))",
+        "return next(iter(self.by_backend.values()))",
         ("domain/test_routes.py",),
     ),
     "the output bound goes where the server ignores it": Bug(

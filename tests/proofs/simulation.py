@@ -19,7 +19,13 @@ from tests.proofs.memory_books import Books, cost_of
 from tests.proofs.memory_store import MemoryDatabase, MemoryStore, NoPolicies
 from tests.proofs.period_cap_books import with_period_caps
 from tests.proofs.seeded_loop import SeededLoop
-from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId, ProjectId
+from tollkeeper.domain.access import (
+    KeyId,
+    KeyStatus,
+    OrganizationId,
+    ProjectCaller,
+    ProjectId,
+)
 from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
     AccountState,
@@ -29,17 +35,20 @@ from tollkeeper.domain.caps import ACCOUNT_PERIODS, Cap
 from tollkeeper.domain.catalog import Model, Pricing
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call
-from tollkeeper.domain.ledger import Mark, ResolutionKind
+from tollkeeper.domain.ledger import Hold, Mark, ResolutionKind
+from tollkeeper.domain.metering import Charge
 from tollkeeper.domain.pricing import Bounds
 from tollkeeper.domain.pricing import cost_of as price_of
 from tollkeeper.domain.prompt import Prompt
 from tollkeeper.domain.spend import Spend
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services import batches as batches_module
+from tollkeeper.services.calls.admission import Admission
+from tollkeeper.services.calls.plans import Plan
+from tollkeeper.services.calls.tab import Tab
 from tollkeeper.services.ledger import hold_queue as hold_queue_module
 from tollkeeper.services.ledger import ledger as ledger_module
 from tollkeeper.services.ledger import overage_alerts as overage_alerts_module
-from tollkeeper.services.ledger.admission import Admission, Reservation
 from tollkeeper.services.ledger.ledger import Ledger
 
 PROCESSES = 2
@@ -168,9 +177,9 @@ class History:
         reservation_id = UUID(call.request_id)
         before = self.database.counted.crashes
         try:
-            reservation = await process.admission.reserve(
-                call, Bounds(self.rng.randrange(4), call.choices, call.output_tokens_held, images=0)
-            )
+            bounds = Bounds(self.rng.randrange(4), call.choices, call.output_tokens_held, images=0)
+            tab = _tab(call)
+            await process.admission.open(tab, bounds)
         except BaseException as exc:
             if not process.store.killed:
                 self.observed.turned_away.add(reservation_id)
@@ -181,7 +190,7 @@ class History:
         crashed = self.database.counted.crashes > before
         assert crashed or reservation_id in self.database.books.reservations
         # From here on the call has a task of its own and does not depend on the caller.
-        ending = self._start(self._dispatched(process, reservation))
+        ending = self._start(self._dispatched(process, tab))
         await asyncio.shield(ending)
 
     def _make_call(self, tenant: tuple[OrganizationId, ProjectId, KeyId]) -> Call:
@@ -196,26 +205,28 @@ class History:
             output_tokens_max=self.rng.randint(1, 4),
         )
 
-    async def _dispatched(self, process: Process, reservation: Reservation) -> None:
+    async def _dispatched(self, process: Process, tab: Tab) -> None:
+        assert tab.hold is not None
         await asyncio.sleep(self.rng.random() * _LASTS_S / 2)
         for _ in range(self.rng.choice((1, 1, 1, 2))):  # some endings are told twice
             match self.rng.randrange(5):
                 case 0:
-                    await process.admission.release(reservation)
-                    self.observed.released.add(reservation.id)
+                    await process.admission.release(tab)
+                    self.observed.released.add(tab.hold.id)
                 case 1:
-                    await process.admission.leave_unsettled(reservation, "nobody knows")
-                    self.observed.unsettled.add(reservation.id)
+                    await process.admission.leave_unsettled(tab, "nobody knows")
+                    self.observed.unsettled.add(tab.hold.id)
                 case _:
-                    await self._settle(process, reservation)
+                    await self._settle(process, tab, tab.hold)
 
-    async def _settle(self, process: Process, reservation: Reservation) -> None:
+    async def _settle(self, process: Process, tab: Tab, hold: Hold) -> None:
         usage = Usage(prompt_tokens=self.rng.randrange(6), completion_tokens=self.rng.randrange(14))
-        cost = price_of(reservation.hold.pricing, usage, 0).total_picousd
-        self.observed.wanted.setdefault(reservation.id, set()).add(cost)
-        settlement = await process.admission.settle(reservation, usage, estimated=False)
-        assert settlement.cost_picousd == cost
-        self.observed.settled.setdefault(reservation.id, cost)
+        cost = price_of(hold.pricing, usage, 0).total_picousd
+        self.observed.wanted.setdefault(hold.id, set()).add(cost)
+        charged, written = process.admission.settle(tab, Charge(usage, estimated=False))
+        await written
+        assert charged == cost
+        self.observed.settled.setdefault(hold.id, cost)
 
     # Faults.
 
@@ -300,6 +311,14 @@ class Outcome:
     kills: int
     restored: int
     fingerprint: int
+
+
+def _tab(call: Call) -> Tab:
+    """A tab that only the ledger uses."""
+    caller = ProjectCaller(call.organization_id, call.project_id, call.key_id, frozenset())
+    plan = Plan(caller, call.model, mock.Mock(counts_tokens=False))
+    none: Any = None
+    return Tab(call, plan, none, "chat_create", 0.0, none)
 
 
 def run_history(seed: int) -> Outcome:

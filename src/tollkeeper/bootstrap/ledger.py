@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from tollkeeper.bootstrap.administration import Administration
+from tollkeeper.services.calls.admission import Admission
 from tollkeeper.services.ledger.admissibility import Admissibility
-from tollkeeper.services.ledger.admission import Admission
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.ledger.log_comparison import RequestLogComparison

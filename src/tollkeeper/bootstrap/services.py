@@ -19,6 +19,7 @@ from tollkeeper.services.alerts import Alerts
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.inference import Inference
 from tollkeeper.services.calls.isolation import Isolation
+from tollkeeper.services.calls.plans import Plans
 from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.running_calls import InferenceLimits
@@ -106,7 +107,8 @@ def build_services(
     database, vault = administration.database, administration.vault
     policies = administration.policies
     backends, key_use = backends or {}, KeyUse()
-    catalog = CurrentCatalog(build_catalog(settings))
+    catalog, isolation = CurrentCatalog(build_catalog(settings)), Isolation(vault)
+    models = Models(database, catalog)
     books = build_ledger(administration)
     checks = _checks(settings, backends, vault, serving=serving)
     records = _records(administration, backends, books.process_id, serving=serving)
@@ -114,9 +116,7 @@ def build_services(
         *(database, backends, administration.project_limits),
         *(books.admissibility, books.admission, policies),
     )
-    inference = _inference(
-        settings, books, token_counting, backends, policies, checks, records.recorder
-    )
+    inference = _inference(settings, books, token_counting, policies, checks, records.recorder)
     watch = ProcessWatch(database, backends, books.ledger, records.activity, inference, checks)
     return Services(
         clock=clock,
@@ -130,7 +130,8 @@ def build_services(
         admin_keys=administration.admin_keys,
         policies=policies,
         calibrations=administration.calibrations,
-        models=Models(database, catalog),
+        models=models,
+        plans=Plans(models, catalog, backends, isolation),
         costs=administration.costs,
         billing=administration.billing,
         caps=administration.caps,
@@ -149,7 +150,7 @@ def build_services(
         replica_reports=records.replica_reports,
         upkeep=_upkeep(administration, books, records, key_use=key_use, watch=watch),
         catalog=catalog,
-        isolation=Isolation(vault),
+        isolation=isolation,
         reasoning_seal=ReasoningSeal(vault),
         token_counting=token_counting,
         inference=inference,
@@ -240,7 +241,6 @@ def _inference(
     settings: Settings,
     books: LedgerServices,
     token_counting: TokenCounting,
-    backends: dict[str, Backend],
     policies: Policies,
     checks: PolicyChecks,
     recorder: CallRecorder,
@@ -249,7 +249,6 @@ def _inference(
     return Inference(
         books.admission,
         token_counting,
-        backends,
         InferenceLimits(
             deadline_s=limits.inference_deadline_s,
             drain_s=limits.drain_s,

@@ -100,21 +100,15 @@ def cost_of(pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] 
 def _cost_at(prices: Pricing, usage: Usage, images: int) -> Cost:
     """Prompt tokens that were read from a cache or written to one cost the price of that, and so do
     tokens of audio and of images."""
-    assert usage.uncached_tokens >= usage.input_audio_tokens >= 0
-    text_output_tokens = (
-        usage.completion_tokens - usage.output_audio_tokens - usage.output_image_tokens
-    )
-    assert min(usage.output_audio_tokens, usage.output_image_tokens, text_output_tokens) >= 0
-    written = (
-        prices.input_cache_write * usage.cache_write_tokens
-        + prices.input_cache_write_1h * usage.cache_write_1h_tokens
-    )
     text_tokens = usage.uncached_tokens - usage.input_audio_tokens
+    output_tokens = usage.completion_tokens - usage.output_audio_tokens - usage.output_image_tokens
+    assert text_tokens >= 0 <= output_tokens
     by_dimension = {
         "prompt": prices.prompt * text_tokens,
-        "completion": prices.completion * text_output_tokens,
+        "completion": prices.completion * output_tokens,
         "input_cache_read": prices.input_cache_read * usage.cached_tokens,
-        "input_cache_write": written,
+        "input_cache_write": prices.input_cache_write * usage.cache_write_tokens
+        + prices.input_cache_write_1h * usage.cache_write_1h_tokens,
         "web_search": prices.web_search * usage.web_searches,
         "image": prices.image * images,
         "request": prices.request,

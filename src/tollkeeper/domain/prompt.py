@@ -9,6 +9,8 @@ the caller's request, for error messages.
 import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
+from itertools import chain
+from operator import attrgetter
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
@@ -117,6 +119,8 @@ class ToolResult(msgspec.Struct, frozen=True, gc=False):
 
 
 Part: TypeAlias = Content | ToolCall | ToolResult
+_MEDIA_PLACES = frozenset({Image, Audio, Video, File, ToolResult})
+_parts_of_turn = attrgetter("parts")
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
@@ -389,17 +393,17 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     # the same fields again; all other code reads the typed fields.
     written: Mapping[str, msgspec.Raw] | None = None
 
+    def parts(self) -> list[Part]:
+        """Every part of every turn."""
+        return list(chain.from_iterable(map(_parts_of_turn, self.turns)))
+
     def media(self) -> list[Media]:
         """Every media part, including those inside of tool results."""
-        media: list[Media] = []
-        for turn in self.turns:
-            for part in turn.parts:
-                # Nearly every part is text, so this check comes first for speed.
-                if type(part) is Text:
-                    continue
-                contents = part.content if isinstance(part, ToolResult) else (part,)
-                media += [content for content in contents if isinstance(content, Media)]
-        return media
+        parts = self.parts()
+        if _MEDIA_PLACES.isdisjoint(map(type, parts)):
+            return []
+        contents = [part.content if isinstance(part, ToolResult) else (part,) for part in parts]
+        return [part for part in chain.from_iterable(contents) if isinstance(part, Media)]
 
     def cache_marks(self) -> list[FreeObject]:
         """Returns every `cache_control` of the caller, in parts and in tools."""

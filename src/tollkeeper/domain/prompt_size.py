@@ -1,6 +1,8 @@
 """Estimates the tokens of a prompt without a tokenizer. The estimate errs high."""
 
 from collections.abc import Iterator
+from itertools import chain
+from operator import attrgetter
 
 import msgspec
 
@@ -43,6 +45,8 @@ _ESCAPED_FOR_HTML = "<>&'"
 _ESCAPE_BYTES = 6
 
 _encode = msgspec.json.Encoder().encode
+_ONLY_TEXT = {Text}
+_text, _name, _extra = attrgetter("text"), attrgetter("name"), attrgetter("extra")
 
 
 class PromptSize(msgspec.Struct, frozen=True, gc=False):
@@ -153,25 +157,22 @@ def measure_prompt(
     if text is None:
         text = measure_text(prompt_text(prompt))
     around = _TOKENS_PER_TURN * len(prompt.turns)
-    size = PromptSize(
+    tools, media = prompt.tools, prompt.media()
+    text_bytes = text.bytes + around
+    if by_bytes and tools:
+        text_bytes += _bytes_added_by_templates(tools)
+    if not (tools or media or prompt.web_search):
+        return PromptSize(text.tokens + around, text_bytes)
+    return PromptSize(
         text_tokens=text.tokens + around,
-        text_bytes=text.bytes + around,
-        has_tools=bool(prompt.tools),
-        web_searches=_web_searches(prompt),
-    )
-    if by_bytes and prompt.tools:
-        longest = size.text_bytes + _bytes_added_by_templates(prompt.tools)
-        size = msgspec.structs.replace(size, text_bytes=longest)
-    media = prompt.media()
-    if not media:
-        return size
-    return msgspec.structs.replace(
-        size,
+        text_bytes=text_bytes,
         images=sum(isinstance(part, Image) for part in media),
         files=sum(isinstance(part, File) for part in media),
         audios=sum(isinstance(part, Audio) for part in media),
         videos=sum(isinstance(part, Video) for part in media),
         file_characters=sum(len(part.data or "") for part in media if isinstance(part, File)),
+        has_tools=bool(tools),
+        web_searches=_web_searches(prompt),
     )
 
 
@@ -205,18 +206,19 @@ def _tool_uses_allowed(prompt: Prompt, provider_tools: list[FreeObject]) -> int:
 
 
 def _texts(prompt: Prompt) -> list[str]:
-    texts = []
-    for turn in prompt.turns:
+    parts, turns = prompt.parts(), prompt.turns
+    texts: list[str] = []
+    extras = map(_extra, chain(parts, turns))
+    if set(map(type, parts)) == _ONLY_TEXT and not any(chain(extras, map(_name, turns))):
+        # Nearly every prompt.
+        texts += map(_text, parts)
+        turns = ()
+    for turn in turns:
         for part in turn.parts:
-            # Nearly every part is plain text, so it takes a faster path.
-            if type(part) is Text and part.extra is None:
-                texts.append(part.text)
-            else:
-                texts += _part_texts(part)
+            texts += _part_texts(part)
         if turn.name is not None:
             texts.append(turn.name)
-        if turn.extra is not None:
-            texts += _extra_texts(turn.extra)
+        texts += _extra_texts(turn.extra)
     described = [tool.described() for tool in prompt.tools]
     described += prompt.server_tools
     if prompt.output_format is not None:

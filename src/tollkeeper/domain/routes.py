@@ -4,9 +4,16 @@ The hold is that of the dearest one, and so are the public prices; the bill is t
 served. A model with a single backend has no routes.
 """
 
+import math
+
+from msgspec.structs import replace
+
 from tollkeeper.domain.catalog import Model, Pricing
 from tollkeeper.domain.pricing import Bounds, hold_picousd
+from tollkeeper.domain.prompt_size import WEB_SEARCHES_SEEN_MAX
 
+# The sums that prices in force keep.
+_SUMS_MAX = 64
 _PUBLIC_PRICES = ("prompt", "completion", "image", "request", "input_cache_read")
 
 
@@ -15,12 +22,63 @@ def prices_by_backend(model: Model, now: int) -> dict[str, Pricing]:
     return {route.model.backend: route.model.pricing_at(now) for route in model.routes}
 
 
-def dearest_pricing(model: Model, now: int, bounds: Bounds) -> Pricing:
-    """The prices of the backend at which a call within the bounds costs most."""
-    if not model.routes:
-        return model.pricing_at(now)
-    possible = prices_by_backend(model, now).values()
-    return max(possible, key=lambda pricing: hold_picousd(pricing, bounds))
+class PricesInForce:
+    """The prices of a model from one price change to the next."""
+
+    __slots__ = ("_model", "_only", "_sums", "by_backend", "since", "until")
+
+    def __init__(self, model: Model, now: int) -> None:
+        models = (model, *(route.model for route in model.routes))
+        times = [change.valid_from for each in models for change in each.price_changes]
+        # Unix seconds.
+        self.since = max((time for time in times if time <= now), default=-math.inf)
+        self.until = min((time for time in times if time > now), default=math.inf)
+        self.by_backend = prices_by_backend(model, now)
+        self._model = model
+        self._only = None if model.routes else model.pricing_at(now)
+        self._sums: dict[tuple[object, ...], int] = {}
+
+    def dearest(self, bounds: Bounds) -> Pricing:
+        """Return the prices of the backend at which a call within the bounds costs most."""
+        if self._only is not None:
+            return self._only
+        return max(self.by_backend.values(), key=lambda pricing: hold_picousd(pricing, bounds))
+
+    def most(self, bounds: Bounds) -> int:
+        """Return the most that the call can cost, as far as the model's declaration goes: a full
+        context for each prompt, the longest output, and more searches than any answer was seen to
+        make. A backend may exceed the bounds of the hold; it cannot exceed the model."""
+        model, prompts = self._model, bounds.prompts
+        prompt_max, output_max = prompts * model.context_length, model.max_output_length
+        if bounds.prompt_tokens > prompt_max or bounds.output_tokens_each > output_max:
+            return self._most(bounds)
+        # All bounds of the same form have the same sum.
+        form = (
+            prompts,
+            bounds.choices,
+            bounds.images,
+            bounds.web_searches,
+            bounds.input_audio_tokens,
+            bounds.service_tier,
+        )
+        most = self._sums.get(form)
+        if most is None:
+            if len(self._sums) >= _SUMS_MAX:
+                self._sums.clear()
+            most = self._sums[form] = self._most(bounds)
+        return most
+
+    def _most(self, bounds: Bounds) -> int:
+        model = self._model
+        output_each = max(bounds.output_tokens_each, model.max_output_length)
+        most = replace(
+            bounds,
+            prompt_tokens=max(bounds.prompt_tokens, bounds.prompts * model.context_length),
+            output_tokens_each=output_each,
+            output_audio_tokens_each=output_each if bounds.output_audio_tokens_each else 0,
+            web_searches=max(bounds.web_searches, bounds.prompts * WEB_SEARCHES_SEEN_MAX),
+        )
+        return hold_picousd(self.dearest(most), most)
 
 
 def shown_prices(model: Model, now: int) -> dict[str, str]:

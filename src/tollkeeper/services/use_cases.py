@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tollkeeper.services.calls.activity import Activity
     from tollkeeper.services.calls.inference import Inference
     from tollkeeper.services.calls.isolation import Isolation
+    from tollkeeper.services.calls.plans import Plans
     from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
     from tollkeeper.services.calls.recorder import CallRecorder
     from tollkeeper.services.calls.token_counting import TokenCounting
@@ -63,6 +64,7 @@ class Services:
     policies: Policies
     calibrations: Calibrations
     models: Models
+    plans: Plans
     costs: Costs
     billing: Billing
     caps: Caps

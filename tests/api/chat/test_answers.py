@@ -12,8 +12,8 @@ from tests.support.scripted_gateway import (
     ScriptedGateway,
 )
 from tests.support.upstream import USAGE
-from tollkeeper.api.chat.call import PreparedChat
 from tollkeeper.api.chat.stream import ChatStream
+from tollkeeper.api.wire.chat import ChatRequest, StreamOptions
 
 
 async def test_json_answer_has_the_shape_of_the_interface(scripted: ScriptedGateway) -> None:
@@ -62,7 +62,8 @@ async def test_usage_is_passed_on_where_it_was_asked_for(scripted: ScriptedGatew
 def test_the_short_way_of_a_text_writes_the_same(
     text: str, choice: int, includes_usage: bool
 ) -> None:
-    prepared = Mock(spec=PreparedChat, includes_usage=includes_usage, created=1)
-    prepared.call = Mock(request_id="a-b", model=Mock(id="m"))
-    stream = ChatStream(Mock(), Mock(), prepared)
+    options = StreamOptions(include_usage=includes_usage)
+    body = ChatRequest(model="m", messages=[], stream=True, stream_options=options)
+    call = Mock(request_id="a-b", model=Mock(id="m"))
+    stream = ChatStream(Mock(), Mock(body=body), call, Mock(), 1)
     assert stream._text_chunk(choice, text) == stream._chunk(choice, {"content": text})

@@ -7,8 +7,8 @@ import msgspec
 
 from tests.support.backend_calls import make_call
 from tests.support.tables import each
-from tollkeeper.api.chat.call import PreparedChat
 from tollkeeper.api.chat.completion import ChatAssembly
+from tollkeeper.api.wire.chat import ChatRequest
 from tollkeeper.domain.inference import Delta
 from tollkeeper.domain.usage import Usage
 
@@ -17,8 +17,7 @@ _SECOND = {"content": [{"token": "b"}, {"token": "c"}], "refusal": [{"token": "r
 
 
 async def _joined(*pieces: Any) -> Any:
-    prepared = PreparedChat(make_call(), 1, hides_reasoning=False, includes_usage=False)
-    assembly = ChatAssembly(prepared)
+    assembly = ChatAssembly(make_call(), ChatRequest(model="m", messages=[]), 1)
     for piece in pieces:
         written = None if piece is None else msgspec.Raw(json.dumps(piece).encode())
         await assembly.take([Delta(0, text="x", logprobs=written)])

@@ -14,7 +14,7 @@ from tests.support.otlp_collector import Collector, attributes_of
 from tests.support.upstream import reset_after
 from tollkeeper.bootstrap import telemetry
 from tollkeeper.services.calls.recorder import CallRecorder
-from tollkeeper.services.calls.running import RunningCall
+from tollkeeper.services.calls.tab import Tab
 
 _PROMPT = "A very private question"
 _NAMES = {
@@ -148,10 +148,10 @@ async def test_without_it_nothing_is_done(
     sinks = []
     started = CallRecorder.started
 
-    def watched(recorder: CallRecorder, running: RunningCall) -> None:
-        before = running.sink
-        started(recorder, running)
-        sinks.append(running.sink is before)
+    def watched(recorder: CallRecorder, tab: Tab) -> None:
+        before = tab.sink
+        started(recorder, tab)
+        sinks.append(tab.sink is before)
 
     monkeypatch.setattr(CallRecorder, "started", watched)
     async with traced(**settings) as scripted:

@@ -2,6 +2,7 @@
 another one."""
 
 import asyncio
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -10,10 +11,12 @@ from msgspec.structs import replace
 from tests.support.backend_calls import make_call
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.inference import Batch
-from tollkeeper.services.calls.running import RunningCall
+from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.running_calls import InferenceLimits, RunningCalls
+from tollkeeper.services.calls.tab import Tab
 from tollkeeper.services.overload import OverloadGate
 
+_PLAN = Mock(spec=Plan)
 _LIMITS = InferenceLimits(deadline_s=60, drain_s=10, drains_max=10, calls_max=10)
 
 
@@ -30,8 +33,8 @@ async def calls() -> RunningCalls:
     return RunningCalls(_LIMITS, OverloadGate(60))
 
 
-def _begin(calls: RunningCalls) -> RunningCall:
-    return calls.begin(make_call(), "chat_create", _Sink())
+def _begin(calls: RunningCalls) -> Tab:
+    return calls.begin(make_call(), _PLAN, _Sink(), "chat_create")
 
 
 def _now() -> float:
@@ -87,9 +90,9 @@ async def test_one_organization_does_not_have_all_calls_that_are_read_on() -> No
     calls = RunningCalls(limits, OverloadGate(60))
     hostile, quiet = (OrganizationId(uuid4()) for _ in range(2))
 
-    def leave(organization_id: OrganizationId) -> tuple[RunningCall, bool]:
+    def leave(organization_id: OrganizationId) -> tuple[Tab, bool]:
         running = calls.begin(
-            replace(make_call(), organization_id=organization_id), "chat_create", _Sink()
+            replace(make_call(), organization_id=organization_id), _PLAN, _Sink(), "chat_create"
         )
         calls.abandon(running)
         with running.waiting_until(running.deadline) as alarm:

@@ -9,7 +9,7 @@ from tollkeeper.domain.errors import (
     TollkeeperError,
     Unauthenticated,
 )
-from tollkeeper.services.ledger.admission import refusal_error
+from tollkeeper.services.ledger.refusals import refusal_error
 
 USD = 10**12
 

@@ -1,77 +1,53 @@
 """Turns a chat request into a `Call`, after checks on fields that exclude or need each other."""
 
-import msgspec
-
+from tollkeeper.api.calls import new_call, supported_prompt
 from tollkeeper.api.chat.prompt import read_prompt
 from tollkeeper.api.http.endpoint import Request
-from tollkeeper.api.isolated import affinity_of, caching_wish
 from tollkeeper.api.wire import chat as wire
-from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.inference import Call
-from tollkeeper.domain.prompt import CachingWish, Prompt
-from tollkeeper.large_requests import beside_the_loop
-from tollkeeper.services.calls.options import output_bound, require_supported
+from tollkeeper.services.calls.options import output_bound
+from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.use_cases import Services
-
-
-class PreparedChat(msgspec.Struct, frozen=True):
-    """A call, and what else is needed to answer it in the chat protocol."""
-
-    call: Call
-    created: int
-    hides_reasoning: bool
-    includes_usage: bool
 
 
 async def chat_call(
     services: Services, request: Request[wire.ChatRequest, None], session: str | None
-) -> PreparedChat:
+) -> tuple[Call, Plan]:
     body, caller = request.body, request.project_caller
     _check_combinations(body)
-    model = await services.models.model_for_call(caller, body.model)
+    plan = await services.plans.plan_for(caller, body.model)
+    model, cache_key = plan.model, body.prompt_cache_key
     bound_field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     bound = output_bound(body.max_tokens or body.max_completion_tokens, model, param=bound_field)
     if body.reasoning is not None:
         output_bound(body.reasoning.max_tokens, model, param="reasoning.max_tokens")
-    caching = caching_wish(services, caller, model, body.prompt_cache_key, body.cache_salt)
-    asked = (body, request.raw_body, model, caching)
-    prompt = (
-        await beside_the_loop(caller.organization_id.int, _supported_prompt, *asked)
-        if request.is_large
-        else _supported_prompt(*asked)
+    caching = plan.caching
+    if cache_key is not None or body.cache_salt is not None:
+        caching = services.isolation.caching_wish(caller, model, cache_key, body.cache_salt)
+    prompt = await supported_prompt(
+        request, model, read_prompt, body, request.raw_body, model, caching
     )
-    call = Call(
-        request_id=request.id,
-        organization_id=caller.organization_id,
-        project_id=caller.project_id,
-        key_id=caller.key_id,
-        model=model,
-        choices=body.n or 1,
-        output_tokens_max=bound,
-        output_bound_field=bound_field,
+    call = new_call(
+        services,
+        request,
+        plan,
+        prompt,
+        bound,
         streamed=body.stream,
-        prompt=prompt,
-        is_large=request.is_large,
-        affinity=affinity_of(services, caller, session, body.prompt_cache_key),
-        policy_ids=tuple(dict.fromkeys(body.policy_ids)),
-        incoming_trace=request.traceparent,
+        session=session,
+        cache_key=cache_key,
+        output_bound_field=bound_field,
+        choices=body.n or 1,
+        policy_ids=body.policy_ids,
     )
-    options = body.stream_options
-    return PreparedChat(
-        call=call,
-        created=services.clock(),
-        hides_reasoning=_hides_reasoning(body),
-        includes_usage=options is not None and options.include_usage is True,
-    )
+    return call, plan
 
 
-def _supported_prompt(
-    body: wire.ChatRequest, raw_body: bytes, model: Model, caching: CachingWish
-) -> Prompt:
-    prompt = read_prompt(body, raw_body, model, caching)
-    require_supported(model, prompt)
-    return prompt
+def hides_reasoning(body: wire.ChatRequest) -> bool:
+    return body.include_reasoning is False or (
+        body.reasoning is not None and body.reasoning.exclude is True
+    )
 
 
 def _check_combinations(body: wire.ChatRequest) -> None:
@@ -100,9 +76,3 @@ def _check_combinations(body: wire.ChatRequest) -> None:
             raise InvalidRequest(
                 "Send an effort or reasoning.max_tokens, not both.", param="reasoning.max_tokens"
             )
-
-
-def _hides_reasoning(body: wire.ChatRequest) -> bool:
-    return body.include_reasoning is False or (
-        body.reasoning is not None and body.reasoning.exclude is True
-    )

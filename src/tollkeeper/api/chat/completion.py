@@ -5,11 +5,12 @@ from typing import Any
 
 import msgspec
 
-from tollkeeper.api.chat.call import PreparedChat
+from tollkeeper.api.chat.call import hides_reasoning
 from tollkeeper.api.wire import chat as wire
 from tollkeeper.domain.inference import (
     Annotation,
     Batch,
+    Call,
     Delta,
     FunctionCallPiece,
     Opened,
@@ -78,8 +79,10 @@ class _Choice(msgspec.Struct):
 class ChatAssembly:
     """A sink that collects all events until the end."""
 
-    def __init__(self, prepared: PreparedChat) -> None:
-        self._prepared = prepared
+    def __init__(self, call: Call, body: wire.ChatRequest, created: int) -> None:
+        self._call = call
+        self._created = created
+        self._hides_reasoning = hides_reasoning(body)
         self._opened = Opened()
         self._choices: dict[int, _Choice] = {}
 
@@ -97,11 +100,11 @@ class ChatAssembly:
         """Text comes as events too."""
 
     def completion(self, usage: Usage) -> wire.ChatCompletion:
-        call = self._prepared.call
+        call = self._call
         return wire.ChatCompletion(
             id=completion_id(call.request_id),
             object="chat.completion",
-            created=self._prepared.created,
+            created=self._created,
             model=call.model.id,
             choices=[self._choice(index, self._choices[index]) for index in sorted(self._choices)],
             usage=usage_view(usage),
@@ -117,7 +120,7 @@ class ChatAssembly:
         if delta.images:
             choice.parts += content_parts("".join(choice.texts), delta.images)
             choice.texts.clear()
-        if delta.reasoning is not None and not self._prepared.hides_reasoning:
+        if delta.reasoning is not None and not self._hides_reasoning:
             choice.reasoning.append(delta.reasoning)
         if delta.refusal is not None:
             choice.refusal.append(delta.refusal)

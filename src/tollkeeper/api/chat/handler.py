@@ -16,9 +16,10 @@ async def chat_create(
     services: Services, request: Request[wire.ChatRequest, None]
 ) -> msgspec.Struct | Reply | Streamed:
     session = session_of(request.headers, request.conventions.session_headers)
-    prepared = await chat_call(services, request, session)
-    if request.body.stream:
-        return Streamed(ChatStream(services, request, prepared))
-    assembly = ChatAssembly(prepared)
-    outcome = await services.inference.infer(prepared.call, assembly, request)
-    return with_cost(assembly.completion(outcome.usage), outcome.cost_picousd, request.conventions)
+    call, plan = await chat_call(services, request, session)
+    created = services.clock()
+    if call.streamed:
+        return Streamed(ChatStream(services, request, call, plan, created))
+    assembly = ChatAssembly(call, request.body, created)
+    tab = await services.inference.infer(call, plan, assembly, request)
+    return with_cost(assembly.completion(tab.usage), tab.cost_picousd, request.conventions)

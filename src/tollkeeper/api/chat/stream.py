@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from tollkeeper.api.chat.call import PreparedChat
+from tollkeeper.api.chat.call import hides_reasoning
 from tollkeeper.api.chat.completion import (
     annotation_view,
     called_view,
@@ -15,9 +15,11 @@ from tollkeeper.api.chat.completion import (
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.http.envelope import error_body
 from tollkeeper.api.http.sse import DONE, EventStream
+from tollkeeper.api.wire import chat as wire
 from tollkeeper.api.wire.errors import ErrorEnvelope
 from tollkeeper.backends.port import TextWriter
-from tollkeeper.domain.inference import Batch, Delta, FunctionCallPiece, Opened, ToolCallPiece
+from tollkeeper.domain.inference import Batch, Call, Delta, FunctionCallPiece, Opened, ToolCallPiece
+from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
@@ -28,31 +30,38 @@ class ChatStream:
     """Runs the call and writes its chunks. It is the sink of the call."""
 
     def __init__(
-        self, services: Services, request: Request[Any, None], prepared: PreparedChat
+        self,
+        services: Services,
+        request: Request[wire.ChatRequest, None],
+        call: Call,
+        plan: Plan,
+        created: int,
     ) -> None:
         self._services = services
         self._request = request
-        self._prepared = prepared
+        self._call, self._plan = call, plan
+        self._hides_reasoning = hides_reasoning(request.body)
+        options = request.body.stream_options
+        self._includes_usage = options is not None and options.include_usage is True
         self._stream: EventStream | None = None
         self._begun_choices: set[int] = set()
-        call = prepared.call
         # The beginning and the end of every chunk, encoded once. Usage is null until the last one.
         head = {
             "id": completion_id(call.request_id),
             "object": "chat.completion.chunk",
-            "created": prepared.created,
+            "created": created,
             "model": call.model.id,
         }
         self._head = b"data: " + _encode(head)[:-1]
-        self._tail = b',"usage":null}\n\n' if prepared.includes_usage else b"}\n\n"
+        self._tail = b',"usage":null}\n\n' if self._includes_usage else b"}\n\n"
 
     async def run(self, stream: EventStream) -> None:
         self._stream = stream
-        prepared = self._prepared
-        outcome = await self._services.inference.infer(prepared.call, self, self._request)
+        infer = self._services.inference.infer
+        tab = await infer(self._call, self._plan, self, self._request)
         last = DONE
-        if prepared.includes_usage:
-            usage = _encode(usage_view(outcome.usage))
+        if self._includes_usage:
+            usage = _encode(usage_view(tab.usage))
             last = self._head + b',"choices":[],"usage":' + usage + b"}\n\n" + DONE
         await stream.end(last)
 
@@ -118,7 +127,7 @@ class ChatStream:
             fields["content"] = delta.text
         if delta.images:
             fields["content"] = content_parts(delta.text or "", delta.images)
-        if delta.reasoning and not self._prepared.hides_reasoning:
+        if delta.reasoning and not self._hides_reasoning:
             fields["reasoning"] = fields["reasoning_content"] = delta.reasoning
         if delta.refusal:
             fields["refusal"] = delta.refusal

@@ -5,12 +5,12 @@ from functools import partial
 
 import msgspec
 
+from tollkeeper.api.calls import new_call, supported_prompt
 from tollkeeper.api.http.cost_header import with_cost
 from tollkeeper.api.http.endpoint import HeaderIndex, HeaderParameter, Reply, Request, Streamed
 from tollkeeper.api.http.request import header_values
 from tollkeeper.api.http.session import session_of
-from tollkeeper.api.isolated import affinity_of
-from tollkeeper.api.messages.call import message_call, supported_prompt
+from tollkeeper.api.messages.call import message_call
 from tollkeeper.api.messages.prompt import read_counted_prompt
 from tollkeeper.api.messages.result import MessageAssembly
 from tollkeeper.api.messages.stream import MessageStream
@@ -23,7 +23,6 @@ from tollkeeper.domain.conventions import (
     TOKEN_COUNT_ESTIMATED_HEADER,
 )
 from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.domain.inference import Call
 from tollkeeper.services.use_cases import Services
 
 _BETA_LENGTH_MAX = 512
@@ -61,8 +60,8 @@ async def message_create(
     if request.body.stream:
         return Streamed(MessageStream(services, request, prepared))
     assembly = MessageAssembly(prepared)
-    outcome = await services.inference.infer(prepared.call, assembly, request)
-    return with_cost(assembly.message(outcome.usage), outcome.cost_picousd, request.conventions)
+    tab = await services.inference.infer(prepared.call, prepared.plan, assembly, request)
+    return with_cost(assembly.message(tab.usage), tab.cost_picousd, request.conventions)
 
 
 async def token_count(
@@ -71,7 +70,8 @@ async def token_count(
     flags = _beta_flags(request.headers, _BETA_LENGTH_MAX)
     session = session_of(request.headers, request.conventions.session_headers)
     body, caller = request.body, request.project_caller
-    model = await services.models.model_for_call(caller, body.model)
+    plan = await services.plans.plan_for(caller, body.model)
+    model = plan.model
     for flag in flags:
         if flag not in COUNT_NEUTRAL_BETA_FLAGS and flag not in model.messages.beta_flags:
             raise InvalidRequest(
@@ -79,21 +79,17 @@ async def token_count(
                 param=MESSAGES_BETA_HEADER,
             )
     unseal = partial(services.reasoning_seal.unseal, caller)
-    web_tools = MESSAGES_WEB_TOOLS
-    prompt = await supported_prompt(request, read_counted_prompt, body, model, web_tools, unseal)
-    call = Call(
-        request_id=request.id,
-        organization_id=caller.organization_id,
-        project_id=caller.project_id,
-        key_id=caller.key_id,
-        model=model,
-        choices=1,
+    prompt = await supported_prompt(
+        request, model, read_counted_prompt, body, model, MESSAGES_WEB_TOOLS, unseal
+    )
+    call = new_call(
+        services,
+        request,
+        plan,
+        prompt,
         output_tokens_max=1,
-        output_bound_field="max_tokens",
         streamed=False,
-        prompt=prompt,
-        is_large=request.is_large,
-        affinity=affinity_of(services, caller, session, None),
+        session=session,
         beta_flags=flags,
     )
     counted = await services.token_counting.count(caller, call)

@@ -35,12 +35,13 @@ class MessageStream:
 
     async def run(self, stream: EventStream) -> None:
         self._stream = stream
-        outcome = await self._services.inference.infer(self._prepared.call, self, self._request)
+        call, plan = self._prepared.call, self._prepared.plan
+        tab = await self._services.inference.infer(call, plan, self, self._request)
         stopped = {
             "stop_reason": self._blocks.stop_reason,
             "stop_sequence": self._blocks.stop_sequence,
         }
-        usage = usage_view(outcome.usage)
+        usage = usage_view(tab.usage)
         last = [
             *self._beginning(),
             _record({"type": "message_delta", "delta": stopped, "usage": usage}),

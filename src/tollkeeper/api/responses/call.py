@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from tollkeeper.api.calls import new_call, supported_prompt
 from tollkeeper.api.http.endpoint import Request
-from tollkeeper.api.isolated import affinity_of, caching_wish
 from tollkeeper.api.responses.input import Conversation
 from tollkeeper.api.responses.namespaces import FlatNames
 from tollkeeper.api.responses.prompt import LOGPROBS, read_prompt
@@ -16,17 +16,13 @@ from tollkeeper.api.responses.tools import Tools, read_tools, shown_choice
 from tollkeeper.api.responses.truncation import truncated
 from tollkeeper.api.wire import responses as wire
 from tollkeeper.api.wire.response_object import ReasoningShown, Response
-from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
-from tollkeeper.domain.prompt import CachingWish, Prompt
-from tollkeeper.large_requests import beside_the_loop
-from tollkeeper.services.calls.options import output_bound, require_supported
+from tollkeeper.domain.prompt import Prompt
+from tollkeeper.services.calls.options import output_bound
+from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.reasoning_seal import ENCRYPTED_REASONING, Sealer
 from tollkeeper.services.use_cases import Services
-
-# The chat protocol's name of the output bound.
-_BOUND_FIELD = "max_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +30,7 @@ class PreparedResponse:
     """A call, and what else is needed to answer it in the Responses protocol."""
 
     call: Call
+    plan: Plan
     # The result before the first event: no output, and the parameters of the request.
     begun: Response
     includes_logprobs: bool
@@ -49,38 +46,37 @@ async def responses_call(
     body, caller = request.body, request.project_caller
     _check_stateless(body)
     _check_combinations(body)
-    model = await services.models.model_for_call(caller, body.model)
+    plan = await services.plans.plan_for(caller, body.model)
+    model = plan.model
     _refuse_newer_fields(body)
     bound = output_bound(body.max_output_tokens, model, param="max_output_tokens")
     conversation = Conversation(model, partial(services.reasoning_seal.unseal, caller))
-    caching = caching_wish(services, caller, model, body.prompt_cache_key)
-    asked = (body, model, conversation, caching)
-    prompt, tools = (
-        await beside_the_loop(caller.organization_id.int, _supported_prompt, *asked)
-        if request.is_large
-        else _supported_prompt(*asked)
-    )
-    call = Call(
-        request_id=request.id,
-        organization_id=caller.organization_id,
-        project_id=caller.project_id,
-        key_id=caller.key_id,
-        model=model,
-        choices=1,
-        output_tokens_max=bound,
-        output_bound_field=_BOUND_FIELD,
+    caching = services.isolation.caching_wish(caller, model, body.prompt_cache_key)
+    tools = Tools()
+
+    def read() -> Prompt:
+        nonlocal tools
+        tools = read_tools(body.tools or ())
+        return read_prompt(body, model, conversation, tools, caching)
+
+    prompt = await supported_prompt(request, model, read)
+    call = new_call(
+        services,
+        request,
+        plan,
+        prompt,
+        bound,
         streamed=body.stream is True,
-        prompt=prompt,
-        is_large=request.is_large,
-        affinity=affinity_of(services, caller, session, body.prompt_cache_key),
-        policy_ids=tuple(dict.fromkeys(body.policy_ids or ())),
-        incoming_trace=request.traceparent,
+        session=session,
+        cache_key=body.prompt_cache_key,
+        policy_ids=body.policy_ids,
     )
     if body.truncation == "auto":
         call = await truncated(services, call)
     options, include = body.stream_options, body.include or ()
     return PreparedResponse(
         call=call,
+        plan=plan,
         begun=_begun_response(call, body, tools, services.clock()),
         includes_logprobs=LOGPROBS in include,
         seal=services.reasoning_seal.sealer(caller, model)
@@ -89,15 +85,6 @@ async def responses_call(
         obfuscates=options is not None and options.include_obfuscation is True,
         flat_names=tools.flat_names,
     )
-
-
-def _supported_prompt(
-    body: wire.ResponsesRequest, model: Model, conversation: Conversation, caching: CachingWish
-) -> tuple[Prompt, Tools]:
-    tools = read_tools(body.tools or ())
-    prompt = read_prompt(body, model, conversation, tools, caching)
-    require_supported(model, prompt)
-    return prompt, tools
 
 
 def _check_stateless(body: wire.ResponsesRequest) -> None:

@@ -20,6 +20,6 @@ async def response_create(
     if request.body.stream:
         return Streamed(ResponseStream(services, request, prepared))
     assembly = ResponseAssembly(prepared)
-    outcome = await services.inference.infer(prepared.call, assembly, request)
-    result = assembly.response(outcome.usage, services.clock())
-    return with_cost(result, outcome.cost_picousd, request.conventions)
+    tab = await services.inference.infer(prepared.call, prepared.plan, assembly, request)
+    result = assembly.response(tab.usage, services.clock())
+    return with_cost(result, tab.cost_picousd, request.conventions)

@@ -52,9 +52,9 @@ class ResponseStream:
 
     async def run(self, stream: EventStream) -> None:
         self._stream = stream
-        prepared = self._prepared
-        outcome = await self._services.inference.infer(prepared.call, self, self._request)
-        response = ended_response(self._begun, self._output, outcome.usage, self._services.clock())
+        call, plan = self._prepared.call, self._prepared.plan
+        tab = await self._services.inference.infer(call, plan, self, self._request)
+        response = ended_response(self._begun, self._output, tab.usage, self._services.clock())
         self._response_event(f"response.{response.status}", response)
         self._output.dismiss_listener()
         await stream.end(self._take_records() + DONE)

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import structlog
 
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.pricing import Bounds
+from tollkeeper.domain.usage import Usage
 from tollkeeper.services.calls import metrics
-from tollkeeper.services.calls.running import RunningCall
-from tollkeeper.services.ledger.admission import Reservation, Settlement
+from tollkeeper.services.calls.tab import Tab
 
 _log = structlog.get_logger("tollkeeper.calls")
 
@@ -16,52 +17,54 @@ _ABSURD = "The backend reported usage that cannot be true; the calls stay unsett
 _EXCESSIVE = "The backend reported more usage than the model's declared context holds."
 
 
-def check_bill(running: RunningCall, on_misreport: Callable[[str, str], None]) -> None:
+def check_bill(tab: Tab, on_misreport: Callable[[str, str], None]) -> None:
     """Counts reports that do not fit, overage, and prices of the backend that differ from ours.
     `on_misreport` hears of a backend whose report does not fit, and why."""
-    meter, reservation, settlement = running.meter, running.reservation, running.settlement
-    if meter is None or reservation is None:
+    meter, hold, cost = tab.meter, tab.hold, tab.cost_picousd
+    if meter is None or hold is None:
         return
-    backend, usage = running.backend, meter.usage
+    backend, usage = tab.backend, meter.usage
     if usage is not None:
-        bounds, context = reservation.hold.bounds, running.call.model.context_length
+        bounds = hold.bounds
+        is_above = False
         if usage.prompt_tokens > bounds.prompt_tokens:
+            is_above = True
             metrics.count_usage_above_bound(backend, "prompt")
         if usage.completion_tokens > bounds.choices * bounds.output_tokens_each:
+            is_above = True
             metrics.count_usage_above_bound(backend, "output")
-        # Of several prompts, or of one that was read again after each search.
-        prompt_max = max(context * bounds.prompts, bounds.prompt_tokens)
-        if usage.prompt_tokens > prompt_max or usage.completion_tokens > context * bounds.choices:
+        if is_above and _exceeds_context(usage, bounds, tab.call.model.context_length):
             # It is charged, but it does not fit what is declared of the model.
             metrics.count_excessive_usage(backend)
             on_misreport(backend, _EXCESSIVE)
     elif meter.reported_nonsense:
         metrics.count_absurd_usage(backend)
         on_misreport(backend, _ABSURD)
-    if settlement is not None:
-        overage = settlement.cost_picousd - reservation.hold_picousd
-        if overage > 0:
-            _report_overage(running, settlement, reservation, overage)
+    if cost is not None:
+        if cost > hold.hold_picousd:
+            _report_overage(tab, hold.hold_picousd, cost)
         # Only of a settled call: what is unsettled has no cost that could differ.
-        reported = None if meter.report is None else meter.report.cost_picousd
-        if reported is not None:
-            metrics.count_reported_cost(backend, reported, settlement.cost_picousd)
+        if tab.reported_cost_picousd is not None:
+            metrics.count_reported_cost(backend, tab.reported_cost_picousd, cost)
 
 
-def _report_overage(
-    running: RunningCall, settlement: Settlement, reservation: Reservation, overage: int
-) -> None:
-    backend = running.backend
-    metrics.count_overage(backend, overage)
-    call = running.call
+def _exceeds_context(usage: Usage, bounds: Bounds, context: int) -> bool:
+    # Of several prompts, or of one that was read again after each search.
+    prompt_max = max(context * bounds.prompts, bounds.prompt_tokens)
+    return usage.prompt_tokens > prompt_max or usage.completion_tokens > context * bounds.choices
+
+
+def _report_overage(tab: Tab, hold: int, cost: int) -> None:
+    metrics.count_overage(tab.backend, cost - hold)
+    call = tab.call
     _log.warning(
         "a call cost more than its hold",
         request_id=call.request_id,
         organization_id=str(call.organization_id),
         project_id=str(call.project_id),
         model=call.model.id,
-        backend=backend,
-        hold_usd=usd_from_picousd(reservation.hold_picousd),
-        cost_usd=usd_from_picousd(settlement.cost_picousd),
-        overage_usd=usd_from_picousd(overage),
+        backend=tab.backend,
+        hold_usd=usd_from_picousd(hold),
+        cost_usd=usd_from_picousd(cost),
+        overage_usd=usd_from_picousd(cost - hold),
     )

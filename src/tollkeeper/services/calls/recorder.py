@@ -10,7 +10,7 @@ from tollkeeper.domain.inference import Batch
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.bill_checks import check_bill
 from tollkeeper.services.calls.metrics import count_calls
-from tollkeeper.services.calls.running import AnswerSink, RunningCall
+from tollkeeper.services.calls.tab import AnswerSink, Tab
 from tollkeeper.services.calls.tracing import AnswerCollector, CallTracer
 from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.tallies import collect_while_alive, schedule_write
@@ -59,21 +59,22 @@ class CallRecorder:
         collect_while_alive(self.hand_on)
         activity.collect = self.hand_on
 
-    def started(self, running: RunningCall) -> None:
-        self._log.call_started(running.call.request_id)
+    def started(self, tab: Tab) -> None:
+        self._log.call_started(tab.call.request_id)
         if self.tracer is not None:
-            running.span = self.tracer.started(running.call)
-            running.call = replace(running.call, outgoing_trace=running.span.traceparent)
-            if running.span.answer is not None:
-                running.sink = _CollectingSink(running.sink, running.span.answer)
+            tab.span = self.tracer.started(tab.call)
+            tab.call = replace(tab.call, outgoing_trace=tab.span.traceparent)
+            if tab.span.answer is not None:
+                tab.sink = _CollectingSink(tab.sink, tab.span.answer)
 
-    def ended(self, running: RunningCall, status: int, error_code: str | None) -> None:
+    def ended(self, tab: Tab, status: int, error_code: str | None) -> None:
         """Takes the call; neither blocks nor raises."""
-        check_bill(running, self._on_misreport)
-        if not running.evidence.pending or len(self._waiting) >= _WAITING_MAX:
-            self._record(running, status, error_code)
+        tab.end(status, error_code)
+        check_bill(tab, self._on_misreport)
+        if not tab.evidence.pending or len(self._waiting) >= _WAITING_MAX:
+            self._record(tab)
             return
-        task = asyncio.create_task(self._record_later(running, status, error_code))
+        task = asyncio.create_task(self._record_later(tab))
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
 
@@ -82,23 +83,19 @@ class CallRecorder:
         if self._waiting:
             await asyncio.wait(self._waiting, timeout=_DRAIN_TIMEOUT_S)
 
-    async def _record_later(
-        self, running: RunningCall, status: int, error_code: str | None
-    ) -> None:
-        running.end()
-        await running.evidence.wait_until_complete()
-        self._record(running, status, error_code)
+    async def _record_later(self, tab: Tab) -> None:
+        await tab.evidence.wait_until_complete()
+        self._record(tab)
 
-    def _record(self, running: RunningCall, status: int, error_code: str | None) -> None:
-        running.end()
-        record = running.record(status, error_code)
+    def _record(self, tab: Tab) -> None:
+        record = tab.record()
         if not self._ended:
             schedule_write()
         self._ended.append(record)
         if len(self._ended) >= _KEPT_MAX:
             self.hand_on()
-        if running.span is not None:
-            running.span.ended(record)
+        if tab.span is not None:
+            tab.span.ended(record)
 
     def hand_on(self) -> None:
         """Hands the kept records to activity, metrics and log."""

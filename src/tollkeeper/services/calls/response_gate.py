@@ -8,7 +8,7 @@ from tollkeeper.domain.inference import Batch, Delta, Event, Opened
 from tollkeeper.domain.policy import Direction, Mode
 from tollkeeper.domain.policy_set import ActivePolicy
 from tollkeeper.domain.transcript import AnswerText
-from tollkeeper.services.calls.running import AnswerSink
+from tollkeeper.services.calls.tab import AnswerSink
 from tollkeeper.services.policies.checks import Evidence, JudgedContent, PolicyChecks
 
 

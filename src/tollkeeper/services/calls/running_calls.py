@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.inference import Call
 from tollkeeper.fair_queue import share
-from tollkeeper.services.calls.running import AnswerSink, RunningCall
+from tollkeeper.services.calls.plans import Plan
+from tollkeeper.services.calls.tab import AnswerSink, Tab
 from tollkeeper.services.overload import OverloadGate
 from tollkeeper.timeouts import Alarms
 
@@ -34,11 +35,11 @@ class RunningCalls:
     def __init__(self, limits: InferenceLimits, overload: OverloadGate) -> None:
         self._limits = limits
         self._overload = overload
-        self._running: set[RunningCall] = set()
+        self._running: set[Tab] = set()
         # By organization; the hash of an integer is faster than that of an id.
         self._running_of: dict[Hashable, int] = {}
         # Calls whose caller has left and whose answer is read on, and how many each organization has.
-        self._read_on: set[RunningCall] = set()
+        self._read_on: set[Tab] = set()
         self._read_on_of: Counter[int] = Counter()
         self._none_running = asyncio.Event()
         self._alarms = Alarms()
@@ -50,7 +51,7 @@ class RunningCalls:
         """Whether calls of anybody else are in progress."""
         return len(self._running_of) > (owner in self._running_of)
 
-    def begin(self, call: Call, operation: str, sink: AnswerSink) -> RunningCall:
+    def begin(self, call: Call, plan: Plan, sink: AnswerSink, operation: str) -> Tab:
         """Counts the call in, or refuses it at once, before any work, where this process has no room
         for it."""
         owner, limit = call.organization_id.int, self._limits.calls_max
@@ -58,46 +59,46 @@ class RunningCalls:
         if len(self._running) >= limit or own >= share(limit):
             raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)
         deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
-        running = RunningCall(call, operation, sink, deadline=deadline, alarm=self._alarms.take())
+        tab = Tab(call, plan, sink, operation, deadline, self._alarms.take())
         self._running_of[owner] = own + 1
-        self._running.add(running)
+        self._running.add(tab)
         self._overload.take(owner)
-        return running
+        return tab
 
-    def end(self, running: RunningCall) -> None:
+    def end(self, tab: Tab) -> None:
         """The call has ended, and was recorded."""
-        owner = running.owner
-        running.waits_no_more()
-        self._alarms.give_back(running.alarm)
-        self._running.discard(running)
+        owner = tab.owner
+        tab.detach_alarm()
+        self._alarms.give_back(tab.alarm)
+        self._running.discard(tab)
         self._overload.pass_on(owner)
         left = self._running_of[owner] - 1
         if left:
             self._running_of[owner] = left
         else:
             del self._running_of[owner]
-        if running in self._read_on:
-            self._read_on.remove(running)
+        if tab in self._read_on:
+            self._read_on.remove(tab)
             self._read_on_of -= Counter((owner,))
         if not self._running:
             self._none_running.set()
 
-    def abandon(self, running: RunningCall) -> None:
+    def abandon(self, tab: Tab) -> None:
         """The caller has left: the rest of the answer is read for a while, because it is paid. One
         organization may have seven eighths of the calls that are read on. A call that was not sent
         yet is not sent any more."""
-        if running.abandoned or running not in self._running:
+        if tab.abandoned or tab not in self._running:
             return
-        running.abandoned = True
-        if running.waits_to_be_sent:
-            running.end_at_once()
+        tab.abandoned = True
+        if tab.waits_to_be_sent:
+            tab.end_at_once()
             return
-        owner, limit, within_s = running.owner, self._limits.drains_max, 0.0
+        owner, limit, within_s = tab.owner, self._limits.drains_max, 0.0
         if len(self._read_on) < limit and self._read_on_of[owner] < share(limit):
             within_s = self._limits.drain_s
-            self._read_on.add(running)
+            self._read_on.add(tab)
             self._read_on_of[owner] += 1
-        running.end_by(asyncio.get_running_loop().time() + within_s)
+        tab.end_by(asyncio.get_running_loop().time() + within_s)
 
     async def drain(self, grace_s: float) -> None:
         """Lets running calls end within the grace, then stops them, so that they are settled."""
@@ -105,9 +106,9 @@ class RunningCalls:
             async with asyncio.timeout(grace_s):
                 await self._all_ended()
         now = asyncio.get_running_loop().time()
-        for running in self._running:
-            running.stopped = True
-            running.end_by(now)
+        for tab in self._running:
+            tab.stopped = True
+            tab.end_by(now)
         await self._all_ended()
         self._alarms.close()
 

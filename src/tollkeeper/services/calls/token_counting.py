@@ -16,9 +16,10 @@ from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import ActivePolicy
+from tollkeeper.services.calls.admission import Admission
 from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.ledger.admissibility import Admissibility
-from tollkeeper.services.ledger.admission import Admission, refusal_error
+from tollkeeper.services.ledger.refusals import refusal_error
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.throttle import take_from_rate
 

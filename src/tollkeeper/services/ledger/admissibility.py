@@ -4,7 +4,7 @@ from tollkeeper.domain.admission import ProjectLimits, Refusal
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.pricing import Bounds, hold_picousd
 from tollkeeper.services.clock import Clock, unix_now
-from tollkeeper.services.ledger.admission import refusal_error
+from tollkeeper.services.ledger.refusals import refusal_error
 from tollkeeper.storage.admissibility import could_admit
 from tollkeeper.storage.database import Database
 

@@ -152,10 +152,10 @@ class Ledger:
         database lost the hold."""
         return self._resolutions.submit(_FinishedCall(resolution, hold))
 
-    async def mark_unsettled(self, hold: Hold, reason: str) -> bool:
-        """Like `resolve`, for a call whose cost nobody knows."""
+    def mark_unsettled(self, hold: Hold, reason: str) -> asyncio.Future[bool]:
+        """Like `resolve`, for a call whose cost is unknown."""
         mark = Mark(hold.organization_id, hold.id, reason)
-        return await self._marks.submit(_FinishedCall(mark, hold))
+        return self._marks.submit(_FinishedCall(mark, hold))
 
     async def drain(self, deadline_s: float = _DRAIN_S) -> bool:
         """Writes what is left. True where this process holds nothing any more; if not, the process

@@ -1,0 +1,67 @@
+"""Turns a request of any protocol into a `Call`: the steps that chat, Responses and Messages share."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tollkeeper.api.http.endpoint import Request
+from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.prompt import Prompt
+from tollkeeper.large_requests import beside_the_loop
+from tollkeeper.services.calls.options import require_supported
+from tollkeeper.services.calls.plans import Plan
+from tollkeeper.services.use_cases import Services
+
+
+async def supported_prompt(
+    request: Request[Any, Any], model: Model, read: Callable[..., Prompt], *arguments: Any
+) -> Prompt:
+    """Read the prompt of a body, in the thread for large requests if it is large, and raise
+    OptionUnsupported for what the model lacks."""
+    if not request.is_large:
+        return _read_supported(model, read, arguments)
+    owner = request.project_caller.organization_id.int
+    return await beside_the_loop(owner, _read_supported, model, read, arguments)
+
+
+def _read_supported(model: Model, read: Callable[..., Prompt], arguments: Sequence[Any]) -> Prompt:
+    prompt = read(*arguments)
+    require_supported(model, prompt)
+    return prompt
+
+
+def new_call(
+    services: Services,
+    request: Request[Any, Any],
+    plan: Plan,
+    prompt: Prompt,
+    output_tokens_max: int,
+    *,
+    streamed: bool,
+    session: str | None,
+    cache_key: str | None = None,
+    output_bound_field: str = "max_tokens",
+    choices: int = 1,
+    policy_ids: Sequence[str] | None = None,
+    beta_flags: tuple[str, ...] = (),
+) -> Call:
+    """The session, or else the cache key, decides on the replica: both mean that calls share the
+    beginning of a prompt. Only its hash, which is safe outside of the project, is in the call."""
+    caller, hint = plan.caller, session or cache_key
+    return Call(
+        request.id,
+        caller.organization_id,
+        caller.project_id,
+        caller.key_id,
+        plan.model,
+        choices,
+        output_tokens_max,
+        output_bound_field,
+        streamed,
+        prompt,
+        request.is_large,
+        affinity=services.isolation.affinity(caller, hint) if hint else None,
+        policy_ids=tuple(dict.fromkeys(policy_ids)) if policy_ids else (),
+        beta_flags=beta_flags,
+        incoming_trace=request.traceparent,
+    )

@@ -1,0 +1,114 @@
+"""What every inference call does with the ledger: open its tab before it is dispatched, close it once."""
+
+import asyncio
+
+from tollkeeper.domain.access import ProjectId
+from tollkeeper.domain.admission import Decision
+from tollkeeper.domain.errors import RateLimited
+from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
+from tollkeeper.domain.metering import Charge
+from tollkeeper.domain.months import id_of_text
+from tollkeeper.domain.pricing import Bounds, cost_of, hold_picousd
+from tollkeeper.services.calls.tab import Tab
+from tollkeeper.services.clock import Clock, unix_now
+from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.ledger.refusals import refusal_error
+from tollkeeper.services.ledger.standing_refusals import StandingRefusals
+from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
+
+_RESOLVED_BY_CALL = "call"
+# Calls of one project that are refused before they are admitted, in one process. They take nothing
+# from the rate of the project, so they need a limit of their own.
+REFUSED_CALLS_PER_MINUTE = 6000
+
+
+class Admission:
+    def __init__(self, ledger: Ledger, clock: Clock = unix_now) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._rates = StandingRefusals()
+        self._refused_calls = MinuteRate(REFUSED_CALLS_PER_MINUTE)
+
+    async def open(self, tab: Tab, bounds: Bounds) -> None:
+        """Hold the most that the call can cost, by the prices of this moment. The hold is committed
+        when this returns. Raise the refusal, with its numbers in the message, if there is one."""
+        call = tab.call
+        now = self._clock()
+        prices = tab.plan.prices_at(now)
+        pricing, by_backend, most = prices.dearest(bounds), prices.by_backend, prices.most(bounds)
+        fee = tab.plan.tool_fee(call.prompt)
+        if fee:
+            pricing = pricing.with_fee(fee)
+            by_backend = {backend: each.with_fee(fee) for backend, each in by_backend.items()}
+        amount = hold_picousd(pricing, bounds)
+        hold = Hold(
+            call.organization_id,
+            id_of_text(call.request_id),
+            call.project_id,
+            call.key_id,
+            call.model.id,
+            pricing,
+            bounds,
+            amount,
+            most + fee - amount,
+        )
+        decision = await self._ledger.hold(hold, tab.alarm)
+        if decision.refusal is not None:
+            self._rates.note(call.project_id, decision)
+            raise refusal_error(decision)
+        tab.hold, tab.policies, tab.prices = hold, decision.policies, by_backend
+
+    def settle(self, tab: Tab, charge: Charge) -> tuple[int, asyncio.Future[bool]]:
+        """Charge the usage by the prices of the backend that served, and release the rest of the
+        hold. Return the cost, and a future that is done when the ledger has it durably. The ledger
+        gets it before this returns, so that no cancelled task can skip it."""
+        hold = tab.hold
+        assert hold is not None
+        pricing = tab.prices.get(tab.backend, hold.pricing)
+        cost = cost_of(pricing, charge.usage, hold.bounds.images, charge.parts)
+        resolution = Resolution(
+            hold.organization_id,
+            hold.id,
+            ResolutionKind.SETTLED,
+            _RESOLVED_BY_CALL,
+            estimated=charge.estimated,
+            **cost.by_dimension,
+        )
+        return cost.total_picousd, self._ledger.resolve(resolution, hold)
+
+    def release(self, tab: Tab) -> asyncio.Future[bool]:
+        """Release the whole hold: nothing was charged."""
+        hold = tab.hold
+        assert hold is not None
+        released = Resolution(
+            hold.organization_id, hold.id, ResolutionKind.RELEASED, _RESOLVED_BY_CALL
+        )
+        return self._ledger.resolve(released, hold)
+
+    def leave_unsettled(self, tab: Tab, reason: str) -> asyncio.Future[bool]:
+        """Keep the hold of a call whose cost is unknown, until an operator or a rule resolves it."""
+        assert tab.hold is not None
+        return self._ledger.mark_unsettled(tab.hold, reason)
+
+    def note_refusal(self, project_id: ProjectId, decision: Decision) -> None:
+        """Remember how a request was refused that takes from the rate and holds no money."""
+        self._rates.note(project_id, decision)
+
+    def require_rate(self, project_id: ProjectId) -> None:
+        """Raise RateLimited if the project was refused by its rate so recently that it would be again, or
+        was refused for other reasons too often."""
+        decision = self._rates.standing_refusal(project_id)
+        if decision is not None:
+            raise refusal_error(decision)
+        wait_ns = self._refused_calls.wait_ns(project_id)
+        if wait_ns:
+            raise RateLimited(
+                f"{self._refused_calls.per_minute} calls of the project were refused within a minute. "
+                "Further ones are not looked at.",
+                retry_after_s=-(-wait_ns // NS_PER_S),
+            )
+
+    def count_refused(self, project_id: ProjectId) -> None:
+        """Count a call that was refused before anything was held for it. It takes nothing from the
+        rate that the ledger keeps, and would be free without this."""
+        self._refused_calls.use(project_id)

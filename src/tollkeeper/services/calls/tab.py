@@ -1,0 +1,244 @@
+"""The tab of one call: its hold, its usage and its outcome, and requests of others that it end sooner."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from operator import attrgetter
+from typing import Protocol
+
+from tollkeeper.backends.port import Answer, BackendCall, TextWriter
+from tollkeeper.domain.activity import ActivityRecord
+from tollkeeper.domain.catalog import Pricing
+from tollkeeper.domain.inference import Batch, Call
+from tollkeeper.domain.ledger import Hold
+from tollkeeper.domain.metering import Charge, Meter
+from tollkeeper.domain.policy_set import PolicySet
+from tollkeeper.domain.prompt import FreeObject
+from tollkeeper.domain.usage import ReportedUsage, Usage
+from tollkeeper.services.calls.plans import Plan
+from tollkeeper.services.calls.tracing import CallSpan
+from tollkeeper.services.policies.checks import Evidence
+from tollkeeper.timeouts import Alarm
+
+_NO_USAGE = ReportedUsage()
+# What the record of a call has, in the order of the fields of `ActivityRecord`.
+_RECORDED = attrgetter(
+    *("call.request_id", "call.organization_id", "call.project_id", "call.key_id"),
+    *("operation", "call.model.id", "call.streamed", "started_at_ms", "duration_us"),
+    *("first_piece_us", "status", "error_code", "finish", "estimated", "hold_picousd"),
+    *("cost_picousd", "state", "dispatched_to", "replica", "call.model.backend"),
+    *("charged.prompt_tokens", "charged.completion_tokens", "charged.cached_tokens"),
+    *("charged.reasoning_tokens", "charged.cache_write_tokens", "charged.cache_write_1h_tokens"),
+    *("charged.web_searches", "charged.input_audio_tokens", "charged.output_audio_tokens"),
+    *("charged.service_tier", "evidence.verdicts", "reported", "reported_cost_picousd"),
+    *("dispatched_us", "upstream_us", "overhead_us"),
+)
+
+
+class AnswerSink(Protocol):
+    """Where an answer is delivered."""
+
+    async def take(self, batch: Batch) -> None: ...
+
+    def held_back(self) -> None:
+        """The answer has begun, but nothing of it may be delivered yet, perhaps for long."""
+        ...
+
+    def text_writer(self) -> TextWriter | None:
+        """What delivers text at once, from the second batch on; None where all of the answer has
+        to come as events."""
+        ...
+
+
+class SettlementState(StrEnum):
+    """What became of the reservation."""
+
+    # Nothing was reserved.
+    NONE = "none"
+    SETTLED = "settled"
+    RELEASED = "released"
+    UNSETTLED = "unsettled"
+
+
+class Tab:
+    """The state of one call, from its arrival to its activity record."""
+
+    # What admission gives: the committed hold, the policies in force, and the prices of each backend
+    # if several may serve the call. The hold has the dearest.
+    hold: Hold | None = None
+    policies: PolicySet | None = None
+    prices: dict[str, Pricing] = {}
+    # What the answer used, and what the ledger has of it.
+    meter: Meter | None = None
+    charge: Charge | None = None
+    cost_picousd: int | None = None
+    state = SettlementState.NONE
+    replica: str | None = None
+    # Set while the backend has the call.
+    backend_call: BackendCall | None = None
+    # Set if calls are traced.
+    span: CallSpan | None = None
+    # The client left before the answer was complete.
+    abandoned = False
+    # The process ends.
+    stopped = False
+    # Why the call may not go on, if its request was judged while the backend worked.
+    refusal: BaseException | None = None
+    # Times of the monotonic clock, in nanoseconds.
+    first_piece_at: int | None = None
+    dispatched_at: int | None = None
+    answered_at: int | None = None
+    ended_at: int | None = None
+    judging_ns = 0
+    # The rest of what the record needs, set at the end of the call.
+    status = 200
+    error_code: str | None = None
+    charged: Usage | ReportedUsage = _NO_USAGE
+    estimated = False
+    duration_us = 0
+    finish: str | None = None
+    hold_picousd: int | None = None
+    dispatched_to: str | None = None
+    reported: FreeObject | None = None
+    reported_cost_picousd: int | None = None
+    first_piece_us: int | None = None
+    dispatched_us: int | None = None
+    upstream_us: int | None = None
+    overhead_us: int | None = None
+    _prompts_begun: Callable[[], int] | None = None
+    # The client's leaving or the process's end want the call to end by then.
+    _ends_by: float | None = None
+    # By how much the present wait may exceed that. None before the first wait that it concerns, and
+    # when the call is over: the alarm then serves another call.
+    _slack_s: float | None = None
+
+    def __init__(
+        self,
+        call: Call,
+        plan: Plan,
+        sink: AnswerSink,
+        operation: str,
+        deadline: float,
+        alarm: Alarm,
+    ) -> None:
+        self.call = call
+        self.plan = plan
+        self.sink = sink
+        self.operation = operation
+        # A time of the loop's clock.
+        self.deadline = deadline
+        # Bounds the waits of the call, which runs in one task.
+        self.alarm = alarm
+        # The organization, for counts: the hash of an integer is faster than that of an id.
+        self.owner = call.organization_id.int
+        # Of several backends of a model, the one that answers; before that, the first.
+        self.backend = call.model.backend
+        self.tokenizer_asked = call.tokenizer_asked
+        self.evidence = Evidence()
+        self.started_at_ms = time.time_ns() // 1_000_000
+        self.started_at = time.perf_counter_ns()
+
+    @property
+    def usage(self) -> Usage:
+        """The usage that a complete answer is charged for."""
+        assert self.charge is not None
+        return self.charge.usage
+
+    @property
+    def unwanted(self) -> bool:
+        """The client left, or the gateway is stopping: nothing will read the answer."""
+        return self.abandoned or self.stopped
+
+    def waiting_until(self, when: float, *, slack_s: float = 0.0) -> Alarm:
+        """Bound the block by `when`, and by the time that others want the call to end; the
+        latter may be exceeded by `slack_s`. Raises TimeoutError."""
+        self._slack_s = slack_s
+        if self._ends_by is not None:
+            when = min(when, self._ends_by + slack_s)
+        return self.alarm.until(when)
+
+    def end_by(self, when: float) -> None:
+        """End the present wait and all later ones by then."""
+        self._ends_by = when
+        if self._slack_s is not None:
+            self.alarm.move(min(when + self._slack_s, self.alarm.when))
+
+    def end_at_once(self) -> None:
+        """End the present wait in this turn of the loop, whatever has happened in it before."""
+        self.end_by(asyncio.get_running_loop().time())
+        self.alarm.expire()
+
+    def detach_alarm(self) -> None:
+        """Leave the alarm to another call: this one is over."""
+        self._slack_s = None
+
+    def end_if_refused(self, verdict: asyncio.Task[None]) -> None:
+        """End the call if the verdict on its request, which came late, is an error."""
+        if not verdict.cancelled() and verdict.exception() is not None:
+            self.refusal = verdict.exception()
+            self.end_by(asyncio.get_running_loop().time())
+
+    def served_by(self, answer: Answer) -> None:
+        """Take the backend that has begun to answer: its prices apply, and its number of prompts."""
+        self.replica = answer.replica
+        self.backend = answer.backend or self.backend
+        if answer.prompts and self.meter is not None:
+            self.meter.send_prompts(answer.prompts)
+        self._prompts_begun = answer.prompts_begun
+
+    def relay_text(self, answer: Answer) -> None:
+        """Let text go from the backend's connection to the client's without a turn of the call's
+        task, if both sides can do so. It is counted all the same."""
+        if answer.relay_text is not None and self.meter is not None:
+            write = self.sink.text_writer()
+            if write is not None:
+                answer.relay_text(write, self.meter.count_text)
+
+    @property
+    def waits_to_be_sent(self) -> bool:
+        """The call was dispatched, and its request has not left: it waits for a connection."""
+        return self.backend_call is not None and not self.backend_call.sent
+
+    def answered(self) -> None:
+        """Note that the backend has nothing more to do for the call."""
+        self.answered_at = time.perf_counter_ns()
+        self.backend_call = None
+        if self._prompts_begun is not None and self.meter is not None:
+            # Something of the answer has come, so at least one prompt was sent.
+            self.meter.send_prompts(max(1, self._prompts_begun()))
+
+    @contextmanager
+    def judging(self) -> Iterator[None]:
+        """Count the time that the call waits for verdicts on its request."""
+        started = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.judging_ns += time.perf_counter_ns() - started
+
+    def end(self, status: int, error_code: str | None) -> None:
+        """Note that the call is over; only its record is left to be written."""
+        self.status, self.error_code = status, error_code
+        self.ended_at = ended = time.perf_counter_ns()
+        started, first, sent = self.started_at, self.first_piece_at, self.dispatched_at
+        self.duration_us = duration_us = (ended - started) // 1000
+        if first is not None:
+            self.first_piece_us = (first - started) // 1000
+        if sent is not None:
+            self.dispatched_to = self.backend
+            self.dispatched_us = (sent - started) // 1000
+            self.upstream_us = upstream_us = ((self.answered_at or ended) - sent) // 1000
+            self.overhead_us = max(0, duration_us - upstream_us - self.judging_ns // 1000)
+        meter = self.meter
+        if meter is not None and self.hold is not None:
+            self.finish, self.reported = meter.finish, meter.reported
+            self.hold_picousd = self.hold.hold_picousd
+            self.reported_cost_picousd = None if meter.report is None else meter.report.cost_picousd
+        if self.cost_picousd is not None and self.charge is not None:
+            self.charged, self.estimated = self.charge.usage, self.charge.estimated
+
+    def record(self) -> ActivityRecord:
+        """Return the record of a call that is over."""
+        return ActivityRecord(*_RECORDED(self))

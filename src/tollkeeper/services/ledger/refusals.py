@@ -1,0 +1,74 @@
+"""Turns a refused admission into the error that the client gets, with the numbers of the decision."""
+
+from datetime import UTC, datetime
+
+from tollkeeper.domain.admission import Decision, Refusal
+from tollkeeper.domain.errors import (
+    PaymentRequired,
+    RateLimited,
+    TollkeeperError,
+    Unauthenticated,
+)
+from tollkeeper.domain.money import usd_from_picousd
+
+
+def refusal_error(decision: Decision) -> TollkeeperError:
+    """The error for the caller, with the numbers that the decision was made on."""
+    match decision.refusal:
+        case Refusal.KEY_NOT_ACTIVE:
+            return Unauthenticated(f"This API key is {decision.key_status or 'not valid'}.")
+        case Refusal.PROJECT_ARCHIVED:
+            return Unauthenticated("The project of this API key is archived.")
+        case Refusal.OVERAGE:
+            return PaymentRequired(
+                "The organization's calls are stopped, because its balance fell below "
+                f"{usd_from_picousd(-decision.limit)} USD; it is now "
+                f"{usd_from_picousd(decision.available_picousd)} USD. The operator of the service "
+                "has to clear this."
+            )
+        case Refusal.RATE:
+            return RateLimited(
+                f"The project's limit of {decision.limit} requests per minute is reached.",
+                retry_after_s=decision.retry_after_s,
+            )
+        case Refusal.CONCURRENCY:
+            return RateLimited(
+                f"The project's limit of {decision.limit} concurrent requests is reached.",
+                retry_after_s=decision.retry_after_s,
+            )
+    return PaymentRequired(_arithmetic(decision), retry_after_s=decision.retry_after_s)
+
+
+_OWNERS = {
+    Refusal.ORGANIZATION_CAP: "organization",
+    Refusal.PROJECT_CAP: "project",
+    Refusal.KEY_CAP: "API key",
+}
+_WAITING = " Running calls hold the rest: it may fit when they are settled."
+
+
+def _arithmetic(decision: Decision) -> str:
+    assert decision.refusal is not None
+    subject, cap = "The organization's credit", ""
+    if decision.refusal is Refusal.OVERAGE_IN_FLIGHT:
+        subject = "The organization's credit and its overage bound"
+        cap = f", bound {usd_from_picousd(decision.limit)}"
+    elif decision.refusal is not Refusal.CREDIT:
+        by = "" if decision.period is None else f" by {decision.period}"
+        subject = f"The {_OWNERS[decision.refusal]}'s spending cap{by}"
+        cap = f", cap {usd_from_picousd(decision.limit)}"
+    waiting = "" if decision.retry_after_s is None else _WAITING
+    return (
+        f"{subject} cannot cover this call: needed {usd_from_picousd(decision.needed_picousd)}, "
+        f"available {usd_from_picousd(decision.available_picousd)}, "
+        f"held {usd_from_picousd(decision.held_picousd)}, "
+        f"spent {usd_from_picousd(decision.spent_picousd)}{cap} USD.{waiting}{_reset(decision)}"
+    )
+
+
+def _reset(decision: Decision) -> str:
+    """When a cap by day, week or month counts from zero again."""
+    if decision.resets_at is None:
+        return ""
+    at = datetime.fromtimestamp(decision.resets_at, UTC).isoformat().replace("+00:00", "Z")
+    return f" The next {decision.period} begins at {at}."

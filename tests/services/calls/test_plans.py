@@ -1,0 +1,112 @@
+"""A plan is kept for the calls of one key and model, and no longer than both stay the same."""
+
+from dataclasses import replace
+from unittest.mock import Mock
+from uuid import uuid4
+
+import pytest
+
+from tests.support.backend_calls import MODEL
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectCaller, ProjectId
+from tollkeeper.domain.catalog import Catalog, PriceChange
+from tollkeeper.domain.declared_prices import pricing_from_declared
+from tollkeeper.domain.errors import ModelNotFound
+from tollkeeper.domain.pricing import Bounds
+from tollkeeper.domain.routes import PricesInForce
+from tollkeeper.services.calls import plans as plans_module
+from tollkeeper.services.calls.isolation import Isolation
+from tollkeeper.services.calls.plans import Plan, Plans
+from tollkeeper.services.models import CurrentCatalog, Models
+from tollkeeper.services.vault import Vault
+
+_SALTED = replace(MODEL, id="example/salted", cache_salt_field="cache_salt")
+
+
+def _caller(organization_id: OrganizationId | None = None) -> ProjectCaller:
+    organization_id = organization_id or OrganizationId(uuid4())
+    return ProjectCaller(organization_id, ProjectId(uuid4()), KeyId(uuid4()), frozenset())
+
+
+def _plans(current: CurrentCatalog) -> Plans:
+    backends = {MODEL.backend: Mock(counts_tokens=False)}
+    isolation = Isolation(Vault(b"a secret of thirty-two bytes ..."))
+    return Plans(Models(Mock(), current), current, backends, isolation)
+
+
+@pytest.fixture
+def current() -> CurrentCatalog:
+    return CurrentCatalog(Catalog((MODEL, _SALTED)))
+
+
+async def test_a_plan_is_kept_for_the_same_key_and_model(current: CurrentCatalog) -> None:
+    plans, caller = _plans(current), _caller()
+    plan = await plans.plan_for(caller, MODEL.id)
+    assert await plans.plan_for(caller, MODEL.id) is plan
+    assert await plans.plan_for(caller, _SALTED.id) is not plan
+
+
+async def test_a_plan_ends_when_the_key_is_read_again(current: CurrentCatalog) -> None:
+    plans, caller = _plans(current), _caller()
+    plan = await plans.plan_for(caller, MODEL.id)
+    read_again = replace(caller, permissions=frozenset({"models:read"}))
+    assert (await plans.plan_for(read_again, MODEL.id)).caller is read_again
+    assert plan.caller is caller
+
+
+async def test_a_plan_ends_with_its_catalogue(current: CurrentCatalog) -> None:
+    plans, caller = _plans(current), _caller()
+    await plans.plan_for(caller, MODEL.id)
+    other = replace(MODEL, context_length=1024)
+    current.catalog = Catalog((other,))
+    assert (await plans.plan_for(caller, MODEL.id)).model is other
+    current.catalog = Catalog((_SALTED,))
+    with pytest.raises(ModelNotFound):
+        await plans.plan_for(caller, MODEL.id)
+
+
+async def test_no_tenant_gets_or_evicts_the_plan_of_another(
+    current: CurrentCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans_module, "PLANS_OF_ORGANIZATION_MAX", 4)
+    plans, quiet, hostile = _plans(current), _caller(), OrganizationId(uuid4())
+    plan = await plans.plan_for(quiet, _SALTED.id)
+    salts = {plan.caching.salt}
+    for _ in range(50):
+        salts.add((await plans.plan_for(_caller(hostile), _SALTED.id)).caching.salt)
+    assert len(salts) == 51
+    assert await plans.plan_for(quiet, _SALTED.id) is plan
+    assert len(plans._kept[hostile.int]) <= 4
+
+
+async def test_organizations_with_plans_are_limited(
+    current: CurrentCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans_module, "ORGANIZATIONS_MAX", 3)
+    plans = _plans(current)
+    for _ in range(10):
+        await plans.plan_for(_caller(), MODEL.id)
+    assert len(plans._kept) == 3
+
+
+def test_prices_are_those_of_the_time_of_admission() -> None:
+    later = pricing_from_declared({"prompt": "1"}, param="pricing")
+    model = replace(MODEL, price_changes=(PriceChange(100, later),))
+    plan = Plan(_caller(), model, Mock(counts_tokens=False))
+    bounds = Bounds(1, 1, 1, 0)
+    found = [plan.prices_at(now).dearest(bounds) for now in (99, 100, 101, 99)]
+    assert found == [model.pricing, later, later, model.pricing]
+
+
+def test_the_most_that_a_call_costs_is_the_same_whether_it_was_computed_before() -> None:
+    priced = replace(
+        MODEL, pricing=pricing_from_declared({"prompt": "2", "completion": "3"}, param="")
+    )
+    for bounds in (
+        Bounds(1, 1, 1, 0),
+        Bounds(9, 1, 1, 0),
+        Bounds(9, 2, 1, 3, prompts=2),
+        Bounds(10**6, 1, 10**5, 0),
+        Bounds(1, 1, 1, 0, web_searches=1000),
+    ):
+        prices = PricesInForce(priced, 0)
+        assert prices.most(bounds) == prices.most(bounds) == PricesInForce(priced, 0)._most(bounds)
