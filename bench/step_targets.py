@@ -24,7 +24,7 @@ TARGETS = {
     PRICE: 991,
     LEDGER: 484,
     SCRIPT: 889,
-    BACKEND: 1_810,
+    BACKEND: 1_645,
     ANSWER: 342,
     ENDED: 394,
     LIBRARIES: 0,

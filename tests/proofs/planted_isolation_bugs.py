@@ -20,9 +20,9 @@ ISOLATION_BUGS = {
         EJECTION,
     ),
     "a caller's own deadline ejects": Bug(
-        "_RoutedCall._try",
-        "if isinstance(error, DeadlineExceeded) and loop.time() >= self._deadline:",
-        "if isinstance(error, DeadlineExceeded) and self._deadline < 0:",
+        "_RoutedCall._note_failure",
+        "if is_late and now >= self._deadline:",
+        "if is_late and self._deadline < 0:",
         EJECTION,
     ),
     # Connections.
@@ -52,10 +52,10 @@ ISOLATION_BUGS = {
         ("services/policies/test_judge_turns.py",),
     ),
     "holds are written in order of arrival": Bug(
-        "HoldQueue.__init__",
+        "Holds.__init__",
         "owner=_organization",
-        "owner=lambda wanted: None",
-        ("services/ledger/test_hold_queue.py",),
+        "owner=lambda hold: None",
+        ("services/ledger/test_holds.py",),
     ),
     "one organization fills the process": Bug(
         "RunningCalls.begin",

@@ -92,9 +92,7 @@ _flat_error_decoder = msgspec.json.Decoder(_FlatError)
 def given(raw: msgspec.Raw) -> msgspec.Raw | None:
     """The field's value, or None where it is missing or null. The value is a copy, because a view
     would keep the whole record in memory."""
-    if raw is ABSENT or raw == NULL:
-        return None
-    return raw.copy()
+    return None if raw is ABSENT or raw == NULL else raw.copy()
 
 
 def decode(decoder: msgspec.json.Decoder[_Answer], body: bytes | msgspec.Raw) -> _Answer:

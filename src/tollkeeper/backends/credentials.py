@@ -42,6 +42,12 @@ class OutgoingRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Credential(Protocol):
+    @property
+    def fixed_headers(self) -> bytes | None:
+        """The header lines, if they are the same for every request; None if `headers_for` has to be
+        asked."""
+        ...
+
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
         """Header lines, each ended by CRLF. `deadline` is a time of the event loop's clock.
 
@@ -67,10 +73,11 @@ class Credential(Protocol):
 class _Passive:
     """Waits for nothing and does nothing in the background."""
 
-    _headers = b""
+    fixed_headers: bytes | None = b""
 
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
-        return self._headers
+        assert self.fixed_headers is not None
+        return self.fixed_headers
 
     def doubt(self) -> None: ...
 
@@ -87,13 +94,15 @@ class FixedKey(_Passive):
     """A key that stays the same as long as the process runs."""
 
     def __init__(self, kind: CredentialKind, key: str) -> None:
-        self._headers = key_header(kind, key)
+        self.fixed_headers = key_header(kind, key)
         self.secrets = (key,)
 
 
 class KeyInFile(_Passive):
     """A key in a file. It is read again before the next call after the file has changed. While the
     file is missing or holds no key, as in the middle of a rotation, the last key stays in use."""
+
+    fixed_headers = None
 
     def __init__(self, kind: CredentialKind, path: Path, key: str) -> None:
         """`key` is what the file held when the gateway started."""

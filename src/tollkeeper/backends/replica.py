@@ -9,7 +9,6 @@ the head of the answer is a 200, the backend may have generated, whatever become
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
-from types import TracebackType
 from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -27,7 +26,7 @@ from tollkeeper.backends.transport.http1 import (
     HttpFailure,
     ResponseHead,
 )
-from tollkeeper.backends.transport.pool import ConnectionPool, open_pool
+from tollkeeper.backends.transport.pool import open_pool
 from tollkeeper.backends.wire import WholeAnswer
 from tollkeeper.backends.wires import wire_for
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
@@ -64,7 +63,7 @@ class Replica:
         address = urlsplit(url)
         self._base = url.rstrip("/")
         self._netloc = address.netloc
-        self._pool = open_pool(url, config)
+        self.pool = open_pool(url, config)
         self.wire = wire_for(config)
         self.stream_type = self.wire.framing.value.encode("ascii")
         self._shared_headers = _shared_headers(
@@ -73,12 +72,12 @@ class Replica:
         # By path and by what is accepted. Models have paths of their own on some backends.
         self._heads: dict[tuple[str, bytes], RequestHead] = {}
         self._tokenize = tokenize_request(config)
-        self._origin = f"{address.scheme}://{address.netloc}"
+        self._own_names = (self._base, f"{address.scheme}://{address.netloc}", address.netloc)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no message to a caller may contain."""
-        return (*self._credential.secrets, self._base, self._origin, self._netloc)
+        """What no message to a client may contain."""
+        return (*self._credential.secrets, *self._own_names)
 
     async def request_head(
         self, path: str, accept: bytes, body: bytes, *, deadline: float, own_headers: bytes = b""
@@ -86,24 +85,33 @@ class Replica:
         """The head of a request. `path` is relative to the base address, or to its origin if it begins
         with a slash. `own_headers` are header lines of this call. Raises what the credential
         raises."""
-        head = self._heads.get((path, accept))
-        if head is None:
-            if len(self._heads) >= _HEADS_MAX:
-                self._heads.clear()
-            address = urlsplit(urljoin(f"{self._base}/", path))
-            full_path = f"{address.path}?{address.query}" if address.query else address.path
-            written = _request_head(full_path, accept, self._shared_headers)
-            head = self._heads[path, accept] = RequestHead(full_path, written)
-        outgoing = OutgoingRequest(self._netloc, head.path, body)
-        headers = await self._credential.headers_for(outgoing, deadline=deadline)
-        length = b"content-length: %d\r\n\r\n" % len(body)
-        return b"".join((head.written, headers, own_headers, length))
+        head = self._heads.get((path, accept)) or self._prepare_head(path, accept)
+        headers = self._credential.fixed_headers
+        if headers is None:
+            outgoing = OutgoingRequest(self._netloc, head.path, body)
+            headers = await self._credential.headers_for(outgoing, deadline=deadline)
+        return b"%b%b%bcontent-length: %d\r\n\r\n" % (
+            head.written,
+            headers,
+            own_headers,
+            len(body),
+        )
+
+    def _prepare_head(self, path: str, accept: bytes) -> RequestHead:
+        if len(self._heads) >= _HEADS_MAX:
+            self._heads.clear()
+        address = urlsplit(urljoin(f"{self._base}/", path))
+        full_path = f"{address.path}?{address.query}" if address.query else address.path
+        written = b"POST %b HTTP/1.1\r\n%baccept: %b\r\n" % (
+            full_path.encode("ascii"),
+            self._shared_headers,
+            accept,
+        )
+        head = self._heads[path, accept] = RequestHead(full_path, written)
+        return head
 
     def doubt_credential(self) -> None:
         self._credential.doubt()
-
-    def open(self, call: Call, *, deadline: float) -> "ReplicaCall":
-        return ReplicaCall(self, call, deadline)
 
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
         """The count of the replica's own tokenizer; None where there is none or it fails."""
@@ -117,11 +125,7 @@ class Replica:
             return None
 
     async def close(self) -> None:
-        await self._pool.close()
-
-    @property
-    def pool(self) -> ConnectionPool:
-        return self._pool
+        await self.pool.close()
 
     async def _count(self, tokenize: TokenizeRequest, call: Call, deadline: float) -> int | None:
         body = tokenize.encode(call)
@@ -129,7 +133,7 @@ class Replica:
         head = await self.request_head(
             path, _JSON, body, deadline=deadline, own_headers=tokenize.headers_for(call)
         )
-        connection = await self._pool.acquire(
+        connection = await self.pool.acquire(
             deadline=deadline, organization=call.organization_id.int
         )
         try:
@@ -141,45 +145,28 @@ class Replica:
             check_content(answer, _JSON)
             return read_count(await read_body(connection, _COUNT_BYTES_MAX), tokenize.count_field)
         finally:
-            self._pool.release(connection)
+            self.pool.release(connection)
 
 
 class ReplicaCall:
-    """One call to one replica; a context manager, and the iterator of the one batch of a whole
-    answer."""
+    """One call to one replica, and the iterator of the one batch of a whole answer. Whoever begins it
+    releases it."""
+
+    # Events that were read and that the caller of `__anext__` has not taken yet.
+    _first: list[Event] | None = None
+    # Why a whole answer is incomplete. It is raised after the events that did come.
+    _shortfall: TollkeeperError | None = None
+    _connection: Connection | None = None
+    _stream: StreamedAnswer | None = None
+    _completed = False
+    _failed = False
+    # Whether the request has left.
+    sent = False
 
     def __init__(self, replica: Replica, call: Call, deadline: float) -> None:
         self._replica = replica
         self._call = call
         self._deadline = deadline
-        self._connection: Connection | None = None
-        self._stream: StreamedAnswer | None = None
-        # Events that were read and that the caller of `__anext__` has not taken yet.
-        self._first: list[Event] | None = None
-        # Why a whole answer is incomplete. It is raised after the events that did come.
-        self._shortfall: TollkeeperError | None = None
-        self._completed = False
-        self._failed = False
-        self.sent = False
-
-    async def __aenter__(self) -> Answer:
-        try:
-            await self._begin()
-        except BaseException:
-            self._release()
-            raise
-        stream = self._stream
-        if stream is None:
-            return Answer(self._replica.url, self)
-        return Answer(self._replica.url, stream, relay_text=stream.relay_text)
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._release()
 
     def __aiter__(self) -> AsyncIterator[Batch]:
         return self
@@ -203,7 +190,8 @@ class ReplicaCall:
         """Whether the end of the answer counts as a failure for the health of the replica."""
         return self._failed if self._stream is None else self._stream.failed
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Give the connection back. Nothing more is read of the answer."""
         connection, self._connection = self._connection, None
         if connection is not None:
             stream = self._stream
@@ -212,38 +200,37 @@ class ReplicaCall:
             after_stream = stream is not None and stream.read_to_end
             self._replica.pool.release(connection, after_stream=after_stream)
 
-    async def _begin(self) -> None:
-        """Sends the request and reads the answer as far as it takes to know that there is one."""
-        replica, call = self._replica, self._call
-        streamed = call.streamed or replica.config.always_stream
-        extra = replica.config.extra_fields
-        if call.is_large:
-            body = await beside_the_loop(
-                call.organization_id.int,
-                partial(replica.wire.encode_request, call, stream=streamed, extra=extra),
-            )
-        else:
-            body = replica.wire.encode_request(call, stream=streamed, extra=extra)
-        accept = replica.stream_type if streamed else _JSON
-        path = replica.wire.path_for(call.model, stream=streamed)
-        trace = call.outgoing_trace
-        head = await replica.request_head(
-            path,
-            accept,
-            body,
-            deadline=self._deadline,
-            own_headers=b"traceparent: %b\r\n" % trace if trace else b"",
-        )
-        organization = call.organization_id.int
+    async def begin(self) -> Answer:
+        """Send the request and read the answer as far as it takes to know that there is one."""
         try:
-            connection = await replica.pool.acquire(
-                deadline=self._deadline, organization=organization
-            )
+            return await self._begin()
+        except BaseException:
+            self.release()
+            raise
+
+    async def _begin(self) -> Answer:
+        replica, call, deadline = self._replica, self._call, self._deadline
+        config, wire = replica.config, replica.wire
+        streamed = call.streamed or config.always_stream
+        encode, owner = wire.encode_request, call.organization_id.int
+        if call.is_large:
+            encode_call = partial(encode, call, stream=streamed, extra=config.extra_fields)
+            body = await beside_the_loop(owner, encode_call)
+        else:
+            body = encode(call, stream=streamed, extra=config.extra_fields)
+        accept = replica.stream_type if streamed else _JSON
+        path, trace = wire.path_for(call.model, stream=streamed), call.outgoing_trace
+        own_headers = b"traceparent: %b\r\n" % trace if trace else b""
+        head = await replica.request_head(
+            path, accept, body, deadline=deadline, own_headers=own_headers
+        )
+        try:
+            connection = await replica.pool.acquire(deadline=deadline, organization=owner)
         except HttpFailure as failure:
             raise domain_error(failure, charged=False) from failure
         self._connection = connection
         self.sent = True
-        connection.send(head, body, deadline=self._deadline, idle_s=replica.config.idle_timeout_s)
+        connection.send(head, body, deadline=deadline, idle_s=config.idle_timeout_s)
         del body  # The connection frees it when it is sent.
         try:
             answer = await connection.read_head()
@@ -253,16 +240,17 @@ class ReplicaCall:
         if answer.status != 200:
             raise await self._refusal(connection, answer)
         check_content(answer, accept)
-        if streamed:
-            reader = replica.wire.open_stream(call, secrets=replica.secrets)
-            parser = open_parser(replica.wire.framing, replica.config.frame_bytes_max)
-            self._stream = StreamedAnswer(connection, reader, parser)
-            await self._stream.begin()
-        else:
+        if not streamed:
             whole = connection.take_whole()
             if whole is None:
                 whole = await self._read_whole(connection)
             self._accept_completion(whole)
+            return Answer(replica.url, self)
+        reader = wire.open_stream(call, secrets=replica.secrets)
+        parser = open_parser(wire.framing, config.frame_bytes_max)
+        stream = self._stream = StreamedAnswer(connection, reader, parser)
+        await stream.begin()
+        return Answer(replica.url, stream, relay_text=stream.relay_text)
 
     async def _refusal(self, connection: Connection, head: ResponseHead) -> TollkeeperError:
         body = b""
@@ -289,17 +277,17 @@ class ReplicaCall:
             raise domain_error(failure, charged=True) from failure
 
     def _accept_completion(self, body: bytes) -> None:
-        _check_size(len(body), self._replica.config.body_bytes_max)
-        self._release()
         replica = self._replica
+        _check_size(len(body), replica.config.body_bytes_max)
+        self.release()
         try:
             answer = replica.wire.read_whole(self._call, body, secrets=replica.secrets)
         except MalformedAnswer as error:
             answer = self._read_malformed(body, error)
-        self._first = answer.events
-        self._shortfall = answer.shortfall
-        self._completed = answer.shortfall is None
-        self._failed = is_fault_of_replica(answer.shortfall)
+        self._first, shortfall = answer.events, answer.shortfall
+        self._completed = shortfall is None
+        if shortfall is not None:
+            self._shortfall, self._failed = shortfall, is_fault_of_replica(shortfall)
 
     def _read_malformed(self, body: bytes, error: MalformedAnswer) -> WholeAnswer:
         """What can be known of an answer that is none: that it is a refusal, or what it used."""
@@ -354,8 +342,3 @@ def _shared_headers(netloc: str, more: Mapping[str, str]) -> bytes:
         **more,
     }
     return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("ascii")
-
-
-def _request_head(path: str, accept: bytes, headers: bytes) -> bytes:
-    """A request up to its credential and its length, which differ from call to call."""
-    return b"POST %b HTTP/1.1\r\n%baccept: %b\r\n" % (path.encode("ascii"), headers, accept)

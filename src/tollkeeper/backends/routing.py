@@ -38,6 +38,8 @@ from tollkeeper.domain.inference import Call
 _AFFINITY_LOAD_FACTOR = 1.25
 _AFFINITY_LOAD_SLACK = 4
 _REASON_LENGTH_MAX = 200
+# After these, another replica may be tried if nothing was charged.
+_TRIED_AGAIN = (BackendFailed, RateLimited, Unavailable, DeadlineExceeded)
 
 
 @dataclass(slots=True)
@@ -132,7 +134,9 @@ class RoutedBackend:
         return self._config.retries
 
     def order(self, call: Call, now: float) -> list[_TrackedReplica]:
-        """The replicas that may be called now, best first."""
+        """The replicas that may be called now, best first. A single one may always be called."""
+        if len(self._tracked) == 1:
+            return list(self._tracked.values())
         admitting = [replica for replica in self._tracked.values() if replica.health.admits(now)]
         if len(admitting) <= 1:
             return admitting
@@ -187,8 +191,8 @@ class _RoutedCall:
         self._backend = backend
         self._call = call
         self._deadline = deadline
+        # The present ones, or those that answer.
         self._replica: _TrackedReplica | None = None
-        # The present one, or the one that answers.
         self._attempt: ReplicaCall | None = None
 
     @property
@@ -196,22 +200,37 @@ class _RoutedCall:
         return self._attempt is not None and self._attempt.sent
 
     async def __aenter__(self) -> Answer:
+        backend, call, deadline = self._backend, self._call, self._deadline
         loop = asyncio.get_running_loop()
-        now = loop.time()
-        attempts_left = self._backend.retries + 1
+        attempts_left = backend.retries + 1
         last_error: TollkeeperError | None = None
-        for replica in self._backend.order(self._call, now):
-            if attempts_left == 0:
+        for replica in backend.order(call, loop.time()):
+            now, health = loop.time(), replica.health
+            if not attempts_left:
                 break
-            if not replica.health.admits(loop.time()):
+            if not health.admits(now):
                 continue
             attempts_left -= 1
+            kind = health.begin(now)
+            backend.organizations.seen(call.organization_id.int, now)
+            self._replica, attempt = replica, ReplicaCall(replica.server, call, deadline)
+            self._attempt = attempt
+            replica.in_flight += 1
             try:
-                return await self._try(replica)
-            except (BackendFailed, RateLimited, Unavailable, DeadlineExceeded) as error:
-                if error.charged or loop.time() >= self._deadline:
+                try:
+                    answer = await attempt.begin()
+                except BaseException as error:
+                    replica.in_flight -= 1
+                    self._note_failure(replica, kind, error)
+                    raise
+            except _TRIED_AGAIN as error:
+                if error.charged or loop.time() >= deadline:
                     raise
                 last_error = error
+                continue
+            if kind is AttemptKind.PROBE:
+                health.succeeded(kind)
+            return answer
         # One replica is always healthy, so at least one was tried.
         assert last_error is not None
         raise last_error
@@ -225,46 +244,25 @@ class _RoutedCall:
         replica, attempt = self._replica, self._attempt
         assert replica is not None
         assert attempt is not None
-        try:
-            await attempt.__aexit__(exc_type, exc, traceback)
-        finally:
-            replica.in_flight -= 1
-            if attempt.failed:
-                self._backend.failed(replica, AttemptKind.NORMAL, self._call, exc)
-            elif attempt.completed:
-                replica.health.succeeded(AttemptKind.NORMAL)
+        attempt.release()
+        replica.in_flight -= 1
+        if attempt.failed:
+            self._backend.failed(replica, AttemptKind.NORMAL, self._call, exc)
+        elif attempt.completed:
+            replica.health.succeeded(AttemptKind.NORMAL)
 
-    async def _try(self, replica: _TrackedReplica) -> Answer:
-        """One attempt. However it ends, it reports its outcome to the replica's health."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        kind = replica.health.begin(now)
-        self._backend.organizations.seen(self._call.organization_id.int, now)
-        attempt = self._attempt = replica.server.open(self._call, deadline=self._deadline)
-        replica.in_flight += 1
-        answer = None
-        try:
-            answer = await attempt.__aenter__()
-        except (BackendFailed, DeadlineExceeded) as error:
-            if isinstance(error, DeadlineExceeded) and loop.time() >= self._deadline:
-                # The call ran out of its own time: a caller can bring that about.
-                replica.health.abandoned(kind, loop.time())
-            elif isinstance(error, DeadlineExceeded) or is_fault_of_replica(error):
-                self._backend.failed(replica, kind, self._call, error)
-            else:
-                replica.health.succeeded(kind)
-            raise
-        except (ProviderRejected, RateLimited):
+    def _note_failure(
+        self, replica: _TrackedReplica, kind: AttemptKind, error: BaseException
+    ) -> None:
+        """Report to the replica's health how an attempt ended that got no answer."""
+        now, is_late = asyncio.get_running_loop().time(), isinstance(error, DeadlineExceeded)
+        if is_late and now >= self._deadline:
+            # The call ran out of its own time: a client can bring that about.
+            replica.health.abandoned(kind, now)
+        elif is_late or (isinstance(error, BackendFailed) and is_fault_of_replica(error)):
+            self._backend.failed(replica, kind, self._call, error)
+        elif isinstance(error, (BackendFailed, ProviderRejected, RateLimited)):
             replica.health.succeeded(kind)
-            raise
-        except BaseException:
+        else:
             # Cancelled, or no connection was free: this says nothing about the replica.
-            replica.health.abandoned(kind, loop.time())
-            raise
-        finally:
-            if answer is None:
-                replica.in_flight -= 1
-        if kind is AttemptKind.PROBE:
-            replica.health.succeeded(kind)
-        self._replica = replica
-        return answer
+            replica.health.abandoned(kind, now)

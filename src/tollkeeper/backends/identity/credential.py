@@ -75,6 +75,8 @@ class _InThread(Generic[_Value]):
 class BearerToken:
     """A token that expires, in the header of a bearer."""
 
+    fixed_headers: bytes | None = None
+
     def __init__(
         self, identity: GoogleIdentity | EntraIdentity, *, times: RenewalTimes = _DEFAULT_TIMES
     ) -> None:
@@ -100,6 +102,8 @@ class BearerToken:
 
 class Signature:
     """Signs each request, with keys that may expire."""
+
+    fixed_headers: bytes | None = None
 
     def __init__(
         self,
