@@ -18,7 +18,7 @@ _FILES = (
     ("tollkeeper/hosting/", LOOP),
     ("tollkeeper/backends/transport/", LOOP),
     ("tollkeeper/services/ledger/hold", HOLDS),
-    ("tollkeeper/services/ledger/admission", HOLDS),
+    ("tollkeeper/services/calls/admission", HOLDS),
     ("tollkeeper/services/ledger/admissibility", HOLDS),
     ("tollkeeper/storage/reservations", HOLDS),
     ("tollkeeper/storage/round_trips", HOLDS),

@@ -25,7 +25,7 @@ _OWNERS_OF_BROAD_EXCEPT = {
     "src/tollkeeper/services/batches.py",  # the owner of its own task
     "src/tollkeeper/services/ledger/group_writer.py",  # hands it on to the one who waits
     "src/tollkeeper/services/tenants/key_lookups.py",  # hands it on to those who wait
-    "src/tollkeeper/services/ledger/hold_queue.py",  # raised again for the organization that causes it
+    "src/tollkeeper/services/ledger/holds.py",  # raised again for the organization that causes it
     "src/tollkeeper/services/upkeep.py",  # the owner of every chore
 }
 

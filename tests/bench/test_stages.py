@@ -13,7 +13,7 @@ from tests.support.tables import each
         ("decode (tollkeeper/api/chat/call.py:4)", REQUEST),
         ("price (tollkeeper/domain/pricing.py:4)", REQUEST),
         ("run (tollkeeper/services/calls/tab.py:4)", SCRIPT),
-        ("hold_all (tollkeeper/services/ledger/hold.py:4)", HOLDS),
+        ("write (tollkeeper/services/ledger/holds.py:4)", HOLDS),
         ("write (tollkeeper/services/ledger/group_writer.py:4)", SETTLEMENTS),
     ],
 )

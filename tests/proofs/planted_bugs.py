@@ -185,13 +185,13 @@ BUGS = {
     ),
     # Holds that nobody took.
     "the hold of a caller who left stays": Bug(
-        "Ledger._abandon",
-        "wanted.is_abandoned = True",
-        "pass",
+        "Holds._hand_out",
+        "if waiting.done():",
+        "if waiting is None:",
         HISTORIES,
     ),
     "a hold in doubt stays": Bug(
-        "Ledger._write_holds",
+        "Ledger._note_in_doubt",
         "self._in_doubt.submit(hold)",
         "self._open.discard(hold.id.int)",
         HISTORIES,
@@ -209,9 +209,9 @@ BUGS = {
         ("services/ledger/test_doubts.py",),
     ),
     "a hold in doubt is simply made again": Bug(
-        "_despite_contention",
-        "except Contention:",
-        "except (Contention, CommitInDoubt):",
+        "Holds._hold_waiting",
+        "except Contention as exc:",
+        "except (Contention, CommitInDoubt) as exc:",
         HISTORIES,
     ),
     "a bad record of activity takes its batch along": Bug(
@@ -227,9 +227,9 @@ BUGS = {
         ("services/ledger/test_group_writer.py", "services/ledger/test_ledger.py"),
     ),
     "a locked organization blocks everybody": Bug(
-        "HoldQueue._write_together",
-        "return await self._write(wanted, lock_wait_s=_LOCK_WAIT_S)",
-        "return await self._write(wanted, lock_wait_s=None)",
+        "Holds._hold_common",
+        "await self._hold_waiting(self._common, _LOCK_WAIT_S)",
+        "await self._hold_waiting(self._common, None)",
         ("services/ledger/test_ledger.py",),
     ),
     "a hold reads whole tables": Bug(
@@ -239,8 +239,8 @@ BUGS = {
         ("storage/test_plans.py",),
     ),
     "nobody hears that the writer was stopped": Bug(
-        "GroupWriter._give_up",
-        '_fail(results, Unavailable("The gateway is shutting down."))',
+        "GroupQueue._run",
+        'self.fail(waiting, Unavailable("The gateway is shutting down."))',
         "",
         ("services/ledger/test_group_writer.py",),
     ),

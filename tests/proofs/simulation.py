@@ -46,7 +46,7 @@ from tollkeeper.services import batches as batches_module
 from tollkeeper.services.calls.admission import Admission
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.tab import Tab
-from tollkeeper.services.ledger import hold_queue as hold_queue_module
+from tollkeeper.services.ledger import holds as holds_module
 from tollkeeper.services.ledger import ledger as ledger_module
 from tollkeeper.services.ledger import overage_alerts as overage_alerts_module
 from tollkeeper.services.ledger.ledger import Ledger
@@ -365,9 +365,9 @@ def quiet(seed: int) -> Iterator[None]:
     jitter = random.Random(seed)
     with (
         mock.patch.object(ledger_module, "_log", _NullLogger()),
-        mock.patch.object(hold_queue_module, "_log", _NullLogger()),
+        mock.patch.object(holds_module, "_log", _NullLogger()),
         mock.patch.object(overage_alerts_module, "_log", _NullLogger()),
-        mock.patch.object(ledger_module, "random", jitter),
+        mock.patch.object(holds_module, "random", jitter),
         mock.patch.object(batches_module, "random", jitter),
     ):
         yield

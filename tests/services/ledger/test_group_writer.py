@@ -10,7 +10,6 @@ from tollkeeper.services.ledger.group_writer import (
     BATCH_MAX,
     QUEUED_OF_OWNER_MAX,
     GroupWriter,
-    Result,
 )
 
 _PATIENCE_S = 20
@@ -24,17 +23,16 @@ class Recorder:
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.unavailable = False
-        self.later: dict[int, asyncio.Future[int]] = {}
         self.writer: GroupWriter[int, int] = GroupWriter(self.write, name="test", queued_max=2000)
 
-    async def write(self, batch: Sequence[int]) -> Sequence[Result[int]]:
+    async def write(self, batch: Sequence[int]) -> Sequence[int]:
         self.batches.append(list(batch))
         await self.go_on.wait()
         if self.unavailable:
             raise Unavailable("away", retry_after_s=3)
         if any(number < 0 for number in batch):
             raise ValueError(min(batch))
-        return [self.later.get(number, number * 10) for number in batch]
+        return [number * 10 for number in batch]
 
 
 async def test_what_is_ready_at_once_goes_out_together_and_in_order() -> None:
@@ -77,19 +75,25 @@ async def test_who_spoils_a_batch_fails_alone() -> None:
     assert recorder.batches == [[1, -2, 3], [1], [-2], [3]]
 
 
-async def test_a_result_may_come_later() -> None:
-    recorder = Recorder()
-    later = recorder.later = {
-        number: asyncio.get_running_loop().create_future() for number in (1, 2)
-    }
+async def test_another_queue_may_give_the_result() -> None:
+    recorder, other = Recorder(), Recorder()
+    recorder.go_on.clear()
     waiting = [recorder.writer.submit(number) for number in range(3)]
-    await recorder.writer.drain()
+    await asyncio.sleep(0.01)
+    other.go_on.clear()
+    for number in (1, 2):
+        assert other.writer.submit(number, waiting[number]) is waiting[number]
+    recorder.writer.give({waiting[0]: 0}, [7])
     assert [one.done() for one in waiting] == [True, False, False]
-    later[1].set_result(5)
-    later[2].set_exception(Unavailable("too late"))
-    assert await waiting[1] == 5
-    with pytest.raises(Unavailable, match="too late"):
+    other.unavailable = True
+    other.go_on.set()
+    with pytest.raises(Unavailable, match="away"):
+        await waiting[1]
+    with pytest.raises(Unavailable, match="away"):
         await waiting[2]
+    recorder.go_on.set()
+    await recorder.writer.drain()
+    assert await waiting[0] == 7
 
 
 async def test_nobody_waits_for_ever_when_it_is_stopped() -> None:
@@ -144,7 +148,7 @@ async def test_owners_take_turns() -> None:
     batches: list[list[int]] = []
     go_on = asyncio.Event()
 
-    async def write(batch: Sequence[int]) -> Sequence[Result[int]]:
+    async def write(batch: Sequence[int]) -> Sequence[int]:
         batches.append(list(batch))
         await go_on.wait()
         return batch
@@ -163,7 +167,7 @@ async def test_owners_take_turns() -> None:
 
 
 async def test_one_owner_does_not_fill_the_queue() -> None:
-    async def write(batch: Sequence[int]) -> Sequence[Result[int]]:
+    async def write(batch: Sequence[int]) -> Sequence[int]:
         return batch
 
     writer: GroupWriter[int, int] = GroupWriter(write, name="test", owner=lambda item: item % 2)

@@ -1,41 +1,58 @@
 """Holds of many organizations wait in one queue, and the organizations take turns."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 from uuid import uuid4
 
 from tests.support.ledger import LedgerTenant, hold_of
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.admission import ADMITTED, Decision
-from tollkeeper.domain.ledger import Hold
+from tollkeeper.domain.admission import UNKNOWN
+from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.services.ledger.group_writer import BATCH_MAX
 from tollkeeper.services.ledger.handout import Handout
-from tollkeeper.services.ledger.hold_queue import HoldQueue, WantedHold
+from tollkeeper.services.ledger.holds import Holds
 
 
 def _tenant() -> LedgerTenant:
     return LedgerTenant(OrganizationId(uuid4()), ProjectId(uuid4()), KeyId(uuid4()))
 
 
+class _Store:
+    """Knows no account, remembers each batch, and locks when it may go on."""
+
+    connection: Any = None
+
+    def __init__(self) -> None:
+        self.batches: list[list[Hold]] = []
+        self.go_on = asyncio.Event()
+
+    @asynccontextmanager
+    async def hold_transaction(self) -> AsyncIterator["_Store"]:
+        yield self
+
+    async def lock(self, holds: Sequence[Hold], *, lock_wait_s: float | None) -> LockedAccounts:
+        self.batches.append([*holds])
+        await self.go_on.wait()
+        return LockedAccounts({}, {}, 0, 202611)
+
+    async def write(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None:
+        assert not admitted
+
+
 async def test_an_organization_that_hammers_its_account_waits_behind_itself() -> None:
-    batches: list[list[Hold]] = []
-    go_on = asyncio.Event()
-
-    async def write(
-        wanted: Sequence[WantedHold], *, lock_wait_s: float | None
-    ) -> Sequence[Decision]:
-        batches.append([one.hold for one in wanted])
-        await go_on.wait()
-        return [ADMITTED] * len(wanted)
-
-    queue, hostile, quiet = HoldQueue(write, Handout()), _tenant(), _tenant()
-    first = queue.submit(WantedHold(hold_of(hostile, 1)))
+    store, policies = _Store(), Mock(current=AsyncMock(return_value={}))
+    holds = Holds(store, policies, Handout(), committed=Mock(), unused=Mock(), in_doubt=Mock())
+    hostile, quiet = _tenant(), _tenant()
+    first = holds.submit(hold_of(hostile, 1))
     await asyncio.sleep(0.01)
-    assert len(batches) == 1
-    flood = [queue.submit(WantedHold(hold_of(hostile, 1))) for _ in range(4 * BATCH_MAX)]
+    assert len(store.batches) == 1
+    flood = [holds.submit(hold_of(hostile, 1)) for _ in range(4 * BATCH_MAX)]
     held = hold_of(quiet, 1)
-    found = queue.submit(WantedHold(held))
-    go_on.set()
-    assert await found is ADMITTED
-    assert held in batches[1][:2]
+    found = holds.submit(held)
+    store.go_on.set()
+    assert await found is UNKNOWN
+    assert held in store.batches[1][:2]
     assert len(await asyncio.gather(first, *flood)) == len(flood) + 1

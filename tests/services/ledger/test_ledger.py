@@ -30,7 +30,7 @@ from tests.support.proof import Proof
 from tollkeeper.domain.access import KeyStatus, OrganizationId
 from tollkeeper.domain.admission import Decision, Refusal
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.services.ledger import hold_queue
+from tollkeeper.services.ledger import holds
 from tollkeeper.storage.database import Database
 
 T = TypeVar("T")
@@ -280,7 +280,7 @@ async def test_one_bad_settlement_fails_alone(process: Process) -> None:
 async def test_a_locked_organization_keeps_nobody_else_waiting(
     process: Process, ledger_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hold_queue, "_LOCK_WAIT_S", 0.02)
+    monkeypatch.setattr(holds, "_LOCK_WAIT_S", 0.02)
     stuck = await make_tenant(process.database, credit=100)
     free = await make_tenant(process.database, credit=1000)
     async with ledger_database.transaction() as connection:

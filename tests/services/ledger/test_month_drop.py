@@ -25,7 +25,7 @@ from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.clock import unix_now
-from tollkeeper.services.ledger import hold_queue
+from tollkeeper.services.ledger import holds
 from tollkeeper.storage import ledger_months
 from tollkeeper.storage.ledger_export import COLUMNS
 from tollkeeper.storage.ledger_store import MonthClosed
@@ -159,7 +159,7 @@ async def test_a_call_waits_while_the_tables_are_locked_for_a_change_of_months(
         name = sql.Identifier(table)
         await connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(name))
         holding = asyncio.create_task(held(old.process, tenant, 1))
-        await asyncio.wait([holding], timeout=5 * hold_queue._LOCK_WAIT_S)
+        await asyncio.wait([holding], timeout=5 * holds._LOCK_WAIT_S)
         assert not holding.done()
     hold = await holding
     assert await old.process.ledger.resolve(settlement(hold, 0), hold)

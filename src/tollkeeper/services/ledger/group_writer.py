@@ -2,9 +2,9 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.fair_queue import FairQueue, QueueFull
@@ -13,8 +13,6 @@ from tollkeeper.services.ledger.handout import Handout
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-Result: TypeAlias = R | TollkeeperError | asyncio.Future[R]
 
 BATCH_MAX = 256
 QUEUED_MAX = 20_000
@@ -26,16 +24,12 @@ def _no_owner(_item: object) -> None:
     """All items belong together."""
 
 
-class GroupWriter(Generic[T, R]):
-    """Writes items together, each of which has a result. Nothing waits while nothing is being written;
-    what arrives while a batch is written is the next batch.
+class GroupQueue(Generic[T, R]):
+    """Items that wait to be written together, each with a future for its result. Nothing waits while
+    nothing is being written; what arrives while a batch is written is the next batch.
 
-    `write` takes a batch and returns one result for each item, in order. A result may be an error
-    of this item, or a future where the result will be known later.
-
-    Where the work cannot be done now (`write` raises a `TollkeeperError`), the whole batch fails.
-    Any other error means that nothing was written and that one item is the cause: each item is then
-    written alone, so that no item fails because of another one.
+    `work` runs as a task while items wait. It takes one batch after the other with `take` until there
+    is none, and ends each with `give` or `fail`.
 
     With `owner`, the owners of items take turns: one with thousands of items waits behind itself.
     Where items are written `in_order`, owners take turns only when results are given.
@@ -45,7 +39,7 @@ class GroupWriter(Generic[T, R]):
 
     def __init__(
         self,
-        write: Callable[[Sequence[T]], Awaitable[Sequence[Result[R]]]],
+        work: Callable[[], Awaitable[None]],
         *,
         name: str,
         queued_max: int | None = QUEUED_MAX,
@@ -53,18 +47,20 @@ class GroupWriter(Generic[T, R]):
         in_order: bool = False,
         handout: Handout | None = None,
     ) -> None:
-        self._write = write
+        self._work = work
         self._name = name
         self._owner = owner
         self._lane = _no_owner if in_order else owner
         self._handout = handout
         items_max = sys.maxsize if queued_max is None else queued_max
-        # The items that nobody has begun to write and nobody has withdrawn.
+        # The items that were neither taken nor withdrawn.
         self._queued: dict[asyncio.Future[R], T] = {}
         lane_max = items_max if self._lane is _no_owner else QUEUED_OF_OWNER_MAX
         self._queue: FairQueue[asyncio.Future[R]] = FairQueue(
             items_max=items_max, lane_max=lane_max
         )
+        # The batch that was taken last.
+        self._taken: dict[asyncio.Future[R], T] = {}
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -76,10 +72,12 @@ class GroupWriter(Generic[T, R]):
         """Whether anything is queued or being written."""
         return self._running is not None
 
-    def submit(self, item: T) -> asyncio.Future[R]:
-        """Takes the item; the future is its result. Cancelling the future does not withdraw it."""
+    def submit(self, item: T, result: asyncio.Future[R] | None = None) -> asyncio.Future[R]:
+        """Take the item; the future is its result. Cancelling the future does not withdraw it. An
+        item that another queue has taken comes with the future that its caller waits for."""
         loop = asyncio.get_running_loop()
-        result: asyncio.Future[R] = loop.create_future()
+        if result is None:
+            result = loop.create_future()
         try:
             self._queue.push(self._lane(item), result)
         except QueueFull:
@@ -90,108 +88,116 @@ class GroupWriter(Generic[T, R]):
         return result
 
     def withdraw(self, result: asyncio.Future[R]) -> bool:
-        """Takes the item back. False where it is too late: it is being written, or was."""
+        """Take the item back. False if it is too late: it is being written, or was."""
         if result not in self._queued:
             return False
         del self._queued[result]
         result.cancel()
         return True
 
+    def take(self) -> dict[asyncio.Future[R], T]:
+        """Take the next batch, in order; empty if nothing waits."""
+        queued, self._taken = self._queued, {}
+        while self._queue and not self._taken:
+            found = self._queue.take(BATCH_MAX)
+            self._taken = {one: queued.pop(one) for one in found if one in queued}
+            observe_batch(self._name, len(self._taken))
+        return self._taken
+
+    def give(self, batch: Mapping[asyncio.Future[R], T], results: Sequence[R]) -> None:
+        """Give each caller its result. Callers that have left are skipped."""
+        handout = self._handout
+        if handout is None or not handout.is_needed:
+            for waiting, result in zip(batch, results, strict=True):
+                if not waiting.done():
+                    waiting.set_result(result)
+            return
+        for (waiting, item), result in zip(batch.items(), results, strict=True):
+            handout.add(self._owner(item), partial(_set_result, waiting, result))
+
+    def fail(self, waiting: Iterable[asyncio.Future[R]], error: Exception) -> None:
+        """Give each caller an error of its own."""
+        for one in waiting:
+            if not one.done():
+                one.set_exception(own_error(error))
+                # Reads the error: the loop does not report it where the caller has left.
+                one.exception()
+
     async def drain(self) -> None:
-        """Waits until everything that was submitted is written."""
+        """Wait until everything that was submitted is written."""
         while self._running is not None:
             await asyncio.wait([self._running])
 
     async def stop(self) -> None:
-        """Gives up what is not written yet."""
+        """Give up what is not written yet."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
 
     async def _run(self) -> None:
-        waiting: list[asyncio.Future[R]] = []
         try:
             # Items that are submitted in the same turn of the event loop join the first batch.
             await asyncio.sleep(0)
-            while self._queue:
-                waiting = [one for one in self._queue.take(BATCH_MAX) if one in self._queued]
-                observe_batch(self._name, len(waiting))
-                await self._write_batch(waiting, [self._queued.pop(one) for one in waiting])
+            await self._work()
         except BaseException:
-            # Stopped, or a fault in this class: whoever waits must be told.
-            self._give_up([*waiting, *self._queue])
+            # Stopped, or a fault in the work: every caller must be told.
+            waiting = [*self._taken, *self._queue]
+            self._queue.clear()
+            self._queued.clear()
+            self.fail(waiting, Unavailable("The gateway is shutting down."))
             raise
         finally:
             self._running = None
 
-    async def _write_batch(self, waiting: Sequence[asyncio.Future[R]], items: Sequence[T]) -> None:
-        if not items:
-            return  # all of them were withdrawn
+
+class GroupWriter(GroupQueue[T, R]):
+    """Writes items together. `write` takes a batch and returns one result for each item, in order.
+
+    If the work cannot be done now (`write` raises a `TollkeeperError`), the whole batch fails.
+    Any other error means that nothing was written and that one item is the cause: each item is then
+    written alone, so that no item fails because of another one.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+        *,
+        name: str,
+        queued_max: int | None = QUEUED_MAX,
+        owner: Callable[[T], Hashable] = _no_owner,
+        in_order: bool = False,
+        handout: Handout | None = None,
+    ) -> None:
+        super().__init__(
+            self._write_all,
+            name=name,
+            queued_max=queued_max,
+            owner=owner,
+            in_order=in_order,
+            handout=handout,
+        )
+        self._write = write
+
+    async def _write_all(self) -> None:
+        while batch := self.take():
+            await self._write_batch(batch)
+
+    async def _write_batch(self, batch: Mapping[asyncio.Future[R], T]) -> None:
+        items = [*batch.values()]
         try:
             results = await self._write(items)
         except TollkeeperError as exc:
-            _fail(waiting, exc)
+            self.fail(batch, exc)
         except Exception as exc:  # noqa: BLE001 - handed on to the one who waits for it
             if len(items) == 1:
-                _fail(waiting, exc)
+                self.fail(batch, exc)
                 return
-            for waiter, item in zip(waiting, items, strict=True):
-                await self._write_batch([waiter], [item])
+            for waiting, item in batch.items():
+                await self._write_batch({waiting: item})
         else:
-            self._give(waiting, items, results)
-
-    def _give(
-        self,
-        waiting: Sequence[asyncio.Future[R]],
-        items: Sequence[T],
-        results: Sequence[Result[R]],
-    ) -> None:
-        handout = self._handout
-        if handout is None or not handout.is_needed:
-            for waiter, result in zip(waiting, results, strict=True):
-                _answer(waiter, result)
-            return
-        for waiter, item, result in zip(waiting, items, results, strict=True):
-            handout.add(self._owner(item), partial(_answer, waiter, result))
-
-    def _give_up(self, results: Sequence[asyncio.Future[R]]) -> None:
-        self._queue.clear()
-        self._queued.clear()
-        _fail(results, Unavailable("The gateway is shutting down."))
+            self.give(batch, results)
 
 
-def _answer(waiting: asyncio.Future[R], result: Result[R]) -> None:
-    if isinstance(result, asyncio.Future):
-        result.add_done_callback(lambda known: _pass_on(waiting, known))
-    elif waiting.done():
-        return
-    elif isinstance(result, TollkeeperError):
-        _set_error(waiting, result)
-    else:
+def _set_result(waiting: asyncio.Future[R], result: R) -> None:
+    if not waiting.done():
         waiting.set_result(result)
-
-
-def _pass_on(waiting: asyncio.Future[R], known: asyncio.Future[R]) -> None:
-    if waiting.done():
-        return
-    if known.cancelled():
-        waiting.cancel()
-        return
-    error = known.exception()
-    if error is None:
-        waiting.set_result(known.result())
-    else:
-        waiting.set_exception(error)
-        waiting.exception()  # see `_set_error`
-
-
-def _fail(waiting: Sequence[asyncio.Future[R]], error: Exception) -> None:
-    for one in waiting:
-        if not one.done():
-            _set_error(one, error)
-
-
-def _set_error(waiting: asyncio.Future[R], error: Exception) -> None:
-    waiting.set_exception(own_error(error))
-    # Reads the error: the loop does not report it where the caller has left.
-    waiting.exception()

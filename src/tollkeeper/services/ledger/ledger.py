@@ -5,7 +5,6 @@ caller has left, to this file, which releases it.
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
@@ -17,21 +16,15 @@ from tollkeeper.domain.admission import Decision
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, Mark, Resolution, ResolutionKind
 from tollkeeper.services.batches import Backoff
-from tollkeeper.services.ledger.group_writer import GroupWriter
+from tollkeeper.services.ledger.group_writer import GroupQueue, GroupWriter
 from tollkeeper.services.ledger.handout import Handout
-from tollkeeper.services.ledger.hold import HoldStore, hold_all
-from tollkeeper.services.ledger.hold_queue import HoldQueue, WantedHold
-from tollkeeper.services.ledger.hold_writes import HoldWrites
+from tollkeeper.services.ledger.holds import Holds, HoldStore
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.services.request_ids import new_request_id
-from tollkeeper.storage.database import Contention
-from tollkeeper.storage.ledger_store import CommitInDoubt
 from tollkeeper.timeouts import Alarm, timeout_at
 
 T = TypeVar("T")
 
-_CONTENTION_TRIES = 4
-_CONTENTION_PAUSE_S = 0.05
 _WRITE_AGAIN = Backoff(first_s=0.05, max_s=2.0)
 # How long a caller waits to be admitted: longer than the database's own timeouts, and no more.
 _HOLD_WAIT_S = 20.0
@@ -67,12 +60,18 @@ class _FinishedCall(msgspec.Struct, frozen=True, gc=False):
 class Ledger:
     def __init__(self, store: LedgerStore, policies: PolicyDirectory) -> None:
         self._store = store
-        self._policies = policies
-        # Whether holds can be written.
-        self.hold_writes = HoldWrites()
         # How results reach the calls that wait for them.
         self.handout = Handout()
-        self._holds = HoldQueue(self._write_holds, self.handout)
+        self._holds = Holds(
+            store,
+            policies,
+            self.handout,
+            committed=self._note_open,
+            unused=self._release_unused,
+            in_doubt=self._note_in_doubt,
+        )
+        # Whether holds can be written.
+        self.hold_writes = self._holds.writes
         # These queues refuse nothing: there is one entry for each hold at most, and the limits of
         # projects bound the number of holds.
         self._resolutions: GroupWriter[_FinishedCall, bool] = GroupWriter(
@@ -105,7 +104,7 @@ class Ledger:
     def queued(self) -> dict[str, int]:
         """How many items wait to be written, by queue."""
         return {
-            "holds": sum(writer.queued for writer in self._holds.writers),
+            "holds": sum(writer.queued for writer in self._holds.queues),
             "resolutions": self._resolutions.queued,
             "marks": self._marks.queued,
             "holds in doubt": self._in_doubt.queued,
@@ -114,25 +113,24 @@ class Ledger:
     @property
     def backlog(self) -> int:
         """How many items wait that somebody waits for."""
-        return self._resolutions.queued + sum(writer.queued for writer in self._holds.writers)
+        return self._resolutions.queued + sum(writer.queued for writer in self._holds.queues)
 
     async def hold(self, hold: Hold, alarm: Alarm | None = None) -> Decision:
         """Decides on the hold and, where it is admitted, makes it. The hold is committed when this
         returns. Where it raises, also because of a cancellation, nothing stays held.
 
         A task that has an alarm for its waits gives it."""
-        wanted = WantedHold(hold)
-        result = self._holds.submit(wanted)
+        result = self._holds.submit(hold)
         until = asyncio.get_running_loop().time() + _HOLD_WAIT_S
         try:
             with timeout_at(until) if alarm is None else alarm.until(until):
                 # A caller that stops waiting cancels the result; the hold is written all the same.
                 return await result
         except TimeoutError:
-            self._abandon(wanted, result)
+            self._abandon(hold, result)
             raise Unavailable("The ledger is busy; try again.", retry_after_s=2) from None
         except asyncio.CancelledError:
-            self._abandon(wanted, result)
+            self._abandon(hold, result)
             raise
 
     async def try_hold(self) -> None:
@@ -173,44 +171,27 @@ class Ledger:
         return not self._open
 
     @property
-    def _writers(self) -> list[GroupWriter[Any, Any]]:
-        return [*self._holds.writers, self._resolutions, self._marks, self._in_doubt]
+    def _writers(self) -> list[GroupQueue[Any, Any]]:
+        return [*self._holds.queues, self._resolutions, self._marks, self._in_doubt]
 
     # Holds.
 
-    async def _write_holds(
-        self, wanted: Sequence[WantedHold], *, lock_wait_s: float | None
-    ) -> Sequence[Decision]:
-        holds = [one.hold for one in wanted]
-        try:
-            with self.hold_writes.noting_failures():
-                decisions = await _despite_contention(
-                    lambda: hold_all(self._store, self._policies, holds, lock_wait_s=lock_wait_s)
-                )
-        except CommitInDoubt:
-            # No call was dispatched on these holds, so those that exist are released.
-            for hold in holds:
-                self._open.add(hold.id.int)
-                self._in_doubt.submit(hold)
-            raise
-        if any(decision.refusal is None for decision in decisions):
-            self.hold_writes.succeeded()
-        for one, decision in zip(wanted, decisions, strict=True):
-            if decision.refusal is None:
-                self._open.add(one.hold.id.int)
-                if one.is_abandoned:
-                    self._release_unused(one.hold)
-        return decisions
+    def _note_open(self, hold: Hold) -> None:
+        self._open.add(hold.id.int)
 
-    def _abandon(self, wanted: WantedHold, result: asyncio.Future[Decision]) -> None:
-        """The caller has left: if the hold is admitted, nobody will use it."""
+    def _note_in_doubt(self, hold: Hold) -> None:
+        self._open.add(hold.id.int)
+        self._in_doubt.submit(hold)
+
+    def _abandon(self, hold: Hold, result: asyncio.Future[Decision]) -> None:
+        """The caller has left: if the hold is admitted, nothing will use it."""
         if self._holds.withdraw(result):
             return
-        if wanted.hold.id.int in self._open:
-            self._release_unused(wanted.hold)
+        if hold.id.int in self._open:
+            self._release_unused(hold)
         else:
             # If it is being written now, it is released when it is known to be admitted.
-            wanted.is_abandoned = True
+            result.cancel()
 
     def _release_unused(self, hold: Hold) -> None:
         release = Resolution(
@@ -267,17 +248,6 @@ def _is_lost(call: _FinishedCall, ending: Ending) -> bool:
     if ending is not Ending.MISSING or call.hold is None:
         return False
     return isinstance(call.outcome, Mark) or call.outcome.kind is ResolutionKind.SETTLED
-
-
-async def _despite_contention(work: Callable[[], Awaitable[T]]) -> T:
-    """Tries again after a deadlock or a serialization failure: nothing was written."""
-    for attempt in range(1, _CONTENTION_TRIES):
-        try:
-            return await work()
-        except Contention:
-            pause_s = random.uniform(0, _CONTENTION_PAUSE_S * attempt)  # noqa: S311 - jitter
-            await asyncio.sleep(pause_s)
-    return await work()
 
 
 async def _until_written(work: Callable[[], Awaitable[T]], count: int) -> T:
