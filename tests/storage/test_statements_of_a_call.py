@@ -56,7 +56,7 @@ async def _calls(site: Site) -> list[Explained]:
     services = judged.scripted.gateway.services
     await judged.enforce("bomb")
     # Another process of the service publishes too, so that the policies have to be read again.
-    services.ledger._policies._sets.clear()
+    services.ledger._holds._policies._sets.clear()
     services.authentication._cached.clear()
     with site.recorder.recording() as statements:
         assert (await judged.chat("peace")).status_code == 200
