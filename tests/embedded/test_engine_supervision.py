@@ -19,11 +19,10 @@ from tests.support.engine import (
     running_engine,
 )
 from tests.support.tables import each
-from tollkeeper.embedded import engine_weights, kept_process
-from tollkeeper.embedded.engine import EmbeddedEngine
+from tollkeeper.embedded import engine as engine_module
+from tollkeeper.embedded import engine_weights
+from tollkeeper.embedded.engine import EmbeddedEngine, EngineReport, ProcessState, read_report
 from tollkeeper.embedded.engine_address import EngineAddress
-from tollkeeper.embedded.engine_report import EngineReport, read_report
-from tollkeeper.embedded.kept_process import ProcessState
 
 pytestmark = pytest.mark.engine
 _GONE_WITHIN_S = 10.0
@@ -121,9 +120,9 @@ async def test_a_killed_engine_comes_back_on_the_same_address() -> None:
 
 @pytest.mark.slow
 async def test_an_engine_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_process, "_PROBE_INTERVAL_S", 0.2)
-    monkeypatch.setattr(kept_process, "_PROBE_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(kept_process, "_STOP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(engine_module, "_PROBE_INTERVAL_S", 0.2)
+    monkeypatch.setattr(engine_module, "_PROBE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(engine_module, "_STOP_TIMEOUT_S", 0.5)
     async with running_engine() as engine:
         pid = engine.pid
         assert pid is not None
@@ -154,7 +153,7 @@ async def test_the_engine_ends_with_a_killed_parent(moment: str) -> None:
 async def test_a_failing_start_is_named_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_process, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(engine_module, "_PAUSE_S", 0.01)
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF and nothing more")
     engine = EmbeddedEngine(engine_options(model_path=str(broken)))

@@ -1,4 +1,4 @@
-"""The account of PostgreSQL: made once by however many processes, and what its bits allow it."""
+"""The account of PostgreSQL: created once by however many processes, and what it can enter."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ import pytest
 from tests.support.data_folders import data_folder
 from tests.support.tables import each
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.embedded.postgres_account import Account, ensure_account
+from tollkeeper.embedded.postgres_account import ensure_account
 
 _only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
 _PROCESSES = 6
@@ -87,35 +87,6 @@ def test_processes_that_start_at_once_get_one_account(name: str) -> None:
 
 
 @_only_root
-@pytest.mark.parametrize(
-    ("says", "code"),
-    [
-        ("useradd: cannot lock /etc/passwd; try again later.", 1),
-        ("useradd: cannot lock /etc/group; try again later.", 10),
-    ],
-)
-def test_a_lock_of_another_process_is_waited_for(
-    name: str, says: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake = FakeUseradd(tmp_path, says, code, failures=3)
-    _put_on_path(monkeypatch, tmp_path)
-    assert ensure_account(name).name == name
-    assert fake.runs == 4
-
-
-@_only_root
-def test_a_lock_that_stays_is_reported(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    says = "useradd: cannot lock /etc/passwd; try again later."
-    fake = FakeUseradd(tmp_path, says, 1, failures=1_000_000)
-    _put_on_path(monkeypatch, tmp_path)
-    with pytest.raises(Unavailable, match=rf"{name} cannot be made: useradd: cannot lock"):
-        ensure_account(name, timeout_s=0.5)
-    assert fake.runs > 1
-
-
-@_only_root
 def test_another_failure_is_reported_at_once(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,43 +106,15 @@ def test_a_machine_without_useradd(
         ensure_account(name)
 
 
-@each(
-    ("mode", "uid", "gid", "enters"),
-    [
-        (0o700, 1000, 9, True),
-        (0o677, 1000, 2000, False),  # the owner's bits hold, whatever the others are
-        (0o010, 9, 2000, True),
-        (0o707, 9, 2000, False),  # and so do the group's
-        (0o711, 9, 9, True),
-        (0o770, 9, 9, False),
-        (0o001, 9, 9, True),
-        (0o006, 9, 9, False),
-    ],
-)
-def test_bits_of_a_folder(mode: int, uid: int, gid: int, enters: bool) -> None:
-    status = os.stat_result((0o040000 | mode, 0, 0, 1, uid, gid, 0, 0, 0, 0))
-    assert Account("of-the-test", 1000, 2000).can_enter(status) is enters
-
-
-@each(
-    ("mode", "usable"),
-    [(0o755, True), (0o644, True), (0o754, False), (0o711, False), (0o600, False)],
-)
-def test_bits_of_a_file(mode: int, usable: bool) -> None:
-    status = os.stat_result((0o100000 | mode, 0, 0, 1, 0, 0, 0, 0, 0, 0))
-    assert Account("of-the-test", 1000, 2000).can_use(status) is usable
-
-
-def test_first_closed_folder() -> None:
-    nobody = Account("of-the-test", 2**31, 2**31)
+@_only_root
+@each(("mode", "enters"), [(0o711, True), (0o755, True), (0o700, False), (0o710, False)])
+def test_a_folder_that_the_account_can_enter(mode: int, enters: bool) -> None:
+    account = ensure_account()
     with data_folder() as folder:
-        deep = folder / "open" / "closed" / "closed too" / "open"
-        deep.mkdir(parents=True)
-        for step in (folder / "open", deep):
-            step.chmod(0o711)
-        for step in (deep.parent, deep.parent.parent):
-            step.chmod(0o700)
-        # The temporary folder of this machine may be below a closed one.
-        above = nobody.first_closed_folder(folder)
-        assert nobody.first_closed_folder(deep) == (above or folder / "open" / "closed")
-        assert nobody.first_closed_folder(folder / "open") == above
+        inner = folder / "inner"
+        inner.mkdir()
+        inner.chmod(mode)
+        assert account.can_enter(inner) is enters
+        inner.chmod(0o711)
+        folder.chmod(mode)
+        assert account.can_enter(inner) is enters

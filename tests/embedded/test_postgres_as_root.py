@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,14 +147,11 @@ def test_closed_programs(closed_site: Path, account: Account) -> None:
         status = path.stat()
         assert status.st_uid == 0
         assert not status.st_mode & 0o022
-        assert account.can_use(status)
-    source = closed_site / programs.relative_to(tree) / "postgres"
-    if source.stat().st_dev == MADE_FOLDER.stat().st_dev:
-        assert source.samefile(programs / "postgres"), "a link takes no room"
+        assert status.st_mode & 0o044 == 0o044
 
 
 def test_programs_that_only_root_can_read(closed_site: Path, account: Account) -> None:
-    """An installation under umask 077: a link would be as closed as the file."""
+    """An installation under umask 077."""
     for path in (closed_site, *closed_site.rglob("*")):
         path.chmod(path.stat().st_mode & 0o700)
     before = _modes(closed_site)
@@ -163,9 +159,6 @@ def test_programs_that_only_root_can_read(closed_site: Path, account: Account) -
     with data_folder() as data_dir, EmbeddedPostgres(data_dir):
         assert Path(_postmaster(data_dir).exe()) == programs / "postgres"
     assert _modes(closed_site) == before
-    assert not (closed_site / _PACKAGE / "pginstall18" / "bin" / "postgres").samefile(
-        programs / "postgres"
-    )
 
 
 def test_programs_of_another_user_are_copied(closed_site: Path, account: Account) -> None:
@@ -182,6 +175,7 @@ def test_new_programs_get_a_new_tree(closed_site: Path, account: Account) -> Non
     try:
         added = closed_site / _PACKAGE / "pginstall18" / "share" / "added"
         added.write_text("of a newer version")
+        (added.parents[1] / "bin" / "postgres").touch()
         new = find_programs(account)
         assert new.parents[2] != old
         assert (new.parent / "share" / "added").read_text() == "of a newer version"
@@ -189,36 +183,7 @@ def test_new_programs_get_a_new_tree(closed_site: Path, account: Account) -> Non
         shutil.rmtree(old)
 
 
-def test_programs_on_another_file_system(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = Path("/dev/shm")
-    if not memory.is_dir() or memory.stat().st_dev == MADE_FOLDER.parent.stat().st_dev:
-        pytest.skip("this machine has no file system in memory")
-    installed = find_programs(None).parents[2]
-    with tempfile.TemporaryDirectory(prefix="tk-closed-", dir=memory) as folder:
-        package = Path(folder, _PACKAGE)
-        (package / "pginstall18" / "bin").mkdir(parents=True)
-        shutil.copy(installed / _PACKAGE / "__init__.py", package)
-        source = package / "pginstall18" / "bin" / "postgres"
-        shutil.copy2(installed / _PACKAGE / "pginstall18" / "bin" / "postgres", source)
-        monkeypatch.syspath_prepend(folder)
-        programs = find_programs(account)
-        try:
-            assert (programs / "postgres").read_bytes() == source.read_bytes()
-            done = subprocess.run(
-                [programs / "postgres", "--version"],
-                user=account.uid,
-                group=account.gid,
-                extra_groups=[],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            assert done.stdout.startswith("postgres (PostgreSQL)")
-        finally:
-            shutil.rmtree(programs.parents[2])
-
-
-def test_processes_that_link_programs_at_once_get_one_tree(
+def test_processes_that_copy_programs_at_once_get_one_tree(
     closed_site: Path, account: Account
 ) -> None:
     processes = [_start(closed_site, _FIND_PROGRAMS) for _ in range(3)]
@@ -282,18 +247,9 @@ def test_cluster_in_a_folder_that_was_closed_is_found_again() -> None:
             _ask(server, b"CREATE TABLE kept (x int)")
         data_dir.chmod(0o700)
         refusal = _refusal(data_dir)
-        assert f"tollkeeper-db, which runs PostgreSQL, cannot enter {data_dir}." in refusal
+        assert "tollkeeper-db, which runs PostgreSQL, cannot enter it." in refusal
         assert data_dir.stat().st_mode & 0o777 == 0o700
         do_as_told(refusal, "chmod")
         with EmbeddedPostgres(data_dir) as server:
             assert cluster_of(data_dir) == data_dir / "postgres"
-            assert _ask(server, b"SELECT count(*) FROM kept") == [(0,)]
-        data_dir.chmod(0o700)
-        do_as_told(_refusal(data_dir), "install")
-        with EmbeddedPostgres(data_dir) as server:
-            assert cluster_of(data_dir).parent == MADE_FOLDER
-            assert _ask(server, b"SELECT count(*) FROM kept") == [(0,)]
-        # The location holds, also when the folder is opened again.
-        data_dir.chmod(0o711)
-        with EmbeddedPostgres(data_dir) as server:
             assert _ask(server, b"SELECT count(*) FROM kept") == [(0,)]

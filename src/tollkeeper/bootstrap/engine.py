@@ -3,8 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tollkeeper.embedded.engine import EmbeddedEngine, EngineOptions
-from tollkeeper.embedded.kept_process import ProcessState
+from tollkeeper.embedded.engine import EmbeddedEngine, EngineOptions, ProcessState
 from tollkeeper.settings import Settings
 
 _POLL_S = 1.0

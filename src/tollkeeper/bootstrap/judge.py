@@ -8,8 +8,7 @@ from tollkeeper.bootstrap.engine import running_engine
 from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.judging import EXAMPLES, Example
-from tollkeeper.embedded.engine import EmbeddedEngine
-from tollkeeper.embedded.kept_process import ProcessState
+from tollkeeper.embedded.engine import EmbeddedEngine, ProcessState
 from tollkeeper.services.policies.judge import Judge
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings, SettingsError

@@ -1,28 +1,33 @@
-"""The embedded engine: its options, its address, and the process that is kept for it.
+"""The embedded engine: a process that the gateway starts, watches, restarts and stops.
 
 One engine serves all workers. They know only its address, which stays the same after a restart.
 Calls to the engine are made by the OpenAI-compatible backend, not here.
+
+The process reads one line of JSON with its secret from standard input, writes one line to standard
+output when it is ready, and ends when its standard input ends.
 """
 
+import asyncio
+import contextlib
+import json
 import os
 import secrets
 import signal
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+
+import msgspec
+import structlog
 
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.embedded.engine_address import ENGINE_HOST, EngineAddress
-from tollkeeper.embedded.engine_report import EngineReport, read_report
 from tollkeeper.embedded.engine_weights import find_weights
-from tollkeeper.embedded.kept_process import (
-    KeptProcess,
-    ProcessPlan,
-    ProcessStatus,
-    answers_with_200,
-)
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
+from tollkeeper.timeouts import timeout
 
 _PROGRAM = "tollkeeper.embedded.engine_process"
 # A large model on a slow disk loads in minutes. An engine that takes longer is taken for stuck.
@@ -37,6 +42,69 @@ _ENVIRONMENT = (
     *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"),
 )
 _SIGNAL_HINTS: Mapping[int, str] = {signal.SIGILL: " (its wheel needs a processor with AVX2)"}
+_PAUSE_S = 0.5
+_PAUSE_S_MAX = 10.0
+# If a process ran for this long, the pause before its restart is the shortest again.
+_STABLE_AFTER_S = 30.0
+# After this many short runs in a row the state is FAILED. The restarts go on.
+_FAILURES_UNTIL_FAILED = 3
+_STOP_TIMEOUT_S = 3.0
+_KILL_TIMEOUT_S = 10.0
+_PROBE_INTERVAL_S = 5.0
+# Far above the time of one batch of a large model: the engine answers only between two batches.
+_PROBE_TIMEOUT_S = 20.0
+_PROBE_MISSES_MAX = 3
+_START_OUTPUT_BYTES_MAX = 2000
+# The longest line that a process may write as its report.
+_REPORT_BYTES_MAX = 1 << 16
+_log = structlog.get_logger("tollkeeper.processes")
+
+
+class ProcessState(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    # The process ended several times in a row. It is still being restarted.
+    FAILED = "failed"
+    # What the process needs is missing or unusable. The detail says what, and why.
+    ABSENT = "absent"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    state: ProcessState
+    detail: str
+
+
+class EngineReport(msgspec.Struct, frozen=True):
+    # Tokens per slot.
+    context_length: int
+    slots: int
+    # The kind of tokenizer, and the number of tokens in its vocabulary.
+    tokenizer: str
+    vocabulary: int
+    # Whether the engine reuses what it has read of an equal beginning; found by repeating a prompt.
+    prefix_cache: bool
+    # Memory for prefixes whose slot went to another call. This is the configured value: the engine
+    # does not report it.
+    prefix_cache_mib: int
+
+    def __str__(self) -> str:
+        cache = f"prefix cache with {self.prefix_cache_mib} MiB beside the slots"
+        return (
+            f"{self.slots} slots of {self.context_length} tokens, "
+            f"tokenizer {self.tokenizer} with {self.vocabulary} tokens, "
+            f"{cache if self.prefix_cache else 'no prefix cache'}"
+        )
+
+
+def read_report(line: bytes) -> EngineReport | None:
+    """None if the line is not a report."""
+    try:
+        return msgspec.json.decode(line, type=EngineReport)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,80 +127,232 @@ class EmbeddedEngine:
 
     def __init__(self, options: EngineOptions) -> None:
         self.options = options
-        self._kept = KeptProcess("engine")
-        self._address: EngineAddress | None = None
-        self._report: EngineReport | None = None
-
-    @property
-    def status(self) -> ProcessStatus:
-        return self._kept.status
-
-    @property
-    def address(self) -> EngineAddress | None:
-        """None if the engine is absent. Otherwise it is the same from `start` on, ready or not."""
-        return self._address
-
-    @property
-    def report(self) -> EngineReport | None:
-        """The engine's own report. None until it was ready for the first time."""
-        return self._report
+        self.status = ProcessStatus(ProcessState.STARTING, "The engine has not been started yet.")
+        # None if the engine is absent. Otherwise it is the same from `start` on, ready or not.
+        self.address: EngineAddress | None = None
+        # The engine's own report. None until it was ready for the first time.
+        self.report: EngineReport | None = None
+        self.restarts = 0
+        self._ready = asyncio.Event()
+        self._keeper_task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._start_output = b""
+        # Nobody else gets the port until `close`, also between two starts.
+        self._port_holder: socket.socket | None = None
 
     @property
     def pid(self) -> int | None:
-        return self._kept.pid
-
-    @property
-    def restarts(self) -> int:
-        return self._kept.restarts
+        return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
         """Returns at once. The model loads in the background."""
+        assert self._keeper_task is None, "an engine is started once"
         try:
             weights = find_weights(self.options.model_path)
         except Unavailable as exc:
-            self._kept.set_absent(exc.message)
+            self._set_status(ProcessState.ABSENT, exc.message)
             return
-        port = self._kept.reserve_port()
-        api_key = secrets.token_urlsafe(32)
-        self._address = EngineAddress(f"http://{ENGINE_HOST}:{port}/v1", api_key)
-        self._kept.start(self._plan(weights, port, api_key), detail=f"Loading {weights.name}.")
+        self._port_holder = _reserved_port()
+        port = self._port_holder.getsockname()[1]
+        self.address = EngineAddress(f"http://{ENGINE_HOST}:{port}/v1", secrets.token_urlsafe(32))
+        self._set_status(ProcessState.STARTING, f"Loading {weights.name}.")
+        command = _command(self.options, weights, port)
+        self._keeper_task = asyncio.create_task(
+            self._keep_running(command, port, self.address.api_key)
+        )
 
     async def wait_ready(self, timeout_s: float) -> bool:
-        return await self._kept.wait_ready(timeout_s)
+        try:
+            await asyncio.wait_for(self._ready.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
 
     async def close(self) -> None:
         """Returns when the engine's process has ended. May be called again."""
-        await self._kept.close()
+        if self._keeper_task is not None:
+            self._keeper_task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeper_task
+            self._keeper_task = None
+            self._set_status(ProcessState.STOPPED, "The engine was stopped.")
+        if self._port_holder is not None:
+            self._port_holder.close()
+            self._port_holder = None
 
-    def _plan(self, weights: Path, port: int, api_key: str) -> ProcessPlan:
-        options = self.options
-        return ProcessPlan(
-            noun="engine",
-            command=(
-                sys.executable,
-                "-P",  # modules in the working folder are not imported
-                *("-m", _PROGRAM),
-                *("--model-path", str(weights)),
-                *("--model-name", options.model_name),
-                *("--port", str(port)),
-                *("--parallel", str(options.parallel)),
-                *("--context-length", str(options.context_length)),
-                *("--threads", str(options.threads)),
-            ),
-            environment={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-            handshake={"api_key": api_key},
-            start_timeout_s=START_TIMEOUT_S,
-            read_report=self._read_report,
-            answers=lambda: answers_with_200(port, _PROBED_PATH, api_key),
-            signal_hints=_SIGNAL_HINTS,
-        )
+    async def _keep_running(self, command: list[str], port: int, api_key: str) -> None:
+        loop = asyncio.get_running_loop()
+        failures, pause_s = 0, _PAUSE_S
+        while True:
+            started = loop.time()
+            try:
+                reason = await self._run(command, port, api_key)
+            except OSError as exc:
+                reason = f"The engine's process cannot be started: {exc}."
+            if loop.time() - started >= _STABLE_AFTER_S:
+                failures, pause_s = 0, _PAUSE_S
+            failures += 1
+            failed = failures >= _FAILURES_UNTIL_FAILED
+            state = ProcessState.FAILED if failed else ProcessState.RESTARTING
+            self._set_status(state, f"{reason} It is started again.")
+            _log.error("the engine ended and is started again", reason=reason, pause_s=pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+            self.restarts += 1
 
-    def _read_report(self, line: bytes, took_s: float) -> str | None:
-        report = self._report = read_report(line)
+    async def _run(self, command: list[str], port: int, api_key: str) -> str:
+        """Runs one process until it ends or hangs. Returns the reason; the process is gone then."""
+        process = self._process = await _spawn(command, api_key)
+        self._start_output = b""
+        exit_task = asyncio.create_task(process.wait())
+        reading_errors = asyncio.create_task(self._read_errors(process))
+        try:
+            if not await self._becomes_ready(process):
+                await asyncio.wait({exit_task, reading_errors}, timeout=_STOP_TIMEOUT_S)
+                return _end_reason(process.returncode, self._start_output)
+            return await self._watch(port, api_key, process, exit_task)
+        finally:
+            self._ready.clear()
+            await _stop_process(process, exit_task)
+            reading_errors.cancel()
+            await asyncio.wait({reading_errors})
+            self._process = None
+
+    async def _becomes_ready(self, process: asyncio.subprocess.Process) -> bool:
+        assert process.stdout is not None
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            line = await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_S)
+        except TimeoutError:
+            self._start_output = f"It was not ready after {START_TIMEOUT_S:.0f} s.".encode()
+            return False
+        except ValueError:  # the line is longer than any report
+            line = b"?"
+        if not line:
+            return False
+        report = self.report = read_report(line)
         if report is None:
-            return None
-        detail = f"{self.options.model_name}, {report}, loaded in {took_s:.1f} s."
+            self._start_output = b"Its first line of output is not a report of readiness."
+            return False
+        detail = f"{self.options.model_name}, {report}, loaded in {loop.time() - started:.1f} s."
         if report.context_length < self.options.context_length:
             wanted = self.options.context_length
             detail += f" {_CONTEXT_SETTING} asks for {wanted}, but the model has no more context."
-        return detail
+        self._set_status(ProcessState.READY, detail)
+        _log.info("the engine is ready", detail=detail)
+        self._ready.set()
+        return True
+
+    async def _watch(
+        self,
+        port: int,
+        api_key: str,
+        process: asyncio.subprocess.Process,
+        exit_task: asyncio.Task[int],
+    ) -> str:
+        """Returns the reason when the process has ended, or runs but does not answer any more."""
+        misses = 0
+        while misses < _PROBE_MISSES_MAX:
+            await asyncio.wait({exit_task}, timeout=_PROBE_INTERVAL_S)
+            if exit_task.done():
+                return _end_reason(process.returncode, b"")
+            misses = 0 if await _answers(port, api_key) else misses + 1
+        return "The engine hung: its process runs, but does not answer."
+
+    async def _read_errors(self, process: asyncio.subprocess.Process) -> None:
+        """Reads the standard error, because a full pipe would block the process. Only output before
+        readiness is kept: it explains a failed start. Later lines may quote a request."""
+        assert process.stderr is not None
+        while chunk := await process.stderr.read(4096):
+            if not self._ready.is_set():
+                self._start_output = (self._start_output + chunk)[-_START_OUTPUT_BYTES_MAX:]
+
+    def _set_status(self, state: ProcessState, detail: str) -> None:
+        self.status = ProcessStatus(state, detail)
+
+
+def _command(options: EngineOptions, weights: Path, port: int) -> list[str]:
+    return [
+        sys.executable,
+        "-P",  # modules in the working folder are not imported
+        *("-m", _PROGRAM),
+        *("--model-path", str(weights)),
+        *("--model-name", options.model_name),
+        *("--port", str(port)),
+        *("--parallel", str(options.parallel)),
+        *("--context-length", str(options.context_length)),
+        *("--threads", str(options.threads)),
+    ]
+
+
+def _reserved_port() -> socket.socket:
+    """Binds a free loopback port with a socket that does not listen. The process shares the port
+    and gets all connections; no other program can get the port while the process restarts."""
+    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind((ENGINE_HOST, 0))
+    return holder
+
+
+async def _answers(port: int, api_key: str) -> bool:
+    request = (
+        f"GET {_PROBED_PATH} HTTP/1.1\r\nHost: {ENGINE_HOST}\r\nAuthorization: Bearer {api_key}\r\n"
+    )
+    try:
+        with timeout(_PROBE_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(ENGINE_HOST, port)
+            try:
+                writer.write(f"{request}Connection: close\r\n\r\n".encode())
+                status = await reader.read(64)
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False
+    return status.startswith(b"HTTP/1.1 200 ")
+
+
+async def _spawn(command: list[str], api_key: str) -> asyncio.subprocess.Process:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+        # Ctrl-C must reach only the supervisor: calls that are being drained need the process.
+        start_new_session=True,
+        limit=_REPORT_BYTES_MAX,
+    )
+    assert process.stdin is not None
+    # The pipe stays open. The process ends when the pipe ends.
+    handshake = {"api_key": api_key, "parent_pid": os.getpid()}
+    process.stdin.write(json.dumps(handshake).encode() + b"\n")
+    return process
+
+
+async def _stop_process(process: asyncio.subprocess.Process, exit_task: asyncio.Task[int]) -> None:
+    for number, timeout_s in ((signal.SIGTERM, _STOP_TIMEOUT_S), (signal.SIGKILL, _KILL_TIMEOUT_S)):
+        if process.returncode is not None:
+            break
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        await asyncio.wait({exit_task}, timeout=timeout_s)
+
+
+def _end_reason(code: int | None, output: bytes) -> str:
+    if code is None:
+        how = "did not become ready"
+    elif code < 0:
+        how = f"was ended by {signal.Signals(-code).name}" + _SIGNAL_HINTS.get(-code, "")
+    else:
+        how = f"ended with code {code}"
+    return f"The engine {how}{_cause_suffix(output)}."
+
+
+def _cause_suffix(output: bytes) -> str:
+    lines = output.decode(errors="replace").strip().splitlines()
+    if not lines:
+        return ""
+    # The engine prints the cause first; a Python traceback prints it last.
+    line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    return f": {line.strip().rstrip('.')[:300]}"

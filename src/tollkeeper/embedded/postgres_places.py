@@ -41,28 +41,29 @@ def find_cluster(data_dir: Path, account: Account | None) -> Path:
                 "Start tollkeeper as root, or set database.data_dir or database.url."
             )
         return inside
-    outside = MADE_FOLDER / _short_hash(data_dir)
-    if named is not None:
-        _check_named(location, Path(named), outside)
-        _check_made_folder(account)
-        return outside
-    closed = account.first_closed_folder(inside.parent)
-    if closed is None:
+    if named is None and account.can_enter(inside.parent):
         return inside
-    blocked = f"the account {account.name}, which runs PostgreSQL, cannot enter {closed}"
-    if is_cluster(inside):
+    outside = made_folder() / _short_hash(data_dir)
+    if named is None and is_cluster(inside):
         raise Unavailable(
-            f"The embedded database is in {inside}, but {blocked}. Either run: chmod o+x {quote(str(closed))} "
-            f"- or stop every tollkeeper that uses {data_dir} and run: {_move(inside, outside, location)}"
+            f"The embedded database is in {inside}, but the account {account.name}, which runs "
+            f"PostgreSQL, cannot enter it. Open every folder on the way to it (chmod o+x), "
+            "such as this one. Run: "
+            f"chmod o+x {quote(str(inside.parent))}"
         )
-    if is_cluster(outside):
+    if named not in (None, str(outside)):
         raise Unavailable(
-            f"The embedded database of {data_dir} belongs in {outside}, because {blocked}. A database "
-            f"is there already, and {location} does not name it. To use that database, run: "
-            f"{_name(outside, location)} - to delete it and begin with an empty one, run: "
-            f"rm -r {outside}"
+            f"{location} names {named}, which is the database of another data folder. If this folder "
+            f"was moved, stop every tollkeeper that uses it and run: mv {named} {outside} && "
+            f"echo {outside} > {quote(str(location))} - if it was copied, run this to begin with an "
+            f"empty database: rm {quote(str(location))}"
         )
-    _check_made_folder(account)
+    if is_cluster(outside) is (named is None):
+        raise Unavailable(
+            f"{location} and the database in {outside} belong together, but only one of them is "
+            "there. Restore the other one, or remove both to begin with an empty database. Run: "
+            f"rm -rf {outside} {quote(str(location))}"
+        )
     return outside
 
 
@@ -104,10 +105,10 @@ def prepare_socket_folder(cluster: Path, account: Account | None) -> Path:
     if len(os.fsencode(cluster)) <= _SOCKET_FOLDER_BYTES_MAX:
         return cluster
     temporary = Path(tempfile.gettempdir()).resolve()
-    if account is not None and (closed := account.first_closed_folder(temporary)) is not None:
+    if account is not None and not account.can_enter(temporary):
         raise Unavailable(
             f"The path {cluster} is too long for a socket, and the account {account.name} cannot "
-            f"enter {closed}. Set TMPDIR to a folder that it can enter, or use a shorter "
+            f"enter {temporary}. Set TMPDIR to a folder that it can enter, or use a shorter "
             "database.data_dir."
         )
     uid, gid = owner_ids(account)
@@ -115,43 +116,6 @@ def prepare_socket_folder(cluster: Path, account: Account | None) -> Path:
     make_private_folder(folder, uid, gid)
     check_private_folder(folder, uid)
     return folder
-
-
-def _check_named(location: Path, named: Path, outside: Path) -> None:
-    if named != outside:
-        raise Unavailable(
-            f"{location} names {named}, which is the database of another data folder. If this folder "
-            f"was moved, stop every tollkeeper that uses it and run: {_move(named, outside, location)} "
-            f"- if it was copied, run this to begin with an empty database: rm {quote(str(location))}"
-        )
-    if not is_cluster(outside):
-        raise Unavailable(
-            f"{location} names {outside}, but no database is there. Restore it, or run this to begin "
-            f"with an empty one: rm {quote(str(location))}"
-        )
-
-
-def _check_made_folder(account: Account) -> None:
-    closed = account.first_closed_folder(made_folder())
-    if closed is not None:
-        raise Unavailable(
-            f"The embedded database belongs below {MADE_FOLDER}, but the account {account.name}, "
-            f"which runs PostgreSQL, cannot enter {closed}. Run: chmod o+x {quote(str(closed))} - or start "
-            "tollkeeper as another user."
-        )
-
-
-def _move(source: Path, target: Path, location: Path) -> str:
-    """The command that moves a cluster to a place below the made folder."""
-    return (
-        f"install -d -m 0711 {target.parent} && mv {quote(str(source))} {target} && "
-        f"{_name(target, location)}"
-    )
-
-
-def _name(cluster: Path, location: Path) -> str:
-    """The command that writes where the cluster is."""
-    return f"echo {cluster} > {quote(str(location))}"
 
 
 def _short_hash(path: Path) -> str:

@@ -6,8 +6,7 @@ import os
 from dataclasses import dataclass
 
 from tollkeeper.backends.config import host_and_port
-from tollkeeper.embedded.engine import EmbeddedEngine
-from tollkeeper.embedded.kept_process import ProcessState
+from tollkeeper.embedded.engine import EmbeddedEngine, ProcessState
 from tollkeeper.settings import BackendSettings, Settings
 
 CONNECT_TIMEOUT_S = 2.0
