@@ -3,7 +3,7 @@ service, and the browser is sent to a page that shows it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 from starlette.requests import Request
@@ -14,22 +14,16 @@ from tollkeeper.console.forms import Form, read_form
 from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import (
     InvalidRequest,
+    NotFound,
     PermissionDenied,
     StateConflict,
     TollkeeperError,
 )
 from tollkeeper.services.audit import acting_as
+from tollkeeper.services.use_cases import Services
 
 T = TypeVar("T")
 _log = structlog.get_logger("tollkeeper.console")
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What is changed: the name of the operation, and the id of what it is applied to."""
-
-    operation: str
-    subject: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +32,19 @@ class Refused:
 
     error: TollkeeperError
     filled: Mapping[str, str]
+
+
+# Shows a page, again with the reason if a form on it was refused.
+Page = Callable[[Request, Refused | None], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Action(Generic[T]):
+    """What a button of a page does: calls a use case with the fields of the form."""
+
+    # The name of what the page says afterwards.
+    notice: str
+    work: Callable[[Services, T, Form], Awaitable[Any]]
 
 
 async def checked_form(request: Request) -> Form:
@@ -51,35 +58,40 @@ async def checked_form(request: Request) -> Form:
     return form
 
 
-async def make_change(request: Request, change: Change, operation: Callable[[], Awaitable[T]]) -> T:
-    """Every change of the console passes here. The service records it in the audit, as a change of
-    the session that makes it."""
-    with acting_as(Actor(ActorKind.CONSOLE, session_of(request).name)):
-        result = await operation()
-    _log.info("changed by the console", operation=change.operation, subject=change.subject)
-    return result
+async def act(
+    request: Request, actions: Mapping[str, Action[T]], subject: T, address: str, page: Page
+) -> Response:
+    """Lets the action that the address names change the subject."""
+    action = actions.get(request.path_params["action"])
+    if action is None:
+        raise NotFound("There is no such page.")
+
+    async def handle(form: Form) -> Response:
+        await action.work(console_of(request).services, subject, form)
+        return done(address, action.notice)
+
+    return await answer_form(request, handle, page)
 
 
 async def answer_form(
-    request: Request,
-    handle: Callable[[Form], Awaitable[Response]],
-    *,
-    on_refusal: Callable[[Refused], Awaitable[Response]],
+    request: Request, handle: Callable[[Form], Awaitable[Response]], page: Page
 ) -> Response:
-    """Lets `handle` make the change; where it is refused, the page is shown again with the reason
-    and with what was filled in."""
+    """Lets `handle` make the change, which the audit records as one of this session. If the change is
+    refused, the page is shown again with the reason and with the fields as they were filled in."""
     filled: Mapping[str, str] = {}
     try:
         form = await checked_form(request)
         filled = form.filled
-        return await handle(form)
+        with acting_as(Actor(ActorKind.CONSOLE, session_of(request).name)):
+            response = await handle(form)
+        _log.info("the console has processed a form", path=request.url.path)
     except TollkeeperError as exc:
-        response = await on_refusal(Refused(exc, filled))
+        response = await page(request, Refused(exc, filled))
         response.status_code = 400 if isinstance(exc, InvalidRequest) else 409
-        return response
     finally:
         # A file that was sent with the form is a temporary file here.
         await request.close()
+    return response
 
 
 def done(address: str, notice: str) -> Response:

@@ -38,7 +38,6 @@ def tier(prompt: str, completion: str) -> dict[str, str]:
 
 
 MODEL_SETTINGS: dict[str, Any] = {
-    "template_tokens": 16,
     "pricing": tier("0.000001", "0.000002"),
     "price_tiers": [{"above_tokens": 100, "pricing": tier("0.000003", "0.000004")}],
     "service_tiers": {"priority": "2"},
@@ -64,6 +63,7 @@ async def scripted(
         conninfo,
         backend={"native_n": False},
         model=MODEL_SETTINGS,
+        changed_constants={"bootstrap.catalog.TokenBounds": {"template": 16}},
         clock=clock,
     ) as running:
         yield running

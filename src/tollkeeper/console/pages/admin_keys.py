@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Change, answer_form, done, make_change
+from tollkeeper.console.changes import answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, key_id, organization_id
 from tollkeeper.console.pages import organizations
@@ -24,10 +24,8 @@ async def create(request: Request) -> Response:
             raise InvalidRequest("Choose at least one permission.", param="permission")
         days = form.integer("expires_in_days", optional=True)
         expires_in_s = None if days is None else days * _DAY_S
-        key, value = await make_change(
-            request,
-            Change("admin_key_create", str(identity)),
-            lambda: services.admin_keys.admin_key_create(identity, name, permissions, expires_in_s),
+        key, value = await services.admin_keys.admin_key_create(
+            identity, name, permissions, expires_in_s
         )
         return render(
             request,
@@ -38,9 +36,7 @@ async def create(request: Request) -> Response:
             value=value,
         )
 
-    return await answer_form(
-        request, handle, on_refusal=lambda refused: organizations.show(request, refused)
-    )
+    return await answer_form(request, handle, organizations.show)
 
 
 async def revoke(request: Request) -> Response:
@@ -48,14 +44,7 @@ async def revoke(request: Request) -> Response:
     key = key_id(request.path_params["key"])
 
     async def handle(_form: Form) -> Response:
-        services = console_of(request).services
-        await make_change(
-            request,
-            Change("admin_key_revoke", str(key)),
-            lambda: services.admin_keys.admin_key_revoke(identity, key),
-        )
+        await console_of(request).services.admin_keys.admin_key_revoke(identity, key)
         return done(f"/organizations/{identity}", "key-revoked")
 
-    return await answer_form(
-        request, handle, on_refusal=lambda refused: organizations.show(request, refused)
-    )
+    return await answer_form(request, handle, organizations.show)

@@ -1,11 +1,9 @@
 """Keys of projects: last used, expiry, permissions; create, rotate, suspend, revoke."""
 
-from collections.abc import Awaitable, Callable
-
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Change, Refused, answer_form, done, make_change
+from tollkeeper.console.changes import Action, Refused, act, answer_form
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, key_id, optional, project_id
@@ -13,16 +11,12 @@ from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS, KeyId
 from tollkeeper.domain.caps import COUNTED_PERIODS
-from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.organization import Project, ProjectKey
-from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.accounts import CapUse
 
 _SHOWN_MAX = 500
 _HOUR_S = 3600
 _DAY_S = 86_400
-
-Work = Callable[[], Awaitable[object]]
 
 
 async def show_all(request: Request, refused: Refused | None = None) -> Response:
@@ -68,17 +62,12 @@ async def create(request: Request) -> Response:
         project, name = project_id(form.text("project")), form.text("name")
         days = form.integer("expires_in_days", optional=True)
         expires_in_s = None if days is None else days * _DAY_S
-        permissions = form.texts("permission")
-        key, value = await make_change(
-            request,
-            Change("project_key_create", str(project)),
-            lambda: services.project_keys.project_key_create_by_operator(
-                project, name, permissions, expires_in_s
-            ),
+        key, value = await services.project_keys.project_key_create_by_operator(
+            project, name, form.texts("permission"), expires_in_s
         )
         return created(request, key, value)
 
-    return await answer_form(request, handle, on_refusal=lambda refused: show_all(request, refused))
+    return await answer_form(request, handle, show_all)
 
 
 def created(
@@ -104,60 +93,42 @@ async def rotate(request: Request) -> Response:
     async def handle(form: Form) -> Response:
         services, identity = console_of(request).services, key_id(request.path_params["key"])
         grace_s = form.required_integer("grace_hours") * _HOUR_S
-        rotation = await make_change(
-            request,
-            Change("project_key_rotate", str(identity)),
-            lambda: services.project_keys.project_key_rotate(identity, grace_s),
-        )
+        rotation = await services.project_keys.project_key_rotate(identity, grace_s)
         return created(request, rotation.new, rotation.value, replaced=rotation.old)
 
-    return await answer_form(request, handle, on_refusal=lambda refused: show_all(request, refused))
+    return await answer_form(request, handle, show_all)
 
 
 async def change(request: Request) -> Response:
     services, identity = console_of(request).services, key_id(request.path_params["key"])
     key = await services.project_keys.project_key_show(identity)
-    action = _ACTIONS.get(request.path_params["action"])
-    if action is None:
-        raise NotFound("There is no such page.")
-    operation, notice, verb = action
-
-    async def handle(form: Form) -> Response:
-        work = verb(services, key, form)
-        await make_change(request, Change(operation, str(identity)), work)
-        return done(f"/keys?organization={key.organization_id}&project={key.project_id}", notice)
-
-    return await answer_form(request, handle, on_refusal=lambda refused: show_all(request, refused))
+    address = f"/keys?organization={key.organization_id}&project={key.project_id}"
+    return await act(request, _ACTIONS, key, address, show_all)
 
 
-def _set_cap(services: Services, key: ProjectKey, form: Form) -> Work:
-    amount, period = form.picousd("amount"), cap_period(form)
-    return lambda: services.caps.cap_set(key.organization_id, amount, period, key_id=key.id)
-
-
-def _clear_cap(services: Services, key: ProjectKey, form: Form) -> Work:
-    period = cap_period(form)
-    return lambda: services.caps.cap_clear(key.organization_id, key_id=key.id, period=period)
-
-
-# Reads the form, and returns what is to be done.
-Verb = Callable[[Services, ProjectKey, Form], Work]
-_ACTIONS: dict[str, tuple[str, str, Verb]] = {
-    "suspend": (
-        "project_key_suspend",
+_ACTIONS: dict[str, Action[ProjectKey]] = {
+    "suspend": Action(
         "key-suspended",
-        lambda services, key, _: lambda: services.project_keys.project_key_suspend(key.id),
+        lambda services, key, _: services.project_keys.project_key_suspend(key.id),
     ),
-    "unsuspend": (
-        "project_key_unsuspend",
+    "unsuspend": Action(
         "key-unsuspended",
-        lambda services, key, _: lambda: services.project_keys.project_key_unsuspend(key.id),
+        lambda services, key, _: services.project_keys.project_key_unsuspend(key.id),
     ),
-    "revoke": (
-        "project_key_revoke",
+    "revoke": Action(
         "key-revoked",
-        lambda services, key, _: lambda: services.project_keys.project_key_revoke(key.id),
+        lambda services, key, _: services.project_keys.project_key_revoke(key.id),
     ),
-    "set-cap": ("cap_set", "cap-set", _set_cap),
-    "clear-cap": ("cap_clear", "cap-cleared", _clear_cap),
+    "set-cap": Action(
+        "cap-set",
+        lambda services, key, form: services.caps.cap_set(
+            key.organization_id, form.picousd("amount"), cap_period(form), key_id=key.id
+        ),
+    ),
+    "clear-cap": Action(
+        "cap-cleared",
+        lambda services, key, form: services.caps.cap_clear(
+            key.organization_id, key_id=key.id, period=cap_period(form)
+        ),
+    ),
 }

@@ -3,13 +3,13 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Change, Refused, answer_form, done, make_change
+from tollkeeper.console.changes import Action, Refused, act, answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, organization_id
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, OrganizationId
 from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.errors import InvalidRequest, NotFound
+from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.services.use_cases import Services
 
 _KEYS_NAMED_MAX = 500
@@ -31,15 +31,11 @@ async def show_all(request: Request, refused: Refused | None = None) -> Response
 
 async def create(request: Request) -> Response:
     async def handle(form: Form) -> Response:
-        services, name = console_of(request).services, form.text("name")
-        made = await make_change(
-            request,
-            Change("organization_create", name),
-            lambda: services.organizations.organization_create(name),
-        )
+        services = console_of(request).services
+        made = await services.organizations.organization_create(form.text("name"))
         return done(f"/organizations/{made.id}", "organization-created")
 
-    return await answer_form(request, handle, on_refusal=lambda refused: show_all(request, refused))
+    return await answer_form(request, handle, show_all)
 
 
 async def show(request: Request, refused: Refused | None = None) -> Response:
@@ -72,110 +68,48 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
 
 async def change(request: Request) -> Response:
     identity = organization_id(request.path_params["organization"])
-    action = _ACTIONS.get(request.path_params["action"])
-    if action is None:
-        raise NotFound("There is no such page.")
-
-    async def handle(form: Form) -> Response:
-        services = console_of(request).services
-        notice = await action(request, services, identity, form)
-        return done(f"/organizations/{identity}", notice)
-
-    return await answer_form(request, handle, on_refusal=lambda refused: show(request, refused))
+    return await act(request, _ACTIONS, identity, f"/organizations/{identity}", show)
 
 
-async def _grant_credit(
-    request: Request, services: Services, identity: OrganizationId, form: Form
-) -> str:
-    amount, note = form.picousd("amount"), form.text("note", default="")
-    await make_change(
-        request,
-        Change("credit_grant", str(identity)),
-        lambda: services.billing.credit_grant(identity, amount, note),
-    )
-    return "credit-granted"
-
-
-async def _set_cap(
-    request: Request, services: Services, identity: OrganizationId, form: Form
-) -> str:
-    amount, period = form.picousd("amount"), cap_period(form)
-    await make_change(
-        request,
-        Change("cap_set", str(identity)),
-        lambda: services.caps.cap_set(identity, amount, period),
-    )
-    return "cap-set"
-
-
-async def _clear_cap(
-    request: Request, services: Services, identity: OrganizationId, form: Form
-) -> str:
-    period = cap_period(form)
-    await make_change(
-        request,
-        Change("cap_clear", str(identity)),
-        lambda: services.caps.cap_clear(identity, period=period),
-    )
-    return "cap-cleared"
-
-
-async def _set_overage(
-    request: Request, services: Services, identity: OrganizationId, form: Form
-) -> str:
-    """An empty field means the bound of the settings."""
-    bound = form.picousd("bound") if form.text("bound", default="") else None
-    await make_change(
-        request,
-        Change("overage_set", str(identity)),
-        lambda: services.billing.overage_set(identity, bound),
-    )
-    return "overage-set"
-
-
-async def _clear_overage(
-    request: Request, services: Services, identity: OrganizationId, _form: Form
-) -> str:
-    await make_change(
-        request,
-        Change("overage_clear", str(identity)),
-        lambda: services.billing.overage_clear(identity),
-    )
-    return "overage-cleared"
-
-
-async def _grant_check(
-    request: Request, services: Services, identity: OrganizationId, form: Form
-) -> str:
-    check = form.text("check")
-    await make_change(
-        request,
-        Change("organization_grant_check", str(identity)),
-        lambda: services.organizations.organization_grant_check(identity, check),
-    )
-    return "check-granted"
-
-
-async def _revoke_check(
-    request: Request, services: Services, identity: OrganizationId, form: Form
-) -> str:
-    check = form.text("check")
-    await make_change(
-        request,
-        Change("organization_revoke_check", str(identity)),
-        lambda: services.organizations.organization_revoke_check(identity, check),
-    )
-    return "check-revoked"
-
-
-_ACTIONS = {
-    "grant-credit": _grant_credit,
-    "set-cap": _set_cap,
-    "clear-cap": _clear_cap,
-    "set-overage": _set_overage,
-    "clear-overage": _clear_overage,
-    "grant-check": _grant_check,
-    "revoke-check": _revoke_check,
+_ACTIONS: dict[str, Action[OrganizationId]] = {
+    "grant-credit": Action(
+        "credit-granted",
+        lambda services, identity, form: services.billing.credit_grant(
+            identity, form.picousd("amount"), form.text("note", default="")
+        ),
+    ),
+    "set-cap": Action(
+        "cap-set",
+        lambda services, identity, form: services.caps.cap_set(
+            identity, form.picousd("amount"), cap_period(form)
+        ),
+    ),
+    "clear-cap": Action(
+        "cap-cleared",
+        lambda services, identity, form: services.caps.cap_clear(identity, period=cap_period(form)),
+    ),
+    "set-overage": Action(
+        "overage-set",
+        # An empty field means the bound of the settings.
+        lambda services, identity, form: services.billing.overage_set(
+            identity, form.picousd("bound") if form.text("bound", default="") else None
+        ),
+    ),
+    "clear-overage": Action(
+        "overage-cleared", lambda services, identity, _: services.billing.overage_clear(identity)
+    ),
+    "grant-check": Action(
+        "check-granted",
+        lambda services, identity, form: services.organizations.organization_grant_check(
+            identity, form.text("check")
+        ),
+    ),
+    "revoke-check": Action(
+        "check-revoked",
+        lambda services, identity, form: services.organizations.organization_revoke_check(
+            identity, form.text("check")
+        ),
+    ),
 }
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Change, Refused, answer_form, done, make_change
+from tollkeeper.console.changes import Refused, answer_form, done
 from tollkeeper.console.charts import traffic_chart
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import RANGES_S, Form, time_range
@@ -63,11 +63,10 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
 
 async def verify(request: Request) -> Response:
     async def handle(_form: Form) -> Response:
-        reconciliation = console_of(request).services.reconciliation
-        await make_change(request, Change("ledger_verify", ""), reconciliation.ledger_verify)
+        await console_of(request).services.reconciliation.ledger_verify()
         return done("/", "verified")
 
-    return await answer_form(request, handle, on_refusal=lambda refused: show(request, refused))
+    return await answer_form(request, handle, show)
 
 
 def _row(

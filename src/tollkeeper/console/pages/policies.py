@@ -4,7 +4,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Change, Refused, answer_form, done, make_change
+from tollkeeper.console.changes import Refused, answer_form, done
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, organization_id
@@ -54,11 +54,7 @@ async def create(request: Request) -> Response:
         asked = IdempotentRequest(
             organization, OPERATION_CREATE, f"console-{form.text('once')}", meaning
         )
-        made = await make_change(
-            request,
-            Change("policy_create", str(organization)),
-            lambda: services.policies.policy_create(name, description, rule, asked),
-        )
+        made = await services.policies.policy_create(name, description, rule, asked)
         return done(f"/policies/{made.id}", "policy-created")
 
-    return await answer_form(request, handle, on_refusal=lambda refused: show_all(request, refused))
+    return await answer_form(request, handle, show_all)

@@ -2,20 +2,19 @@
 another threshold would have matched."""
 
 import difflib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Change, Refused, answer_form, done, make_change
+from tollkeeper.console.changes import Action, Refused, act
 from tollkeeper.console.charts import counted_days, threshold_chart
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form
 from tollkeeper.console.policy_form import description_of, name_of, rule_of
 from tollkeeper.console.rendering import day, render
-from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.errors import InvalidRequest, NotFound
+from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.policy import Policy, PolicyVersion, Rule
 from tollkeeper.domain.reports import DAY_S
 from tollkeeper.services.policies.statistics import PolicyReport
@@ -88,15 +87,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
 
 async def change(request: Request) -> Response:
     policy = await _policy(request)
-    action = _ACTIONS.get(request.path_params["action"])
-    if action is None:
-        raise NotFound("There is no such page.")
-
-    async def handle(form: Form) -> Response:
-        notice = await action(request, console_of(request).services, policy, form)
-        return done(f"/policies/{policy.id}", notice)
-
-    return await answer_form(request, handle, on_refusal=lambda refused: show(request, refused))
+    return await act(request, _ACTIONS, policy, f"/policies/{policy.id}", show)
 
 
 async def _policy(request: Request) -> Policy:
@@ -105,83 +96,55 @@ async def _policy(request: Request) -> Policy:
     return await services.policies.policy_show(organization, identity)
 
 
-async def _edit(request: Request, services: Services, policy: Policy, form: Form) -> str:
-    name, description, rule = name_of(form), description_of(form), rule_of(form)
-    revision = form.required_integer("revision")
-    changes = {field: getattr(rule, field) for field in rule.__slots__}
-    await make_change(
-        request,
-        Change("policy_edit", policy.id),
-        lambda: services.policies.policy_edit(
-            policy.organization_id,
-            policy.id,
-            revision,
-            name=name,
-            description=description,
-            changes=changes,
-        ),
+async def _edit(services: Services, policy: Policy, form: Form) -> None:
+    rule = rule_of(form)
+    await services.policies.policy_edit(
+        policy.organization_id,
+        policy.id,
+        form.required_integer("revision"),
+        name=name_of(form),
+        description=description_of(form),
+        changes={field: getattr(rule, field) for field in rule.__slots__},
     )
-    return "policy-edited"
 
 
-async def _set_threshold(request: Request, services: Services, policy: Policy, form: Form) -> str:
+async def _set_threshold(services: Services, policy: Policy, form: Form) -> None:
     """Takes the threshold that was dragged into the draft."""
     threshold = form.required_integer("threshold")
     if not 1 <= threshold < _BASIS_POINTS:
         raise InvalidRequest("A threshold is 1 to 9999 basis points.", param="threshold")
-    revision = form.required_integer("revision")
-    await make_change(
-        request,
-        Change("policy_edit", policy.id),
-        lambda: services.policies.policy_edit(
-            policy.organization_id,
-            policy.id,
-            revision,
-            name=None,
-            description=None,
-            changes={"match_threshold_basis_points": threshold},
+    await services.policies.policy_edit(
+        policy.organization_id,
+        policy.id,
+        form.required_integer("revision"),
+        name=None,
+        description=None,
+        changes={"match_threshold_basis_points": threshold},
+    )
+
+
+_ACTIONS: dict[str, Action[Policy]] = {
+    "edit": Action("policy-edited", _edit),
+    "set-threshold": Action("policy-edited", _set_threshold),
+    # These need only the revision that the operator has seen.
+    "publish": Action(
+        "policy-published",
+        lambda services, policy, form: services.policies.policy_publish(
+            policy.organization_id, policy.id, form.required_integer("revision")
         ),
-    )
-    return "policy-edited"
-
-
-async def _publish(request: Request, services: Services, policy: Policy, form: Form) -> str:
-    await _move(request, policy, form, "policy_publish", services.policies.policy_publish)
-    return "policy-published"
-
-
-async def _pause(request: Request, services: Services, policy: Policy, form: Form) -> str:
-    await _move(request, policy, form, "policy_pause", services.policies.policy_pause)
-    return "policy-paused"
-
-
-async def _resume(request: Request, services: Services, policy: Policy, form: Form) -> str:
-    await _move(request, policy, form, "policy_resume", services.policies.policy_resume)
-    return "policy-resumed"
-
-
-async def _move(
-    request: Request,
-    policy: Policy,
-    form: Form,
-    operation: str,
-    use_case: Callable[[OrganizationId, str, int], Awaitable[Policy]],
-) -> None:
-    """Makes a change that needs nothing but the revision that the operator has seen."""
-    revision = form.required_integer("revision")
-    await make_change(
-        request,
-        Change(operation, policy.id),
-        lambda: use_case(policy.organization_id, policy.id, revision),
-    )
-
-
-_ACTIONS = {
-    "edit": _edit,
-    "set-threshold": _set_threshold,
-    "publish": _publish,
-    "pause": _pause,
-    "resume": _resume,
+    ),
+    "pause": Action(
+        "policy-paused",
+        lambda services, policy, form: services.policies.policy_pause(
+            policy.organization_id, policy.id, form.required_integer("revision")
+        ),
+    ),
+    "resume": Action(
+        "policy-resumed",
+        lambda services, policy, form: services.policies.policy_resume(
+            policy.organization_id, policy.id, form.required_integer("revision")
+        ),
+    ),
 }
 
 

@@ -78,7 +78,7 @@ async def run(request: Request) -> Response:
             ) from None
         return await show(request, trial=trial, filled=form.filled)
 
-    return await answer_form(request, handle, on_refusal=lambda refused: show(request, refused))
+    return await answer_form(request, handle, show)
 
 
 async def _texts(form: Form) -> list[TrialText]:

@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Change, Refused, answer_form, done, make_change
+from tollkeeper.console.changes import Action, Refused, act, answer_form, done
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, organization_id, project_id
@@ -11,10 +11,8 @@ from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.organization import Project
 from tollkeeper.services.ledger.billing import LimitChange
-from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.accounts import CapUse
 
 
@@ -43,15 +41,11 @@ async def show_all(request: Request, refused: Refused | None = None) -> Response
 async def create(request: Request) -> Response:
     async def handle(form: Form) -> Response:
         services = console_of(request).services
-        organization, name = organization_id(form.text("organization")), form.text("name")
-        made = await make_change(
-            request,
-            Change("project_create", str(organization)),
-            lambda: services.projects.project_create(organization, name),
-        )
+        organization = organization_id(form.text("organization"))
+        made = await services.projects.project_create(organization, form.text("name"))
         return done(f"/projects/{made.id}", "project-created")
 
-    return await answer_form(request, handle, on_refusal=lambda refused: show_all(request, refused))
+    return await answer_form(request, handle, show_all)
 
 
 async def show(request: Request, refused: Refused | None = None) -> Response:
@@ -78,54 +72,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
 async def change(request: Request) -> Response:
     services = console_of(request).services
     project = await services.projects.project_show(project_id(request.path_params["project"]))
-    action = _ACTIONS.get(request.path_params["action"])
-    if action is None:
-        raise NotFound("There is no such page.")
-
-    async def handle(form: Form) -> Response:
-        notice = await action(request, services, project, form)
-        return done(f"/projects/{project.id}", notice)
-
-    return await answer_form(request, handle, on_refusal=lambda refused: show(request, refused))
-
-
-async def _archive(request: Request, services: Services, project: Project, _form: Form) -> str:
-    await make_change(
-        request,
-        Change("project_archive", str(project.id)),
-        lambda: services.projects.project_archive(project.organization_id, project.id),
-    )
-    return "project-archived"
-
-
-async def _set_cap(request: Request, services: Services, project: Project, form: Form) -> str:
-    amount, period = form.picousd("amount"), cap_period(form)
-    await make_change(
-        request,
-        Change("cap_set", str(project.id)),
-        lambda: services.caps.cap_set(project.organization_id, amount, period, project.id),
-    )
-    return "cap-set"
-
-
-async def _clear_cap(request: Request, services: Services, project: Project, form: Form) -> str:
-    period = cap_period(form)
-    await make_change(
-        request,
-        Change("cap_clear", str(project.id)),
-        lambda: services.caps.cap_clear(project.organization_id, project.id, period=period),
-    )
-    return "cap-cleared"
-
-
-async def _set_limits(request: Request, services: Services, project: Project, form: Form) -> str:
-    rate, concurrency = _limit(form, "requests_per_minute"), _limit(form, "concurrency")
-    await make_change(
-        request,
-        Change("limit_set", str(project.id)),
-        lambda: services.billing.limit_set(project.id, rate, concurrency),
-    )
-    return "limits-set"
+    return await act(request, _ACTIONS, project, f"/projects/{project.id}", show)
 
 
 def _limit(form: Form, name: str) -> LimitChange:
@@ -133,9 +80,29 @@ def _limit(form: Form, name: str) -> LimitChange:
     return form.integer(name, optional=True) or "default"
 
 
-_ACTIONS = {
-    "archive": _archive,
-    "set-cap": _set_cap,
-    "clear-cap": _clear_cap,
-    "set-limits": _set_limits,
+_ACTIONS: dict[str, Action[Project]] = {
+    "archive": Action(
+        "project-archived",
+        lambda services, project, _: services.projects.project_archive(
+            project.organization_id, project.id
+        ),
+    ),
+    "set-cap": Action(
+        "cap-set",
+        lambda services, project, form: services.caps.cap_set(
+            project.organization_id, form.picousd("amount"), cap_period(form), project.id
+        ),
+    ),
+    "clear-cap": Action(
+        "cap-cleared",
+        lambda services, project, form: services.caps.cap_clear(
+            project.organization_id, project.id, period=cap_period(form)
+        ),
+    ),
+    "set-limits": Action(
+        "limits-set",
+        lambda services, project, form: services.billing.limit_set(
+            project.id, _limit(form, "requests_per_minute"), _limit(form, "concurrency")
+        ),
+    ),
 }

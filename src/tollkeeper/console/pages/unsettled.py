@@ -5,7 +5,7 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Change, Refused, answer_form, done, make_change
+from tollkeeper.console.changes import Refused, answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, optional, request_id
 from tollkeeper.console.rendering import render
@@ -52,15 +52,11 @@ async def resolve(request: Request) -> Response:
         if how not in ("settle", "release"):
             raise InvalidRequest("Settle with an amount, or release.", param="how")
         amount = form.picousd("amount") if how == "settle" else None
-        await make_change(
-            request,
-            Change("ledger_resolve", str(reservation)),
-            lambda: services.reconciliation.ledger_resolve(reservation, settle_picousd=amount),
-        )
+        await services.reconciliation.ledger_resolve(reservation, settle_picousd=amount)
         there = form.text("from", default="")
         return done(f"/activity/{reservation}" if there == "call" else "/unsettled", "resolved")
 
-    return await answer_form(request, handle, on_refusal=lambda refused: show(request, refused))
+    return await answer_form(request, handle, show)
 
 
 async def resolve_all(request: Request) -> Response:
@@ -74,14 +70,10 @@ async def resolve_all(request: Request) -> Response:
         backlog = await services.bulk_resolution.ledger_backlog(
             older_than_s=hours * 3600, models=_models_of(services, backend)
         )
-        await make_change(
-            request,
-            Change("ledger_resolve_all", backend or ""),
-            lambda: services.bulk_resolution.ledger_resolve_all(backlog.selection, action),
-        )
+        await services.bulk_resolution.ledger_resolve_all(backlog.selection, action)
         return done("/unsettled", "all-resolved")
 
-    return await answer_form(request, handle, on_refusal=lambda refused: show(request, refused))
+    return await answer_form(request, handle, show)
 
 
 def _action(form: Form) -> BulkAction:
