@@ -1,15 +1,16 @@
 """Builds the backends, and the judge on one of them, from their declarations in the settings."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tollkeeper.backends.absent import AbsentBackend
 from tollkeeper.backends.config import BackendConfig, OutputBound, Tokenizer, WireProtocol
-from tollkeeper.backends.credentials import CredentialKind
+from tollkeeper.backends.credentials import CredentialKind, read_key
 from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
-from tollkeeper.bootstrap.api_keys import api_key_of
 from tollkeeper.bootstrap.identities import identity_of
+from tollkeeper.bootstrap.secrets import secret_variable
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.inference import IMAGE
@@ -193,3 +194,17 @@ def _access(declared: BackendSettings, engine: EngineAddress | None) -> _Access:
     if declared.kind == "embedded":
         return _Access((), None) if engine is None else _Access((engine.base_url,), engine.api_key)
     return _Access(declared.urls, api_key_of(declared), declared.api_key_file or None)
+
+
+def api_key_of(declared: BackendSettings) -> str | None:
+    """None where the backend has no key. Raises SettingsError where the key cannot be had."""
+    if declared.api_key_env:
+        at = ("backends", declared.name, "api_key_env")
+        return secret_variable(declared.api_key_env, at)
+    if declared.api_key_file:
+        try:
+            return read_key(Path(declared.api_key_file))
+        except ValueError as exc:
+            at = ("backends", declared.name, "api_key_file")
+            raise SettingsError(f"{declared.api_key_file}: {exc}.", at) from None
+    return None

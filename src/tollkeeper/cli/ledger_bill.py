@@ -15,8 +15,7 @@ from tollkeeper.cli.command import Invocation, run_with_services
 from tollkeeper.cli.output import printable
 from tollkeeper.cli.report import Report, show_report
 from tollkeeper.domain.errors import InvalidRequest, StateConflict
-from tollkeeper.services.ledger.bill import BillComparison, BillDay
-from tollkeeper.services.ledger.bill_file import BillColumns, Figure, read_bill
+from tollkeeper.services.ledger.bill import BillColumns, BillComparison, BillDay, Figure, read_bill
 from tollkeeper.settings import Settings
 from tollkeeper.storage.backend_usage import ComparedFigure, Tolerance
 

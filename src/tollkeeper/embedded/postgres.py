@@ -23,7 +23,6 @@ from tollkeeper.domain.errors import Unavailable
 from tollkeeper.embedded.lock_file import open_lock_file
 from tollkeeper.embedded.postgres_account import Account, ensure_account, owner_ids
 from tollkeeper.embedded.postgres_folders import awaits_its_owner, make_private_folder
-from tollkeeper.embedded.postgres_lock_files import disown_zombie
 from tollkeeper.embedded.postgres_places import (
     find_cluster,
     is_cluster,
@@ -221,3 +220,30 @@ def _run(places: _Places, program: str, *arguments: str) -> None:
             raise Unavailable(
                 f"The embedded PostgreSQL in {places.cluster} failed at {program}: {said or exc}"
             ) from exc
+
+
+# Above the kernel's largest process id.
+_PROCESS_OF_NOBODY = 2**22 + 1
+
+
+def disown_zombie(lock_file: Path) -> None:
+    """Lets PostgreSQL start although the dead server of this lock file is still a zombie.
+
+    PostgreSQL replaces the lock files of a crashed server by itself. But a killed server stays in
+    the process table until its parent reaps it, which the first process of a container may never
+    do, and PostgreSQL takes a zombie for a running server. Only the process id in the file is
+    changed: PostgreSQL needs the rest to find out whether children of the dead server still run.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        process, newline, rest = lock_file.read_text().partition("\n")
+        if _is_zombie(process):
+            lock_file.write_text(f"{_PROCESS_OF_NOBODY}{newline}{rest}")
+
+
+def _is_zombie(process: str) -> bool:
+    try:
+        status = Path(f"/proc/{int(process)}/stat").read_text()
+    except (ValueError, OSError):
+        return False
+    # The state follows the program's name, which is in parentheses and may contain some itself.
+    return status.rpartition(")")[2].split()[0] == "Z"

@@ -5,7 +5,7 @@ from tollkeeper.settings.load import DEFAULT_FILE, load_settings, settings_sourc
 from tollkeeper.settings.places import Place, SettingsError, SettingsSource
 from tollkeeper.settings.prices import PricesSettings
 from tollkeeper.settings.schema import AlternativeSettings, JudgeSettings, ModelSettings, Settings
-from tollkeeper.settings.secrecy import shown_variable
+from tollkeeper.settings.section import shown_variable
 
 __all__ = [
     "DEFAULT_FILE",

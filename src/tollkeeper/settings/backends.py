@@ -6,10 +6,40 @@ from pydantic import Field, field_validator, model_validator
 
 from tollkeeper.backends.config import shown_url
 from tollkeeper.backends.presets import PRESETS
-from tollkeeper.settings.bill import BillColumn
-from tollkeeper.settings.identity import IdentitySettings
 from tollkeeper.settings.section import Name, Seconds, SecretFile, SecretVariable, Section, misfit
 from tollkeeper.settings.wording import nearest
+
+
+class IdentitySettings(Section):
+    """For the credentials `google`, `entra` and `sigv4`. The provider's own library searches for
+    what is empty: in its variables, its files and on the machine."""
+
+    # Google's credentials file, Entra's certificate with its key (PEM), or a file with AWS profiles.
+    file: SecretFile = ""
+    # What tokens are good for.
+    scope: str = Field(default="", max_length=1024)
+    # Entra: the directory, the application and its secret.
+    tenant: str = Field(default="", max_length=256)
+    client: str = Field(default="", max_length=256)
+    secret_env: SecretVariable = ""
+    secret_file: SecretFile = ""
+    # AWS: the profile, and the region if the address does not name it.
+    profile: str = Field(default="", max_length=256)
+    region: str = Field(default="", pattern=r"^([a-z0-9-]{1,32})?$")
+
+
+BillColumn = Literal[
+    "day",
+    "model",
+    "requests",
+    "input_tokens",
+    "uncached_input_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "output_tokens",
+    "cost",
+]
+
 
 CredentialName = Literal[
     "bearer", "x-api-key", "api-key", "x-goog-api-key", "google", "entra", "sigv4"

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
@@ -11,6 +13,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from tollkeeper.backends.config import shown_url
 from tollkeeper.domain import conventions
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.domain.errors import InvalidRequest
@@ -18,7 +21,6 @@ from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings.backends import BackendSettings
-from tollkeeper.settings.database_url import check_database_url
 from tollkeeper.settings.prices import PriceChanges, PricesSettings
 from tollkeeper.settings.section import (
     Host,
@@ -30,6 +32,37 @@ from tollkeeper.settings.section import (
     misfit,
 )
 from tollkeeper.settings.wording import nearest
+
+_SCHEMES = ("postgresql://", "postgres://")
+_MALFORMED = (
+    "is not a valid PostgreSQL address; in user and password every character other than letters, "
+    "digits and -._~ must be percent-encoded"
+)
+
+
+def check_database_url(url: str) -> None:
+    """Raises ValueError. The driver's own messages quote the address, so they are not passed on."""
+    if not url.startswith(_SCHEMES):
+        # Without a scheme it may be anything, a password too.
+        shown = f"{shown_url(url)!r} " if "://" in url else ""
+        raise ValueError(
+            f"{shown}must start with postgresql://, or be empty for the embedded PostgreSQL"
+        )
+    try:
+        parts = conninfo_to_dict(url)
+    except ProgrammingError:
+        raise ValueError(_MALFORMED) from None
+    host, name = str(parts.get("host") or ""), str(parts.get("dbname") or "")
+    ports = str(parts.get("port") or "")
+    # A part of a password that is not encoded is taken for a host, a port or a database, and the
+    # driver would say its name when it cannot be found.
+    if (
+        "@" in host
+        or ("@" in name and "%40" not in url)
+        or not all(port.isdecimal() for port in ports.split(",") if port)
+    ):
+        raise ValueError(_MALFORMED)
+
 
 ENV_PREFIX = "TOLLKEEPER_"
 Port = Annotated[int, Field(ge=0, le=65535)]

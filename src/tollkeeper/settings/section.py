@@ -48,3 +48,9 @@ class Section(BaseModel):
         if isinstance(value, bool) and {int, float} & {annotation, *get_args(annotation)}:
             raise ValueError("must be a number")
         return value
+
+
+def shown_variable(name: str) -> str:
+    """An environment variable for a message. A secret that was written down in the place of a
+    name hardly looks like one, and is not repeated."""
+    return f"${name}" if name == name.upper() else "the variable that it names"

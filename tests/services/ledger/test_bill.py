@@ -19,8 +19,14 @@ from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.ledger import bill as comparison
-from tollkeeper.services.ledger.bill import BillComparison, BillReconciliation
-from tollkeeper.services.ledger.bill_file import Bill, BillColumns, Figure, read_bill
+from tollkeeper.services.ledger.bill import (
+    Bill,
+    BillColumns,
+    BillComparison,
+    BillReconciliation,
+    Figure,
+    read_bill,
+)
 from tollkeeper.storage.backend_usage import Tolerance
 
 _COLUMNS = BillColumns(
