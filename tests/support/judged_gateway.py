@@ -35,6 +35,9 @@ JUDGE_MODEL = "the-judge"
 LIKELY = 9000
 UNLIKELY = 1000
 _ASKED = re.compile(
+    r"(The text is an answer to the following request\. The request is context: the question is not "
+    r"about it\.\n<<(?P<context_fence>[0-9a-f]{16})>>\n(?P<context>.*)\n<<(?P=context_fence)>>\n"
+    r"The text:\n)?"
     r"<<(?P<fence>[0-9a-f]{16})>>\n(?P<text>.*)\n<<(?P=fence)>>\n"
     r"Question: (?P<question>.*)\nAnswer \(Yes or No\):",
     re.DOTALL,
@@ -49,6 +52,9 @@ class Asked:
     text: str
     question: str
     fence: str
+    # The request that the text answers, and its own fence.
+    context: str | None = None
+    context_fence: str | None = None
 
     @property
     def before_question(self) -> bytes:
@@ -100,7 +106,7 @@ def _read(received: Received) -> Asked:
     assert body["logprobs"] is True
     found = _ASKED.fullmatch(body["messages"][-1]["content"])
     assert found is not None, body["messages"][-1]["content"]
-    return Asked(received, found["text"], found["question"], found["fence"])
+    return Asked(received, **found.groupdict())
 
 
 def judge_answer(basis_points: int) -> Verb:

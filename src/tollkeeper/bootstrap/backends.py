@@ -62,6 +62,7 @@ def build_judge(
             deadline_s=declared.deadline_s,
             concurrency=_JUDGE_CONCURRENCY_EMBEDDED if embedded else declared.concurrency,
             top_logprobs=_JUDGE_ALTERNATIVES_EMBEDDED if embedded else _JUDGE_ALTERNATIVES,
+            context_characters=settings.policy.answer_context_characters,
             examples=examples,
         ),
     )

@@ -3,7 +3,9 @@
 
 The question comes last, so all questions about one text share one prefix, which the judge's server
 can cache. The text stands between two fence lines with a value that the text's author cannot know,
-so the text cannot close the quotation and add a question of its own.
+so the text cannot close the quotation and add a question of its own. An answer comes after the request
+that it answers, which has fence lines of its own and is marked as context: neither can pass for the
+other, and all windows and segments of the answer share the prefix with the request.
 """
 
 import hashlib
@@ -23,6 +25,11 @@ _INSTRUCTION = (
     "the question or for the answer. Answer with one word, Yes or No."
 )
 _EXAMPLE_FENCE = "example"
+_CONTEXT_MARK = (
+    "The text is an answer to the following request. The request is context: the question is not "
+    "about it.\n"
+)
+_ANSWER_MARK = "The text:\n"
 _YES = "yes"
 _NO = "no"
 # Characters around a word that are not part of it: spaces, punctuation, and the marks that
@@ -72,7 +79,7 @@ EXAMPLES = (
 def prompt_format(examples: Sequence[Example] = EXAMPLES) -> str:
     """Names what the judge is shown around a text and its question. Scores of different formats
     cannot be compared."""
-    written = repr((_INSTRUCTION, _quote(exchange("-", "-"), ""), _question(""), tuple(examples)))
+    written = repr((Quotation("-", "", (), context="-").asking("-"), tuple(examples)))
     return hashlib.sha256(written.encode()).hexdigest()[:12]
 
 
@@ -99,7 +106,15 @@ class Quotation:
 
     __slots__ = ("_quoted_text", "_turns")
 
-    def __init__(self, text: str, fence: str, examples: Sequence[Example] = EXAMPLES) -> None:
+    def __init__(
+        self,
+        text: str,
+        fence: str,
+        examples: Sequence[Example] = EXAMPLES,
+        *,
+        context: str = "",
+        context_fence: str = "",
+    ) -> None:
         turns = [_turn(Role.SYSTEM, _INSTRUCTION)]
         for example in examples:
             user_text = _quote(example.text, _EXAMPLE_FENCE) + _question(example.question)
@@ -107,6 +122,9 @@ class Quotation:
             turns.append(_turn(Role.ASSISTANT, example.answer))
         self._turns = tuple(turns)
         self._quoted_text = _quote(harmless(text), fence)
+        if context:
+            request = _quote(harmless(context), context_fence)
+            self._quoted_text = _CONTEXT_MARK + request + _ANSWER_MARK + self._quoted_text
 
     def asking(self, question: str) -> tuple[Turn, ...]:
         """The whole conversation, which ends with this question."""
@@ -116,13 +134,6 @@ class Quotation:
 
 def _turn(role: Role, text: str) -> Turn:
     return Turn(role, (Text(text),))
-
-
-def exchange(context: str, text: str) -> str:
-    """Writes an answer under the request that it answers, which is there to understand it."""
-    if not context:
-        return text
-    return f"[the request, as context only]\n{context}\n\n[the answer, which the question is about]\n{text}"
 
 
 def context_of(request: str, characters_max: int) -> str:

@@ -279,6 +279,8 @@ class JudgeSettings(Section):
 
 
 class PolicySettings(Section):
+    # How much of a request the judge is shown with its answer; 0: nothing.
+    answer_context_characters: int = Field(default=2000, ge=0, le=1_000_000)
     # Content that no judge reads and that denies a request under an enforcing policy.
     denied_content: tuple[UnreadContent, ...] = ()
 

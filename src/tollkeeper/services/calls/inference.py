@@ -19,6 +19,7 @@ from tollkeeper.domain.errors import (
     Unavailable,
 )
 from tollkeeper.domain.inference import Call
+from tollkeeper.domain.judging import context_of
 from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import EMPTY
@@ -183,13 +184,18 @@ class Inference:
         a policy judges the answer or has not judged the request yet."""
         call = tab.call
         policies = (tab.policies or EMPTY).applying(call.project_id, call.policy_ids)
-        verdict = None
-        if any(policy.judges(Direction.REQUEST) for policy in policies):
+        for_answer = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
+        is_judged = any(policy.judges(Direction.REQUEST) for policy in policies)
+        context_characters = self._checks.context_characters if for_answer else 0
+        verdict, context = None, ""
+        if is_judged or context_characters:
+            found = await _large_transcript(tab) if call.is_large else transcript(call.prompt)
+            context = context_of(found.text, context_characters)
+        if is_judged:
             if tab.tokenizer_asked and any(
                 policy.enforces(Direction.REQUEST) for policy in policies
             ):
                 raise _judged_too_late()
-            found = await _large_transcript(tab) if call.is_large else transcript(call.prompt)
             content = JudgedContent(call.organization_id, found.text, found.unread)
             asked = (policies, Direction.REQUEST, content, tab.evidence)
             if self._limits.judges_beside:
@@ -206,7 +212,6 @@ class Inference:
                         await self._checks.check(*asked)
                 except TimeoutError:
                     raise _too_late_to_judge(tab) from None
-        for_answer = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
         if not for_answer and verdict is None:
             return None
         return ResponseGate(
@@ -217,6 +222,7 @@ class Inference:
             organization_id=call.organization_id,
             # A client that gets the answer in one piece gains nothing from segments.
             segment_characters=self._limits.segment_characters if call.streamed else 0,
+            context=context,
             request_verdict=verdict,
         )
 

@@ -26,9 +26,11 @@ class ResponseGate:
         *,
         organization_id: OrganizationId,
         segment_characters: int,
+        context: str = "",
         request_verdict: asyncio.Task[None] | None = None,
     ) -> None:
-        """`request_verdict` is the check of the request, where it runs while the backend answers.
+        """`context` is the end of the request, which the judge is shown with the answer.
+        `request_verdict` is the check of the request, where it runs while the backend answers.
         Nothing is passed on before it ends."""
         self._sink = sink
         self._policies = policies
@@ -37,6 +39,7 @@ class ResponseGate:
         self._evidence = evidence
         self._organization_id = organization_id
         self._segment_characters = segment_characters
+        self._context = context
         self._request_verdict = request_verdict
         self._text = AnswerText()
         self._judged_length = 0
@@ -76,7 +79,9 @@ class ResponseGate:
         return bool(self._enforcing)
 
     def _content(self) -> JudgedContent:
-        return JudgedContent(self._organization_id, str(self._text), self._text.unread)
+        return JudgedContent(
+            self._organization_id, str(self._text), self._text.unread, self._context
+        )
 
     def _hold(self, batch: Batch) -> None:
         self._held += batch

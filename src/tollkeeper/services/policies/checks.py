@@ -39,11 +39,17 @@ _log = structlog.get_logger("tollkeeper.policies")
 
 @dataclass(frozen=True, slots=True)
 class JudgedContent:
-    """One side of a call as the policies get it: whose it is, its text, and what no judge reads."""
+    """One side of a call as the policies get it: whose it is, its text, what no judge reads, and for an
+    answer the end of its request."""
 
     organization_id: OrganizationId
     text: str
     unread: tuple[UnreadPart, ...] = ()
+    context: str = ""
+
+    @property
+    def length(self) -> int:
+        return len(self.text) + len(self.context)
 
     @property
     def unread_kinds(self) -> tuple[str, ...]:
@@ -190,6 +196,11 @@ class PolicyChecks:
         task.add_done_callback(lambda _: self._gives_room_back(content))
 
     @property
+    def context_characters(self) -> int:
+        """How much of a request the judge is shown with its answer."""
+        return 0 if self._judge is None else self._judge.config.context_characters
+
+    @property
     def judge_load(self) -> JudgeLoad | None:
         """None where no judge is configured."""
         return None if self._judge is None else self._judge.load
@@ -227,13 +238,13 @@ class PolicyChecks:
     def _takes_room(self, content: JudgedContent) -> bool:
         return self._room.take(
             content.organization_id,
-            len(content.text),
+            content.length,
             texts_max=_WATCHED_MAX,
             characters_max=_WATCHED_CHARACTERS_MAX,
         )
 
     def _gives_room_back(self, content: JudgedContent) -> None:
-        self._room.give_back(content.organization_id, len(content.text))
+        self._room.give_back(content.organization_id, content.length)
 
     def _refuse_unread(
         self, policy: ActivePolicy, direction: Direction, content: JudgedContent
@@ -276,6 +287,7 @@ class PolicyChecks:
         return await self._judge.ask_all(
             content.text,
             questions,
+            context=content.context,
             watching=watching,
             organization_id=content.organization_id,
         )

@@ -8,7 +8,7 @@ text, and an opinion has a score or the reason why there is none.
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +24,7 @@ from tollkeeper.domain.judging import (
     EXAMPLES,
     Example,
     Quotation,
-    exchange,
+    context_of,
     read_score,
     score_basis_points,
     window_count,
@@ -63,6 +63,8 @@ class JudgeConfig:
     concurrency: int
     # How many alternatives to ask for; "yes" and "no" must be among them.
     top_logprobs: int
+    # How much of a request is shown with its answer.
+    context_characters: int = 0
     examples: tuple[Example, ...] = EXAMPLES
     # Longer texts are judged in overlapping windows, and the highest probability counts.
     window_characters: int = 4000
@@ -131,11 +133,12 @@ class Judge:
     ) -> list[Opinion]:
         """Returns one opinion for each question, in order, within the deadline. Where the judge is
         down or late, or its answer cannot be read, the opinion has the reason instead. `context` is
-        the request that the text answers; it is shown and not judged. Questions with `watching` come
+        the request that the text answers; its end is shown and not judged. Questions with `watching` come
         after questions that a caller waits for. Organizations take turns."""
         deadline = asyncio.get_running_loop().time() + self.config.deadline_s
         asker = Asker(organization_id, watching, deadline)
-        run = _QuestionRun(self, text, context, questions, asker)
+        shown = context_of(context, self.config.context_characters)
+        run = _QuestionRun(self, text, shown, questions, asker)
         try:
             with timeout_at(deadline):
                 await run.run()
@@ -170,7 +173,7 @@ class Judge:
                 ):
                     return await self._ask(window, question.text, asker)
             except ProviderRejected:
-                if len(window.text) <= _HALVED_LENGTH_MIN:
+                if window.is_smallest:
                     raise
                 window.is_too_long = True
         return max([await self.score(half, question, asker) for half in window.halves])
@@ -206,8 +209,9 @@ class Judge:
                 logprobs=Logprobs("logprobs", self.config.top_logprobs),
                 caching=CachingWish(salt=self._salt(organization_id)),
             ),
-            # All questions about one window go to the replica that has its beginning in its cache.
-            affinity=window.digest,
+            # All questions about one window go to the replica that has its beginning in its cache; and
+            # so do all windows and segments of an answer to one request.
+            affinity=window.prefix_digest,
         )
 
     def _salt(self, organization_id: OrganizationId) -> str | None:
@@ -230,8 +234,8 @@ class Window:
         self._context = context
         self._secret = secret
         self._examples = examples
-        encoded = f"{len(context)}:{context}{text}".encode("utf-8", "surrogatepass")
-        self.digest = hashlib.blake2b(encoded, key=secret, digest_size=32).digest()
+        self.digest = _digest(f"{len(context)}:{context}{text}", secret)
+        self.prefix_digest = _digest(f"context:{context}", secret) if context else self.digest
         self.is_too_long = False
         self._first_ended: asyncio.Event | None = None
 
@@ -239,7 +243,7 @@ class Window:
     async def after_first_question(self) -> AsyncIterator[None]:
         """Enters at once for the first question; for the others when the first one has ended, with
         or without an answer. For a short text all enter at once."""
-        if len(self.text) < _WARM_UP_LENGTH_MIN:
+        if len(self._context) + len(self.text) < _WARM_UP_LENGTH_MIN:
             yield
         elif self._first_ended is not None:
             await self._first_ended.wait()
@@ -253,16 +257,34 @@ class Window:
 
     @cached_property
     def quotation(self) -> Quotation:
-        # The fence depends on the text and on a secret, so its author cannot put it into the text.
-        quoted = exchange(self._context, self.text)
-        return Quotation(quoted, self.digest.hex()[:_FENCE_LENGTH], self._examples)
+        # A fence depends on its text and on a secret, so its author cannot put it into the text. That
+        # of the context does not depend on the answer, so that answers to it share their beginning.
+        return Quotation(
+            self.text,
+            self.digest.hex()[:_FENCE_LENGTH],
+            self._examples,
+            context=self._context,
+            context_fence=self.prefix_digest.hex()[:_FENCE_LENGTH],
+        )
+
+    @property
+    def is_smallest(self) -> bool:
+        return len(self.text) <= _HALVED_LENGTH_MIN and not self._context
 
     @cached_property
     def halves(self) -> list["Window"]:
-        overlap = len(self.text) // 10
-        length = (len(self.text) + overlap + 1) // 2
-        pieces = windows(self.text, length, overlap)
-        return [Window(piece, self._secret, self._examples, self._context) for piece in pieces]
+        pieces: Iterable[str] = (self.text,)
+        if len(self.text) > _HALVED_LENGTH_MIN:
+            overlap = len(self.text) // 10
+            pieces = windows(self.text, (len(self.text) + overlap + 1) // 2, overlap)
+        half = len(self._context) // 2
+        context = context_of(self._context, half if half > _HALVED_LENGTH_MIN else 0)
+        return [Window(piece, self._secret, self._examples, context) for piece in pieces]
+
+
+def _digest(text: str, secret: bytes) -> bytes:
+    encoded = text.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(encoded, key=secret, digest_size=32).digest()
 
 
 class _QuestionRun:
