@@ -16,7 +16,16 @@ from uuid import UUID, uuid4
 import httpx2
 
 from tests.support.scripted_gateway import ScriptedGateway, eventually, scripted_gateway
-from tests.support.upstream import Peer, Received, Upstream, Verb, answer, chat, completion
+from tests.support.upstream import (
+    USAGE,
+    Peer,
+    Received,
+    Upstream,
+    Verb,
+    answer,
+    chat,
+    completion,
+)
 from tollkeeper.backends.health import EjectionRule, ReplicaHealth
 from tollkeeper.backends.routing import RoutedBackend
 from tollkeeper.domain.policy import (
@@ -109,16 +118,16 @@ def _read(received: Received) -> Asked:
     return Asked(received, **found.groupdict())
 
 
-def judge_answer(basis_points: int) -> Verb:
+def judge_answer(basis_points: int, usage: Any = USAGE) -> Verb:
     """An answer with exactly this probability of yes."""
     yes, no = (_logprob(share) for share in (basis_points, 10_000 - basis_points))
-    return judge_answer_of([("Yes", yes), ("No", no)])
+    return judge_answer_of([("Yes", yes), ("No", no)], usage)
 
 
-def judge_answer_of(alternatives: Sequence[tuple[str, float]]) -> Verb:
+def judge_answer_of(alternatives: Sequence[tuple[str, float]], usage: Any = USAGE) -> Verb:
     top = [{"token": token, "logprob": logprob} for token, logprob in alternatives]
     position = {**top[0], "top_logprobs": top}
-    body = completion(top[0]["token"])  # type: ignore[arg-type]
+    body = completion(top[0]["token"], usage=usage)  # type: ignore[arg-type]
     body["choices"][0]["logprobs"] = {"content": [position]}
     return answer(body)
 

@@ -34,6 +34,7 @@ from tollkeeper.services.ledger.regular_verification import RegularVerification
 from tollkeeper.services.models import CurrentCatalog, Models
 from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import PolicyChecks
+from tollkeeper.services.policies.judge_costs import JudgeCosts
 from tollkeeper.services.policies.policies import Policies
 from tollkeeper.services.policies.statistics import PolicyStatistics
 from tollkeeper.services.process_watch import ProcessWatch
@@ -93,6 +94,7 @@ async def drain_services(services: Services) -> None:
     await services.inference.drain(0)
     await services.ledger.drain()
     await services.checks.drain()
+    await services.judge_costs.drain()
     await services.recorder.drain()
     await services.activity.drain()
 
@@ -110,7 +112,8 @@ def build_services(
     catalog, isolation = CurrentCatalog(build_catalog(settings)), Isolation(vault)
     models = Models(database, catalog)
     books = build_ledger(administration)
-    checks = _checks(settings, backends, vault, serving=serving)
+    judge_costs = JudgeCosts(database, clock, catalog)
+    checks = _checks(settings, backends, vault, judge_costs, serving=serving)
     records = _records(administration, backends, books.process_id, serving=serving)
     token_counting = TokenCounting(
         *(database, backends, administration.project_limits),
@@ -147,8 +150,11 @@ def build_services(
         traffic=Traffic(database, records.activity, catalog),
         ledger_overview=LedgerOverview(database, clock),
         policy_statistics=PolicyStatistics(database, clock),
+        judge_costs=judge_costs,
         replica_reports=records.replica_reports,
-        upkeep=_upkeep(administration, books, records, key_use=key_use, watch=watch),
+        upkeep=_upkeep(
+            administration, books, records, key_use=key_use, judge_costs=judge_costs, watch=watch
+        ),
         catalog=catalog,
         isolation=isolation,
         reasoning_seal=ReasoningSeal(vault),
@@ -170,6 +176,7 @@ def _upkeep(
     records: _Records,
     *,
     key_use: KeyUse,
+    judge_costs: JudgeCosts,
     watch: ProcessWatch,
 ) -> Upkeep:
     settings, database = administration.settings, administration.database
@@ -177,6 +184,7 @@ def _upkeep(
         database,
         ledger=books.ledger,
         key_use=key_use,
+        judge_costs=judge_costs,
         idempotency=administration.idempotency,
         lease=books.lease,
         recovery=books.recovery,
@@ -202,9 +210,16 @@ def verification_ages(settings: Settings) -> Ages:
 
 
 def _checks(
-    settings: Settings, backends: dict[str, Backend], vault: Vault, *, serving: bool
+    settings: Settings,
+    backends: dict[str, Backend],
+    vault: Vault,
+    judge_costs: JudgeCosts,
+    *,
+    serving: bool,
 ) -> PolicyChecks:
     judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
+    if judge is not None:
+        judge.meter = judge_costs.note
     return PolicyChecks(judge, denied_unread=denied_unread(settings))
 
 

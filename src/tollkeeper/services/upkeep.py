@@ -19,6 +19,7 @@ from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
 from tollkeeper.services.ledger.regular_verification import RegularVerification
 from tollkeeper.services.ledger.watch import LedgerWatch
+from tollkeeper.services.policies.judge_costs import JudgeCosts
 from tollkeeper.services.process_watch import ProcessWatch
 from tollkeeper.services.replica_reports import PUBLISH_INTERVAL_S, ReplicaReports
 from tollkeeper.services.tenants.idempotency import Idempotency
@@ -29,6 +30,7 @@ Chore: TypeAlias = Callable[[], Awaitable[None]]
 
 _TRIAL_INTERVAL_S = 1
 _KEY_USE_INTERVAL_S = 10
+_JUDGE_COSTS_INTERVAL_S = 2
 _SECRETS_INTERVAL_S = 60
 _REFUSALS_INTERVAL_S = 60
 _PARTITIONS_INTERVAL_S = 600
@@ -54,6 +56,7 @@ class Upkeep:
         *,
         ledger: Ledger,
         key_use: KeyUse,
+        judge_costs: JudgeCosts,
         idempotency: Idempotency,
         lease: Lease,
         recovery: Recovery,
@@ -76,6 +79,7 @@ class Upkeep:
         self._database = database
         self._ledger = ledger
         self._key_use = key_use
+        self._judge_costs = judge_costs
         self._idempotency = idempotency
         self._lease = lease
         self._recovery = recovery
@@ -103,6 +107,7 @@ class Upkeep:
             (INTERVAL_S, self.alert),
             (_DELIVERY_INTERVAL_S, self.deliver_alerts),
             (_KEY_USE_INTERVAL_S, self.write_key_use),
+            (_JUDGE_COSTS_INTERVAL_S, self.write_judge_costs),
             (_SECRETS_INTERVAL_S, self.forget_secrets),
             (_REFUSALS_INTERVAL_S, self.write_refusals),
             (_PARTITIONS_INTERVAL_S, self.keep_partitions),
@@ -198,6 +203,9 @@ class Upkeep:
 
     async def write_key_use(self) -> None:
         await self._key_use.write(self._database)
+
+    async def write_judge_costs(self) -> None:
+        await self._judge_costs.write()
 
     async def forget_secrets(self) -> None:
         await self._idempotency.forget_old_secrets(self._database)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tollkeeper.services.models import CurrentCatalog, Models
     from tollkeeper.services.policies.calibrations import Calibrations
     from tollkeeper.services.policies.checks import PolicyChecks
+    from tollkeeper.services.policies.judge_costs import JudgeCosts
     from tollkeeper.services.policies.policies import Policies
     from tollkeeper.services.policies.statistics import PolicyStatistics
     from tollkeeper.services.replica_reports import ReplicaReports
@@ -80,6 +81,7 @@ class Services:
     traffic: Traffic
     ledger_overview: LedgerOverview
     policy_statistics: PolicyStatistics
+    judge_costs: JudgeCosts
     replica_reports: ReplicaReports
     upkeep: Upkeep
     catalog: CurrentCatalog

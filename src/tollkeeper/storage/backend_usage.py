@@ -111,7 +111,8 @@ async def compare_bill(
 
 # The sums of activity records, and what the ledger knows better about unsettled calls: those that were
 # resolved since, and those that have no activity record. Of the latter, numbers can be negative: all
-# entries of a day and model are to be added up.
+# entries of a day and model are to be added up. A model that judged is "judge/" and the backend's own name
+# of it; its questions are requests.
 #
 # A call from before the oldest partition of records had a record that was dropped by its age, unless all
 # partitions are of days to come. A record
@@ -147,12 +148,19 @@ _USAGE: LiteralString = """
     WHERE (backend = %(backend)s OR request_id IS NULL AND model = ANY (%(models)s))
       AND day BETWEEN %(first_day)s AND %(last_day)s
     GROUP BY day, model
+    UNION ALL
+    SELECT day, 'judge/' || model, sum(questions)::bigint, sum(unreported_questions)::bigint,
+        sum(input_tokens)::bigint, sum(cached_tokens)::bigint, sum(cache_write_tokens)::bigint,
+        sum(output_tokens)::bigint, sum(cost), sum(reported_cost)
+    FROM judge_usage WHERE backend = %(backend)s AND day BETWEEN %(first_day)s AND %(last_day)s
+    GROUP BY day, model
 """
 
 
 _COMPARISON: LiteralString = f"""
     WITH usage AS ({_USAGE}), books AS (
-        SELECT u.day, coalesce(n.theirs, u.model) AS model, sum(u.requests) AS requests,
+        SELECT u.day, coalesce(n.theirs, regexp_replace(u.model, '^judge/', '')) AS model,
+            sum(u.requests) AS requests,
             sum(u.unsettled_requests)::bigint AS unsettled, sum(u.input_tokens) AS input,
             -- Tokens that were read from a cache and written again are in both counts.
             sum(greatest(0, u.input_tokens - u.cached_tokens - u.cache_write_tokens)) AS uncached,
@@ -200,6 +208,7 @@ _COMPARISON: LiteralString = f"""
 async def find_backends(connection: Connection) -> list[str]:
     """The backends that were ever used."""
     cursor = await connection.execute(
-        "SELECT DISTINCT backend FROM backend_usage ORDER BY backend", prepare=False
+        "SELECT backend FROM backend_usage UNION SELECT backend FROM judge_usage ORDER BY backend",
+        prepare=False,
     )
     return [row[0] for row in await cursor.fetchall()]

@@ -8,10 +8,11 @@ text, and an opinion has a score or the reason why there is none.
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 from uuid import UUID
 
 from tollkeeper.backends.port import Backend
@@ -19,7 +20,7 @@ from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.affinity import CachePurpose, isolated_text
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import BackendFailed, ProviderRejected, TollkeeperError
-from tollkeeper.domain.inference import Call, Delta
+from tollkeeper.domain.inference import Call, Delta, UsageReport
 from tollkeeper.domain.judging import (
     EXAMPLES,
     Example,
@@ -30,9 +31,15 @@ from tollkeeper.domain.judging import (
     window_count,
     windows,
 )
+from tollkeeper.domain.metering import read_usage
 from tollkeeper.domain.prompt import CachingWish, Logprobs, Prompt, Sampling
+from tollkeeper.domain.usage import ReportedUsage, Usage, merged
 from tollkeeper.services.policies.judge_slots import JudgeLoad, JudgeSlots
 from tollkeeper.timeouts import timeout_at
+
+# Counts a question of an organization that the judge's backend may have charged for: with the tokens, or
+# None if they are not known, and the backend's own price.
+JudgeMeter: TypeAlias = Callable[[OrganizationId, Model, Usage | None, int], None]
 
 _NO_ID = UUID(int=0)
 _NO_PROJECT = ProjectId(_NO_ID)
@@ -115,6 +122,7 @@ class Judge:
         self._model = model
         self._secret = secret
         self.config = config
+        self.meter: JudgeMeter = lambda *_: None
         self._slots = JudgeSlots(config.concurrency)
         self._cached: OrderedDict[tuple[str, bytes], float] = OrderedDict()
 
@@ -179,15 +187,32 @@ class Judge:
         return max([await self.score(half, question, asker) for half in window.halves])
 
     async def _ask(self, window: "Window", question: str, asker: "Asker") -> float:
-        score, has_logprobs = None, False
+        score, has_logprobs, charged = None, False, True
+        report: ReportedUsage | None = None
         call = self._call(window, question, asker.organization_id)
-        async with self._backend.open(call, deadline=asker.deadline) as answer:
-            # The short answer is read to its end, so that the connection can be used again.
-            async for batch in answer.batches:
-                for event in batch:
-                    if isinstance(event, Delta) and event.logprobs is not None and score is None:
-                        has_logprobs = True
-                        score = read_score(event.logprobs)
+        backend_call = self._backend.open(call, deadline=asker.deadline)
+        try:
+            async with backend_call as answer:
+                # The short answer is read to its end, so that the connection can be used again.
+                async for batch in answer.batches:
+                    for event in batch:
+                        if isinstance(event, UsageReport):
+                            report = merged(report, event.usage) if event.usage else report
+                        elif isinstance(event, Delta) and event.logprobs is not None:
+                            has_logprobs = True
+                            score = read_score(event.logprobs) if score is None else score
+        except TollkeeperError as exc:
+            charged = exc.charged
+            raise
+        except BaseException:
+            # Also a question that nobody waits for any more may be charged for.
+            charged = backend_call.sent
+            raise
+        finally:
+            if charged or report is not None:
+                usage = None if report is None else read_usage(call, report)
+                cost = 0 if report is None else report.cost_picousd or 0
+                self.meter(asker.organization_id, self._model, usage, cost)
         if score is None:
             raise BackendFailed(_UNREADABLE if has_logprobs else _WITHOUT_LOGPROBS)
         return score

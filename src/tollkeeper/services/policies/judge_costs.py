@@ -1,0 +1,98 @@
+"""Meters the judge: what it used for each organization, by backend, model and UTC day.
+
+The sums are kept in memory and written every few seconds, because a text can have a thousand questions.
+A process that is killed loses the sums of the last seconds.
+"""
+
+import structlog
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.catalog import Catalog, Model
+from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.domain.pricing import cost_of
+from tollkeeper.domain.reports import DAY_S, DayRange
+from tollkeeper.domain.usage import Usage
+from tollkeeper.services.clock import Clock
+from tollkeeper.services.models import CurrentCatalog
+from tollkeeper.storage import judge_usage
+from tollkeeper.storage.database import Database
+from tollkeeper.storage.judge_usage import JudgeUsage
+
+_WRITTEN_AT_ONCE = 1000
+
+_log = structlog.get_logger("tollkeeper.policies")
+
+
+class JudgeCosts:
+    def __init__(self, database: Database, clock: Clock, current: CurrentCatalog) -> None:
+        self._database = database
+        self._clock = clock
+        self._current = current
+        # One for each organization, day, backend and model that was judged since the last write.
+        self._noted: dict[tuple[OrganizationId, int, str, str], JudgeUsage] = {}
+
+    def note(
+        self,
+        organization_id: OrganizationId,
+        judge: Model,
+        usage: Usage | None,
+        reported_cost_picousd: int,
+    ) -> None:
+        """Counts one question that the judge's backend may have charged for. `usage` is None if the
+        backend did not tell it."""
+        now = self._clock()
+        used = JudgeUsage(organization_id, now // DAY_S, judge.backend, judge.upstream_model, 1)
+        if usage is None:
+            used.unreported_questions = 1
+        else:
+            used.input_tokens = usage.prompt_tokens
+            used.cached_tokens = usage.cached_tokens
+            used.cache_write_tokens = usage.cache_write_tokens + usage.cache_write_1h_tokens
+            used.output_tokens = usage.completion_tokens
+            priced = _same_model(self._current.catalog, judge)
+            if priced is not None:
+                pricing = priced.pricing_at(now)
+                used.cost_picousd = cost_of(pricing, usage, images=0).total_picousd
+            used.reported_cost_picousd = reported_cost_picousd
+        self._add(used)
+
+    def _add(self, used: JudgeUsage) -> None:
+        key = (used.organization_id, used.day, used.backend, used.model)
+        known = self._noted.setdefault(key, used)
+        if known is not used:
+            known.add(used)
+
+    async def write(self) -> None:
+        """Writes the sums. If a write fails, its sums are kept for the next one."""
+        noted, self._noted = list(self._noted.values()), {}
+        try:
+            while noted:
+                async with self._database.transaction() as connection:
+                    await judge_usage.add(connection, noted[-_WRITTEN_AT_ONCE:])
+                del noted[-_WRITTEN_AT_ONCE:]
+        finally:
+            for used in noted:
+                self._add(used)
+
+    async def drain(self) -> None:
+        """Writes the last sums of a process that ends."""
+        try:
+            await self.write()
+        except TollkeeperError as exc:
+            _log.warning("the judge's usage could not be written", reason=exc.message)
+
+    async def judge_usage(
+        self, organization_id: OrganizationId, days: DayRange
+    ) -> list[JudgeUsage]:
+        """Returns what the judge used for an organization on these days, by backend and model."""
+        async with self._database.reading(organization_id) as connection:
+            return await judge_usage.find(connection, organization_id, days)
+
+
+def _same_model(catalog: Catalog, judge: Model) -> Model | None:
+    """Returns the model that callers can call and that judges too."""
+    for model in catalog.models:
+        for there in [route.model for route in model.routes] or [model]:
+            if (there.backend, there.upstream_model) == (judge.backend, judge.upstream_model):
+                return there
+    return None

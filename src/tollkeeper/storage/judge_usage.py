@@ -1,0 +1,92 @@
+"""SQL of what judges were used for, by organization, backend, model and UTC day."""
+
+from collections.abc import Sequence
+from typing import Any, LiteralString
+from uuid import UUID
+
+import msgspec
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.reports import DayRange
+from tollkeeper.storage.database import Connection
+
+
+class JudgeUsage(msgspec.Struct):
+    """The sums of one organization, day, backend and model, or of a part of them."""
+
+    organization_id: OrganizationId
+    day: int
+    backend: str
+    # As the backend calls it.
+    model: str
+    questions: int = 0
+    # Of these, those whose tokens are not known.
+    unreported_questions: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+    cost_picousd: int = 0
+    reported_cost_picousd: int = 0
+
+    def add(self, other: "JudgeUsage") -> None:
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+_SUMS = JudgeUsage.__struct_fields__[4:]
+
+
+async def add(connection: Connection, used: Sequence[JudgeUsage]) -> None:
+    """Adds to the sums. Rows are written in one order: two processes that write the same rows wait for
+    each other and do not deadlock."""
+    columns = list(zip(*map(_row, used), strict=True))
+    await connection.execute(_ADD, [list(column) for column in columns], prepare=False)
+
+
+def _row(used: JudgeUsage) -> tuple[Any, ...]:
+    return msgspec.structs.astuple(used)
+
+
+_ADD: LiteralString = """
+    INSERT INTO judge_usage AS t (organization_id, day, backend, model, questions,
+        unreported_questions, input_tokens, cached_tokens, cache_write_tokens, output_tokens, cost,
+        reported_cost)
+    SELECT * FROM unnest(%s::uuid[], %s::integer[], %s::text[], %s::text[], %s::bigint[],
+        %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::numeric[],
+        %s::numeric[]) AS used (organization_id)
+    ORDER BY 1, 2, 3, 4
+    ON CONFLICT (organization_id, day, backend, model)
+    DO UPDATE SET questions = t.questions + excluded.questions,
+        unreported_questions = t.unreported_questions + excluded.unreported_questions,
+        input_tokens = t.input_tokens + excluded.input_tokens,
+        cached_tokens = t.cached_tokens + excluded.cached_tokens,
+        cache_write_tokens = t.cache_write_tokens + excluded.cache_write_tokens,
+        output_tokens = t.output_tokens + excluded.output_tokens,
+        cost = t.cost + excluded.cost,
+        reported_cost = t.reported_cost + excluded.reported_cost
+"""
+
+
+async def find(
+    connection: Connection, organization_id: OrganizationId, days: DayRange
+) -> list[JudgeUsage]:
+    """Returns the sums of these days together, by backend and model."""
+    cursor = await connection.execute(
+        """
+        SELECT organization_id, min(day), backend, model, sum(questions)::bigint,
+            sum(unreported_questions)::bigint, sum(input_tokens)::bigint,
+            sum(cached_tokens)::bigint, sum(cache_write_tokens)::bigint, sum(output_tokens)::bigint,
+            sum(cost), sum(reported_cost)
+        FROM judge_usage WHERE organization_id = %s AND day >= %s AND day < %s
+        GROUP BY organization_id, backend, model ORDER BY backend, model
+        """,
+        (organization_id, days.first, days.last),
+    )
+    return [_usage(row) for row in await cursor.fetchall()]
+
+
+def _usage(row: Sequence[Any]) -> JudgeUsage:
+    organization_id, *others, cost, reported_cost = row
+    identity = OrganizationId(UUID(str(organization_id)))
+    return JudgeUsage(identity, *others, int(cost), int(reported_cost))
