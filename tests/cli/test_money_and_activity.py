@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.backend_calls import MODEL as CATALOG_MODEL
 from tests.support.activity_records import VERDICT, record_of, written
 from tests.support.books import MODEL, USD, Books
 from tests.support.program import Outcome, Program
+from tollkeeper.domain.usage import Usage
 from tollkeeper.services.ledger.recovery import Lease
 
 
@@ -232,6 +235,31 @@ async def test_costs(operator: Program, books: Books) -> None:
     backwards = ("--since", "2026-02-01", "--until", "2026-01-31")
     refusal = await _refusal(operator, "costs", books.organization, *backwards)
     assert refusal == "The end of the time is before its beginning."
+
+
+async def test_costs_of_the_judge(operator: Program, books: Books) -> None:
+    judge = replace(CATALOG_MODEL, backend="judges", upstream_model="small-1")
+    costs = books.services.judge_costs
+    costs.note(books.organization, judge, Usage(1200, 1, cached_tokens=1000), 0)
+    costs.note(books.organization, judge, Usage(34, 1), 0)
+    costs.note(books.organization, judge, None, 0)
+    await costs.write()
+    report = await _json(operator, "costs", books.organization)
+    assert report["judge"] == [
+        {
+            "backend": "judges",
+            "model": "small-1",
+            "questions": 3,
+            "unreported_questions": 1,
+            "input_tokens": 1234,
+            "cached_tokens": 1000,
+            "output_tokens": 2,
+            "cost_usd": "0",
+        }
+    ]
+    shown = (await _run(operator, "costs", books.organization)).out
+    assert "1,234" in shown
+    assert "tokens of 1 questions are not known" in shown
 
 
 async def test_costs_are_what_the_help_says(operator: Program, books: Books) -> None:

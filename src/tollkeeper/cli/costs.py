@@ -22,9 +22,17 @@ from tollkeeper.cli.report import Report, report_command
 from tollkeeper.domain.conventions import COST_PAGE_DEFAULT, COST_PAGE_MAX
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.domain.reports import DAY_S, CostBucket, CostDimension, CostPage, CostQuery
+from tollkeeper.domain.reports import (
+    DAY_S,
+    CostBucket,
+    CostDimension,
+    CostPage,
+    CostQuery,
+    days_of,
+)
 from tollkeeper.services.ledger.costs import WHOLE_REPORT_DAYS_MAX
 from tollkeeper.services.use_cases import Services
+from tollkeeper.storage.judge_usage import JudgeUsage
 
 app = command_app()
 
@@ -55,7 +63,8 @@ async def costs(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
 ) -> Report:
     """Show what an organization spent, by the API's cost report: a row for each day of UTC with a
-    bar and the sum. With --group-by, before it a table of the parts of each day."""
+    bar and the sum. With --group-by, before it a table of the parts of each day. Last, what the judge
+    used for the organization's policies."""
     end = services.clock() + 1 if until is None else until
     start = end - 1 - (COST_PAGE_DEFAULT - 1) * DAY_S if since is None else since
     if end < start:
@@ -74,6 +83,7 @@ async def costs(
     await services.organizations.organization_show(identity)
     with working("Adding up"):
         page = await services.costs.whole_cost_report(identity, query)
+    judged = await services.judge_costs.judge_usage(identity, days_of(start, end))
     names = await services.names.names_of(
         identity
         for bucket in page.buckets
@@ -82,19 +92,64 @@ async def costs(
     )
     content: dict[str, Any] = msgspec.to_builtins(cost_page_view(page))
     return Report(
-        content | {"unsettled_requests": page.unsettled_requests},
-        _picture(page, query.group_by, names),
+        content
+        | {
+            "unsettled_requests": page.unsettled_requests,
+            "judge": [_judge_view(used) for used in judged],
+        },
+        _picture(page, query.group_by, names, judged),
         text=_csv(page, query.group_by) if as_csv else "",
     )
 
 
+def _judge_view(used: JudgeUsage) -> dict[str, Any]:
+    return {
+        "backend": used.backend,
+        "model": used.model,
+        "questions": used.questions,
+        "unreported_questions": used.unreported_questions,
+        "input_tokens": used.input_tokens,
+        "cached_tokens": used.cached_tokens,
+        "output_tokens": used.output_tokens,
+        "cost_usd": usd_from_picousd(used.cost_picousd),
+    }
+
+
+def _judge_table(judged: Sequence[JudgeUsage]) -> Table:
+    table = Table(
+        *("judge", "model", "questions", "input tokens", "cached", "output tokens", "USD"),
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        title="The judge, for this organization's policies (the operator's own cost)",
+        title_justify="left",
+    )
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for used in judged:
+        counts = (used.questions, used.input_tokens, used.cached_tokens, used.output_tokens)
+        table.add_row(
+            Text(used.backend),
+            Text(used.model),
+            *(f"{count:,}" for count in counts),
+            usd_from_picousd(used.cost_picousd),
+        )
+    return table
+
+
 def _picture(
-    page: CostPage, group_by: tuple[CostDimension, ...], names: Mapping[str, str]
+    page: CostPage,
+    group_by: tuple[CostDimension, ...],
+    names: Mapping[str, str],
+    judged: Sequence[JudgeUsage],
 ) -> RenderableType:
     parts: list[RenderableType] = []
     if group_by:
         parts.append(_table(page, group_by, names))
     parts.append(_chart(page))
+    if judged:
+        parts.append(_judge_table(judged))
+    if unreported := sum(used.unreported_questions for used in judged):
+        parts.append(Text(f"The judge's tokens of {unreported} questions are not known."))
     if page.unsettled_requests:
         parts.append(
             Text(

@@ -19,7 +19,7 @@ from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.conventions import COST_PAGE_MAX
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.domain.reports import CostDimension, CostQuery, CostRow
+from tollkeeper.domain.reports import CostDimension, CostQuery, CostRow, days_of
 from tollkeeper.domain.traffic import TimeRange
 from tollkeeper.services.use_cases import Services
 
@@ -81,6 +81,9 @@ async def show(request: Request) -> Response:
             "chart": _chart(table, names),
             "savings": await services.traffic.cache_savings(identity, time),
             "projects": await services.projects.project_list(identity),
+            "judged": await services.judge_costs.judge_usage(
+                identity, days_of(time.start, time.end)
+            ),
         }
     return render(
         request,

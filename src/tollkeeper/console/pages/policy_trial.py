@@ -71,6 +71,7 @@ async def run(request: Request) -> Response:
             raise Unavailable("Another trial is running; try again when it has ended.")
         try:
             async with _running, asyncio.timeout(_DEADLINE_S), open_judge() as judge:
+                judge.meter = console_of(request).services.judge_costs.note
                 trial = await PolicyTrial(judge).try_rule(rule, texts, direction=direction)
         except TimeoutError:
             raise DeadlineExceeded(
