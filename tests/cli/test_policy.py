@@ -62,8 +62,6 @@ def test_created_edited_and_shown(program: Program, tenant: Tenant) -> None:
     ("options", "said"),
     [
         (("--rule", "It is rude."), "A rule is a yes-or-no question and ends with '?'."),
-        (("--rule", "Is it rude?", "--threshold", "10000"), "threshold"),
-        (("--rule", "Is it rude?", "--threshold", "high"), "threshold"),
         (("--rule", "Is it rude?", "--description", "d" * 241), "description"),
         (("--rule", "Is it rude?", "--project", "nowhere"), "There is no project nowhere."),
     ],
@@ -74,6 +72,16 @@ def test_a_policy_that_cannot_be_created(
     line = ("policy", "create", str(tenant.organization_id), "No rudeness", *options)
     assert said in program.refusal(*line)
     assert program.json("policy", "list", str(tenant.organization_id)) == {"data": []}
+
+
+def test_a_threshold_is_a_percentage_or_basis_points(program: Program, tenant: Tenant) -> None:
+    line = ("policy", "create", str(tenant.organization_id), "No rudeness", "--rule", "Is it rude?")
+    for wrong in ("10000", "0", "high", "0%", "100%", "1.234%"):
+        outcome = program.run(*line, "--threshold", wrong)
+        assert outcome.code == 2
+        assert "neither a percentage" in outcome.err
+    found = program.json(*line, "--threshold", "57.5%")
+    assert found["draft"]["match_threshold_basis_points"] == 5750
 
 
 async def test_a_policy_applies_to_projects_of_its_own_organization(

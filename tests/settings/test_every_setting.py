@@ -136,6 +136,8 @@ def _is_shown(default: Any, shown: str, section: str) -> bool:
         return True
     if shown == "zeros":
         return bool(default == {})
+    if isinstance(default, BaseModel):
+        return shown == "{}" and default == type(default)()
     return shown in (str(default), json.dumps(default, default=str), f"./{default}")
 
 

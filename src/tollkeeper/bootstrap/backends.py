@@ -16,9 +16,10 @@ from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.inference import IMAGE
 from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.services.policies.checks import FirstJudge
 from tollkeeper.services.policies.judge import Judge, JudgeConfig
 from tollkeeper.services.vault import Vault
-from tollkeeper.settings import BackendSettings, Settings, SettingsError
+from tollkeeper.settings import BackendSettings, JudgeSettings, Settings, SettingsError
 
 # The maximum size of one record of a stream. A record may hold an image, and a record of a Responses
 # stream the whole result.
@@ -52,11 +53,34 @@ def build_judge(
     declared = settings.judge
     if declared is None:
         return None
-    (backend,) = (found for found in settings.backends if found.name == declared.backend)
+    return _judge(settings, declared, backends, secret, declared.backend, declared.model, examples)
+
+
+def build_first_judge(
+    settings: Settings, backends: dict[str, Backend], secret: bytes
+) -> FirstJudge | None:
+    declared = settings.judge
+    if declared is None or not declared.first.backend:
+        return None
+    first = declared.first
+    judge = _judge(settings, declared, backends, secret, first.backend, first.model, EXAMPLES)
+    return FirstJudge(judge, first.settles_below_basis_points)
+
+
+def _judge(
+    settings: Settings,
+    declared: JudgeSettings,
+    backends: dict[str, Backend],
+    secret: bytes,
+    backend_name: str,
+    model: str,
+    examples: tuple[Example, ...],
+) -> Judge:
+    (backend,) = (found for found in settings.backends if found.name == backend_name)
     embedded = backend.kind == "embedded"
     return Judge(
-        backends[declared.backend],
-        _judge_model(backend, declared.model),
+        backends[backend_name],
+        _judge_model(backend, model),
         secret,
         JudgeConfig(
             deadline_s=declared.deadline_s,

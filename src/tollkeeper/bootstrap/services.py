@@ -8,7 +8,12 @@ from uuid import UUID
 
 from tollkeeper.backends.port import Backend
 from tollkeeper.bootstrap.administration import Administration
-from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
+from tollkeeper.bootstrap.backends import (
+    build_backends,
+    build_first_judge,
+    build_judge,
+    judge_secret,
+)
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.ledger import LedgerServices, build_ledger
 from tollkeeper.bootstrap.telemetry import build_tracer
@@ -217,10 +222,14 @@ def _checks(
     *,
     serving: bool,
 ) -> PolicyChecks:
-    judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
-    if judge is not None:
-        judge.meter = judge_costs.note
-    return PolicyChecks(judge, denied_unread=denied_unread(settings))
+    judge = first = None
+    if serving:
+        judge = build_judge(settings, backends, judge_secret(vault))
+        first = build_first_judge(settings, backends, judge_secret(vault))
+    for metered in (judge, first and first.judge):
+        if metered is not None:
+            metered.meter = judge_costs.note
+    return PolicyChecks(judge, first=first, denied_unread=denied_unread(settings))
 
 
 def _records(

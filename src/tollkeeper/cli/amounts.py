@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from tollkeeper.domain.calibration import BASIS_POINTS, basis_points_of
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.reports import TIME_MAX
@@ -56,6 +57,19 @@ def share_of(text: str) -> float:
     if not share:
         raise typer.BadParameter(f"{text!r} is not a share between 0% and 100%, like 1%.")
     return share
+
+
+def threshold_of(text: str) -> int:
+    """A percentage like 57.5%, or basis points like 5750."""
+    if text.isascii() and text.isdecimal() and 0 < int(text) < BASIS_POINTS:
+        return int(text)
+    try:
+        return basis_points_of(text if text.endswith("%") else "")
+    except InvalidRequest:
+        raise typer.BadParameter(
+            f"{text!r} is neither a percentage from 0.01% to 99.99% nor basis points from 1 to "
+            f"{BASIS_POINTS - 1}."
+        ) from None
 
 
 def limit_change(text: str) -> "LimitChange":

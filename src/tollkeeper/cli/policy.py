@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from tollkeeper.api.organization.policies import policy_view
 from tollkeeper.api.wire import organization as wire
-from tollkeeper.cli.amounts import share_of
+from tollkeeper.cli.amounts import share_of, threshold_of
 from tollkeeper.cli.arguments import NameArgument, OrganizationArgument
 from tollkeeper.cli.command import (
     Invocation,
@@ -23,6 +23,7 @@ from tollkeeper.cli.output import Listing, Record
 from tollkeeper.cli.policy_trial import (
     TrialDirection,
     Wanted,
+    first_judge_settings,
     fitted_view,
     judge_format,
     run_trial,
@@ -32,7 +33,6 @@ from tollkeeper.cli.report import show_report
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.policy import Direction, Mode, Policy, Rule, Scope
-from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 from tollkeeper.services.policies.labelled_texts import read_texts
 from tollkeeper.services.policies.policies import OPERATION_CREATE
 from tollkeeper.services.policies.trial import TrialText
@@ -86,8 +86,7 @@ ThresholdOption = Annotated[
     typer.Option(
         "--threshold",
         metavar="N",
-        help=f"The least probability of a match, in basis points ({THRESHOLD_MIN} to "
-        f"{THRESHOLD_MAX}), or: default.",
+        help="The least value of a match: a percentage (57.5%), basis points (5750), or: default.",
         show_default="judge.default_threshold_basis_points",
     ),
 ]
@@ -99,9 +98,8 @@ TrialThreshold = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="The least value of a match, in basis points.",
-        min=THRESHOLD_MIN,
-        max=THRESHOLD_MAX,
+        help="The least value of a match: a percentage (57.5%) or basis points (5750).",
+        parser=threshold_of,
         show_default="judge.default_threshold_basis_points",
     ),
 ]
@@ -207,8 +205,8 @@ async def _given(
         named = [await services.names.project_named(one, organization) for one in projects]
         given = {"scope": Scope.PROJECTS, **given, "project_ids": list(map(str, named))}
     if threshold is not None:
-        number = int(threshold) if threshold.isdecimal() else threshold
-        given["match_threshold_basis_points"] = None if threshold == _DEFAULT else number
+        number = None if threshold == _DEFAULT else threshold_of(threshold)
+        given["match_threshold_basis_points"] = number
     try:
         return msgspec.convert(given, body)
     except msgspec.ValidationError as exc:
@@ -291,6 +289,9 @@ def policy_try(
     save: Annotated[
         bool, typer.Option("--save", help="Store the calibration for --policy, not yet active.")
     ] = False,
+    first: Annotated[
+        bool, typer.Option("--first", help="Ask the small judge of `judge.first`.")
+    ] = False,
     false_denials: ErrorRate = None,
     misses: ErrorRate = None,
     confidence: Annotated[
@@ -304,7 +305,11 @@ def policy_try(
         raise typer.BadParameter("Give either --rule or --policy.")
     if save and policy is None:
         raise typer.BadParameter("--save needs --policy.")
+    if save and first:
+        raise typer.BadParameter("A calibration belongs to the judge, and not to the first judge.")
     settings = invocation.settings()
+    if first:
+        settings = first_judge_settings(settings)
     texts = (
         [TrialText(one) for one in text or ()] if file is None else read_texts(file.read_bytes())
     )

@@ -21,6 +21,7 @@ from tollkeeper.domain.calibration import (
     Fitted,
     Quality,
     Threshold,
+    percent_of,
     threshold_for_false_denials,
     threshold_for_misses,
 )
@@ -94,6 +95,15 @@ def _judge_settings(settings: Settings) -> JudgeSettings:
     return settings.judge
 
 
+def first_judge_settings(settings: Settings) -> Settings:
+    """Returns the settings with the first judge as the judge."""
+    declared = _judge_settings(settings)
+    if not declared.first.backend:
+        raise SettingsError("judge.first: no first judge is configured.")
+    own = {"backend": declared.first.backend, "model": declared.first.model}
+    return settings.model_copy(update={"judge": declared.model_copy(update=own)})
+
+
 def judge_format(settings: Settings) -> JudgeFormat:
     return JudgeFormat(_judge_settings(settings).model, prompt_format())
 
@@ -116,7 +126,7 @@ def trial_report(trial: Trial, settings: Settings, wanted: Wanted, fitted: Fitte
         "fitted": None if fitted is None else fitted_view(fitted),
         "guarantees": {name: msgspec.to_builtins(found) for name, found in guarantees.items()},
     }
-    parts = _picture(trial, separation, threshold)
+    parts = _picture(trial, separation, threshold, "score" if fitted is None else "probability")
     if fitted is not None:
         parts += [_reliability(fitted.after), Text(_improvement(fitted))]
     parts += [Text(_promise(name, found, wanted)) for name, found in guarantees.items()]
@@ -169,7 +179,7 @@ def _promise(kind: str, found: Threshold, wanted: Wanted) -> str:
     if not 0 < found.basis_points < BASIS_POINTS:
         return f"No threshold gives {promise}: the judge does not separate these texts."
     bound = "or higher" if kind == "false denials" else "or lower"
-    return f"A threshold of {found.basis_points} basis points {bound}: {promise}."
+    return f"A threshold of {percent_of(found.basis_points)} {bound}: {promise}."
 
 
 def _improvement(fitted: Fitted) -> str:
@@ -223,11 +233,14 @@ def _cut_view(cut: Cut) -> dict[str, Any]:
     return {**asdict(cut), **{share: round(getattr(cut, share), 4) for share in shares}}
 
 
-def _picture(trial: Trial, separation: Separation | None, threshold: int) -> list[RenderableType]:
+def _picture(
+    trial: Trial, separation: Separation | None, threshold: int, value: str
+) -> list[RenderableType]:
+    """`value` is what the values are called: "score" unless they are calibrated."""
     parts: list[RenderableType] = []
     if len(trial.samples) <= _SHOWN_MAX:
-        parts.append(_samples_table(trial.samples, threshold))
-    parts.append(_histogram(trial.histogram))
+        parts.append(_samples_table(trial.samples, threshold, value))
+    parts.append(_histogram(trial.histogram, value))
     if separation is not None:
         parts.append(_separation_table(separation, threshold))
         parts.append(_suggestion(separation))
@@ -238,15 +251,15 @@ def _picture(trial: Trial, separation: Separation | None, threshold: int) -> lis
     return parts
 
 
-def _samples_table(samples: Sequence[Sample], threshold: int) -> Table:
-    table = Table("probability", "match", "label", "text", box=SIMPLE_HEAD, pad_edge=False)
+def _samples_table(samples: Sequence[Sample], threshold: int, value: str) -> Table:
+    table = Table(value, "match", "label", "text", box=SIMPLE_HEAD, pad_edge=False)
     table.columns[0].justify = "right"
     words = {True: "yes", False: "no", None: "-"}
     for sample in samples:
         probability = sample.probability_basis_points
         shown = printable(sample.text[:_SHOWN_LENGTH])
         table.add_row(
-            "-" if probability is None else str(probability),
+            "-" if probability is None else percent_of(probability),
             words[_matched(sample, threshold)],
             words[sample.label],
             Text(shown + ("…" if len(sample.text) > _SHOWN_LENGTH else "")),
@@ -254,17 +267,17 @@ def _samples_table(samples: Sequence[Sample], threshold: int) -> Table:
     return table
 
 
-def _histogram(bins: Sequence[Bin]) -> Table:
+def _histogram(bins: Sequence[Bin], value: str) -> Table:
     """One bar per bin, in a colour for each label: yes, no, and none."""
     highest = max(one.count for one in bins)
-    table = Table("from", "texts", "", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(f"{value} from", "texts", "", box=SIMPLE_HEAD, pad_edge=False)
     table.columns[0].justify = table.columns[1].justify = "right"
     for one in bins:
         bar = Text()
         for count, style in ((one.yes, "green"), (one.no, "red"), (one.unlabelled, "cyan")):
             # Rounded up, so that even a single text is visible.
             bar.append("█" * -(-count * _BAR_WIDTH // max(highest, 1)), style=style)
-        table.add_row(str(one.start_basis_points), str(one.count), bar)
+        table.add_row(percent_of(one.start_basis_points), str(one.count), bar)
     if any(one.yes or one.no for one in bins):
         table.caption = "green: labelled yes, red: labelled no"
     return table
@@ -281,13 +294,13 @@ def _separation_table(separation: Separation, threshold: int) -> Table:
         notes = ["suggested"] if at == separation.suggested.threshold_basis_points else []
         notes += ["in use"] if at == threshold else []
         shares = (cut.precision, cut.recall, cut.f1, cut.accuracy)
-        table.add_row(str(at), *(f"{share:.2f}" for share in shares), ", ".join(notes))
+        table.add_row(percent_of(at), *(f"{share:.2f}" for share in shares), ", ".join(notes))
     return table
 
 
 def _suggestion(separation: Separation) -> Text:
     best = separation.suggested
     return Text(
-        f"Suggested threshold: {best.threshold_basis_points} basis points (F1 {best.f1:.2f}, "
+        f"Suggested threshold: {percent_of(best.threshold_basis_points)} (F1 {best.f1:.2f}, "
         f"precision {best.precision:.2f}, recall {best.recall:.2f}; AUC {separation.auc:.2f})."
     )

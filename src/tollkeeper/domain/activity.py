@@ -20,6 +20,8 @@ class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
     judged_at_ms: int
     # The kinds of content in the text's place that no judge reads, such as "image".
     unread: tuple[str, ...] = ()
+    # The score of the first judge, if there is one. If it settled the question, it is the probability too.
+    first_basis_points: int | None = None
 
 
 class ActivityRecord(msgspec.Struct, frozen=True, gc=False):

@@ -264,9 +264,24 @@ class SessionsSettings(Section):
     headers: tuple[HeaderName, ...] = conventions.SESSION_HEADERS
 
 
+class FirstJudgeSettings(Section):
+    # Empty: there is no first judge.
+    backend: str = Field(default="", max_length=64)
+    model: str = Field(default="", max_length=200)
+    settles_below_basis_points: int = Field(default=100, ge=THRESHOLD_MIN, le=THRESHOLD_MAX)
+
+    @model_validator(mode="after")
+    def _has_both(self) -> "FirstJudgeSettings":
+        if bool(self.backend) != bool(self.model):
+            raise ValueError("a first judge has a backend and a model")
+        return self
+
+
 class JudgeSettings(Section):
     backend: Name
     model: Name
+    # A small judge that is asked first and settles clear cases.
+    first: FirstJudgeSettings = FirstJudgeSettings()
     default_threshold_basis_points: int = Field(
         default=conventions.DEFAULT_THRESHOLD_BASIS_POINTS, ge=THRESHOLD_MIN, le=THRESHOLD_MAX
     )
@@ -424,6 +439,8 @@ class Settings(BaseSettings):
                     raise misfit(f"the model names {name!r} twice", "models", position, *place)
         if self.judge is not None and self.judge.backend not in names:
             raise misfit(_undeclared(self.judge.backend, names), "judge", "backend")
+        if self.judge is not None and self.judge.first.backend not in ("", *names):
+            raise misfit(_undeclared(self.judge.first.backend, names), "judge", "first")
         return self
 
 

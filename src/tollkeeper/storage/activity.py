@@ -116,14 +116,16 @@ _INSERT_VERDICTS: LiteralString = (
     """
     WITH fresh AS (
     INSERT INTO policy_verdicts (organization_id, request_id, policy_id, version, direction, mode,
-        probability_basis_points, threshold, matched, duration_ms, judged_at, unread, started_at)
+        probability_basis_points, threshold, matched, duration_ms, judged_at, unread,
+        first_basis_points, started_at)
     SELECT v.organization_id, v.request_id, v.policy_id, v.version, v.direction, v.mode,
         v.probability_basis_points, v.threshold_basis_points, v.matched, v.duration_ms,
-        to_timestamp(v.judged_at_ms / 1000.0), v.unread, to_timestamp(v.started_at_ms / 1000.0)
+        to_timestamp(v.judged_at_ms / 1000.0), v.unread, v.first_basis_points,
+        to_timestamp(v.started_at_ms / 1000.0)
     FROM json_to_recordset(%s::json) AS v (organization_id uuid, request_id uuid, policy_id text,
         version integer, direction text, mode text, probability_basis_points integer,
         threshold_basis_points integer, matched boolean, duration_ms bigint, judged_at_ms bigint,
-        unread text[], started_at_ms bigint)
+        unread text[], first_basis_points integer, started_at_ms bigint)
     ON CONFLICT DO NOTHING RETURNING *
     )
     """  # noqa: S608
@@ -189,7 +191,8 @@ _VERDICTS: LiteralString = """
         SELECT jsonb_agg(jsonb_build_object('policy_id', policy_id, 'version', version,
             'direction', direction, 'mode', mode, 'probability_basis_points',
             probability_basis_points, 'threshold_basis_points', threshold, 'matched', matched,
-            'duration_ms', duration_ms, 'unread', unread, 'judged_at_ms',
+            'duration_ms', duration_ms, 'unread', unread, 'first_basis_points', first_basis_points,
+            'judged_at_ms',
             (extract(epoch FROM judged_at) * 1000)::bigint) ORDER BY judged_at, policy_id, direction
         ) AS verdicts
         FROM policy_verdicts WHERE organization_id = a.organization_id

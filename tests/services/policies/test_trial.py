@@ -184,6 +184,7 @@ retries = 0
 [judge]
 backend = "judge"
 model = "m"
+first = {{ backend = "judge", model = "small" }}
 """
     config = write_config(tmp_path, tmp_path / "data", more=more)
     return Program(config, tmp_path, warm=True)
@@ -213,10 +214,10 @@ async def test_the_command_on_texts(program: Program, tmp_path: Path) -> None:
         (UNLIKELY, False),
     ]
     assert (found["calibration"], found["missing"]) == (None, 0)
-    shown = await _run(program, *rule, "--text", "a bomb", "--threshold", "9500")
+    shown = await _run(program, *rule, "--text", "a bomb", "--threshold", "95%")
     assert (shown.code, shown.err) == (0, "")
     row = next(line for line in shown.out.splitlines() if "a bomb" in line)
-    assert row.split()[:3] == [str(LIKELY), "no", "-"]
+    assert row.split()[:4] == ["90", "%", "no", "-"]
     assert not (tmp_path / "data" / "postgres").exists()
 
 
@@ -240,7 +241,13 @@ async def test_the_command_on_a_labelled_file(
     assert sum(bin_["yes"] + bin_["no"] for bin_ in found["histogram"]) == 15
     shown = await _run(program, "--rule", "Is it?", "--file", file)
     assert shown.code == 0
-    assert "Suggested threshold: 5750 basis points" in shown.out
+    assert "Suggested threshold: 57.5 %" in shown.out
+    # Nothing is calibrated, so nothing is called a probability.
+    assert "score" in shown.out
+    assert "probabilit" not in shown.out
+    calibrated = await _run(program, "--rule", "Is it?", "--file", file, "--calibrate")
+    assert "probability" in calibrated.out
+    assert "basis points" not in shown.out + calibrated.out
     assert "█" in shown.out
 
 
@@ -265,3 +272,16 @@ async def test_what_the_command_refuses(
     assert "The judge answered nothing" in await refusal("--rule", "Is it?", "--text", "x")
     for wrong in ((), ("--text", "x", "--file", str(bad)), ("--text", "x", "--threshold", "0")):
         assert (await _run(program, "--rule", "Is it?", *wrong)).code == 2
+
+
+async def test_the_limit_of_the_first_judge_comes_from_labels(
+    program: Program, judge: ScriptedJudge, tmp_path: Path
+) -> None:
+    judge.opinion = lambda asked: int(asked.text.split()[-1])
+    lines = [{"text": f"{number} {9000 - 20 * number}", "label": True} for number in range(300)]
+    file = _write(tmp_path, *lines)
+    found = await _json(program, "--rule", "Is it?", "--file", file, "--first", "--misses", "1%")
+    assert found["judge"] == {"backend": "judge", "model": "small"}
+    assert {asked.received.json["model"] for asked in judge.asked} == {"small"}
+    # With 300 labels, none of them may lie below the limit.
+    assert found["guarantees"]["misses"]["basis_points"] == 9000 - 20 * 299

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.activity import VerdictRecord
 from tollkeeper.domain.errors import PolicyDenied, Unavailable
+from tollkeeper.domain.judging import score_basis_points
 from tollkeeper.domain.media_text import UnreadKind, UnreadPart
 from tollkeeper.domain.policy import Direction, Mode
 from tollkeeper.domain.policy_set import ActivePolicy
@@ -94,16 +95,42 @@ def _combined(known: VerdictRecord, verdict: VerdictRecord) -> VerdictRecord:
         verdict,
         probability_basis_points=probability,
         duration_ms=known.duration_ms + verdict.duration_ms,
+        first_basis_points=_higher(known.first_basis_points, verdict.first_basis_points),
     )
+
+
+def _higher(one: int | None, other: int | None) -> int | None:
+    return max((found for found in (one, other) if found is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstJudge:
+    """A small judge that is asked before the judge. A question for which its score is below the limit is
+    settled: the answer is no. It never settles that a policy matches."""
+
+    judge: Judge
+    settles_below_basis_points: int
+
+    def settles(self, policy: ActivePolicy, opinion: Opinion) -> bool:
+        if not opinion.complete or opinion.basis_points is None:
+            return False
+        return opinion.basis_points < min(
+            self.settles_below_basis_points, policy.threshold_basis_points
+        )
 
 
 class PolicyChecks:
     def __init__(
-        self, judge: Judge | None, *, denied_unread: frozenset[UnreadKind] = frozenset()
+        self,
+        judge: Judge | None,
+        *,
+        first: FirstJudge | None = None,
+        denied_unread: frozenset[UnreadKind] = frozenset(),
     ) -> None:
         """`denied_unread` are the kinds of content that no call under an enforcing policy may have,
         because no judge reads them."""
         self._judge = judge
+        self._first = first
         self._denied_unread = denied_unread
         # With what each of them judges.
         self._started_checks: dict[asyncio.Task[None], JudgedContent] = {}
@@ -283,14 +310,36 @@ class PolicyChecks:
     ) -> list[Opinion]:
         if self._judge is None:
             return [Opinion(reason=_NO_JUDGE) for _ in policies]
-        questions = [Question(policy.version_id, policy.rule) for policy in policies]
-        return await self._judge.ask_all(
-            content.text,
-            questions,
-            context=content.context,
-            watching=watching,
-            organization_id=content.organization_id,
+
+        async def ask(judge: Judge, asking: Sequence[ActivePolicy], until: float) -> list[Opinion]:
+            return await judge.ask_all(
+                content.text,
+                [Question(policy.version_id, policy.rule) for policy in asking],
+                context=content.context,
+                watching=watching,
+                organization_id=content.organization_id,
+                deadline=until,
+            )
+
+        now, deadline_s = asyncio.get_running_loop().time(), self._judge.config.deadline_s
+        if self._first is None:
+            return await ask(self._judge, policies, now + deadline_s)
+        # If the first judge is down or late, the judge decides, for which half of the time is left.
+        opinions = await ask(self._first.judge, policies, now + deadline_s / 2)
+        undecided: list[int] = []
+        for index, (policy, opinion) in enumerate(zip(policies, opinions, strict=True)):
+            opinion.first_score = opinion.score if opinion.complete else None
+            opinion.is_settled_first = self._first.settles(policy, opinion)
+            if not opinion.is_settled_first:
+                undecided.append(index)
+        decided = await ask(
+            self._judge, [policies[index] for index in undecided], now + deadline_s
         )
+        for index, opinion in zip(undecided, decided, strict=True):
+            opinion.first_score = opinions[index].first_score
+            opinion.seconds += opinions[index].seconds
+            opinions[index] = opinion
+        return opinions
 
 
 def _named(policy: ActivePolicy) -> str:
@@ -307,7 +356,11 @@ def _record(
     policy: ActivePolicy, direction: Direction, content: JudgedContent, opinion: Opinion
 ) -> VerdictRecord:
     threshold = policy.threshold_basis_points
+    first = None if opinion.first_score is None else score_basis_points(opinion.first_score)
     probability = None if opinion.score is None else policy.basis_points(opinion.score)
+    if opinion.is_settled_first:
+        # A calibration belongs to the judge, and not to the first judge.
+        probability = first
     matched = probability is not None and probability >= threshold
     if not opinion.complete and not matched:
         # The judge has not read the whole text; the rest could have a higher probability.
@@ -323,6 +376,7 @@ def _record(
         duration_ms=int(opinion.seconds * 1000),
         judged_at_ms=int(time.time() * 1000),
         unread=content.unread_kinds,
+        first_basis_points=first,
     )
 
 

@@ -107,6 +107,9 @@ class Opinion:
     # Why it is not complete.
     reason: str = ""
     seconds: float = 0.0
+    # The score of the first judge, and whether it settled the question.
+    first_score: float | None = None
+    is_settled_first: bool = False
 
     @property
     def basis_points(self) -> int | None:
@@ -138,12 +141,15 @@ class Judge:
         context: str = "",
         watching: bool = False,
         organization_id: OrganizationId = _NOBODY,
+        deadline: float | None = None,
     ) -> list[Opinion]:
-        """Returns one opinion for each question, in order, within the deadline. Where the judge is
+        """Returns one opinion for each question, in order, within the deadline (a time of the loop's
+        clock; None: that of the settings, from now). Where the judge is
         down or late, or its answer cannot be read, the opinion has the reason instead. `context` is
         the request that the text answers; its end is shown and not judged. Questions with `watching` come
         after questions that a caller waits for. Organizations take turns."""
-        deadline = asyncio.get_running_loop().time() + self.config.deadline_s
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + self.config.deadline_s
         asker = Asker(organization_id, watching, deadline)
         shown = context_of(context, self.config.context_characters)
         run = _QuestionRun(self, text, shown, questions, asker)
