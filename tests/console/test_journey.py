@@ -183,7 +183,7 @@ async def test_a_labelled_file_suggests_a_threshold(site: ConsoleSite, watched: 
         {"name": "texts.jsonl", "mimeType": "application/jsonl", "buffer": lines.encode()}
     )
     await page.get_by_role("button", name="Ask the judge").click()
-    await expect(page.get_by_text("Suggested threshold: 5000")).to_be_visible()
+    await expect(page.get_by_text("Suggested threshold: 50 %")).to_be_visible()
     await expect(page.locator("#threshold-matches")).to_have_text("1")
     await expect(page.get_by_role("alert")).to_have_count(0)
 
@@ -218,7 +218,7 @@ async def test_a_threshold_is_dragged(site: ConsoleSite, watched: Watched) -> No
     await expect(matches).to_have_text("5")
     for _ in range(3):
         await slider.press("ArrowRight")
-    await expect(page.locator("#threshold-value")).to_have_text("4")
+    await expect(page.locator("#threshold-value")).to_have_text("0.04 %")
     await page.get_by_role("button", name="Take it into the draft").click()
     await expect(page.get_by_text("The draft was changed.")).to_be_visible()
     shown = await site.services.policies.policy_show(policy.organization_id, policy.id)

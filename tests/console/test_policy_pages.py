@@ -1,5 +1,6 @@
 """Policies in the console, page by page, without a browser."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 from html import unescape
@@ -8,6 +9,16 @@ import httpx2
 import pytest
 
 from tests.support.console_site import TOKEN, ConsoleSite, serving_console
+from tollkeeper.domain.calibration import (
+    Calibration,
+    Fitted,
+    Labelled,
+    Shape,
+    guarantees,
+    measure,
+)
+from tollkeeper.domain.judging import prompt_format, score_basis_points
+from tollkeeper.domain.policy import JudgeFormat, Policy
 
 _TAG = re.compile(r"<[^>]+>")
 
@@ -33,6 +44,12 @@ async def _page(operator: httpx2.AsyncClient, path: str) -> str:
     return words(answer.text)
 
 
+async def _form_fields(operator: httpx2.AsyncClient, path: str) -> dict[str, str]:
+    """The hidden fields that every form of a page has."""
+    html = (await operator.get(path)).text
+    return dict(re.findall(r'name="(form_token|once)" value="([^"]+)"', html))
+
+
 async def test_the_costs_page_shows_what_the_judge_used(
     site: ConsoleSite, operator: httpx2.AsyncClient
 ) -> None:
@@ -43,3 +60,166 @@ async def test_the_costs_page_shows_what_the_judge_used(
     await site.services.judge_costs.write()
     shown = await _page(operator, f"/costs?organization={organization}")
     assert "judge the-judge 1 7 0 3 0 questions $0" in shown
+
+
+async def _calibrate(site: ConsoleSite, policy: Policy) -> None:
+    """Stores and activates a calibration that leaves scores as they are, fitted on twenty texts."""
+    labelled = [Labelled(float(number), number > 0) for number in range(-10, 10)]
+    found = measure(labelled)
+    unchanged = Calibration(Shape.LINE, ((1.0, 0.0),))
+    values = [score_basis_points(one.score) for one in labelled]
+    report = found.report() | {"auc": 1.0, "guarantees": guarantees(values[11:], values[:11], 0.95)}
+    stored = await site.services.calibrations.calibration_create(
+        policy.organization_id,
+        policy.id,
+        policy.draft.rule,
+        JudgeFormat("the-judge", prompt_format()),
+        Fitted(unchanged, found.labels, found.before, found.after),
+        report,
+    )
+    await site.services.calibrations.calibration_activate(
+        policy.organization_id, policy.id, stored.number
+    )
+
+
+async def _record_values(site: ConsoleSite, policy: Policy, days_ago: int, *values: int) -> None:
+    async with site.services.database.transaction() as connection:
+        for value in values:
+            await connection.execute(
+                """
+                INSERT INTO verdict_counts AS t (organization_id, policy_id, day, version, direction,
+                    probability_basis_points, asked, matched)
+                VALUES (%s, %s, %s, 1, 'request', %s, 100, 0)
+                ON CONFLICT (organization_id, policy_id, day, version, direction,
+                    probability_basis_points) DO UPDATE SET asked = t.asked + excluded.asked
+                """,
+                (
+                    policy.organization_id,
+                    policy.id,
+                    site.services.clock() // 86_400 - days_ago,
+                    value,
+                ),
+            )
+
+
+async def _calibrated_days_ago(site: ConsoleSite, policy: Policy, days: int) -> None:
+    async with site.services.database.transaction() as connection:
+        await connection.execute(
+            "UPDATE policies SET calibrated_at = now() - make_interval(days => %s) WHERE id = %s",
+            (days, policy.id),
+        )
+
+
+async def test_a_value_is_a_score_until_it_is_calibrated(
+    site: ConsoleSite, operator: httpx2.AsyncClient
+) -> None:
+    policy = await site.judged.publish(mode="monitoring", match_threshold_basis_points=5750)
+    await _record_values(site, policy, 0, 9000)
+    shown = await _page(operator, f"/policies/{policy.id}")
+    assert "Values are scores of the judge" in shown
+    assert "Score from" in shown
+    assert "in force: 57.5 %" in shown
+    assert "threshold: 57.5 %" in shown
+    assert "Drift" not in shown
+    await _calibrate(site, policy)
+    shown = await _page(operator, f"/policies/{policy.id}")
+    assert "Values are probabilities: calibration 1" in shown
+    assert "Probability from" in shown
+    assert "Expected calibration error" in shown
+    assert "Reliability" in (await operator.get(f"/policies/{policy.id}")).text
+    assert "basis points" not in shown
+
+
+async def test_the_slider_has_what_the_labels_support(
+    site: ConsoleSite, operator: httpx2.AsyncClient
+) -> None:
+    policy = await site.judged.publish(mode="monitoring")
+    await _record_values(site, policy, 0, 9000)
+    await _calibrate(site, policy)
+    html = (await operator.get(f"/policies/{policy.id}")).text
+    (data,) = (
+        json.loads(unescape(found))
+        for found in re.findall(r'<script type="application/json">(.*?)</script>', html)
+        if '"threshold"' in found
+    )
+    assert data["value"] == "probability"
+    assert len(data["guarantees"]) == 99
+    # At 51 %, none of eleven texts that should pass is denied: at most 23.8 % with 95 % confidence.
+    assert data["guarantees"][50] == pytest.approx([0.2384, 0.2831], abs=2e-4)
+
+
+async def test_drift_is_on_the_page_and_an_alert(
+    site: ConsoleSite, operator: httpx2.AsyncClient
+) -> None:
+    policy = await site.judged.publish(mode="monitoring")
+    await _calibrate(site, policy)
+    alerts = site.services.alerts
+
+    async def raised() -> list[str]:
+        await alerts.check()
+        return [one.detail for one in await alerts.alert_list() if one.kind == "policy_drift"]
+
+    # Values from before the activation, or of its day, are not calibrated: they do not count.
+    await _record_values(site, policy, 3, 5000, 5000, 5000)
+    await _calibrated_days_ago(site, policy, 3)
+    assert "too few values" in await _page(operator, f"/policies/{policy.id}")
+    (stored,) = await site.services.calibrations.calibration_list(policy.organization_id, policy.id)
+    bins = enumerate(stored.report["after"]["reliability"])
+    alike = [1000 * tenth + 500 for tenth, found in bins if found for _ in range(found["count"])]
+    await _record_values(site, policy, 1, *alike)
+    shown = await _page(operator, f"/policies/{policy.id}")
+    assert "values are like those at the calibration" in shown
+    assert not any(policy.name in one for one in await raised())
+    await _record_values(site, policy, 0, *[5000] * 30)
+    assert "values differ from those at the calibration" in await _page(
+        operator, f"/policies/{policy.id}"
+    )
+    assert any(policy.name in one for one in await raised())
+    # Without the calibration there is nothing to compare with.
+    await site.services.calibrations.calibration_activate(policy.organization_id, policy.id, None)
+    assert not any(policy.name in one for one in await raised())
+
+
+async def test_a_threshold_is_written_in_percent(
+    site: ConsoleSite, operator: httpx2.AsyncClient
+) -> None:
+    policy = await site.judged.publish(mode="monitoring")
+    form = {
+        "revision": str(policy.revision),
+        "name": policy.name,
+        "rule": policy.draft.rule,
+        "direction": "both",
+        "mode": "monitoring",
+        "scope": "organization",
+    }
+    address = f"/policies/{policy.id}/edit"
+    form |= await _form_fields(operator, f"/policies/{policy.id}")
+    refused = await operator.post(address, data={**form, "threshold": "5750"})
+    assert "give a percentage" in words(refused.text)
+    form |= await _form_fields(operator, f"/policies/{policy.id}")
+    accepted = await operator.post(address, data={**form, "threshold": "57.5 %"})
+    assert accepted.status_code == 303, words(accepted.text)
+    edited = await site.services.policies.policy_show(policy.organization_id, policy.id)
+    assert edited.draft.match_threshold_basis_points == 5750
+
+
+async def test_a_trial_shows_scores_and_what_a_calibration_improves(
+    site: ConsoleSite, operator: httpx2.AsyncClient
+) -> None:
+    fields = await _form_fields(operator, "/policies/try")
+    lines = [
+        json.dumps(
+            {"text": f"{number} bomb" if number % 2 else f"{number}", "label": number % 2 > 0}
+        )
+        for number in range(20)
+    ]
+    answer = await operator.post(
+        "/policies/try",
+        data={**fields, "rule": "Does it say bomb?", "direction": "request"},
+        files={"file": ("labelled.jsonl", "\n".join(lines).encode())},
+    )
+    shown = words(answer.text)
+    assert "Suggested threshold: 50 %" in shown
+    assert "What a calibration would improve" in shown
+    assert "90 %" in shown
+    assert "basis points" not in shown

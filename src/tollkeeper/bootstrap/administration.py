@@ -99,9 +99,19 @@ class Administration:
     def policy_directory(self) -> "PolicyDirectory":
         from tollkeeper.services.policies.directory import PolicyDirectory
 
+        return PolicyDirectory(self.default_threshold, self.judge_format)
+
+    @property
+    def judge_format(self) -> JudgeFormat | None:
         judge = self.settings.judge
-        judge_format = None if judge is None else JudgeFormat(judge.model, prompt_format())
-        return PolicyDirectory(self.default_threshold, judge_format)
+        return None if judge is None else JudgeFormat(judge.model, prompt_format())
+
+    @property
+    def compared_judge(self) -> JudgeFormat | None:
+        """The judge whose values can be compared with those at a calibration: none if a first judge
+        settles some questions before it."""
+        judge = self.settings.judge
+        return None if judge is None or judge.first.backend else self.judge_format
 
     @cached_property
     def calibrations(self) -> "Calibrations":

@@ -154,7 +154,7 @@ def build_services(
         activity=records.activity,
         traffic=Traffic(database, records.activity, catalog),
         ledger_overview=LedgerOverview(database, clock),
-        policy_statistics=PolicyStatistics(database, clock),
+        policy_statistics=PolicyStatistics(database, clock, administration.compared_judge),
         judge_costs=judge_costs,
         replica_reports=records.replica_reports,
         upkeep=_upkeep(
@@ -246,7 +246,7 @@ def _records(
     lines = text_lines if settings.logs.format == "text" else json_lines
     request_log = RequestLog(lines if serving and settings.logs.requests else None)
     post = alert_webhook(settings) if serving else None
-    alerts = Alerts(database, backends, post)
+    alerts = Alerts(database, backends, post, administration.compared_judge)
     tracer = build_tracer(settings) if serving else None
     recorder = CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
     replica_reports = ReplicaReports(database, backends, process_id)

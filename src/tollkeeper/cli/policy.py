@@ -24,15 +24,16 @@ from tollkeeper.cli.policy_trial import (
     TrialDirection,
     Wanted,
     first_judge_settings,
-    fitted_view,
     judge_format,
     run_trial,
     trial_report,
 )
 from tollkeeper.cli.report import show_report
 from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.calibration import CONFIDENCE, guarantees
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.policy import Direction, Mode, Policy, Rule, Scope
+from tollkeeper.domain.trial import labelled_values
 from tollkeeper.services.policies.labelled_texts import read_texts
 from tollkeeper.services.policies.policies import OPERATION_CREATE
 from tollkeeper.services.policies.trial import TrialText
@@ -323,7 +324,11 @@ def policy_try(
     wanted = Wanted(threshold, false_denials, misses, confidence)
     report = trial_report(trial, settings, wanted, fitted)
     if save and fitted is not None:
-        measured = {**fitted_view(fitted), "auc": report.content["calibration"]["auc"]}
+        measured = {
+            **fitted.report(),
+            "auc": report.content["calibration"]["auc"],
+            "guarantees": guarantees(*labelled_values(trial.samples), CONFIDENCE),
+        }
         run_with_services(
             invocation,
             lambda services: services.calibrations.calibration_create(

@@ -18,6 +18,7 @@ from tollkeeper.cli.output import printable
 from tollkeeper.cli.report import Report
 from tollkeeper.domain.calibration import (
     BASIS_POINTS,
+    CONFIDENCE,
     Fitted,
     Quality,
     Threshold,
@@ -27,7 +28,7 @@ from tollkeeper.domain.calibration import (
 )
 from tollkeeper.domain.judging import prompt_format
 from tollkeeper.domain.policy import Direction, JudgeFormat
-from tollkeeper.domain.trial import Bin, Cut, Sample, Separation, separate
+from tollkeeper.domain.trial import Bin, Cut, Sample, Separation, labelled_values, separate
 from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
 from tollkeeper.settings import JudgeSettings, Settings, SettingsError
 
@@ -55,7 +56,7 @@ class Wanted:
     threshold: int | None = None
     false_denials: float | None = None
     misses: float | None = None
-    confidence: float = 0.95
+    confidence: float = CONFIDENCE
 
 
 def run_trial(
@@ -123,7 +124,7 @@ def trial_report(trial: Trial, settings: Settings, wanted: Wanted, fitted: Fitte
         "missing": sum(sample.probability_basis_points is None for sample in trial.samples),
         "histogram": [asdict(one) for one in trial.histogram],
         "calibration": None if separation is None else _separation_view(separation),
-        "fitted": None if fitted is None else fitted_view(fitted),
+        "fitted": None if fitted is None else fitted.report(),
         "guarantees": {name: msgspec.to_builtins(found) for name, found in guarantees.items()},
     }
     parts = _picture(trial, separation, threshold, "score" if fitted is None else "probability")
@@ -133,36 +134,16 @@ def trial_report(trial: Trial, settings: Settings, wanted: Wanted, fitted: Fitte
     return Report(content, Group(*parts))
 
 
-def fitted_view(fitted: Fitted) -> dict[str, Any]:
-    return {
-        "shape": fitted.calibration.shape.value,
-        "labels": fitted.labels,
-        "before": _quality_view(fitted.before),
-        "after": _quality_view(fitted.after),
-    }
-
-
-def _quality_view(quality: Quality) -> dict[str, Any]:
-    return {
-        "brier": round(quality.brier, 4),
-        "calibration_error": round(quality.calibration_error, 4),
-        "reliability": [None if one is None else msgspec.to_builtins(one) for one in quality.bins],
-    }
-
-
 def _guarantees(trial: Trial, wanted: Wanted) -> dict[str, Threshold]:
     """The thresholds that the labels support, by the kind of error that they limit."""
-    values: dict[bool, list[int]] = {True: [], False: []}
-    for sample in trial.samples:
-        if sample.label is not None and sample.probability_basis_points is not None:
-            values[sample.label].append(sample.probability_basis_points)
+    matching, passing = labelled_values(trial.samples)
     found = {}
     if wanted.false_denials is not None:
         found["false denials"] = threshold_for_false_denials(
-            values[False], wanted.false_denials, wanted.confidence
+            passing, wanted.false_denials, wanted.confidence
         )
     if wanted.misses is not None:
-        found["misses"] = threshold_for_misses(values[True], wanted.misses, wanted.confidence)
+        found["misses"] = threshold_for_misses(matching, wanted.misses, wanted.confidence)
     return found
 
 

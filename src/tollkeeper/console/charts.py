@@ -64,9 +64,23 @@ def counted_days(days: Sequence[str], series: Mapping[str, Sequence[int]]) -> di
     }
 
 
-def threshold_chart(points: Sequence[tuple[int, int]], threshold: int) -> dict[str, Any]:
-    """How often each probability was found, and the threshold that can be moved over them."""
-    return {"kind": "threshold", "points": [list(point) for point in points], "at": threshold}
+def threshold_chart(
+    points: Sequence[tuple[int, int]],
+    threshold: int,
+    *,
+    value: str = "score",
+    guarantees: Sequence[Sequence[float]] | None = None,
+) -> dict[str, Any]:
+    """How often each value was found, and the threshold that can be moved over them. `value` is what the
+    values are called. `guarantees` are the shares of false denials and misses that labelled texts
+    support at 1 % to 99 %."""
+    return {
+        "kind": "threshold",
+        "points": [list(point) for point in points],
+        "at": threshold,
+        "value": value,
+        "guarantees": None if guarantees is None else [list(pair) for pair in guarantees],
+    }
 
 
 def _iso(unix_s: int) -> str:

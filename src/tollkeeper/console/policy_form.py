@@ -1,9 +1,9 @@
 """Reads the draft of a policy from a form, with the bounds that the API has."""
 
 from tollkeeper.console.forms import Form, project_id
+from tollkeeper.domain.calibration import basis_points_of
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.policy import Direction, Mode, Rule, Scope, check_rule
-from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 from tollkeeper.services.policies.trial import RULE_LENGTH_MAX
 
 _NAME_LENGTH_MAX = 80
@@ -25,18 +25,14 @@ def rule_of(form: Form) -> Rule:
         scope = Scope(form.text("scope"))
     except ValueError as exc:
         raise InvalidRequest(f"The form is not complete: {exc}.") from None
-    threshold = form.integer("threshold", optional=True)
-    if threshold is not None and not THRESHOLD_MIN <= threshold <= THRESHOLD_MAX:
-        raise InvalidRequest(
-            f"A threshold is {THRESHOLD_MIN} to {THRESHOLD_MAX} basis points.", param="threshold"
-        )
+    threshold = form.text("threshold", default="")
     rule = Rule(
         rule=_bounded(form.text("rule"), RULE_LENGTH_MAX, "rule"),
         direction=direction,
         mode=mode,
         scope=scope,
         project_ids=tuple(project_id(text) for text in form.texts("project_ids")),
-        match_threshold_basis_points=threshold,
+        match_threshold_basis_points=basis_points_of(threshold) if threshold else None,
     )
     check_rule(rule)
     return rule

@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, Response
 from tollkeeper.console.changes import Refused
 from tollkeeper.console.context import console_of, session_of
 from tollkeeper.console.notices import NOTICES
+from tollkeeper.domain.calibration import percent_of
 from tollkeeper.domain.money import usd_from_picousd
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -244,6 +245,7 @@ def _make_environment() -> Environment:
     environment.filters |= {
         "usd": usd,
         "exact_usd": exact_usd,
+        "basis_points": percent_of,
         "number": number,
         "compact": compact,
         "ms": milliseconds,

@@ -22,6 +22,7 @@ class AlertKind(StrEnum):
     BACKEND_DOWN = "backend_down"
     LEDGER_DIFFERENCE = "ledger_difference"
     USAGE_REPORT = "usage_report"
+    POLICY_DRIFT = "policy_drift"
     # Of one gateway, which keeps them in its own process.
     DATABASE_UNREACHABLE = "database_unreachable"
     DATABASE_NOT_WRITABLE = "database_not_writable"

@@ -7,9 +7,10 @@ fitted on labelled texts: a line in log-odds for few labels, and isotonic regres
 
 import math
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -17,6 +18,8 @@ from tollkeeper.domain.errors import InvalidRequest
 
 BASIS_POINTS = 10_000
 LABELS_MIN = 10
+# Of guarantees, unless a person asks for another one.
+CONFIDENCE = 0.95
 # From so many labels on, a free monotone shape is better than a line.
 _ISOTONIC_FROM = 200
 # Scores beyond this say nothing more: such a probability differs from 0 or 1 by less than 1e-10.
@@ -24,6 +27,8 @@ SCORE_MAX = 23.0
 _FOLDS = 5
 _BINS = 10
 _NEWTON_STEPS = 50
+_HALVINGS = 24
+_PERCENT = BASIS_POINTS // 100
 
 
 class Labelled(msgspec.Struct, frozen=True):
@@ -79,6 +84,13 @@ class Quality(msgspec.Struct, frozen=True):
     calibration_error: float
     bins: tuple[Bin | None, ...]
 
+    def report(self) -> dict[str, Any]:
+        return {
+            "brier": round(self.brier, 4),
+            "calibration_error": round(self.calibration_error, 4),
+            "reliability": [None if one is None else msgspec.to_builtins(one) for one in self.bins],
+        }
+
 
 class Threshold(msgspec.Struct, frozen=True):
     """The threshold with a guarantee, or how many labels it needs."""
@@ -96,6 +108,15 @@ class Fitted(msgspec.Struct, frozen=True):
     labels: int
     before: Quality
     after: Quality
+
+    def report(self) -> dict[str, Any]:
+        """Returns what is stored with the calibration and shown."""
+        return {
+            "shape": self.calibration.shape.value,
+            "labels": self.labels,
+            "before": self.before.report(),
+            "after": self.after.report(),
+        }
 
 
 def percent_of(basis_points: int) -> str:
@@ -299,21 +320,72 @@ def _values_beyond(count: int, rate: float, confidence: float) -> int | None:
     return low
 
 
+def guaranteed_rate(errors: int, count: int, confidence: float) -> float:
+    """Returns the share of errors that, with this confidence, is not exceeded, if there were so many
+    errors among `count` labelled texts: the exact upper limit of Clopper and Pearson."""
+    if errors >= count:
+        return 1.0
+    low, high = errors / count, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if _binomial_cdf(errors, count, middle) <= 1 - confidence:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def guarantees(
+    matching: Sequence[int], passing: Sequence[int], confidence: float
+) -> list[tuple[float, float]]:
+    """Returns, for the thresholds of 1 % to 99 %, the share of false denials and the share of misses
+    that are not exceeded with this confidence. `matching` and `passing` are the values of texts
+    labelled yes and no, in basis points."""
+    yes, no = sorted(matching), sorted(passing)
+    found = []
+    for threshold in range(_PERCENT, BASIS_POINTS, _PERCENT):
+        denied, missed = len(no) - bisect_left(no, threshold), bisect_left(yes, threshold)
+        found.append(
+            (
+                round(guaranteed_rate(denied, len(no), confidence), 4),
+                round(guaranteed_rate(missed, len(yes), confidence), 4),
+            )
+        )
+    return found
+
+
+def stability_index(before: Sequence[int], now: Sequence[int]) -> float:
+    """Returns the population stability index of two distributions, each given as counts by bin: 0 if
+    they are alike; from 0.25 on they are considered different. Each bin has half a text more, so that
+    an empty bin is not infinitely far away."""
+    shares = [
+        [(count + 0.5) / (sum(counts) + 0.5 * len(counts)) for count in counts]
+        for counts in (before, now)
+    ]
+    return math.fsum(
+        (later - earlier) * math.log(later / earlier)
+        for earlier, later in zip(*shares, strict=True)
+    )
+
+
 def _binomial_cdf(successes: int, count: int, rate: float) -> float:
+    """Adds the probabilities from `successes` down, until the rest is too small to count."""
     if rate in (0.0, 1.0):
         return 1.0 if rate == 0.0 or successes >= count else 0.0
-    log_rate, log_rest = math.log(rate), math.log1p(-rate)
-    all_ways = math.lgamma(count + 1)
-    return math.fsum(
-        math.exp(
-            all_ways
-            - math.lgamma(number + 1)
-            - math.lgamma(count - number + 1)
-            + number * log_rate
-            + (count - number) * log_rest
-        )
-        for number in range(successes + 1)
+    term = math.exp(
+        math.lgamma(count + 1)
+        - math.lgamma(successes + 1)
+        - math.lgamma(count - successes + 1)
+        + successes * math.log(rate)
+        + (count - successes) * math.log1p(-rate)
     )
+    terms = [term]
+    for number in range(successes, 0, -1):
+        term *= number * (1 - rate) / ((count - number + 1) * rate)
+        terms.append(term)
+        if number < count * rate and term < terms[0] * 1e-18:
+            break
+    return math.fsum(terms)
 
 
 def is_monotone(calibration: Calibration) -> bool:

@@ -83,6 +83,9 @@ class StoredCalibration:
     # What was measured when it was fitted.
     report: dict[str, Any]
 
+    def applies_to(self, rule: str, judge: JudgeFormat | None) -> bool:
+        return self.judge == judge and self.rule == rule
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:

@@ -122,7 +122,7 @@ def _active_policy(
     assert version is not None
     rule = version.rule
     stored = policy.calibration
-    fits = stored is not None and stored.judge == judge and stored.rule == rule.rule
+    fits = stored is not None and stored.applies_to(rule.rule, judge)
     return ActivePolicy(
         id=policy.id,
         name=policy.name,

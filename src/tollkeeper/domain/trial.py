@@ -33,6 +33,15 @@ def labelled(samples: Iterable[Sample]) -> list[Labelled]:
     ]
 
 
+def labelled_values(samples: Iterable[Sample]) -> tuple[list[int], list[int]]:
+    """Returns the values of texts labelled yes, and those of texts labelled no."""
+    values: dict[bool, list[int]] = {True: [], False: []}
+    for sample in samples:
+        if sample.label is not None and sample.probability_basis_points is not None:
+            values[sample.label].append(sample.probability_basis_points)
+    return values[True], values[False]
+
+
 def calibrated(samples: Iterable[Sample], calibration: Calibration) -> tuple[Sample, ...]:
     return tuple(
         sample

@@ -23,8 +23,10 @@ from tollkeeper.domain.alerts import (
     changes,
 )
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.policy import JudgeFormat
 from tollkeeper.services.batches import Backoff
-from tollkeeper.storage import alerts, money_totals, unsettled
+from tollkeeper.services.policies.drift import Drift, drift_of
+from tollkeeper.storage import alerts, drift, money_totals, unsettled
 from tollkeeper.storage.alerts import Delivery, Fill, StandingAlert
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.unsettled import UnsettledSelection
@@ -61,7 +63,10 @@ class Alerts:
         database: Database,
         backends: Mapping[str, Backend],
         post: PostAlert | None,
+        judge: JudgeFormat | None = None,
     ) -> None:
+        """`judge` is the one whose values are compared with those at a calibration."""
+        self._judge = judge
         self._database = database
         self._backends = backends
         self._post = post
@@ -155,6 +160,9 @@ class Alerts:
         if waiting:
             detail = f"{waiting} reservations have been unsettled for more than an hour."
             found.append(Condition("unsettled", AlertKind.UNSETTLED, {}, detail))
+        if self._judge is not None:
+            drifts = map(drift_of, await drift.find_all(connection, self._judge))
+            found += [_drifted(one) for one in drifts if one.is_large]
         verified = await money_totals.find_verification(connection)
         if verified is not None and verified.differences:
             detail = (
@@ -213,6 +221,17 @@ def _down(backend: str) -> Condition:
 def _misreported(backend: str, detail: str) -> Condition:
     return Condition(
         f"{AlertKind.USAGE_REPORT}:{backend}", AlertKind.USAGE_REPORT, {"backend": backend}, detail
+    )
+
+
+def _drifted(found: Drift) -> Condition:
+    counts = found.counts
+    return Condition(
+        f"{AlertKind.POLICY_DRIFT}:{counts.policy_id}",
+        AlertKind.POLICY_DRIFT,
+        {"organization_id": str(counts.organization_id), "policy_id": counts.policy_id},
+        f"Values of the policy {counts.policy_name!r} differ from those at its calibration "
+        f"{counts.calibration}: label newer texts and calibrate it again.",
     )
 
 

@@ -58,11 +58,18 @@ async def find_all(
 
 
 async def activate(
-    connection: Connection, organization_id: OrganizationId, policy_id: str, number: int | None
+    connection: Connection,
+    organization_id: OrganizationId,
+    policy_id: str,
+    number: int | None,
+    now: int,
 ) -> None:
     await connection.execute(
-        "UPDATE policies SET active_calibration = %s WHERE organization_id = %s AND id = %s",
-        (number, organization_id, policy_id),
+        """
+        UPDATE policies SET active_calibration = %s, calibrated_at = to_timestamp(%s)
+        WHERE organization_id = %s AND id = %s
+        """,
+        (number, now, organization_id, policy_id),
     )
 
 

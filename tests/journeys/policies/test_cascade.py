@@ -73,7 +73,10 @@ async def test_the_judge_decides_the_rest(cascade: JudgedGateway, judge: int) ->
     used = await cascade.scripted.gateway.services.judge_costs.judge_usage(
         cascade.scripted.tenant.organization_id, DayRange(0, 10**6)
     )
-    assert [(one.model, one.questions) for one in used] == [("the-first-judge", 1), ("the-judge", 1)]
+    assert [(one.model, one.questions) for one in used] == [
+        ("the-first-judge", 1),
+        ("the-judge", 1),
+    ]
 
 
 async def test_the_small_judge_alone_denies_nothing(cascade: JudgedGateway) -> None:

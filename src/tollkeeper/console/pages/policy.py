@@ -14,8 +14,10 @@ from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form
 from tollkeeper.console.policy_form import description_of, name_of, rule_of
 from tollkeeper.console.rendering import day, render
+from tollkeeper.domain.calibration import percent_of
 from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.domain.policy import Policy, PolicyVersion, Rule
+from tollkeeper.domain.judging import prompt_format
+from tollkeeper.domain.policy import JudgeFormat, Policy, PolicyVersion, Rule
 from tollkeeper.domain.reports import DAY_S
 from tollkeeper.services.policies.statistics import PolicyReport
 from tollkeeper.services.use_cases import Services
@@ -53,6 +55,9 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
     threshold = rule.match_threshold_basis_points or services.default_threshold
     versions = await services.policies.policy_versions(identity, policy.id)
     projects = await services.projects.project_list(identity)
+    calibration = policy.calibration
+    if calibration is not None and not calibration.applies_to(rule.rule, _judge(request)):
+        calibration = None
     return render(
         request,
         "policy.html",
@@ -74,8 +79,13 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         day_chart=_day_chart(report),
         threshold=threshold,
         threshold_chart=threshold_chart(
-            [(one.probability_basis_points, one.asked) for one in report.by_probability], threshold
+            [(one.probability_basis_points, one.asked) for one in report.by_probability],
+            threshold,
+            value="score" if calibration is None else "probability",
+            guarantees=None if calibration is None else calibration.report.get("guarantees"),
         ),
+        calibration=calibration,
+        drift=await services.policy_statistics.policy_drift(identity, policy.id),
         bins=_bins(report),
         would_match=sum(
             one.asked for one in report.by_probability if one.probability_basis_points >= threshold
@@ -83,6 +93,11 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         judged=sum(one.asked for one in report.by_probability),
         default_threshold=services.default_threshold,
     )
+
+
+def _judge(request: Request) -> JudgeFormat | None:
+    judge = console_of(request).settings.judge
+    return None if judge is None else JudgeFormat(judge.model, prompt_format())
 
 
 async def change(request: Request) -> Response:
@@ -112,7 +127,7 @@ async def _set_threshold(services: Services, policy: Policy, form: Form) -> None
     """Takes the threshold that was dragged into the draft."""
     threshold = form.required_integer("threshold")
     if not 1 <= threshold < _BASIS_POINTS:
-        raise InvalidRequest("A threshold is 1 to 9999 basis points.", param="threshold")
+        raise InvalidRequest("A threshold is 0.01 % to 99.99 %.", param="threshold")
     await services.policies.policy_edit(
         policy.organization_id,
         policy.id,
@@ -184,9 +199,9 @@ def _lines(rule: Rule, default_threshold: int) -> list[str]:
         f"mode: {rule.mode}",
         f"scope: {rule.scope}",
         *(f"project: {project}" for project in rule.project_ids),
-        f"threshold: {threshold}"
+        f"threshold: {percent_of(threshold)}"
         if threshold is not None
-        else f"threshold: the default ({default_threshold})",
+        else f"threshold: the default ({percent_of(default_threshold)})",
     ]
 
 
@@ -201,7 +216,7 @@ def _day_chart(report: PolicyReport) -> dict[str, object]:
 
 
 def _bins(report: PolicyReport) -> list[tuple[int, int]]:
-    """The histogram as a table: the lowest probability of each bin, and how often it was found."""
+    """The histogram as a table: the lowest value of each bin, and how often it was found."""
     width = _BASIS_POINTS // _BINS
     counts = [0] * _BINS
     for one in report.by_probability:

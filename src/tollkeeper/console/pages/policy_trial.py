@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,9 +12,10 @@ from tollkeeper.console.charts import threshold_chart
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form
 from tollkeeper.console.rendering import render
+from tollkeeper.domain.calibration import CONFIDENCE, guarantees
 from tollkeeper.domain.errors import DeadlineExceeded, InvalidRequest, Unavailable
 from tollkeeper.domain.policy import Direction
-from tollkeeper.domain.trial import separate
+from tollkeeper.domain.trial import labelled_values, separate
 from tollkeeper.services.policies.labelled_texts import read_texts
 from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
 
@@ -50,11 +52,27 @@ async def show(
         trial=trial,
         calibration=None if trial is None else separate(trial.samples, threshold),
         threshold=threshold,
-        chart=threshold_chart(sorted(points.items()), threshold),
+        chart=threshold_chart(
+            sorted(points.items()), threshold, guarantees=_guarantees(trial) if trial else None
+        ),
+        fitted=_fitted(trial) if trial else None,
         judge=console.settings.judge,
         texts_max=_TEXTS_MAX,
         rule=request.query_params.get("rule", ""),
     )
+
+
+def _guarantees(trial: Trial) -> list[tuple[float, float]] | None:
+    values = labelled_values(trial.samples)
+    return guarantees(*values, CONFIDENCE) if all(values) else None
+
+
+def _fitted(trial: Trial) -> dict[str, Any] | None:
+    """Measures a calibration, if there are labels enough."""
+    try:
+        return trial.fitted().report()
+    except InvalidRequest:
+        return None
 
 
 async def run(request: Request) -> Response:

@@ -123,7 +123,7 @@ function histogram(data) {
     dragmode: false,
     bargap: 0,
     shapes: [thresholdLine(data.at)],
-    xaxis: { range: [0, 10000], tickformat: "d", title: { text: "probability, basis points" } },
+    xaxis: { range: [0, 10000], tickformat: "d", tickvals: [0, 2000, 4000, 6000, 8000, 10000], ticktext: ["0 %", "20 %", "40 %", "60 %", "80 %", "100 %"], title: { text: data.value } },
     yaxis: countAxis(Math.max(...counts)),
     margin: { l: 48, r: 16, t: 8, b: 46 },
   });
@@ -140,6 +140,19 @@ function matchesAt(points, threshold) {
   return sum;
 }
 
+function percent(basisPoints) {
+  return `${Number((basisPoints / 100).toFixed(2))} %`;
+}
+
+// False denials fall and misses rise with the threshold, so between two positions the lower one says how
+// many are denied at most, and the higher one how many are missed at most.
+function guaranteeAt(guarantees, threshold) {
+  if (!guarantees) return "";
+  const denied = threshold < 100 ? 1 : guarantees[Math.min(98, Math.floor(threshold / 100) - 1)][0];
+  const missed = threshold > 9900 ? 1 : guarantees[Math.max(0, Math.ceil(threshold / 100) - 1)][1];
+  return `With 95 % confidence, the labels support: at most ${(100 * denied).toFixed(1)} % of texts that should pass are denied, and at most ${(100 * missed).toFixed(1)} % of texts that should match are missed.`;
+}
+
 // The line in the chart and the slider move each other; the counts follow at once.
 function moveThreshold(plot, data) {
   const slider = document.getElementById("threshold-slider");
@@ -149,7 +162,9 @@ function moveThreshold(plot, data) {
 
   function say(threshold) {
     const matches = matchesAt(data.points, threshold);
-    document.getElementById("threshold-value").textContent = threshold;
+    document.getElementById("threshold-value").textContent = percent(threshold);
+    slider.setAttribute("aria-valuetext", percent(threshold));
+    document.getElementById("threshold-guarantee").textContent = guaranteeAt(data.guarantees, threshold);
     document.getElementById("threshold-matches").textContent = matches;
     document.getElementById("threshold-share").textContent = total ? `${(100 * matches / total).toFixed(1)} %` : "–";
   }

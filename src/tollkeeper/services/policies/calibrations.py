@@ -74,7 +74,9 @@ class Calibrations:
                     f"Calibration {number} is one of another rule: {chosen.rule!r}. Calibrate the "
                     "rule that is in force."
                 )
-            await calibrations.activate(connection, organization_id, policy_id, number)
+            await calibrations.activate(
+                connection, organization_id, policy_id, number, self._clock()
+            )
             await policies.raise_epoch(connection, organization_id)
             await record_change(
                 connection,

@@ -332,9 +332,7 @@ class PolicyChecks:
             opinion.is_settled_first = self._first.settles(policy, opinion)
             if not opinion.is_settled_first:
                 undecided.append(index)
-        decided = await ask(
-            self._judge, [policies[index] for index in undecided], now + deadline_s
-        )
+        decided = await ask(self._judge, [policies[index] for index in undecided], now + deadline_s)
         for index, opinion in zip(undecided, decided, strict=True):
             opinion.first_score = opinions[index].first_score
             opinion.seconds += opinions[index].seconds

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.policy import JudgeFormat
 from tollkeeper.domain.reports import DAY_S, DayRange
 from tollkeeper.services.clock import Clock
-from tollkeeper.storage import verdict_counts
+from tollkeeper.services.policies.drift import Drift, drift_of
+from tollkeeper.storage import drift, verdict_counts
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.verdict_counts import ProbabilityCount, VerdictsOfDay
 
@@ -22,7 +24,10 @@ class PolicyReport:
 
 
 class PolicyStatistics:
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, judge: JudgeFormat | None) -> None:
+        """`judge` is the one whose values can be compared with those at a calibration; None if there is
+        none, or if a first judge settles some questions before it."""
+        self._judge = judge
         self._database = database
         self._clock = clock
 
@@ -52,6 +57,14 @@ class PolicyStatistics:
             return await verdict_counts.count_by_policy(
                 connection, organization_id, self._last(days)
             )
+
+    async def policy_drift(self, organization_id: OrganizationId, policy_id: str) -> Drift | None:
+        """Returns None if no calibration applies to the policy."""
+        if self._judge is None:
+            return None
+        async with self._database.reading(organization_id) as connection:
+            found = await drift.find_of_policy(connection, organization_id, policy_id, self._judge)
+        return None if found is None else drift_of(found)
 
     def _last(self, days: int) -> DayRange:
         if not 1 <= days <= _DAYS_MAX:

@@ -1,0 +1,32 @@
+"""Compares a policy's values with those at its calibration. If they drift apart, the calibration and its
+guarantees may not hold any more."""
+
+from dataclasses import dataclass
+
+from tollkeeper.domain.calibration import stability_index
+from tollkeeper.storage.drift import ValueCounts
+
+# The usual reading of the population stability index: from here on, two distributions differ.
+DRIFTED_FROM = 0.25
+# With fewer values, chance alone can make a large index.
+_VALUES_MIN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    counts: ValueCounts
+    # None if there are too few values.
+    index: float | None
+
+    @property
+    def is_large(self) -> bool:
+        return self.index is not None and self.index >= DRIFTED_FROM
+
+    @property
+    def values(self) -> int:
+        return sum(self.counts.now)
+
+
+def drift_of(counts: ValueCounts) -> Drift:
+    enough = sum(counts.now) >= _VALUES_MIN and sum(counts.at_calibration) > 0
+    return Drift(counts, stability_index(counts.at_calibration, counts.now) if enough else None)
