@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test check bench growth load soak fuzz profile prove lock openapi docs clean
+.PHONY: help install serve test check bench growth load soak fuzz profile prove judge lock openapi docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -65,6 +65,9 @@ profile: $(INSTALLED) ## where a call spends its CPU time: a table by stage and 
 prove: $(INSTALLED) ## every proof in full size: histories, kills, attacks, planted bugs; prints what was proved
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m proof tests --prove $(ARGS)
 
+judge: $(INSTALLED) ## measure a judge on labelled datasets, before and after calibration; ARGS=--help lists options
+	$(BIN)/python -m bench.judge $(ARGS)
+
 openapi: $(INSTALLED) ## write openapi.json and docs/api.md anew
 	$(BIN)/tollkeeper openapi --json > openapi.json.new
 	mv openapi.json.new openapi.json
@@ -86,5 +89,5 @@ lock: $(INSTALLED) ## resolve the dependencies anew and write the locks
 	$(BIN)/python -m tests.journeys.clients.relock
 
 clean: ## remove everything that was installed or made
-	rm -rf $(VENV) .clients .tollkeeper site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .clients .judge .tollkeeper site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

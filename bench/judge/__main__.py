@@ -1,140 +1,124 @@
-"""`python -m bench.judge [--config FILE]`: accuracy and AUC of the configured judge, with and without
-the worked examples in its prompt. Without a file, the embedded engine is measured."""
+"""`make judge`: measures a judge on labelled datasets, before and after calibration. Without `--config`
+or `--weights`, the judge is the embedded engine with its packaged model.
+
+Scores are kept in the data folder, so a run that was stopped goes on where it ended, and `--report`
+prints what is there without asking."""
 
 import argparse
 import asyncio
+import hashlib
 import json
 import logging
 import os
-import statistics
 import tempfile
-import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
 from rich.console import Console
 from rich.progress import Progress
 
+from bench.judge.datasets import DATASETS, Case, sampled, weights
+from bench.judge.report import Measured, draw, table
 from tollkeeper.bootstrap import running_judge
-from tollkeeper.domain.judging import EXAMPLES, Example
+from tollkeeper.domain.judging import prompt_format
 from tollkeeper.domain.transcript import section
-from tollkeeper.domain.trial import Sample, separate
 from tollkeeper.services.policies.judge import Judge, Question
 from tollkeeper.settings import Settings, load_settings
 
-_HERE = Path(__file__).parent
-_MIDDLE = 5000
-_PROMPTS: dict[str, tuple[Example, ...]] = {"plain": (), "few-shot": EXAMPLES}
+_WEIGHTS_NAME = "qwen2.5-1.5b-instruct"
+_TEXTS = 150
 _stderr = Console(stderr=True, highlight=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    name: str
-    rule: str
-    text: str
-    label: bool
-    # "yes", "hard" (the answer is no, but the text is on the rule's topic), or "easy" (no, off topic).
-    kind: str
+class ScoreFile:
+    """Scores by dataset and text, one line for each as soon as it is known."""
+
+    def __init__(self, folder: Path, judge: str) -> None:
+        name = judge.replace("/", "_")
+        self._path = folder / f"scores-{name}-{prompt_format()}.jsonl"
+        self._known: dict[str, float | None] = {}
+        if self._path.exists():
+            for line in self._path.read_text().splitlines():
+                row = json.loads(line)
+                self._known[row["key"]] = row["score"]
+
+    def find(self, case: Case) -> float | None:
+        return self._known.get(_key(case))
+
+    def knows(self, case: Case) -> bool:
+        return _key(case) in self._known
+
+    def add(self, case: Case, score: float | None) -> None:
+        self._known[_key(case)] = score
+        with self._path.open("a") as file:
+            file.write(json.dumps({"key": _key(case), "score": score}) + "\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Rated:
-    case: Case
-    probability: int | None
-    seconds: float
+def _key(case: Case) -> str:
+    return hashlib.sha256(repr((case.rule, case.request, case.text)).encode()).hexdigest()
 
 
-def read_cases() -> list[Case]:
-    rules: dict[str, str] = json.loads((_HERE / "rules.json").read_text())
-    return [
-        Case(name, rule, **json.loads(line))
-        for name, rule in rules.items()
-        for line in (_HERE / "cases" / f"{name}.jsonl").read_text().splitlines()
-    ]
-
-
-async def rate(judge: Judge, cases: Sequence[Case], title: str) -> list[Rated]:
-    rated = []
+async def score(judge: Judge, cases: Sequence[Case], scores: ScoreFile, title: str) -> None:
+    wanted = [case for case in cases if not scores.knows(case)]
     with Progress(console=_stderr, transient=True) as progress:
-        bar = progress.add_task(title, total=len(cases))
-        for case in cases:
-            started = time.perf_counter()
-            transcript = section("user", case.text)
+        bar = progress.add_task(title, total=len(wanted))
+        for case in wanted:
+            text = case.text if case.request else section("user", case.text)
+            context = section("user", case.request) if case.request else ""
             (opinion,) = await judge.ask_all(
-                transcript, [Question(f"{title} {case.name}", case.rule)]
+                text, [Question(_key(case), case.rule)], context=context
             )
-            seconds = time.perf_counter() - started
-            rated.append(Rated(case, opinion.basis_points if opinion.complete else None, seconds))
+            scores.add(case, opinion.score if opinion.complete else None)
             progress.advance(bar)
-    return rated
 
 
-def auc(rated: Iterable[Rated]) -> float | None:
-    samples = [Sample(one.case.text, one.case.label, one.probability) for one in rated]
-    calibration = separate(samples)
-    return None if calibration is None else calibration.auc
+async def score_all(settings: Settings, samples: dict[str, list[Case]], scores: ScoreFile) -> None:
+    async with running_judge(settings) as judge:
+        for name, cases in samples.items():
+            await score(judge, cases, scores, DATASETS[name].title)
 
 
-def summary(rated: Sequence[Rated]) -> dict[str, object]:
-    known = [one for one in rated if one.probability is not None]
-    matched = [(one.probability or 0) >= _MIDDLE for one in known]
-    correct = [match == one.case.label for match, one in zip(matched, known, strict=True)]
-    by_rule = {
-        name: [one for one in known if one.case.name == name]
-        for name in dict.fromkeys(one.case.name for one in rated)
-    }
-    calibrated = separate([Sample(one.case.text, one.case.label, one.probability) for one in known])
-    best = None if calibrated is None else calibrated.suggested
-    return {
-        "cases": len(rated),
-        "missing": len(rated) - len(known),
-        "accuracy at 5000": _round(statistics.fmean(correct)) if correct else None,
-        "AUC": _round(auc(known)),
-        "AUC, on-topic negatives": _round(auc(one for one in known if one.case.kind != "easy")),
-        "AUC, off-topic negatives": _round(auc(one for one in known if one.case.kind != "hard")),
-        "AUC within a rule, mean": _round(
-            statistics.fmean(area for of in by_rule.values() if (area := auc(of)) is not None)
-        ),
-        "best threshold for all": best and best.threshold_basis_points,
-        "accuracy there": _round(None if best is None else best.accuracy),
-        "by rule": {name: _round(auc(of)) for name, of in by_rule.items()},
-        "median seconds": _round(statistics.median(one.seconds for one in rated)),
-    }
-
-
-def _round(value: float | None) -> float | None:
-    return None if value is None else round(value, 2)
-
-
-async def measure(settings: Settings, prompts: Sequence[str]) -> dict[str, object]:
-    cases = read_cases()
-    summaries: dict[str, object] = {}
-    for prompt in prompts:
-        async with running_judge(settings, _PROMPTS[prompt]) as judge:
-            summaries[prompt] = summary(await rate(judge, cases, prompt))
-    return summaries
-
-
-def settings_of(config: Path | None, folder: str) -> Settings:
-    os.environ.setdefault("TOLLKEEPER_JUDGE__DEADLINE_S", "600")
-    if config is None:
+def settings_of(options: argparse.Namespace, folder: str) -> Settings:
+    os.environ.setdefault("TOLLKEEPER_JUDGE__DEADLINE_S", "3600")
+    if options.config is None:
         os.environ["TOLLKEEPER_DATABASE__DATA_DIR"] = folder
-    return load_settings(config)
+    if options.weights:
+        os.environ["TOLLKEEPER_EMBEDDED__MODEL_PATH"] = str(weights(options.data))
+        os.environ["TOLLKEEPER_JUDGE__MODEL"] = _WEIGHTS_NAME
+    return load_settings(options.config)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.judge", description=__doc__)
     parser.add_argument("--config", type=Path, help="settings whose [judge] is measured")
-    parser.add_argument("--prompt", choices=_PROMPTS, action="append")
+    parser.add_argument("--weights", action="store_true", help="measure the 1.5B model of packages")
+    parser.add_argument("--dataset", choices=DATASETS, action="append")
+    parser.add_argument("--texts", type=int, default=_TEXTS, help="texts of each dataset")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--data", type=Path, default=Path(".judge"), help="packages and scores")
+    parser.add_argument("--report", action="store_true", help="only print what is measured")
+    parser.add_argument("--svg", type=Path, help="write the reliability plots to this file")
     options = parser.parse_args()
+    options.data.mkdir(exist_ok=True)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    samples = {
+        name: sampled(name, options.data, texts=options.texts, seed=options.seed)
+        for name in options.dataset or DATASETS
+    }
     with tempfile.TemporaryDirectory(prefix="tk-") as folder:
-        settings = settings_of(options.config, folder)
-        summaries = asyncio.run(measure(settings, options.prompt or list(_PROMPTS)))
-    print(json.dumps(summaries, indent=2))
+        settings = settings_of(options, folder)
+        assert settings.judge is not None
+        scores = ScoreFile(options.data, settings.judge.model)
+        if not options.report:
+            asyncio.run(score_all(settings, samples, scores))
+    measured = [
+        Measured(settings.judge.model, name, [(case, scores.find(case)) for case in cases])
+        for name, cases in samples.items()
+    ]
+    print(table(measured, seed=options.seed))
+    if options.svg:
+        options.svg.write_text(draw(measured))
 
 
 if __name__ == "__main__":
