@@ -123,7 +123,9 @@ async def test_segments_share_the_prefix_with_the_request(segments: JudgedGatewa
     assert told.error is not None
     bodies = [asked.received.body for asked in segments.judge.asked]
     assert len(bodies) == 3
-    shared = bodies[0][: next(at for at, found in enumerate(zip(*bodies)) if len({*found}) > 1)]
+    shared = bodies[0][
+        : next(at for at, found in enumerate(zip(*bodies, strict=False)) if len({*found}) > 1)
+    ]
     assert b"Please tell me a story." in shared
     assert shared.endswith(b"The text:\\n<<")
 
