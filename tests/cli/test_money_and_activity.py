@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.backend_calls import MODEL as CATALOG_MODEL
 from tests.support.activity_records import VERDICT, record_of, written
+from tests.support.backend_calls import MODEL as CATALOG_MODEL
 from tests.support.books import MODEL, USD, Books
 from tests.support.program import Outcome, Program
 from tollkeeper.domain.usage import Usage
