@@ -97,7 +97,7 @@ _HEADINGS = (
 
 def table(measured: Sequence[Measured], *, seed: int) -> str:
     """A table in Markdown."""
-    rows = [_HEADINGS]
+    rows: list[tuple[str, ...]] = [_HEADINGS]
     for one in measured:
         if not one.is_enough:
             continue
@@ -137,7 +137,9 @@ def manipulations(plain: Measured, manipulated: Measured) -> str:
     verdicts it turned, at the threshold that separates the plain texts best."""
     scores = {(case.rule, case.text): score for case, score in plain.scored}
     threshold = _best_threshold(plain.before)
-    rows = [("manipulation", "texts", "moved to the wrong side", "right without", "right with")]
+    rows: list[tuple[str, ...]] = [
+        ("manipulation", "texts", "moved to the wrong side", "right without", "right with")
+    ]
     cases = [case for case, _ in manipulated.scored]
     for kind in (*kinds(cases), ""):
         moved = count = right_before = right_after = 0

@@ -1,6 +1,7 @@
 """`tollkeeper policy`."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -125,6 +126,48 @@ def test_unknown_is_refused(program: Program) -> None:
         assert refusal == "There is no policy pol_none."
 
 
+def _judged(program: Program, judge: ScriptedJudge, folder: Path) -> Program:
+    config = folder / "judged.toml"
+    more = f"""
+[[backends]]
+name = "judge"
+kind = "openai"
+urls = ["{judge.url}"]
+[judge]
+backend = "judge"
+model = "m"
+"""
+    config.write_text(program.config.read_text() + more)
+    return program.with_config(config)
+
+
+async def test_a_file_that_cannot_calibrate_stores_nothing(
+    program: Program, tenant: Tenant, tmp_path: Path
+) -> None:
+    name, file = f"Bombs {uuid4().hex}", tmp_path / "labelled.csv"
+    fine = [f"{number},{'yes' if number % 2 else 'no'}" for number in range(12)]
+    wrong = {
+        "'maybe' is no label": [*fine, "another,maybe"],
+        "texts with both labels": [f"{number},no" for number in range(12)],
+        "at least 10 labelled texts, and there are 9": fine[:9],
+        "Line 14 of the file: it repeats line 2": [*fine, "0,no"],
+        "Line 14 of the file: the text is empty": [*fine, " ,yes"],
+        "at most 32 MiB": None,
+    }
+    program.json("policy", "create", str(tenant.organization_id), name, "--rule", "Is it?")
+    async with ScriptedJudge() as judge:
+        judged = _judged(program, judge, tmp_path)
+        for message, lines in wrong.items():
+            file.write_text("\n".join(["text,label", *(lines or ())]))
+            if lines is None:
+                os.truncate(file, 100 << 20)
+            line = ("policy", "try", "--policy", name, "--file", str(file), "--save")
+            outcome = await asyncio.to_thread(judged.run, *line)
+            assert outcome.code == 1
+            assert message in " ".join(outcome.err.split())
+    assert program.json("policy", "calibrations", name) == {"data": []}
+
+
 async def test_a_calibration_is_fitted_stored_and_activated(
     program: Program, tenant: Tenant, tmp_path: Path
 ) -> None:
@@ -137,18 +180,7 @@ async def test_a_calibration_is_fitted_stored_and_activated(
     ]
     labelled.write_text("\n".join(["text,label", *texts]))
     async with ScriptedJudge() as judge:
-        config = tmp_path / "judged.toml"
-        more = f"""
-[[backends]]
-name = "judge"
-kind = "openai"
-urls = ["{judge.url}"]
-[judge]
-backend = "judge"
-model = "m"
-"""
-        config.write_text(program.config.read_text() + more)
-        judged = program.with_config(config)
+        judged = _judged(program, judge, tmp_path)
 
         async def json_of(*line: str) -> Any:
             return await asyncio.to_thread(judged.json, *line)

@@ -8,12 +8,17 @@ import pytest
 from tollkeeper.domain.calibration import (
     Labelled,
     Shape,
+    basis_points_of,
     fit,
+    guaranteed_rate,
+    guarantees,
     held_out,
     is_monotone,
     labels_needed,
+    percent_of,
     quality,
     sigmoid,
+    stability_index,
     threshold_for_false_denials,
     threshold_for_misses,
 )
@@ -121,3 +126,55 @@ def test_the_interval_is_the_exact_one() -> None:
         assert above.basis_points == errors
         assert below.basis_points == (errors - 1 if errors else None)
     assert threshold_for_misses(range(7), 0.01, 0.95).basis_points is None
+
+
+@pytest.mark.parametrize(
+    ("errors", "count", "confidence", "upper"),
+    [
+        (0, 299, 0.95, 0.009969),
+        (0, 100, 0.95, 0.029513),
+        (5, 100, 0.95, 0.102253),
+        (5, 100, 0.975, 0.112835),
+        (3, 10, 0.95, 0.606624),
+        (10, 10, 0.95, 1.0),
+        (0, 0, 0.95, 1.0),
+    ],
+)
+def test_a_guaranteed_rate_is_the_exact_upper_limit(
+    errors: int, count: int, confidence: float, upper: float
+) -> None:
+    assert guaranteed_rate(errors, count, confidence) == pytest.approx(upper, abs=1e-5)
+
+
+def test_guarantees_at_each_percent_agree_with_thresholds() -> None:
+    draw = random.Random(5)
+    passing = [draw.randrange(6000) for _ in range(400)]
+    matching = [draw.randrange(4000, 10_001) for _ in range(300)]
+    found = guarantees(matching, passing, 0.95)
+    assert len(found) == 99
+    denied, missed = ([pair[side] for pair in found] for side in (0, 1))
+    assert denied == sorted(denied, reverse=True)
+    assert missed == sorted(missed)
+    for rate in (0.02, 0.05, 0.2):
+        threshold = threshold_for_false_denials(passing, rate, 0.95).basis_points
+        assert threshold is not None
+        # From the next percent on, the rate is kept; at the one before, it is not.
+        above = -(-threshold // 100)
+        assert denied[above - 1] <= rate + 1e-4
+        assert denied[above - 2] > rate or (above - 1) * 100 >= threshold
+
+
+def test_the_stability_index_tells_distributions_apart() -> None:
+    before = [50, 30, 10, 5, 5]
+    assert stability_index(before, [count * 7 for count in before]) < 0.01
+    assert stability_index(before, [5, 5, 10, 30, 50]) > 1
+    assert stability_index(before, [100, 0, 0, 0, 0]) > 0.25
+
+
+def test_percent_and_basis_points() -> None:
+    for basis_points in (1, 10, 99, 100, 5000, 5750, 9999):
+        assert basis_points_of(percent_of(basis_points)) == basis_points
+    assert [percent_of(one) for one in (0, 4, 5750, 10_000)] == ["0 %", "0.04 %", "57.5 %", "100 %"]
+    for wrong in ("", "0", "100", "5750", "1.234", "-1", "a"):
+        with pytest.raises(InvalidRequest, match="percentage"):
+            basis_points_of(wrong)

@@ -31,6 +31,7 @@ class _Chores(Upkeep):
             services.database,
             ledger=services.ledger,
             key_use=upkeep._key_use,
+            judge_costs=services.judge_costs,
             idempotency=upkeep._idempotency,
             lease=Lease(services.database, self.process, _LEASE_S),
             recovery=Recovery(services.database, _LEASE_S),

@@ -226,9 +226,10 @@ def _checks(
     if serving:
         judge = build_judge(settings, backends, judge_secret(vault))
         first = build_first_judge(settings, backends, judge_secret(vault))
-    for metered in (judge, first and first.judge):
-        if metered is not None:
-            metered.meter = judge_costs.note
+    if judge is not None:
+        judge.meter = judge_costs.note
+    if first is not None:
+        first.judge.meter = judge_costs.note
     return PolicyChecks(judge, first=first, denied_unread=denied_unread(settings))
 
 

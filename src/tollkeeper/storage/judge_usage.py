@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from typing import Any, LiteralString
-from uuid import UUID
 
 import msgspec
 
@@ -87,6 +86,4 @@ async def find(
 
 
 def _usage(row: Sequence[Any]) -> JudgeUsage:
-    organization_id, *others, cost, reported_cost = row
-    identity = OrganizationId(UUID(str(organization_id)))
-    return JudgeUsage(identity, *others, int(cost), int(reported_cost))
+    return JudgeUsage(*row[:-2], cost_picousd=int(row[-2]), reported_cost_picousd=int(row[-1]))

@@ -20,8 +20,9 @@ from tests.support.judged_gateway import (
 from tests.support.scripted_gateway import COMPLETION_PRICE, PROMPT_PRICE
 from tests.support.upstream import Peer, answer, completion, hang, refuse
 from tollkeeper.domain.reports import DayRange
-from tollkeeper.services.ledger.bill import BillComparison, BillReconciliation, Tolerance
+from tollkeeper.services.ledger.bill import BillComparison, BillReconciliation
 from tollkeeper.services.ledger.bill_file import Bill, BillColumns, Figure, read_bill
+from tollkeeper.storage.backend_usage import Tolerance
 from tollkeeper.storage.judge_usage import JudgeUsage
 
 _ALL_DAYS = DayRange(0, 1_000_000)
@@ -171,7 +172,7 @@ async def test_a_bill_for_calls_and_judge_matches_to_the_last_token(
             )
 
         assert provider.billed["requests"] == 16 + 20 + 16 * 2
-        assert (await reconcile(provider.bill())).differences == ()
+        assert (await reconcile(provider.bill())).differences == []
         for figure in ("requests", "input", "cached", "output"):
             (differing,) = (await reconcile(provider.bill(**{figure: 1}))).differences
             assert differing.kind == "differs"
