@@ -86,4 +86,6 @@ async def find(
 
 
 def _usage(row: Sequence[Any]) -> JudgeUsage:
-    return JudgeUsage(*row[:-2], cost_picousd=int(row[-2]), reported_cost_picousd=int(row[-1]))
+    usage = JudgeUsage(*row[:-2])
+    usage.cost_picousd, usage.reported_cost_picousd = map(int, row[-2:])
+    return usage

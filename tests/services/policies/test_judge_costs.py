@@ -20,8 +20,14 @@ from tests.support.judged_gateway import (
 from tests.support.scripted_gateway import COMPLETION_PRICE, PROMPT_PRICE
 from tests.support.upstream import Peer, answer, completion, hang, refuse
 from tollkeeper.domain.reports import DayRange
-from tollkeeper.services.ledger.bill import BillComparison, BillReconciliation
-from tollkeeper.services.ledger.bill_file import Bill, BillColumns, Figure, read_bill
+from tollkeeper.services.ledger.bill import (
+    Bill,
+    BillColumns,
+    BillComparison,
+    BillReconciliation,
+    Figure,
+    read_bill,
+)
 from tollkeeper.storage.backend_usage import Tolerance
 from tollkeeper.storage.judge_usage import JudgeUsage
 
