@@ -28,15 +28,15 @@ from tollkeeper.cli.policy_trial import (
     run_trial,
     trial_report,
 )
-from tollkeeper.cli.report import show_report
+from tollkeeper.cli.report import Report, show_report
 from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.calibration import CONFIDENCE, guarantees
+from tollkeeper.domain.calibration import CONFIDENCE, Fitted, guarantees
 from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.domain.policy import Direction, Mode, Policy, Rule, Scope
+from tollkeeper.domain.policy import Direction, JudgeFormat, Mode, Policy, Rule, Scope
 from tollkeeper.domain.trial import labelled_values
 from tollkeeper.services.policies.labelled_texts import read_texts
 from tollkeeper.services.policies.policies import OPERATION_CREATE
-from tollkeeper.services.policies.trial import TrialText
+from tollkeeper.services.policies.trial import Trial, TrialText
 from tollkeeper.services.tenants.idempotency import IdempotentRequest
 from tollkeeper.services.use_cases import Services
 
@@ -324,19 +324,29 @@ def policy_try(
     wanted = Wanted(threshold, false_denials, misses, confidence)
     report = trial_report(trial, settings, wanted, fitted)
     if save and fitted is not None:
-        measured = {
-            **fitted.report(),
-            "auc": report.content["calibration"]["auc"],
-            "guarantees": guarantees(*labelled_values(trial.samples), CONFIDENCE),
-        }
-        run_with_services(
-            invocation,
-            lambda services: services.calibrations.calibration_create(
-                *(found.organization_id, found.id, trial.rule),
-                *(judge_format(settings), fitted, measured),
-            ),
-        )
+        _save_calibration(invocation, found, judge_format(settings), trial, fitted, report)
     show_report(report, as_json=invocation.as_json)
+
+
+def _save_calibration(
+    invocation: Invocation,
+    policy: Policy,
+    judge: JudgeFormat,
+    trial: Trial,
+    fitted: Fitted,
+    report: Report,
+) -> None:
+    measured = {
+        **fitted.report(),
+        "auc": report.content["calibration"]["auc"],
+        "guarantees": guarantees(*labelled_values(trial.samples), CONFIDENCE),
+    }
+    run_with_services(
+        invocation,
+        lambda services: services.calibrations.calibration_create(
+            policy.organization_id, policy.id, trial.rule, judge, fitted, measured
+        ),
+    )
 
 
 @service_command(app, "calibrations", example="tollkeeper policy calibrations 'No secrets'")
