@@ -18,8 +18,8 @@ ENDED: Final = "activity, metrics, log"
 LIBRARIES: Final = "libraries"
 
 TARGETS = {
-    HTTP: 1_810,
-    APPLICATION: 1_015,
+    HTTP: 1_600,
+    APPLICATION: 905,
     REQUEST: 817,
     PRICE: 991,
     LEDGER: 484,

@@ -15,7 +15,6 @@ from tests.fuzz.invariants import assert_linear
 from tests.support.backend_calls import MODEL, make_call
 from tollkeeper.api.chat import prompt as chat_prompt
 from tollkeeper.api.http import strict_json
-from tollkeeper.api.http.json_bounds import DEPTH_MAX, check_bounds
 from tollkeeper.api.http.request import decode_query
 from tollkeeper.api.messages import prompt as messages_prompt
 from tollkeeper.api.responses import prompt as responses_prompt
@@ -63,7 +62,7 @@ _STREAMED_CALL = make_call(streamed=True)
 def json_bounds(data: bytes) -> None:
     """The bounds of a body: exact for JSON, and a declared error for anything else."""
     try:
-        check_bounds(data, _ELEMENTS_MAX)
+        strict_json.check_bounds(data, _ELEMENTS_MAX)
     except InvalidRequest as error:
         refused = error.message
     else:
@@ -71,8 +70,8 @@ def json_bounds(data: bytes) -> None:
     with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(data.decode())
         elements, depth = _measured(value)
-        assert bool(refused) == (elements > _ELEMENTS_MAX or depth > DEPTH_MAX), refused
-    assert_linear(lambda data: _suppressed(check_bounds, data, 10**9), data)
+        assert bool(refused) == (elements > _ELEMENTS_MAX or depth > strict_json.DEPTH_MAX), refused
+    assert_linear(lambda data: _suppressed(strict_json.check_bounds, data, 10**9), data)
 
 
 def _measured(value: object) -> tuple[int, int]:

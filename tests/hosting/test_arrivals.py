@@ -43,7 +43,7 @@ class _Server:
             exchange.owner = "known"
         self.began.append(name)
         self.began_in[self._turn] += 1
-        exchange.answer(204, [], b"")
+        exchange.answer(204, b"", b"")
 
     def _tick(self) -> None:
         self._turn += 1

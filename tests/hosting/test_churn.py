@@ -33,12 +33,12 @@ _TOGETHER = 20
 async def _app(exchange: Exchange) -> None:
     """Answers a large request before it has arrived, others at once or in many pieces."""
     if exchange.head.path == b"/large":
-        exchange.answer(200, [(b"content-length", b"2")], b"ok")
+        exchange.answer(200, b"content-length: 2\r\n", b"ok")
         return
     with suppress(ClientGone, TollkeeperError):
         if exchange.body is None:
             await exchange.receive_body(lambda size: None)
-        exchange.start(200, [])
+        exchange.start(200, b"")
         for _ in range(20):
             if exchange.paused:
                 await exchange.resumed()

@@ -48,7 +48,7 @@ class _Recorder:
             exchange.answer(rendered.status, rendered.headers, rendered.body)
             return
         self.seen.append((exchange.head.method, exchange.head.path, body))
-        exchange.answer(200, [(b"content-length", b"2")], b"ok")
+        exchange.answer(200, b"content-length: 2\r\n", b"ok")
 
 
 @asynccontextmanager

@@ -82,7 +82,7 @@ ISOLATION_BUGS = {
         ("storage/test_database.py",),
     ),
     "organizations take all of the room for bodies": Bug(
-        "BodiesInFlight.take",
+        "BodyShare.grow_to",
         "if of_organization > free:",
         "if free < 0:",
         ("api/http/test_bounds.py",),
@@ -161,7 +161,7 @@ ISOLATION_BUGS = {
         ("journeys/isolation/test_rates.py",),
     ),
     "administration has no rate": Bug(
-        "App._request",
+        "App._admit",
         "self._services.administration_rate.take(caller.organization_id, reading.key)",
         "pass",
         ("journeys/isolation/test_administration.py",),

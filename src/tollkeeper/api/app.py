@@ -2,38 +2,39 @@
 envelope."""
 
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any
 
 import msgspec
 import structlog
 
 from tollkeeper.api.http import request as incoming
-from tollkeeper.api.http.bodies_in_flight import BodiesInFlight, BodyShare
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.endpoint import (
     AnyEndpoint,
+    HeadReading,
     Reply,
     Request,
     Streamed,
     StreamedAnswer,
 )
 from tollkeeper.api.http.envelope import (
-    REQUEST_ID,
     ErrorStyle,
     MethodNotAllowed,
     WebSocketRefused,
+    json_headers,
     render_error,
     request_id_headers,
 )
-from tollkeeper.api.http.exchange import SERVER_WIDE, ClientGone, Exchange
-from tollkeeper.api.http.head import HeadReading, RequestHead
+from tollkeeper.api.http.exchange import SERVER_WIDE, ClientGone, Exchange, RequestHead, Work
 from tollkeeper.api.http.metrics import request_ended, request_opened
-from tollkeeper.api.http.overload_refusal import OverloadRefusal
+from tollkeeper.api.http.request_memory import BodiesInFlight, BodyShare
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
 from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
+from tollkeeper.domain.keys import key_digest
 from tollkeeper.services.audit import act_as
 from tollkeeper.services.request_ids import new_request_id_text
 from tollkeeper.services.request_log import RequestLog
@@ -60,107 +61,141 @@ class App:
         endpoints: Sequence[AnyEndpoint],
     ) -> None:
         self._services = services
+        self._authentication = services.authentication
+        self._overload = services.inference.overload
         self._conventions = conventions
         self._router = Router(endpoints)
         self._decoders = {
             endpoint.operation: msgspec.json.Decoder(endpoint.body) for endpoint in endpoints
         }
-        self._decoding = incoming.JsonDecoding(conventions.body_elements_max)
         self._bodies = BodiesInFlight(
             bytes_max=conventions.bodies_bytes_max,
             key_bytes_max=conventions.bodies_bytes_max // 2,
         )
         self._keep_alive = KeepAlive()
         self._customer_key_header = conventions.customer_key_header.encode()
-        self.refuses_at_once = OverloadRefusal(services, self._router, self._customer_key_header)
 
-    async def __call__(self, exchange: Exchange) -> None:
-        answer, head = _OpenAnswer(exchange), exchange.head
-        exchange.on_stop(answer.stop)
+    def __call__(self, exchange: Exchange) -> Work | None:
+        """Does everything that needs no wait: reads the head, finds the caller of a cached key, and refuses.
+        An overloaded process refuses most requests here, so it starts no task for them."""
+        answer, head = _OpenAnswer(exchange, self._services.request_log), exchange.head
+        caller = None
         try:
-            if head.path == SERVER_WIDE:
-                answer.send_empty(204, (b"allow", self._router.methods.encode()))
-                return
-            if self._conventions.messages and (head.method, head.path) == _CLIENT_PROBE:
-                answer.send_empty(200, (b"content-length", b"0"))
-                return
-            reading = head.reading or self._find(head)
-            answer.found(reading.endpoint)
-            request = await self._request(answer, reading)
-            result = await reading.endpoint.handle(self._services, request)
+            if head.reading is None and self._answers_probe(answer, head):
+                answer.ended()
+                return None
+            reading = answer.reading = head.reading or self._read(answer, head)
+            if reading.endpoint.admitted:
+                caller, is_fresh = self._authentication.cached(reading.digest)
+                if caller is not None and (is_fresh or self._overload.is_full):
+                    self._admit(exchange, reading, caller)
+                if not is_fresh:
+                    # It was only good enough to refuse the call.
+                    caller = None
+        except Exception as exc:  # noqa: BLE001 - every exception becomes an error envelope
+            answer.refuse(exc)
+            answer.ended()
+            _forget_frames(exc)
+            return None
+        exchange.on_stop(answer.stop)
+        return self._answer(answer, reading, caller)
+
+    async def _answer(
+        self, answer: "_OpenAnswer", reading: HeadReading, caller: Caller | None
+    ) -> None:
+        exchange, endpoint, services = answer.exchange, reading.endpoint, self._services
+        try:
+            if caller is None:
+                caller = await self._authenticate(exchange, reading)
+            share = answer.body_share = BodyShare(self._bodies, caller)
+            raw_body = await incoming.read_body(exchange, share, self._conventions)
+            if endpoint.stored and isinstance(caller, AdminCaller):
+                services.administration_rate.count_body(caller.organization_id, len(raw_body))
+            elements_max = self._conventions.body_elements_max
+            body, is_large = await incoming.decode_body(
+                reading, raw_body, share, elements_max, exchange.owner
+            )
+            if endpoint.query is not NoneType:
+                reading.query = incoming.decode_query(exchange.head.query, endpoint.query)
+            request: Request[Any, Any] = Request(
+                answer.request_id,
+                caller,
+                reading,
+                body,
+                raw_body,
+                is_large,
+                exchange.on_leave,
+                self._conventions,
+            )
+            result = await endpoint.handle(services, request)
             if isinstance(result, Streamed):
                 with self._keep_alive.watching(answer.stream(result.answer)) as stream:
                     await result.answer.run(stream)
             else:
-                answer.send(result if isinstance(result, Reply) else Reply(result))
+                answer.send(result)
         except ClientGone:
             return
         except Exception as exc:  # noqa: BLE001 - every other exception becomes an error envelope
             await answer.fail(exc)
             _forget_frames(exc)
         finally:
-            if answer.body_share is not None:
-                answer.body_share.release()
-            answer.ended(self._services.request_log)
+            answer.ended()
 
-    def _find(self, head: RequestHead) -> HeadReading:
+    def _answers_probe(self, answer: "_OpenAnswer", head: RequestHead) -> bool:
+        """Answers a request that needs no endpoint, and returns whether it is one."""
+        if head.path == SERVER_WIDE:
+            answer.send_empty(204, b"allow: %b\r\n" % self._router.methods.encode())
+        elif self._conventions.messages and (head.method, head.path) == _CLIENT_PROBE:
+            answer.send_empty(200, b"content-length: 0\r\n")
+        else:
+            return False
+        return True
+
+    def _read(self, answer: "_OpenAnswer", head: RequestHead) -> HeadReading:
+        """Finds the endpoint and the key. It is not done again for a head that is repeated."""
         try:
-            return HeadReading(*self._router.find(head.method, head.path))
+            endpoint, path = self._router.find(head.method, head.path)
         except MethodNotAllowed:
             if _WEBSOCKET in head.headers:
                 # Clients that try a WebSocket first then send a request at once.
                 raise WebSocketRefused from None
             raise
+        decoder = self._decoders[endpoint.operation] if endpoint.takes_body else None
+        reading = answer.reading = HeadReading(endpoint, decoder, path, head.headers)
+        reading.key = incoming.presented_key(
+            head.headers, endpoint.key_kind, self._customer_key_header
+        )
+        reading.digest = key_digest(reading.key)
+        head.reading = reading
+        return reading
 
-    async def _request(self, answer: "_OpenAnswer", reading: HeadReading) -> Request[Any, Any]:
-        exchange, endpoint = answer.exchange, reading.endpoint
-        head = exchange.head
-        if head.reading is None:
-            incoming.read_key(head, reading, self._customer_key_header)
+    async def _authenticate(self, exchange: Exchange, reading: HeadReading) -> Caller:
+        """Asks the database for the caller of a key that is not cached."""
         caller: Caller
-        if endpoint.admitted:
-            caller = await self._services.authentication.recognise(reading.key)
+        if reading.endpoint.admitted:
+            caller = await self._authentication.recognise(reading.key)
         else:
-            if endpoint.key_kind is KeyKind.ADMIN:
+            if reading.endpoint.key_kind is KeyKind.ADMIN:
                 self._services.administration_rate.require_room(reading.key)
-            caller = await self._services.authentication.authenticate(reading.key)
+            caller = await self._authentication.authenticate(reading.key)
+        self._admit(exchange, reading, caller)
+        return caller
+
+    def _admit(self, exchange: Exchange, reading: HeadReading, caller: Caller) -> None:
+        """Checks all that a head and its caller decide, before the body is read: a caller beyond its rate, or
+        beyond what this process can do, shall not make us read or understand."""
+        endpoint = reading.endpoint
         owner = exchange.owner = caller.organization_id.int
-        _check_caller(endpoint, caller)
-        if head.reading is None:
-            incoming.check_rest(head, reading)
-        # Before its body is read: who is beyond its rate, or comes on top of what this process can do,
-        # shall not make us read or understand.
+        if reading.caller is not caller:
+            _check_caller(endpoint, caller)
+            incoming.check_head(reading, self._conventions)
+            reading.caller = caller
         if isinstance(caller, AdminCaller):
+            act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))
             self._services.administration_rate.take(caller.organization_id, reading.key)
         elif endpoint.rated:
-            self._services.inference.overload.require_room(owner)
+            self._overload.require_room(owner)
             self._services.inference.require_rate(caller.project_id)
-        limits = self._conventions
-        share = answer.body_share = self._bodies.share_of(caller)
-        raw_body = await incoming.read_body(
-            exchange, share, bytes_max=limits.body_bytes_max, timeout_s=limits.body_timeout_s
-        )
-        if endpoint.stored and isinstance(caller, AdminCaller):
-            self._services.administration_rate.count_body(caller.organization_id, len(raw_body))
-        decoder = self._decoders[endpoint.operation]
-        body, large = await incoming.decode_body(
-            endpoint, decoder, raw_body, self._decoding, share, owner=owner
-        )
-        incoming.grow_for_parts(share, body, raw_body, is_large=large)
-        query = incoming.decode_query(head.query, endpoint.query)
-        return Request(
-            answer.request_id,
-            caller,
-            reading.path,
-            query,
-            body,
-            raw_body,
-            large,
-            head.headers,
-            exchange.on_leave,
-            endpoint.operation,
-            self._conventions,
-        )
 
 
 def _check_caller(endpoint: AnyEndpoint, caller: Caller) -> None:
@@ -169,8 +204,6 @@ def _check_caller(endpoint: AnyEndpoint, caller: Caller) -> None:
     if kind is not endpoint.key_kind:
         raise PermissionDenied(f"This route takes {_KEY_NAMES[endpoint.key_kind]} only.")
     require(caller, endpoint.permission)
-    if kind is KeyKind.ADMIN:
-        act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))
 
 
 _KEY_NAMES = {
@@ -184,26 +217,29 @@ class _OpenAnswer:
     can be told to the caller at any moment."""
 
     # What is so at first.
+    reading: HeadReading | None = None
     body_share: BodyShare | None = None
-    _style = ErrorStyle.USUAL
     _stream: EventStream | None = None
     _streamed: StreamedAnswer | None = None
-    _operation = "none"
     # Stays if the caller leaves before there is a status.
     _status = 499
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, log: RequestLog) -> None:
         self.exchange = exchange
         self.request_id = new_request_id_text()
+        self._log = log
         self._started = request_opened()
 
-    def ended(self, log: RequestLog) -> None:
+    def ended(self) -> None:
         """The request has its answer, or nobody waits for it any more."""
-        request_ended(log, self.request_id, self._operation, self._status, self._started)
+        if self.body_share is not None:
+            self.body_share.release()
+        operation = "none" if self.reading is None else self.reading.endpoint.operation
+        request_ended(self._log, self.request_id, operation, self._status, self._started)
 
-    def found(self, endpoint: AnyEndpoint) -> None:
-        self._operation = endpoint.operation
-        self._style = endpoint.error_style
+    @property
+    def _style(self) -> ErrorStyle:
+        return ErrorStyle.USUAL if self.reading is None else self.reading.endpoint.error_style
 
     def stream(self, streamed: StreamedAnswer) -> EventStream:
         self._status = 200
@@ -211,25 +247,23 @@ class _OpenAnswer:
         self._stream = EventStream(self.exchange, self.request_id, self._style)
         return self._stream
 
-    def send(self, reply: Reply) -> None:
-        self._status = reply.status
-        content = _encode(reply.result)
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(content)).encode()),
-            *request_id_headers(self.request_id, self._style),
-            *reply.headers,
-        ]
-        self.exchange.answer(reply.status, headers, content)
-
-    def send_empty(self, status: int, header: tuple[bytes, bytes]) -> None:
+    def send(self, result: msgspec.Struct | Reply) -> None:
+        status, headers = 200, request_id_headers(self.request_id, self._style)
+        if isinstance(result, Reply):
+            status, headers, result = result.status, headers + result.headers, result.result
         self._status = status
-        self.exchange.answer(status, [header, (REQUEST_ID, self.request_id.encode())], b"")
+        content = _encode(result)
+        self.exchange.answer(status, json_headers(content, headers), content)
+
+    def send_empty(self, status: int, header: bytes) -> None:
+        self._status = status
+        headers = header + request_id_headers(self.request_id, ErrorStyle.USUAL)
+        self.exchange.answer(status, headers, b"")
 
     async def fail(self, error: Exception) -> None:
         """Sends an error envelope or, in a stream that has started, an error as the last record."""
         if self._streamed is None or self._stream is None or not self._stream.started:
-            self._refuse(error)
+            self.refuse(error)
             return
         try:
             await self._stream.end(self._streamed.failure(error))
@@ -240,14 +274,14 @@ class _OpenAnswer:
         """The server stops and does not wait for this answer any longer."""
         error = Unavailable("The gateway is shutting down.", retry_after_s=1)
         if self._streamed is None or self._stream is None or not self._stream.started:
-            self._refuse(error)
+            self.refuse(error)
             return
         try:
             self._stream.cut(self._streamed.failure(error))
         except Exception as exc:  # noqa: BLE001 - whatever it is, the stream has no last record
             self._abandon(exc)
 
-    def _refuse(self, error: Exception) -> None:
+    def refuse(self, error: Exception) -> None:
         style = error.style if isinstance(error, MethodNotAllowed) else self._style
         rendered = render_error(error, self.request_id, style)
         self._status = rendered.status

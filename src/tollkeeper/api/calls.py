@@ -63,5 +63,5 @@ def new_call(
         affinity=services.isolation.affinity(caller, hint) if hint else None,
         policy_ids=tuple(dict.fromkeys(policy_ids)) if policy_ids else (),
         beta_flags=beta_flags,
-        incoming_trace=request.traceparent,
+        incoming_trace=request.reading.traceparent,
     )

@@ -5,7 +5,7 @@ from tollkeeper.api.chat import handler as chat
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.endpoint import AnyEndpoint, Endpoint, ResultHeader
 from tollkeeper.api.http.envelope import ErrorStyle
-from tollkeeper.api.http.session import SESSION_HEADER, SESSION_HEADER_ALIAS
+from tollkeeper.api.http.request import SESSION_HEADER, SESSION_HEADER_ALIAS
 from tollkeeper.api.messages import handler as messages
 from tollkeeper.api.organization import costs, keys, policies
 from tollkeeper.api.organization.idempotency import IDEMPOTENCY_KEY

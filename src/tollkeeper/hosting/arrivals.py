@@ -6,7 +6,7 @@ fewer while others have calls in progress.
 """
 
 import ipaddress
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from tollkeeper.fair_queue import FairQueue
 from tollkeeper.fair_turns import FairTurns, Give
@@ -26,8 +26,10 @@ class Arrivals:
     whom they are have one turn together, however many addresses they come from; among them, networks
     take turns."""
 
-    def __init__(self, turns: FairTurns) -> None:
+    def __init__(self, turns: FairTurns, refuses_soon: Callable[[], bool] = lambda: False) -> None:
         self.turns = turns
+        # Whether the application is likely to refuse what arrives.
+        self.refuses_soon = refuses_soon
         # Asked for every request.
         self.take = turns.take
         self._strangers: FairQueue[Give] = FairQueue(
@@ -64,5 +66,6 @@ def fair_arrivals(inference: Inference) -> Arrivals:
             PER_TURN_BESIDE_OTHERS,
             inference.serves_others,
             {None: PER_TURN_BESIDE_OTHERS - PER_TURN_OF_STRANGERS},
-        )
+        ),
+        lambda: inference.overload.is_full,
     )

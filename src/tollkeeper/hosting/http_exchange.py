@@ -7,9 +7,7 @@ from collections.abc import Callable, Hashable
 from email.utils import formatdate
 from typing import Protocol
 
-from tollkeeper.api.http.envelope import Headers
-from tollkeeper.api.http.exchange import Application, ClientGone
-from tollkeeper.api.http.head import RequestHead
+from tollkeeper.api.http.exchange import ClientGone, RequestHead, Work
 from tollkeeper.domain.errors import TollkeeperError
 
 # So much of a body is read ahead while the application has not asked for it.
@@ -19,7 +17,7 @@ _ONE_SEGMENT_BYTES = 64 << 10
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NO_CONTENT_STATUSES = frozenset({204, 304})
 
-STATUS_LINES = {
+_STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
     for status in http.HTTPStatus
 }
@@ -145,7 +143,7 @@ class HttpExchange:
             finally:
                 self._waiter = None
 
-    def answer(self, status: int, headers: Headers, body: bytes) -> None:
+    def answer(self, status: int, headers: bytes, body: bytes) -> None:
         if self.finished or self._begun:
             return
         self.finished = True
@@ -166,7 +164,7 @@ class HttpExchange:
     async def resumed(self) -> None:
         await self._link.resumed()
 
-    def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: bytes) -> None:
         assert not self._begun, "an answer starts once"
         self._begun = True
         if self.head.is_http10:
@@ -174,7 +172,7 @@ class HttpExchange:
             self.keep_alive = False
         else:
             self._chunked = True
-            headers = [*headers, (b"transfer-encoding", b"chunked")]
+            headers += b"transfer-encoding: chunked\r\n"
         self._answer_head = self._head_of(status, headers)
 
     def write(self, piece: bytes) -> None:
@@ -228,10 +226,10 @@ class HttpExchange:
 
     # Called by the connection and the server.
 
-    async def serve(self, app: Application, serving: "set[HttpExchange]") -> None:
-        """Runs the application. `serving` contains the exchange until that has ended."""
+    async def serve(self, work: Work, serving: "set[HttpExchange]") -> None:
+        """Runs the application's work. `serving` contains the exchange until that has ended."""
         try:
-            await app(self)
+            await work
         finally:
             serving.discard(self)
             # Does nothing after a complete answer.
@@ -339,23 +337,21 @@ class HttpExchange:
         head, self._answer_head = self._answer_head, None
         return head or b""
 
-    def _head_of(self, status: int, headers: Headers) -> bytes:
-        parts = [STATUS_LINES[status], date_line()]
-        parts += [b"%b: %b\r\n" % header for header in headers]
+    def _head_of(self, status: int, headers: bytes) -> bytes:
         if not self._complete:
             # The rest of the request is in the way of the next one on this connection.
             self.keep_alive = False
-        parts.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
-        return b"".join(parts)
+        return answer_head(status, headers, keep_alive=self.keep_alive)
 
 
 _date: tuple[int, bytes] = (0, b"")
 
 
-def date_line() -> bytes:
-    """The Date header of this second."""
+def answer_head(status: int, headers: bytes, *, keep_alive: bool) -> bytes:
+    """Write the head of an answer, given its own header lines."""
     global _date  # noqa: PLW0603 - one clock for all connections
     now = int(time.time())
     if _date[0] != now:
         _date = (now, b"date: " + formatdate(now, usegmt=True).encode() + b"\r\n")
-    return _date[1]
+    end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
+    return b"".join((_STATUS_LINES[status], _date[1], headers, end))

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from tollkeeper.api.http.envelope import BodyTimeout, render_error
-from tollkeeper.api.http.exchange import Application, RefusesAtOnce
+from tollkeeper.api.http.exchange import Application
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.hosting.arrivals import Arrivals, network_of
 from tollkeeper.hosting.connection_room import ConnectionRoom
-from tollkeeper.hosting.http_exchange import STATUS_LINES, HttpExchange, date_line
+from tollkeeper.hosting.http_exchange import HttpExchange, answer_head
 from tollkeeper.hosting.request_parser import RequestParser
 from tollkeeper.services.request_ids import new_request_id_text
 
@@ -57,8 +57,6 @@ class ServerState:
     limits: HttpLimits
     # What arrives waits here for its turn.
     arrivals: Arrivals
-    # Asked before the application.
-    refuses_at_once: RefusesAtOnce | None = None
     room: ConnectionRoom = field(init=False)
     # What is read into. The loop reads from one connection at a time, so all of them share it.
     buffer: memoryview = field(init=False)
@@ -296,8 +294,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _is_refused_soon(self) -> bool:
         """Whether what arrives is most likely a call that is refused at once: a refusal takes little
         more time than to wait for one's turn."""
-        refuses = self._state.refuses_at_once
-        return refuses is not None and self._owner is not None and refuses.is_active
+        return self._owner is not None and self._state.arrivals.refuses_soon()
 
     def _wait_for_turn(self) -> None:
         if self._owner is None:
@@ -311,8 +308,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if exchange is None:
             self._feed(data)
         else:
-            self._current = exchange
-            self._take(exchange)
+            self._start(exchange)
 
     def _begin_held(self) -> None:
         if self._current is None and not self._dropping:
@@ -327,13 +323,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         exchange = self._unstarted
         if exchange is not None:
             self._unstarted = None
-            self._take(exchange)
-
-    def _take(self, exchange: HttpExchange) -> None:
-        if self._state.leaving:
-            exchange.keep_alive = False
-        refuses = self._state.refuses_at_once
-        if refuses is None or not refuses(exchange):
             self._start(exchange)
 
     def _parse(self, data: bytes) -> None:
@@ -367,8 +356,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._current = exchange
         self._has_served = True
         state = self._state
-        state.exchanges.add(exchange)
-        exchange.task = self._loop.create_task(exchange.serve(state.app, state.exchanges))
+        if state.leaving:
+            exchange.keep_alive = False
+        work = state.app(exchange)
+        if work is not None:
+            state.exchanges.add(exchange)
+            exchange.task = self._loop.create_task(exchange.serve(work, state.exchanges))
 
     def _next(self) -> None:
         """The present answer is complete: goes on with the next request."""
@@ -404,10 +397,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _refuse(self, error: TollkeeperError) -> None:
         """Sends an error and closes. The application is not called, because there is no request."""
         rendered = render_error(error, new_request_id_text())
-        head = [STATUS_LINES[rendered.status], date_line()]
-        for name, value in rendered.headers:
-            head += [name, b": ", value, b"\r\n"]
-        self.send(b"".join([*head, b"connection: close\r\n\r\n", rendered.body]))
+        head = answer_head(rendered.status, rendered.headers, keep_alive=False)
+        self.send(head + rendered.body)
         self._close(linger_s=_LINGER_AFTER_REFUSAL_S)
 
     def _close(self, *, linger_s: float = 0) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from tollkeeper.api.http.exchange import Application, RefusesAtOnce
+from tollkeeper.api.http.exchange import Application
 from tollkeeper.fair_turns import FairTurns
 from tollkeeper.hosting.arrivals import PER_TURN, Arrivals
 from tollkeeper.hosting.http_protocol import HttpConnection, HttpLimits, ServerState
@@ -18,18 +18,16 @@ _LOOK_S = 0.05
 
 class HttpServer:
     """Serves an application on the running event loop and on a socket that is already bound.
-    `refuses_at_once` is asked before the application is called. Requests wait for `arrivals` before
-    they are parsed."""
+    Requests wait for `arrivals` before they are parsed."""
 
     def __init__(
         self,
         app: Application,
         limits: HttpLimits,
-        refuses_at_once: RefusesAtOnce | None = None,
         arrivals: Arrivals | None = None,
     ) -> None:
         arrivals = Arrivals(FairTurns(PER_TURN)) if arrivals is None else arrivals
-        self._state = ServerState(app, limits, arrivals, refuses_at_once)
+        self._state = ServerState(app, limits, arrivals)
         self._server: asyncio.Server | None = None
         self._listener: socket.socket | None = None
 

@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from tollkeeper.api.http.head import RequestHead
+from tollkeeper.api.http.exchange import RequestHead
 
 # The line is found by its beginning, and a value has no line breaks, so nothing else looks like it.
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*(?=\r\n)", re.IGNORECASE)

@@ -97,7 +97,7 @@ def _answer(
 def _send(
     exchange: Exchange, status: int, content_type: bytes, body: bytes, *, allow: bytes = b""
 ) -> None:
-    headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
+    headers = b"content-type: %b\r\ncontent-length: %d\r\n" % (content_type, len(body))
     if allow:
-        headers.append((b"allow", allow))
+        headers += b"allow: %b\r\n" % allow
     exchange.answer(status, headers, body)

@@ -11,7 +11,7 @@ import httptools
 
 from tollkeeper.api.http.endpoint import HeaderIndex
 from tollkeeper.api.http.envelope import HeadersTooLarge
-from tollkeeper.api.http.head import RequestHead
+from tollkeeper.api.http.exchange import RequestHead
 from tollkeeper.domain.errors import InvalidRequest, TollkeeperError
 from tollkeeper.hosting.http_exchange import HttpExchange, Link
 from tollkeeper.hosting.kept_head import KeptHead, keep_head

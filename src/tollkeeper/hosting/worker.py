@@ -83,7 +83,7 @@ class Worker:
         app = build_app(self._settings, self._services)
         gate, ledger = self._services.inference.overload, self._services.ledger
         arrivals = fair_arrivals(self._services.inference)
-        server = HttpServer(app, http_limits(self._settings), app.refuses_at_once, arrivals)
+        server = HttpServer(app, http_limits(self._settings), arrivals)
         self._services.upkeep.start()
         ledger.handout.needed = lambda: gate.limit is not None
 

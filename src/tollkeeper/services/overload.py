@@ -124,12 +124,8 @@ class OverloadGate:
         return self._limit is not None and self._in_hand >= self._limit
 
     def require_room(self, owner: Hashable) -> None:
-        """Raises Unavailable where the process is overloaded and this owner has its share."""
-        if self.refuses(owner):
-            raise overloaded()
-
-    def refuses(self, owner: Hashable) -> bool:
-        """Whether a call of this owner is refused. If it is, it is counted as refused."""
+        """Raises Unavailable, and counts the refusal, if the process is overloaded and this owner has its
+        share."""
         self._asked = True
         if self._wake is not None:
             wake, self._wake = self._wake, None
@@ -138,16 +134,16 @@ class OverloadGate:
             wake()
         limit = self._limit
         if limit is None:
-            return False
+            return
         self._askers.add(owner)
         if self._in_hand < limit:
-            return False
+            return
         own = self._in_hand_of.get(owner, 0)
         if own * len(self._in_hand_of) < limit:
-            return False
+            return
         self._refused[owner] = self._refused.get(owner, 0) + 1
         _REFUSED.add(())
-        return True
+        raise Unavailable("The gateway is overloaded; try again.", retry_after_s=_RETRY_AFTER_S)
 
     def take(self, owner: Hashable) -> None:
         """A call of this owner comes into the gateway's hands."""
@@ -249,10 +245,6 @@ class OverloadGate:
         self._limit = limit
         self._calm = self._easy = 0
         _LIMITED.set(0 if limit is None else 1)
-
-
-def overloaded() -> Unavailable:
-    return Unavailable("The gateway is overloaded; try again.", retry_after_s=_RETRY_AFTER_S)
 
 
 class LoopSampler:

@@ -8,7 +8,6 @@ import pytest
 from tests.support.paused_answer import PausedAnswer
 from tests.support.scripted_gateway import COST, answering_gateway, read_stream
 from tollkeeper.api.http import sse
-from tollkeeper.api.http.envelope import Headers
 from tollkeeper.api.http.sse import KEEP_ALIVE, EventStream
 
 
@@ -46,7 +45,7 @@ class _SlowReader:
     async def resumed(self) -> None:
         await self.readable.wait()
 
-    def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: bytes) -> None:
         assert (status, self.sent) == (200, [])
 
     def write(self, piece: bytes) -> None:

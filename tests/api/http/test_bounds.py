@@ -23,10 +23,9 @@ from tests.support.scripted_gateway import (
 )
 from tests.support.tables import each
 from tests.support.upstream import hang
-from tollkeeper.api.http.bodies_in_flight import BodiesInFlight
 from tollkeeper.api.http.envelope import PayloadTooLarge
-from tollkeeper.api.http.json_bounds import DEPTH_MAX, check_bounds
-from tollkeeper.api.http.request_memory import memory_of
+from tollkeeper.api.http.request_memory import BodiesInFlight, memory_of
+from tollkeeper.api.http.strict_json import DEPTH_MAX, check_bounds
 from tollkeeper.domain.access import (
     CUSTOMER_PERMISSIONS,
     KeyId,

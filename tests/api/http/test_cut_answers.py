@@ -202,7 +202,7 @@ async def test_a_started_reply_is_closed(
     # A head so large that the body has to wait for the reader.
     reply = Reply(
         AdminKeyList(object="list", data=[], first_id=None, last_id=None, has_more=False),
-        headers=[(b"x-large", b"x" * _MUCH)],
+        headers=b"x-large: %b\r\n" % (b"x" * _MUCH),
     )
     async with _asking(gateway, tenant, settings, reply) as (caller, server):
         await server.drain(0)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tollkeeper.api.http import strict_json
 from tollkeeper.api.http.endpoint import HeaderIndex
 from tollkeeper.api.http.envelope import UnsupportedMediaType
-from tollkeeper.api.http.json_bounds import check_bounds
 from tollkeeper.api.http.request import check_content_type, decode_query, presented_key
 from tollkeeper.api.wire.organization import CostQuery
 from tollkeeper.domain.access import KeyKind
@@ -86,7 +85,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def test_bounds_of_arbitrary_bytes(body: bytes, elements_max: int) -> None:
     """Too much is never let through by what else the body contains."""
     try:
-        check_bounds(body, elements_max)
+        strict_json.check_bounds(body, elements_max)
     except InvalidRequest:
         return
     outside = re.sub(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', b"", body, flags=re.DOTALL)

@@ -12,8 +12,8 @@ from tests.support.gateway import assert_error
 from tests.support.raw_caller import raw_caller
 from tests.support.scripted_gateway import MODEL, ScriptedGateway, eventually, scripted_gateway
 from tests.support.upstream import Upstream
-from tollkeeper.api.http.exchange import Exchange
-from tollkeeper.api.http.overload_refusal import OverloadRefusal
+from tollkeeper.api.app import App
+from tollkeeper.api.http.exchange import Exchange, Work
 from tollkeeper.services.overload import LIMIT
 
 _CALLS = 16
@@ -114,16 +114,18 @@ async def test_who_overloads_the_process_is_refused_before_its_body(
 async def test_who_is_refused_at_once_sees_what_the_application_says(
     shared: ScriptedGateway, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """The first request with a key is refused by the application, and the next without a task."""
+    """The first request with a key is refused in a task, which waits for the database, and the next
+    without a task."""
     hostile, gate = await shared.with_tenant(), shared.gateway.services.inference.overload
     organization, at_once = hostile.tenant.organization_id.int, []
-    refuses = OverloadRefusal.__call__
+    answer = App.__call__
 
-    def noted(refusal: OverloadRefusal, exchange: Exchange) -> bool:
-        at_once.append(refuses(refusal, exchange))
-        return at_once[-1]
+    def noted(app: App, exchange: Exchange) -> Work | None:
+        work = answer(app, exchange)
+        at_once.append(work is None)
+        return work
 
-    monkeypatch.setattr(OverloadRefusal, "__call__", noted)
+    monkeypatch.setattr(App, "__call__", noted)
     monkeypatch.setattr(gate, "_limit", 1.0)
     gate.take(organization)
     try:
@@ -139,11 +141,11 @@ async def test_who_is_refused_at_once_sees_what_the_application_says(
         )
     finally:
         gate.pass_on(organization)
-    assert at_once == [False, True, True, False]
+    assert at_once == [False, True, True, True]
     assert_error(wrong, 415, "unsupported_media_type")
-    by_application, *others = [_without_id(one) for one in found]
-    assert by_application[0] == 503
-    assert others == [by_application, by_application]
+    in_a_task, *others = [_without_id(one) for one in found]
+    assert in_a_task[0] == 503
+    assert others == [in_a_task, in_a_task]
     assert len({one.headers["x-request-id"] for one in found}) == 3
     assert await hostile.entries() == []
 

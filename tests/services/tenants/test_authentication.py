@@ -9,6 +9,7 @@ import pytest
 from tests.support.gateway import Gateway, Tenant
 from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.errors import Unauthenticated
+from tollkeeper.domain.keys import key_digest
 from tollkeeper.services.clock import unix_now
 from tollkeeper.services.tenants import authentication as authentication_module
 from tollkeeper.services.tenants.authentication import Authentication
@@ -60,8 +61,7 @@ async def test_requests_at_once_share_a_look_up(
     callers = await asyncio.gather(*asked)
     assert {type(caller) for caller in callers} == {ProjectCaller}
     assert database.reads == 1
-    assert await authentication.recognise(tenant.project_key) == callers[0]
-    assert database.reads == 1
+    assert authentication.cached(key_digest(tenant.project_key)) == (callers[0], True)
 
 
 async def test_a_key_that_is_not_valid_is_refused_for_each(
@@ -107,14 +107,26 @@ async def test_a_call_is_refused_by_a_key_that_is_read_again_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     database.may_go.set()
-    key = tenant.project_key
-    assert authentication.recognise_to_refuse(key) is None, "it has not been read yet"
+    digest = key_digest(tenant.project_key)
+    assert authentication.cached(digest) == (None, False), "it has not been read yet"
     monkeypatch.setattr(authentication_module, "_CACHED_S", 0.0)
-    caller = await authentication.recognise(key)
-    assert authentication.recognise_to_refuse(key) == caller
+    caller = await authentication.recognise(tenant.project_key)
+    assert authentication.cached(digest) == (caller, False)
     assert database.reads == 1
-    assert await authentication.recognise(key) == caller
-    assert database.reads == 2
     monkeypatch.setattr(authentication_module, "_STALE_S", 0.0)
-    assert authentication.recognise_to_refuse(key) is None
-    assert authentication.recognise_to_refuse("unknown") is None
+    assert authentication.cached(digest) == (None, False)
+    assert authentication.cached(key_digest("unknown")) == (None, False)
+
+
+async def test_each_second_of_use_is_noted_once(
+    authentication: Authentication, database: CountedReads, tenant: Tenant
+) -> None:
+    database.may_go.set()
+    digest = key_digest(tenant.project_key)
+    caller = await authentication.recognise(tenant.project_key)
+    noted: list[int] = []
+    authentication._key_use.note = lambda kind, caller, now: noted.append(now)  # type: ignore[method-assign]
+    for now in (100, 100, 101, 101, 103):
+        authentication._clock = lambda now=now: now  # type: ignore[misc]
+        assert authentication.cached(digest) == (caller, True)
+    assert noted == [100, 101, 103]

@@ -5,9 +5,7 @@ import msgspec
 from tollkeeper.api.chat.call import chat_call
 from tollkeeper.api.chat.completion import ChatAssembly
 from tollkeeper.api.chat.stream import ChatStream
-from tollkeeper.api.http.cost_header import with_cost
-from tollkeeper.api.http.endpoint import Reply, Request, Streamed
-from tollkeeper.api.http.session import session_of
+from tollkeeper.api.http.endpoint import Reply, Request, Streamed, with_cost
 from tollkeeper.api.wire import chat as wire
 from tollkeeper.services.use_cases import Services
 
@@ -15,8 +13,7 @@ from tollkeeper.services.use_cases import Services
 async def chat_create(
     services: Services, request: Request[wire.ChatRequest, None]
 ) -> msgspec.Struct | Reply | Streamed:
-    session = session_of(request.headers, request.conventions.session_headers)
-    call, plan = await chat_call(services, request, session)
+    call, plan = await chat_call(services, request, request.reading.session)
     created = services.clock()
     if call.streamed:
         return Streamed(ChatStream(services, request, call, plan, created))

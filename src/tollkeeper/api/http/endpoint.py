@@ -8,9 +8,10 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from tollkeeper.api.http.conventions import HttpConventions
-from tollkeeper.api.http.envelope import ErrorStyle, Headers, words_for
+from tollkeeper.api.http.envelope import ErrorStyle, words_for
 from tollkeeper.api.http.sse import EventStream
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, Permission, ProjectCaller
+from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.use_cases import Services
 
 B = TypeVar("B")  # the body's struct, or None
@@ -21,33 +22,81 @@ Q = TypeVar("Q")  # the query's struct, or None
 HeaderIndex: TypeAlias = dict[bytes, tuple[bytes, ...]]
 
 
+class HeadReading:
+    """The endpoint that a head asks for, and the parts of the head that the endpoint needs. Requests with
+    the same head share it."""
+
+    __slots__ = (
+        "caller",
+        "decoder",
+        "digest",
+        "endpoint",
+        "headers",
+        "key",
+        "path",
+        "query",
+        "session",
+        "traceparent",
+    )
+
+    def __init__(
+        self,
+        endpoint: "AnyEndpoint",
+        decoder: msgspec.json.Decoder[Any] | None,
+        path: dict[str, str],
+        headers: HeaderIndex,
+    ) -> None:
+        self.endpoint = endpoint
+        # Of the body; None if the endpoint takes none.
+        self.decoder = decoder
+        # The parameters in the path.
+        self.path = path
+        self.headers = headers
+        # The key as it was presented. Its caller may change between two requests.
+        self.key = ""
+        self.digest = b""
+        self.query: Any = None
+        # The caller for which the head was last found valid. The fields after it are set then.
+        self.caller: Caller | None = None
+        self.session: str | None = None
+        # The caller's trace, unread; None if the head names none or two.
+        self.traceparent: bytes | None = None
+
+
 class Request(msgspec.Struct, Generic[B, Q], frozen=True):
     """A checked request: the caller is authenticated and has the permission, and path, query and
     body are valid."""
 
     id: str
     caller: Caller
-    path: dict[str, str]
-    query: Q
+    reading: HeadReading
     body: B
     raw_body: bytes
     # Whether work on all of the body would keep the event loop from others.
     is_large: bool
-    headers: HeaderIndex
     # Registers a callback for the case that the caller leaves before the answer is complete.
     on_disconnect: Callable[[Callable[[], None]], None]
-    operation: str
     conventions: HttpConventions
+
+    @property
+    def path(self) -> dict[str, str]:
+        return self.reading.path
+
+    @property
+    def query(self) -> Q:
+        return self.reading.query  # type: ignore[no-any-return]
+
+    @property
+    def headers(self) -> HeaderIndex:
+        return self.reading.headers
+
+    @property
+    def operation(self) -> str:
+        return self.reading.endpoint.operation
 
     def error_words(self, error: BaseException) -> tuple[int, str]:
         words = words_for(error)
         return words.status, words.code
-
-    @property
-    def traceparent(self) -> bytes | None:
-        """The caller's trace, unread; None where it names none or two."""
-        values = self.headers.get(b"traceparent", ())
-        return values[0] if len(values) == 1 else None
 
     @property
     def admin_caller(self) -> AdminCaller:
@@ -64,8 +113,19 @@ class Reply(msgspec.Struct, frozen=True):
     """A result with headers or a status of its own."""
 
     result: msgspec.Struct
-    headers: Headers = msgspec.field(default_factory=list)
+    # Header lines, each with its line end.
+    headers: bytes = b""
     status: int = 200
+
+
+def with_cost(
+    result: msgspec.Struct, cost_picousd: int | None, conventions: HttpConventions
+) -> msgspec.Struct | Reply:
+    """Add the header with the cost of a call, if the operator has named one and the cost is known."""
+    if not conventions.cost_header or cost_picousd is None:
+        return result
+    line = f"{conventions.cost_header}: {usd_from_picousd(cost_picousd)}\r\n"
+    return Reply(result, headers=line.encode())
 
 
 class StreamedAnswer(Protocol):

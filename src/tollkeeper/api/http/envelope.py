@@ -15,9 +15,8 @@ from tollkeeper.api.wire.errors import (
 from tollkeeper.domain import errors
 from tollkeeper.domain.conventions import MESSAGES_REQUEST_ID_HEADER, REQUEST_ID_HEADER
 
-Headers = list[tuple[bytes, bytes]]
-
-REQUEST_ID = REQUEST_ID_HEADER.lower().encode()
+_REQUEST_ID = f"{REQUEST_ID_HEADER.lower()}: ".encode()
+_MESSAGES_REQUEST_ID = f"{MESSAGES_REQUEST_ID_HEADER}: ".encode()
 _log = structlog.get_logger("tollkeeper.api")
 _encode = msgspec.json.Encoder().encode
 
@@ -114,7 +113,8 @@ def words_for(error: BaseException) -> ErrorWords:
 @dataclass(frozen=True, slots=True)
 class RenderedError:
     status: int
-    headers: Headers
+    # Header lines, each with its line end.
+    headers: bytes
     body: bytes
 
 
@@ -149,13 +149,17 @@ def error_envelope(error: Exception, request_id: str, style: ErrorStyle) -> msgs
     return MessagesErrorEnvelopeWithId(type="error", error=body, request_id=request_id)
 
 
-def request_id_headers(request_id: str, style: ErrorStyle) -> Headers:
-    """The id of the request, also under the name that Messages clients read."""
+def request_id_headers(request_id: str, style: ErrorStyle) -> bytes:
+    """Write the request id as a header line, also under the name that Messages clients read."""
     value = request_id.encode()
-    headers: Headers = [(REQUEST_ID, value)]
-    if style is not ErrorStyle.USUAL:
-        headers.append((MESSAGES_REQUEST_ID_HEADER.encode(), value))
-    return headers
+    if style is ErrorStyle.USUAL:
+        return b"%b%b\r\n" % (_REQUEST_ID, value)
+    return b"%b%b\r\n%b%b\r\n" % (_REQUEST_ID, value, _MESSAGES_REQUEST_ID, value)
+
+
+def json_headers(content: bytes, more: bytes) -> bytes:
+    """Write the header lines of a JSON answer."""
+    return b"content-type: application/json\r\ncontent-length: %d\r\n%b" % (len(content), more)
 
 
 def render_error(
@@ -163,27 +167,22 @@ def render_error(
 ) -> RenderedError:
     words = words_for(error)
     content = _encode(error_envelope(error, request_id, style))
-    headers: Headers = [
-        (b"content-type", b"application/json"),
-        *request_id_headers(request_id, style),
-        *_extra_headers(error, words.status),
-    ]
-    headers.append((b"content-length", str(len(content)).encode()))
-    return RenderedError(words.status, headers, content)
+    more = request_id_headers(request_id, style) + _extra_headers(error, words.status)
+    return RenderedError(words.status, json_headers(content, more), content)
 
 
-def _extra_headers(error: Exception, status: int) -> Headers:
-    headers: Headers = []
+def _extra_headers(error: Exception, status: int) -> bytes:
+    headers = b""
     if isinstance(error, MethodNotAllowed):
-        headers.append((b"allow", error.allowed.encode()))
+        headers += b"allow: %b\r\n" % error.allowed.encode()
     if isinstance(error, WebSocketRefused):
-        headers.append((b"upgrade", b"HTTP/1.1"))
+        headers += b"upgrade: HTTP/1.1\r\n"
     if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
+        headers += b"www-authenticate: Bearer\r\n"
     if isinstance(error, errors.TollkeeperError):
         if error.retry_after_s is not None:
             wait = min(max(error.retry_after_s, 1), errors.RETRY_AFTER_S_MAX)
-            headers.append((b"retry-after", str(wait).encode()))
+            headers += b"retry-after: %d\r\n" % wait
         if error.charged or status in _POINTLESS_TO_RETRY:
-            headers.append((b"x-should-retry", b"false"))
+            headers += b"x-should-retry: false\r\n"
     return headers

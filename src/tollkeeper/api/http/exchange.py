@@ -3,12 +3,30 @@
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Protocol, TypeAlias
 
-from tollkeeper.api.http.envelope import Headers
-from tollkeeper.api.http.head import RequestHead
+from tollkeeper.api.http.endpoint import HeaderIndex, HeadReading
 from tollkeeper.api.http.sse import StreamWriter
 
 # The path of a request that is about the whole server: `OPTIONS *`.
 SERVER_WIDE = b"*"
+
+
+class RequestHead:
+    """Method, target and headers. Requests of one connection that have the same head share it."""
+
+    __slots__ = ("headers", "is_http10", "method", "path", "query", "reading")
+
+    def __init__(
+        self, method: str, path: bytes, query: bytes, headers: HeaderIndex, *, is_http10: bool
+    ) -> None:
+        self.method = method
+        # As the caller wrote it, without the query.
+        self.path = path
+        self.query = query
+        # Without the length of the body, which may be another one for each request.
+        self.headers = headers
+        self.is_http10 = is_http10
+        # Set by the application when it has found the endpoint and the key.
+        self.reading: HeadReading | None = None
 
 
 class ClientGone(Exception):
@@ -52,8 +70,8 @@ class Exchange(StreamWriter, Protocol):
         and InvalidRequest for bytes that are not HTTP."""
         ...
 
-    def answer(self, status: int, headers: Headers, body: bytes) -> None:
-        """Sends a whole answer. The headers contain its length."""
+    def answer(self, status: int, headers: bytes, body: bytes) -> None:
+        """Sends a whole answer. The header lines contain its length."""
         ...
 
     def abandon(self) -> None:
@@ -71,18 +89,7 @@ class Exchange(StreamWriter, Protocol):
         ...
 
 
-# Answers one request. It sends every failure as an answer, so the server has none to handle.
-Application: TypeAlias = Callable[[Exchange], Coroutine[Any, Any, None]]
-
-
-class RefusesAtOnce(Protocol):
-    @property
-    def is_active(self) -> bool:
-        """Whether it refuses anything at present."""
-        ...
-
-    def __call__(self, exchange: Exchange) -> bool:
-        """Answers a request that the process has no room for, and returns True. Where it returns
-        False, it has done nothing, and the application answers. It does not wait, so it needs no
-        task."""
-        ...
+Work: TypeAlias = Coroutine[Any, Any, None]
+# Returns the work that answers a request, which the server runs in a task, or None if the request is
+# answered already. It sends every failure as an answer, so the server has none to handle.
+Application: TypeAlias = Callable[[Exchange], Work | None]

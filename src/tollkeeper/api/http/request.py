@@ -1,6 +1,7 @@
 """Reads and checks the parts of an HTTP request: key, content type, body, query."""
 
 from collections.abc import Hashable
+from dataclasses import replace
 from types import NoneType
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
@@ -8,14 +9,13 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from tollkeeper.api.http import strict_json
-from tollkeeper.api.http.bodies_in_flight import BodyShare
-from tollkeeper.api.http.endpoint import AnyEndpoint, HeaderIndex
+from tollkeeper.api.http.conventions import HttpConventions
+from tollkeeper.api.http.endpoint import HeaderIndex, HeaderParameter, HeadReading
 from tollkeeper.api.http.envelope import BodyTimeout, PayloadTooLarge, UnsupportedMediaType
 from tollkeeper.api.http.exchange import Exchange
-from tollkeeper.api.http.head import HeadReading, RequestHead
-from tollkeeper.api.http.json_bounds import check_bounds, is_large, plain_elements
-from tollkeeper.api.http.request_memory import memory_of
+from tollkeeper.api.http.request_memory import BodyShare, memory_of
 from tollkeeper.domain.access import KeyKind
+from tollkeeper.domain.conventions import SESSION_HEADERS
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
 from tollkeeper.large_requests import PARTS_AT_ONCE, beside_the_loop
 from tollkeeper.timeouts import timeout
@@ -29,23 +29,50 @@ _QUERY_FIELDS_MAX = 1000
 # A body that has not arrived needs at least this much: its connection, its task and what is read at once.
 _FIRST_SHARE_BYTES = 64 << 10
 
+_SESSION_LENGTH_MAX = 512
+# A hint for cache affinity.
+SESSION_HEADER = HeaderParameter(
+    name=SESSION_HEADERS[0],
+    description="A cache-affinity hint, isolated to organization and project.",
+    length_min=1,
+    length_max=_SESSION_LENGTH_MAX,
+    # What HTTP allows in a value: no control characters, and no blanks at its ends.
+    pattern=r"^[!-~\x80-\xff]([\t -~\x80-\xff]*[!-~\x80-\xff])?$",
+)
+# The second name is accepted for compatibility.
+SESSION_HEADER_ALIAS = replace(
+    SESSION_HEADER, name=SESSION_HEADERS[1], description=f"The same as {SESSION_HEADERS[0]}."
+)
+
 
 def header_values(headers: HeaderIndex, name: bytes) -> tuple[bytes, ...]:
     return headers.get(name, ())
 
 
-def read_key(head: RequestHead, reading: HeadReading, customer_key_header: bytes) -> None:
-    kind = reading.endpoint.key_kind
-    reading.key = presented_key(head.headers, kind, customer_key_header)
-
-
-def check_rest(head: RequestHead, reading: HeadReading) -> None:
-    """Checks what else a head says. It is not done again for a head that is repeated."""
-    endpoint = reading.endpoint
+def check_head(reading: HeadReading, conventions: HttpConventions) -> None:
+    """Checks the rest of a head, and sets what its handler reads from it."""
+    endpoint, headers = reading.endpoint, reading.headers
     check_path_ids(reading.path)
-    if endpoint.takes_body:
-        check_content_type(head.headers)
-    head.reading = reading
+    if reading.decoder is not None:
+        check_content_type(headers)
+    if SESSION_HEADER in endpoint.headers:
+        reading.session = session_of(headers, conventions.session_headers)
+    traces = headers.get(b"traceparent", ())
+    reading.traceparent = traces[0] if len(traces) == 1 else None
+
+
+def session_of(headers: HeaderIndex, names: tuple[str, ...]) -> str | None:
+    """The first session header in the order of `names`. All session headers must be valid."""
+    session: str | None = None
+    for name in names:
+        for value in headers.get(name.lower().encode(), ()):
+            text = value.decode("latin-1")
+            if not 1 <= len(text) <= _SESSION_LENGTH_MAX:
+                raise InvalidRequest(
+                    f"The header must have 1 to {_SESSION_LENGTH_MAX} characters.", param=name
+                )
+            session = text if session is None else session
+    return session
 
 
 def presented_key(headers: HeaderIndex, kind: KeyKind, customer_key_header: bytes) -> str:
@@ -107,11 +134,10 @@ def _is_json(content_type: bytes) -> bool:
     return True
 
 
-async def read_body(
-    exchange: Exchange, share: BodyShare, *, bytes_max: int, timeout_s: float
-) -> bytes:
+async def read_body(exchange: Exchange, share: BodyShare, limits: HttpConventions) -> bytes:
     """Returns the body, which usually arrived with the headers. A body that declares too large a length
     is refused before it is read."""
+    bytes_max = limits.body_bytes_max
     if exchange.body_bytes > bytes_max:
         raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
     body = exchange.body
@@ -124,10 +150,47 @@ async def read_body(
         share.grow_to(max(size, _FIRST_SHARE_BYTES))
 
     try:
-        with timeout(timeout_s):
+        with timeout(limits.body_timeout_s):
             return await exchange.receive_body(grow_to)
     except TimeoutError:
         raise BodyTimeout from None
+
+
+async def decode_body(
+    reading: HeadReading, body: bytes, share: BodyShare, elements_max: int, owner: Hashable
+) -> tuple[Any, bool]:
+    """Returns the decoded body, None if the endpoint takes none, and whether it is large. The share grows to
+    the memory that the request needs. A large body is decoded beside the event loop, so that other
+    requests go on."""
+    decoder = reading.decoder
+    if decoder is None:
+        if body:
+            raise InvalidRequest("This operation takes no body.")
+        return None, False
+    # The most that the body can have, if no bracket and no comma is part of a string.
+    openings = body.count(b"{") + body.count(b"[")
+    elements = openings + body.count(b",")
+    is_large = len(body) > strict_json.SMALL_BYTES or elements > strict_json.FEW_ELEMENTS
+    if is_large:
+        share.grow_to(await beside_the_loop(owner, _checked_memory_of, body, elements_max))
+        decoded = await beside_the_loop(owner, strict_json.decode_bounded, body, decoder)
+    else:
+        is_plain = openings <= strict_json.DEPTH_MAX and elements <= elements_max
+        needed = memory_of(body, elements) if is_plain else _checked_memory_of(body, elements_max)
+        share.grow_to(needed)
+        decoded = strict_json.decode_bounded(body, decoder)
+    if reading.endpoint.stored:
+        strict_json.refuse_nul(body, decoded)
+    parts = getattr(decoded, "n", None)
+    if parts:
+        # A backend that makes one completion at a time gets a body for each, several at once.
+        parts = min(parts, PARTS_AT_ONCE) if is_large else parts
+        share.grow_to(share.size + (parts - 1) * len(body))
+    return decoded, is_large
+
+
+def _checked_memory_of(body: bytes, elements_max: int) -> int:
+    return memory_of(body, strict_json.check_bounds(body, elements_max))
 
 
 def decode_query(query_string: bytes, kind: type[T]) -> T:
@@ -162,56 +225,3 @@ def _array_fields(kind: type) -> frozenset[str]:
         for field in msgspec.structs.fields(kind)
         if isinstance(msgspec.inspect.type_info(field.type), msgspec.inspect.ListType)
     )
-
-
-class JsonDecoding:
-    """Decodes bodies, after each share has grown to the memory that its request needs. Large ones are
-    decoded beside the event loop, one at a time, so that other requests go on."""
-
-    def __init__(self, elements_max: int) -> None:
-        self._elements_max = elements_max
-
-    async def decode(
-        self, owner: Hashable, body: bytes, decoder: msgspec.json.Decoder[T], share: BodyShare
-    ) -> tuple[T, bool]:
-        """Returns the decoded body, and whether it is large."""
-        if not is_large(body):
-            share.grow_to(self._memory_of(body))
-            return strict_json.decode_bounded(body, decoder), False
-        share.grow_to(await beside_the_loop(owner, self._memory_of, body))
-        return await beside_the_loop(owner, strict_json.decode_bounded, body, decoder), True
-
-    def _memory_of(self, body: bytes) -> int:
-        elements = plain_elements(body, self._elements_max)
-        if elements is None:
-            elements = check_bounds(body, self._elements_max)
-        return memory_of(body, elements)
-
-
-async def decode_body(
-    endpoint: AnyEndpoint,
-    decoder: msgspec.json.Decoder[Any],
-    body: bytes,
-    decoding: JsonDecoding,
-    share: BodyShare,
-    *,
-    owner: Hashable,
-) -> tuple[Any, bool]:
-    """Returns the decoded body, None if the endpoint takes none, and whether it is large."""
-    if not endpoint.takes_body:
-        if body:
-            raise InvalidRequest("This operation takes no body.")
-        return None, False
-    decoded, large = await decoding.decode(owner, body, decoder, share)
-    if endpoint.stored:
-        strict_json.refuse_nul(body, decoded)
-    return decoded, large
-
-
-def grow_for_parts(share: BodyShare, decoded: Any, body: bytes, *, is_large: bool) -> None:
-    """A backend that makes one completion at a time gets a body for each, several at once."""
-    parts = getattr(decoded, "n", None) or 1
-    if is_large:
-        parts = min(parts, PARTS_AT_ONCE)
-    if parts > 1:
-        share.grow_to(share.size + (parts - 1) * len(body))

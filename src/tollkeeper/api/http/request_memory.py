@@ -1,9 +1,16 @@
-"""How much memory a request needs, from its body.
+"""Limits the memory of all requests in progress: in this process, of each organization and of each key.
 
 While a call is in progress, memory holds its body, the texts that were decoded from it, and a third form: the
 text for the judge, and after that the body for the backend until the backend has taken it.
 """
 
+from tollkeeper.api.http.envelope import PayloadTooLarge
+from tollkeeper.domain.access import Caller
+from tollkeeper.domain.errors import RateLimited, Unavailable
+
+_RETRY_AFTER_S = 1
+# This part of the room is not for a request that is larger than what it leaves free.
+_RESERVE_PARTS = 8
 # Of the objects that are built for an element of an array or object. Measured: 70 to 126.
 _ELEMENT_BYTES = 128
 # The second to fourth byte of a character in UTF-8, and the first one of a character that needs four bytes
@@ -14,17 +21,96 @@ _SURROGATES = (b"\\ud", b"\\uD")
 _SLICE_BYTES = 32 << 10
 
 
+class BodiesInFlight:
+    """An organization may have as much as it leaves free, whatever number of keys it creates. The only request
+    of an organization or of a key may have more, if it leaves an eighth of the room free. So organizations
+    together never get all of the room."""
+
+    def __init__(self, *, bytes_max: int, key_bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.reserve = bytes_max // _RESERVE_PARTS
+        self.key_bytes_max = key_bytes_max
+        self.bytes = 0
+        # Only those that have a request in progress. The hash of an integer is faster than that of an id.
+        self.by_organization: dict[int, int] = {}
+        self.by_key: dict[int, int] = {}
+
+    def share_of(self, caller: Caller) -> "BodyShare":
+        return BodyShare(self, caller)
+
+
+class BodyShare:
+    """The memory that one request may use. It is given back when the request has ended."""
+
+    __slots__ = ("_bodies", "_key", "_organization", "size")
+
+    def __init__(self, bodies: BodiesInFlight, caller: Caller) -> None:
+        self._bodies = bodies
+        self._organization = caller.organization_id.int
+        self._key = caller.key_id.int
+        self.size = 0
+
+    def grow_to(self, size: int) -> None:
+        """Lets the request have `size` bytes. If there is no room, raises PayloadTooLarge, RateLimited or
+        Unavailable, and takes nothing."""
+        added = size - self.size
+        if added <= 0:
+            return
+        bodies = self._bodies
+        if size > bodies.bytes_max - bodies.reserve:
+            raise PayloadTooLarge("The request needs more memory than one request may use.")
+        of_key = bodies.by_key.get(self._key, 0) + added
+        if of_key > bodies.key_bytes_max and of_key > size:
+            raise _too_much_of("key")
+        in_all = bodies.bytes + added
+        free = bodies.bytes_max - in_all
+        of_organization = bodies.by_organization.get(self._organization, 0) + added
+        if of_organization > free:
+            if of_organization > size:
+                raise _too_much_of("organization")
+            if free < bodies.reserve:
+                raise Unavailable(
+                    "The requests in progress would need more memory than this process may use.",
+                    retry_after_s=_RETRY_AFTER_S,
+                )
+        bodies.bytes = in_all
+        bodies.by_key[self._key] = of_key
+        bodies.by_organization[self._organization] = of_organization
+        self.size = size
+
+    def release(self) -> None:
+        size, bodies = self.size, self._bodies
+        if not size:
+            return
+        self.size = 0
+        bodies.bytes -= size
+        for taken, owner in (
+            (bodies.by_key, self._key),
+            (bodies.by_organization, self._organization),
+        ):
+            rest = taken[owner] - size
+            assert rest >= 0, "no more is given back than was taken"
+            if rest:
+                taken[owner] = rest
+            else:
+                del taken[owner]
+
+
+def _too_much_of(owner: str) -> RateLimited:
+    return RateLimited(
+        f"The requests in progress of this {owner} would need more memory than it may use.",
+        retry_after_s=_RETRY_AFTER_S,
+    )
+
+
 def memory_of(body: bytes, elements: int) -> int:
     """At most how many bytes a request with this body needs. One text of the body may be nearly all of it,
     and one character decides how many bytes each character of a Python string takes."""
-    return len(body) + 2 * max(len(body), _text_bytes(body)) + elements * _ELEMENT_BYTES
-
-
-def _text_bytes(body: bytes) -> int:
-    if body.isascii() and b"\\u" not in body:
-        return len(body)
-    is_wide = any(start in body for start in (*_FOUR_BYTE_STARTS, *_SURROGATES))
-    return (4 if is_wide else 2) * _characters(body)
+    size = text_bytes = len(body)
+    if not body.isascii() or b"\\u" in body:
+        is_wide = any(start in body for start in (*_FOUR_BYTE_STARTS, *_SURROGATES))
+        text_bytes = max(size, (4 if is_wide else 2) * _characters(body))
+    return size + 2 * text_bytes + elements * _ELEMENT_BYTES
 
 
 def _characters(body: bytes) -> int:

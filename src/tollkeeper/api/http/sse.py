@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from tollkeeper.api.http.envelope import ErrorStyle, Headers, request_id_headers
+from tollkeeper.api.http.envelope import ErrorStyle, request_id_headers
 
 KEEP_ALIVE = b": keep-alive\n\n"
 # What Messages clients expect instead of a comment.
@@ -16,6 +16,10 @@ PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 DONE = b"data: [DONE]\n\n"
 
 _SILENCE_S = 10.0
+_HEADERS = (
+    b"content-type: text/event-stream; charset=utf-8\r\n"
+    b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
+)
 
 
 class StreamWriter(Protocol):
@@ -33,7 +37,7 @@ class StreamWriter(Protocol):
         """Waits until the caller has read enough, or has left."""
         ...
 
-    def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: bytes) -> None:
         """Sets the head, which is sent with the first piece."""
         ...
 
@@ -137,10 +141,4 @@ class EventStream:
 
     def _start(self) -> None:
         self.started = True
-        headers: Headers = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
-            (b"cache-control", b"no-cache"),
-            (b"x-accel-buffering", b"no"),
-            *self._id_headers,
-        ]
-        self._writer.start(200, headers)
+        self._writer.start(200, _HEADERS + self._id_headers)

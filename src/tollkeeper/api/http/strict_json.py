@@ -2,15 +2,20 @@
 
 msgspec checks syntax, types and bounds in one pass and names the path in its error. It silently
 keeps the last of duplicate keys, so a second pass looks for duplicates.
+
+The bounds of the structure are checked before anything is built of a body. That pass works on slices
+with operations of `bytes`. None of them takes longer than about a millisecond, so that a thread that
+runs the pass leaves the interpreter to others in between.
 """
 
 import json
 import re
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import msgspec
 
-from tollkeeper.api.http.json_bounds import check_bounds
 from tollkeeper.domain.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -21,6 +26,13 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
 _FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*?)`", re.DOTALL)
 _PARAM_LENGTH_MAX = 200
 _BLANKS = " \t\r\n"
+DEPTH_MAX = 64
+_SLICE_BYTES = 32 << 10
+_ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+# A body that is larger, or may have more elements, takes longer than a few milliseconds to decode.
+SMALL_BYTES = 128 << 10
+FEW_ELEMENTS = 5000
 # Up to 18 digits, which is more than any bound needs. Other values stay text and are refused.
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 
@@ -35,7 +47,8 @@ def decode_bounded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     """The same for a body that is known to be inside of its bounds."""
     try:
         decoded = decoder.decode(body)
-        _check_duplicates(body)
+        # The body is valid JSON.
+        _DUPLICATE_FINDER.raw_decode(body.decode().lstrip(_BLANKS))
     except msgspec.ValidationError as exc:
         error = _invalid_request(exc)
         hint = getattr(decoder.type, "hints", {}).get(error.param)
@@ -45,6 +58,45 @@ def decode_bounded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     except RecursionError:
         raise InvalidRequest("The body is nested too deeply.") from None
     return decoded
+
+
+def check_bounds(body: bytes, elements_max: int) -> int:
+    """Refuses a body that is nested too deeply, or whose arrays and objects have together more than
+    `elements_max` elements, and returns their number. An empty array or object counts as one element of its
+    own."""
+    elements = depth = 0
+    for structure in _structure(body):
+        elements += _openings(structure) + structure.count(b",")
+        if elements > elements_max:
+            raise InvalidRequest(f"The body has more than {elements_max} elements.")
+        brackets = structure.translate(None, _ALL_BUT_BRACKETS)
+        depths = list(accumulate(map(_STEPS.__getitem__, brackets), initial=depth))
+        if max(depths) > DEPTH_MAX:
+            raise InvalidRequest(f"The body is nested more than {DEPTH_MAX} levels deep.")
+        depth = depths[-1]
+    return elements
+
+
+def _openings(text: bytes) -> int:
+    return text.count(b"{") + text.count(b"[")
+
+
+def _structure(body: bytes) -> Iterator[bytes]:
+    """What is outside of strings, slice by slice."""
+    inside = False
+    start = 0
+    while start < len(body):
+        piece = body[start : start + _SLICE_BYTES]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+            # The slice would end between a backslash and what it escapes.
+            piece = body[start : start + _SLICE_BYTES + 1]
+        start += len(piece)
+        if b"\\" in piece:
+            piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+        # Every quote that is left begins or ends a string.
+        parts = piece.split(b'"')
+        yield b"".join(parts[1::2] if inside else parts[0::2])
+        inside ^= len(parts) % 2 == 0
 
 
 def decode_within(part: msgspec.Raw, decoder: msgspec.json.Decoder[T], place: str) -> T:
@@ -120,11 +172,6 @@ def _as_text(number: str) -> str:
 _DUPLICATE_FINDER = json.JSONDecoder(
     object_pairs_hook=_refuse_duplicates, parse_int=_as_text, parse_float=_as_text
 )
-
-
-def _check_duplicates(body: bytes) -> None:
-    """For a body that is valid JSON, as msgspec has found it to be."""
-    _DUPLICATE_FINDER.raw_decode(body.decode().lstrip(_BLANKS))
 
 
 def _invalid_request(exc: msgspec.ValidationError, place: str = "") -> InvalidRequest:

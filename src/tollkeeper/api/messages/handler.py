@@ -6,10 +6,15 @@ from functools import partial
 import msgspec
 
 from tollkeeper.api.calls import new_call, supported_prompt
-from tollkeeper.api.http.cost_header import with_cost
-from tollkeeper.api.http.endpoint import HeaderIndex, HeaderParameter, Reply, Request, Streamed
+from tollkeeper.api.http.endpoint import (
+    HeaderIndex,
+    HeaderParameter,
+    Reply,
+    Request,
+    Streamed,
+    with_cost,
+)
 from tollkeeper.api.http.request import header_values
-from tollkeeper.api.http.session import session_of
 from tollkeeper.api.messages.call import message_call
 from tollkeeper.api.messages.prompt import read_counted_prompt
 from tollkeeper.api.messages.result import MessageAssembly
@@ -55,8 +60,7 @@ async def message_create(
     services: Services, request: Request[wire.MessagesRequest, wire.MessagesQuery]
 ) -> msgspec.Struct | Reply | Streamed:
     flags = _beta_flags(request.headers, _CALL_BETA_LENGTH_MAX)
-    session = session_of(request.headers, request.conventions.session_headers)
-    prepared = await message_call(services, request, session, flags)
+    prepared = await message_call(services, request, request.reading.session, flags)
     if request.body.stream:
         return Streamed(MessageStream(services, request, prepared))
     assembly = MessageAssembly(prepared)
@@ -68,7 +72,6 @@ async def token_count(
     services: Services, request: Request[wire.TokenCountRequest, wire.MessagesQuery]
 ) -> Reply:
     flags = _beta_flags(request.headers, _BETA_LENGTH_MAX)
-    session = session_of(request.headers, request.conventions.session_headers)
     body, caller = request.body, request.project_caller
     plan = await services.plans.plan_for(caller, body.model)
     model = plan.model
@@ -89,15 +92,13 @@ async def token_count(
         prompt,
         output_tokens_max=1,
         streamed=False,
-        session=session,
+        session=request.reading.session,
         beta_flags=flags,
     )
     counted = await services.token_counting.count(caller, call)
     return Reply(
         wire.TokenCount(input_tokens=counted.tokens),
-        headers=[
-            (TOKEN_COUNT_ESTIMATED_HEADER.encode(), b"true" if counted.estimated else b"false")
-        ],
+        headers=f"{TOKEN_COUNT_ESTIMATED_HEADER}: {str(counted.estimated).lower()}\r\n".encode(),
     )
 
 

@@ -21,8 +21,8 @@ async def cost_report(services: Services, request: Request[None, wire.CostQuery]
     )
     page = await services.costs.cost_report(request.admin_caller.organization_id, query, sent.page)
     # The header is sent even if the count is zero, so that callers can rely on it.
-    unsettled = (UNSETTLED_HEADER.encode(), str(page.unsettled_requests).encode())
-    return Reply(cost_page_view(page), headers=[unsettled])
+    unsettled = f"{UNSETTLED_HEADER}: {page.unsettled_requests}\r\n"
+    return Reply(cost_page_view(page), headers=unsettled.encode())
 
 
 def cost_page_view(page: CostPage) -> wire.CostPage:

@@ -2,9 +2,7 @@
 
 import msgspec
 
-from tollkeeper.api.http.cost_header import with_cost
-from tollkeeper.api.http.endpoint import Reply, Request, Streamed
-from tollkeeper.api.http.session import session_of
+from tollkeeper.api.http.endpoint import Reply, Request, Streamed, with_cost
 from tollkeeper.api.responses.call import responses_call
 from tollkeeper.api.responses.stream import ResponseStream
 from tollkeeper.api.responses.whole import ResponseAssembly
@@ -15,8 +13,7 @@ from tollkeeper.services.use_cases import Services
 async def response_create(
     services: Services, request: Request[wire.ResponsesRequest, None]
 ) -> msgspec.Struct | Reply | Streamed:
-    session = session_of(request.headers, request.conventions.session_headers)
-    prepared = await responses_call(services, request, session)
+    prepared = await responses_call(services, request, request.reading.session)
     if request.body.stream:
         return Streamed(ResponseStream(services, request, prepared))
     assembly = ResponseAssembly(prepared)

@@ -20,14 +20,25 @@ _CACHED_S = 30.0
 _STALE_S = 30.0
 
 
+class _CachedKey:
+    __slots__ = ("caller", "noted_at", "until")
+
+    def __init__(self, caller: ProjectCaller, until: float) -> None:
+        self.caller = caller
+        # The end of the time in which the key is fresh.
+        self.until = until
+        # The second in which its use was last noted.
+        self.noted_at = 0
+
+
 class Authentication:
     def __init__(self, database: Database, key_use: KeyUse, clock: Clock) -> None:
         self._key_use = key_use
         self._clock = clock
         self._project_keys = KeyLookups(database, project_keys.find_by_digests)
         self._admin_keys = KeyLookups(database, admin_keys.find_by_digests)
-        # The oldest first.
-        self._cached: dict[bytes, tuple[ProjectCaller, float]] = {}
+        # By the whole digest of the key. The oldest first.
+        self._cached: dict[bytes, _CachedKey] = {}
 
     async def authenticate(self, presented: str) -> Caller:
         """Reads the key from the database each time, so that a revocation takes effect with the next
@@ -38,33 +49,33 @@ class Authentication:
         return await self._authenticate(kind, key_digest(presented))
 
     async def recognise(self, presented: str) -> Caller:
-        """Like `authenticate`, but caches project keys for a short time, by their whole digest. Only
-        for calls that go through admission, which reads the key again under a lock."""
-        digest = key_digest(presented)
-        cached = self._cached_caller(digest, time.monotonic())
-        if cached is not None:
-            return cached
+        """Like `authenticate`, but caches project keys for a short time. Only for calls that go through
+        admission, which reads the key again under a lock."""
         authenticated = await self.authenticate(presented)
         if isinstance(authenticated, ProjectCaller):
+            digest = key_digest(presented)
             self._cached.pop(digest, None)
             if len(self._cached) >= _CACHED_MAX:
                 del self._cached[next(iter(self._cached))]
-            self._cached[digest] = (authenticated, time.monotonic() + _CACHED_S)
+            self._cached[digest] = _CachedKey(authenticated, time.monotonic() + _CACHED_S)
         return authenticated
 
-    def recognise_to_refuse(self, presented: str) -> ProjectCaller | None:
-        """Like `recognise`, for calls that are refused for lack of room: it does not wait, and takes a
-        key that was cached a little too long ago. None where the key is not in the cache. Without
-        this, all calls of a key would wait for the database whenever it has to be read again, just
-        when the process has too much to do."""
-        return self._cached_caller(key_digest(presented), time.monotonic() - _STALE_S)
-
-    def _cached_caller(self, digest: bytes, now: float) -> ProjectCaller | None:
-        caller, until = self._cached.get(digest, (None, 0.0))
-        if caller is None or now >= until:
-            return None
-        self._key_use.note(KeyKind.PROJECT, caller, self._clock())
-        return caller
+    def cached(self, digest: bytes) -> tuple[ProjectCaller | None, bool]:
+        """Returns the caller of a cached key, and whether the entry is fresh enough to serve a call. A call
+        that is refused for lack of room may use an older entry. Otherwise all calls of a key would wait
+        for the database whenever the key has to be read again, just when the process has too much to
+        do."""
+        key = self._cached.get(digest)
+        if key is None:
+            return None, False
+        now = time.monotonic()
+        if now >= key.until + _STALE_S:
+            return None, False
+        second = self._clock()
+        if second != key.noted_at:
+            key.noted_at = second
+            self._key_use.note(KeyKind.PROJECT, key.caller, second)
+        return key.caller, now < key.until
 
     async def _authenticate(self, kind: KeyKind, digest: bytes) -> Caller:
         if kind is KeyKind.PROJECT:
