@@ -110,9 +110,9 @@ BUGS = {
         CHARGED,
     ),
     "a JSON answer that is too large is released": Bug(
-        "_check_size",
-        "charged=True",
-        "charged=False",
+        "failures:domain_error",
+        'return BackendFailed("The backend\'s answer is too large.", charged=charged, blameless=True)',
+        'return BackendFailed("The backend\'s answer is too large.", charged=False, blameless=True)',
         CHARGED,
     ),
     "a malformed answer is released": Bug(

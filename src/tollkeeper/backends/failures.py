@@ -1,6 +1,7 @@
 """What a failure of the transport means for a call, and a failure of a call for its replica."""
 
 from tollkeeper.backends.transport.http1 import (
+    AnswerTooLarge,
     ConnectFailed,
     ConnectionsExhausted,
     DeadlinePassed,
@@ -29,4 +30,7 @@ def domain_error(failure: HttpFailure, *, charged: bool) -> TollkeeperError:
         return Unavailable("Every connection to the backend is in use.", retry_after_s=1)
     if isinstance(failure, ConnectFailed):
         return BackendFailed("The backend cannot be reached.", charged=False)
+    if isinstance(failure, AnswerTooLarge):
+        # A caller can ask for more than is allowed, so a large answer does not speak against the replica.
+        return BackendFailed("The backend's answer is too large.", charged=charged, blameless=True)
     return BackendFailed("The backend closed the connection.", charged=charged)

@@ -143,7 +143,7 @@ class Replica:
             if answer.status != 200:
                 return None
             check_content(answer, _JSON)
-            return read_count(await read_body(connection, _COUNT_BYTES_MAX), tokenize.count_field)
+            return read_count(await connection.read_whole(_COUNT_BYTES_MAX), tokenize.count_field)
         finally:
             self.pool.release(connection)
 
@@ -241,10 +241,7 @@ class ReplicaCall:
             raise await self._refusal(connection, answer)
         check_content(answer, accept)
         if not streamed:
-            whole = connection.take_whole()
-            if whole is None:
-                whole = await self._read_whole(connection)
-            self._accept_completion(whole)
+            self._accept_completion(await self._read_whole(connection))
             return Answer(replica.url, self)
         reader = wire.open_stream(call, secrets=replica.secrets)
         parser = open_parser(wire.framing, config.frame_bytes_max)
@@ -257,8 +254,8 @@ class ReplicaCall:
         if head.header(b"content-encoding") is None:
             try:
                 with timeout(_REFUSAL_TIMEOUT_S):
-                    body = await read_body(connection, _REFUSAL_BYTES_MAX)
-            except (TimeoutError, HttpFailure, BackendFailed):
+                    body = await connection.read_whole(_REFUSAL_BYTES_MAX)
+            except (TimeoutError, HttpFailure):
                 body = b""
         if head.status in _CREDENTIAL_REFUSED:
             self._replica.doubt_credential()
@@ -272,13 +269,12 @@ class ReplicaCall:
 
     async def _read_whole(self, connection: Connection) -> bytes:
         try:
-            return await read_body(connection, self._replica.config.body_bytes_max)
+            return await connection.read_whole(self._replica.config.body_bytes_max)
         except HttpFailure as failure:
             raise domain_error(failure, charged=True) from failure
 
     def _accept_completion(self, body: bytes) -> None:
         replica = self._replica
-        _check_size(len(body), replica.config.body_bytes_max)
         self.release()
         try:
             answer = replica.wire.read_whole(self._call, body, secrets=replica.secrets)
@@ -300,24 +296,6 @@ class ReplicaCall:
         if report is None:
             raise failed from error
         return WholeAnswer([Opened(), report], failed)
-
-
-async def read_body(connection: Connection, bytes_max: int) -> bytes:
-    """The whole body, never more of it in memory than allowed. A caller can ask for more than
-    that, so a large answer does not speak against the replica."""
-    chunks = []
-    size = 0
-    while chunk := await connection.read():
-        size += len(chunk)
-        _check_size(size, bytes_max)
-        chunks.append(chunk)
-        connection.mark_progress()
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def _check_size(size: int, bytes_max: int) -> None:
-    if size > bytes_max:
-        raise BackendFailed("The backend's answer is too large.", charged=True, blameless=True)
 
 
 def check_content(head: ResponseHead, wanted: bytes) -> None:

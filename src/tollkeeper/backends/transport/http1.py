@@ -8,7 +8,7 @@ of the answer.
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import cast
 
 import httptools
@@ -17,8 +17,7 @@ import msgspec
 HEAD_BYTES_MAX = 64 << 10
 # A larger body is sent in pieces of this size.
 _PIECE_BYTES = 64 << 10
-# The socket is not read while more unread body than this is buffered. A slow reader of the answer
-# so cannot fill the memory.
+# Of a stream. A slow reader of the answer so cannot fill the memory.
 _BUFFERED_BYTES_MAX = 64 << 10
 # After the last record of a stream, at most this much more is read, for at most this long, so that
 # the connection can be used again. Beyond either bound the socket is closed.
@@ -46,6 +45,10 @@ class ExchangeBroken(HttpFailure):
 
 class DeadlinePassed(HttpFailure):
     """The call's deadline passed."""
+
+
+class AnswerTooLarge(HttpFailure):
+    """The body of the answer is larger than its reader allows."""
 
 
 class PeerSilent(HttpFailure):
@@ -92,9 +95,11 @@ class Connection(asyncio.Protocol):
         # The rest of the request's body, and whether the server does not take it now.
         self._unsent: memoryview | None = None
         self._writing_paused = False
-        self._reset_exchange()
-
-    def _reset_exchange(self) -> None:
+        # Used by the pool: for whom the connection is in use, and when it became idle.
+        self.organization: Hashable = None
+        self.idle_since = 0.0
+        # The state of an exchange. `send` and `_end_exchange` reset what an exchange changes after which
+        # the connection can be used again.
         self._head: ResponseHead | None = None
         self._headers: dict[bytes, bytes] = {}
         # Bytes received since the exchange began, or since the last piece of the body: of heads, chunk
@@ -104,6 +109,8 @@ class Connection(asyncio.Protocol):
         self._interim = False
         self._chunks: list[bytes] = []
         self._buffered = 0
+        # The socket is not read while more unread body than this is buffered.
+        self._buffered_max = _BUFFERED_BYTES_MAX
         self._paused = False
         self._complete = False
         self._reusable = False
@@ -129,8 +136,12 @@ class Connection(asyncio.Protocol):
         as fast as the server takes them, and without a copy."""
         assert not self._busy
         assert self._transport is not None
-        self._reset_exchange()
         self._busy = True
+        self._head = None
+        self._overhead_bytes = self._buffered = 0
+        self._buffered_max = _BUFFERED_BYTES_MAX
+        self._progressed = self._complete = self._reusable = False
+        self._chunk_ended = self._at_chunk_start = False
         self._deadline = deadline
         self._idle_s = idle_s
         now = self._progress_at = self._loop.time()
@@ -147,45 +158,34 @@ class Connection(asyncio.Protocol):
 
     async def read_head(self) -> ResponseHead:
         while self._head is None:
-            if self._failure is not None:
-                raise self._failure
-            # The wait stands here and in `read`: a coroutine of its own would cost more than it does.
-            assert self._waiter is None, "one reader at a time"
-            self._waiter = self._loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            await self._next_data()
         return self._head
 
-    def take_whole(self) -> bytes | None:
-        """The rest of the body where all of it has come; None where `read` has to wait."""
-        if not self._complete:
-            return None
-        chunks, self._chunks = self._chunks, []
-        self._buffered = 0
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    async def read_whole(self, bytes_max: int) -> bytes:
+        """Returns the rest of the body. Raises AnswerTooLarge, and never has more of the body in memory than
+        `bytes_max` and the last read."""
+        self._buffered_max = bytes_max
+        progress = 0
+        while not self._complete and self._buffered <= bytes_max:
+            if self._buffered > progress:
+                progress = self._buffered
+                self.mark_progress()
+            if self._paused:
+                self._resume_reading()
+            await self._next_data()
+        if self._buffered > bytes_max:
+            raise AnswerTooLarge("the answer is too large")
+        return self._take_chunks()
 
     async def read(self) -> bytes:
         """The part of the body that came since the last read; empty at the end of the body."""
         while not self._chunks:
             if self._complete:
                 return b""
-            if self._failure is not None:
-                raise self._failure
-            assert self._waiter is None, "one reader at a time"
-            self._waiter = self._loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        chunks = self._chunks
-        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self._chunks = []
-        self._buffered = 0
-        if self._paused and self._transport is not None and not self._lost:
-            self._paused = False
-            self._transport.resume_reading()
+            await self._next_data()
+        body = self._take_chunks()
+        if self._paused:
+            self._resume_reading()
         return body
 
     def relay(self, take: Callable[[bytes], int]) -> None:
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
         With `drain`, an answer that is not complete is read to its end, within bounds, and thrown
         away. Then the connection calls `on_drained`, or closes where a bound is reached.
         """
-        if self._complete and self._reusable and not self.closing:
+        if self._reusable:
             self._end_exchange()
             return True
         if drain and self._failure is None and not self._lost and not self._complete:
@@ -253,15 +253,30 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self._overhead_bytes += len(data)
-        self._feed(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            if self._complete:
+                self._reusable = False
+            else:
+                self._fail(ExchangeBroken("the answer is not HTTP"))
         self._at_chunk_start = self._chunk_ended and data.endswith(_CHUNK_END)
         if self._overhead_bytes > HEAD_BYTES_MAX:
             part = "head" if self._head is None else "framing"
             self._fail(ExchangeBroken(f"the answer's {part} is too large"))
-        self._after_data()
+        if self._draining:
+            self._drain_on()
+            return
+        if self._buffered > self._buffered_max and not self._paused and not self._complete:
+            assert self._transport is not None
+            self._paused = True
+            self._transport.pause_reading()
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        self._reusable = False
         self._unsent = None
         self._cancel_timer()
         if self._busy and not self._complete:
@@ -338,28 +353,30 @@ class Connection(asyncio.Protocol):
             rest = self._unsent[_PIECE_BYTES:]
             self._unsent = rest if rest.nbytes else None
 
-    def _feed(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            if self._complete:
-                self._reusable = False
-            else:
-                self._fail(ExchangeBroken("the answer is not HTTP"))
+    def _next_data(self) -> asyncio.Future[None]:
+        """Waits until something has arrived. Raises the failure of the exchange."""
+        if self._failure is not None:
+            raise self._failure
+        assert self._waiter is None or self._waiter.done(), "one reader at a time"
+        self._waiter = self._loop.create_future()
+        return self._waiter
 
-    def _after_data(self) -> None:
-        if self._draining:
-            if self._complete and self._reusable:
-                self._end_exchange()
-                self._on_drained(self)
-            elif self._complete or self._buffered > _DRAINED_BYTES_MAX:
-                self.abort()
-            return
-        if self._buffered > _BUFFERED_BYTES_MAX and not self._paused and not self._complete:
-            assert self._transport is not None
-            self._paused = True
-            self._transport.pause_reading()
-        self._wake()
+    def _take_chunks(self) -> bytes:
+        chunks, self._chunks = self._chunks, []
+        self._buffered = 0
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _resume_reading(self) -> None:
+        if self._transport is not None and not self._lost:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def _drain_on(self) -> None:
+        if self._reusable:
+            self._end_exchange()
+            self._on_drained(self)
+        elif self._complete or self._buffered > _DRAINED_BYTES_MAX:
+            self.abort()
 
     def _drain(self) -> None:
         self._draining = True
@@ -367,9 +384,8 @@ class Connection(asyncio.Protocol):
         self._chunks = []
         self._buffered = 0
         self._drain_timer = self._loop.call_later(_DRAIN_TIMEOUT_S, self.abort)
-        if self._paused and self._transport is not None:
-            self._paused = False
-            self._transport.resume_reading()
+        if self._paused:
+            self._resume_reading()
 
     def _check_time(self) -> None:
         """Fails the exchange when the deadline or the idle timeout has passed. One timer serves
@@ -380,9 +396,10 @@ class Connection(asyncio.Protocol):
             return
         now = self._loop.time()
         idle_until = self._progress_at + self._idle_s
+        waits = self._waiter is not None and not self._waiter.done()
         if now >= self._deadline:
             self._fail(DeadlinePassed("the deadline passed"))
-        elif self._progressed and self._waiter is not None and now >= idle_until:
+        elif self._progressed and waits and now >= idle_until:
             self._fail(PeerSilent("the backend fell silent"))
         else:
             if now >= idle_until:
@@ -396,6 +413,7 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, failure: HttpFailure) -> None:
         self._cancel_timer()
+        self._reusable = False
         if self._failure is None:
             self._failure = failure
         if self._draining:

@@ -45,10 +45,10 @@ class ConnectionPool:
         self._port = port
         self._tls = tls
         self._limits = limits
-        # Connections that can be used, each with the time at which it became idle.
-        self._idle: deque[tuple[Connection, float]] = deque()
-        # Connections that wait after a stream until they can be used, oldest first.
-        self._cooling_down: deque[tuple[Connection, float]] = deque()
+        # Connections that can be used, and those that wait after a stream until they can be used. The ones
+        # that became idle first come first.
+        self._idle: deque[Connection] = deque()
+        self._cooling_down: deque[Connection] = deque()
         self._connections: set[Connection] = set()
         self._connecting = 0
         self._slots = FairSlots(
@@ -57,8 +57,6 @@ class ConnectionPool:
             waiting_max=limits.waiting_max,
             waiting_owner_max=max(1, limits.waiting_max // 4),
         )
-        # For whom each connection is in use.
-        self._users: dict[Connection, Hashable] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event | None = None
 
@@ -86,7 +84,7 @@ class ConnectionPool:
             except BaseException:
                 self._slots.release(organization)
                 raise
-        self._users[connection] = organization
+        connection.organization = organization
         return connection
 
     async def _wait_for_turn(self, organization: Hashable, deadline: float) -> None:
@@ -102,7 +100,7 @@ class ConnectionPool:
 
     async def _open(self, deadline: float) -> Connection:
         if self._is_full() and self._cooling_down:
-            self._drop(self._cooling_down.popleft()[0])
+            self._drop(self._cooling_down.popleft())
         if self._is_full():
             raise ConnectionsExhausted("every connection is in use")
         self._connecting += 1
@@ -112,15 +110,15 @@ class ConnectionPool:
             self._connecting -= 1
 
     def _take_cooled(self, now: float) -> None:
-        while self._cooling_down and self._cooling_down[0][1] <= now - _COOLDOWN_S:
+        while self._cooling_down and self._cooling_down[0].idle_since <= now - _COOLDOWN_S:
             self._idle.append(self._cooling_down.popleft())
 
     def _pop_idle(self, now: float) -> Connection | None:
         """The connection that was used last, unless it has been idle for too long."""
         stale_before = now - self._limits.keep_alive_s
         while self._idle:
-            connection, since = self._idle.pop()
-            if since > stale_before and not connection.closing:
+            connection = self._idle.pop()
+            if connection.idle_since > stale_before and not connection.closing:
                 return connection
             self._drop(connection)
         return None
@@ -128,16 +126,9 @@ class ConnectionPool:
     def release(self, connection: Connection, *, after_stream: bool = False) -> None:
         """Ends the connection's exchange, and keeps the connection only after a complete answer.
         After a stream, the last bytes of the answer are still read (see `Connection.finish`)."""
-        self._keep_or_close(connection, after_stream)
-        self._slots.release(self._users.pop(connection))
-
-    def _keep_or_close(self, connection: Connection, after_stream: bool) -> None:
-        if not connection.finish(drain=after_stream):
-            return
-        if after_stream:
-            self._cool_down(connection)
-        else:
-            self._keep(connection, self._idle)
+        if connection.finish(drain=after_stream):
+            self._keep(connection, self._cooling_down if after_stream else self._idle)
+        self._slots.release(connection.organization)
 
     async def close(self) -> None:
         if self._sweep is not None:
@@ -188,13 +179,14 @@ class ConnectionPool:
     def _cool_down(self, connection: Connection) -> None:
         self._keep(connection, self._cooling_down)
 
-    def _keep(self, connection: Connection, queue: deque[tuple[Connection, float]]) -> None:
+    def _keep(self, connection: Connection, queue: deque[Connection]) -> None:
         idle = len(self._idle) + len(self._cooling_down)
         if idle >= self._limits.idle_connections_max or self._emptied is not None:
             connection.abort()
             return
         loop = asyncio.get_running_loop()
-        queue.append((connection, loop.time()))
+        connection.idle_since = loop.time()
+        queue.append(connection)
         if self._sweep is None:
             self._sweep = loop.call_later(self._limits.keep_alive_s, self._close_stale)
 
@@ -204,11 +196,11 @@ class ConnectionPool:
         stale_before = loop.time() - self._limits.keep_alive_s
         rest = []
         for queue in (self._idle, self._cooling_down):
-            for connection, since in tuple(queue):
-                if since <= stale_before:
+            for connection in tuple(queue):
+                if connection.idle_since <= stale_before:
                     connection.abort()
                 else:
-                    rest.append(since)
+                    rest.append(connection.idle_since)
         if rest:
             due = min(rest) + self._limits.keep_alive_s
             self._sweep = loop.call_at(due, self._close_stale)
@@ -216,10 +208,8 @@ class ConnectionPool:
     def _remove_lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
         for queue in (self._idle, self._cooling_down):
-            for position, (idle, _) in enumerate(queue):
-                if idle is connection:
-                    del queue[position]
-                    break
+            if connection in queue:
+                queue.remove(connection)
         if self._emptied is not None and not self._connections:
             self._emptied.set()
 
