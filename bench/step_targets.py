@@ -18,7 +18,7 @@ ENDED: Final = "activity, metrics, log"
 LIBRARIES: Final = "libraries"
 
 TARGETS = {
-    HTTP: 1_600,
+    HTTP: 1_380,
     APPLICATION: 905,
     REQUEST: 817,
     PRICE: 991,

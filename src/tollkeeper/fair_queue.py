@@ -40,12 +40,15 @@ class FairQueue(Generic[T]):
 
     def push(self, owner: Hashable, item: T) -> None:
         """Raises QueueFull."""
-        lane = self._lanes.get(owner)
-        if self._count >= self._items_max or (lane is not None and len(lane) >= self._lane_max):
+        if self._count >= self._items_max:
             raise QueueFull
+        lane = self._lanes.get(owner)
         if lane is None:
-            lane = self._lanes[owner] = deque()
-        lane.append(item)
+            self._lanes[owner] = deque((item,))
+        elif len(lane) < self._lane_max:
+            lane.append(item)
+        else:
+            raise QueueFull
         self._count += 1
 
     def take(self, items_max: int) -> list[T]:

@@ -40,7 +40,7 @@ class _Server:
     async def _app(self, exchange: Exchange) -> None:
         name = exchange.head.path.decode()
         if name.startswith("/known"):
-            exchange.owner = "known"
+            exchange.recognise("known")
         self.began.append(name)
         self.began_in[self._turn] += 1
         exchange.answer(204, b"", b"")

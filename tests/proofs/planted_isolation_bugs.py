@@ -100,8 +100,8 @@ ISOLATION_BUGS = {
         ("hosting/test_connection_room.py",),
     ),
     "requests of a crowd begin all at once": Bug(
-        "HttpConnection.data_received",
-        "elif self._state.arrivals.take(self._owner) or self._is_refused_soon():",
+        "HttpConnection.buffer_updated",
+        "elif self._state.arrivals.take(self.owner) or self._is_refused_soon():",
         "elif self._state.arrivals is not None:",
         ("hosting/test_arrivals.py",),
     ),

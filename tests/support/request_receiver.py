@@ -1,6 +1,6 @@
 """The connection of a request parser in tests that have no socket, and what the parser reads from it."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from tollkeeper.api.http.envelope import HeadersTooLarge
@@ -17,6 +17,7 @@ class RequestReceiver:
     peer: str = ""
     paused: bool = False
     ready: bool = False
+    owner: Hashable = None
 
     async def resumed(self) -> None: ...
 
@@ -32,7 +33,7 @@ class RequestReceiver:
 
     def read_no_further(self) -> None: ...
 
-    def recognised(self, exchange: HttpExchange) -> None: ...
+    def recognised(self, owner: Hashable) -> None: ...
 
     def answered(self, exchange: HttpExchange) -> None: ...
 

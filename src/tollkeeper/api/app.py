@@ -81,10 +81,13 @@ class App:
         answer, head = _OpenAnswer(exchange, self._services.request_log), exchange.head
         caller = None
         try:
-            if head.reading is None and self._answers_probe(answer, head):
-                answer.ended()
-                return None
-            reading = answer.reading = head.reading or self._read(answer, head)
+            reading = head.reading
+            if reading is None:
+                if self._answers_probe(answer, head):
+                    answer.ended()
+                    return None
+                reading = self._read(answer, head)
+            answer.reading = reading
             if reading.endpoint.admitted:
                 caller, is_fresh = self._authentication.cached(reading.digest)
                 if caller is not None and (is_fresh or self._overload.is_full):
@@ -107,8 +110,10 @@ class App:
         try:
             if caller is None:
                 caller = await self._authenticate(exchange, reading)
-            share = answer.body_share = BodyShare(self._bodies, caller)
-            raw_body = await incoming.read_body(exchange, share, self._conventions)
+            share = answer.body_share = BodyShare(reading.account)
+            raw_body = exchange.body
+            if raw_body is None or len(raw_body) > self._conventions.body_bytes_max:
+                raw_body = await incoming.read_body(exchange, share, self._conventions)
             if endpoint.stored and isinstance(caller, AdminCaller):
                 services.administration_rate.count_body(caller.organization_id, len(raw_body))
             elements_max = self._conventions.body_elements_max
@@ -185,10 +190,12 @@ class App:
         """Checks all that a head and its caller decide, before the body is read: a caller beyond its rate, or
         beyond what this process can do, shall not make us read or understand."""
         endpoint = reading.endpoint
-        owner = exchange.owner = caller.organization_id.int
+        owner = caller.organization_id.int
+        exchange.recognise(owner)
         if reading.caller is not caller:
             _check_caller(endpoint, caller)
             incoming.check_head(reading, self._conventions)
+            reading.account = self._bodies.account_of(caller)
             reading.caller = caller
         if isinstance(caller, AdminCaller):
             act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))

@@ -31,6 +31,8 @@ class Link(Protocol):
 
     # Whether what is written leaves: the caller is there and reads fast enough.
     ready: bool
+    # For whom the last request was; None if that is not known.
+    owner: Hashable
 
     @property
     def paused(self) -> bool: ...
@@ -51,8 +53,8 @@ class Link(Protocol):
 
     def read_no_further(self) -> None: ...
 
-    def recognised(self, exchange: "HttpExchange") -> None:
-        """The application knows for whom the exchange is."""
+    def recognised(self, owner: Hashable) -> None:
+        """The client has shown a key of another owner than before."""
         ...
 
     def answered(self, exchange: "HttpExchange") -> None: ...
@@ -65,13 +67,14 @@ class HttpExchange:
 
     # What is so at first. An exchange sets of its own only what becomes different: most of it does
     # not for a request that comes in one piece and is answered in one.
-    _owner: Hashable = None
+    owner: Hashable = None
     finished = False
     wrote = False
     task: asyncio.Task[None] | None = None
-    # What has arrived of the body: bytes if it came in one piece.
-    _body: bytes | bytearray = b""
-    _complete = False
+    # The whole body; None while a part of it is still to come.
+    body: bytes | None = None
+    # The part that has arrived: bytes if it came in one piece.
+    _received: bytes | bytearray = b""
     _failure: TollkeeperError | None = None
     _gone = False
     # Set when the application asks for the body.
@@ -97,44 +100,31 @@ class HttpExchange:
 
     # Called by the application.
 
-    @property
-    def owner(self) -> Hashable:
-        return self._owner
-
-    @owner.setter
-    def owner(self, owner: Hashable) -> None:
-        self._owner = owner
-        self._link.recognised(self)
+    def recognise(self, owner: Hashable) -> None:
+        self.owner = owner
+        if owner != self._link.owner:
+            self._link.recognised(owner)
 
     @property
     def peer(self) -> str:
         return self._link.peer
 
     @property
-    def body(self) -> bytes | None:
-        if not self._complete:
-            return None
-        if isinstance(self._body, bytearray):
-            self._body = bytes(self._body)
-        return self._body
-
-    @property
     def body_bytes(self) -> int:
-        return max(self.declared, len(self._body))
+        return max(self.declared, len(self.body or self._received))
 
     async def receive_body(self, grow_to: Callable[[int], None]) -> bytes:
-        grow_to(len(self._body))
+        grow_to(len(self._received))
         self._grow_to = grow_to
-        self._size_before = len(self._body)
-        if not self._body and not self._complete and self._expects_continue():
+        self._size_before = len(self._received)
+        if not self._received and self.body is None and self._expects_continue():
             self._link.send(_CONTINUE)
         self._link.read_body()
         while True:
             if self._failure is not None:
                 raise self._failure
-            body = self.body
-            if body is not None:
-                return body
+            if self.body is not None:
+                return self.body
             if self._gone:
                 raise ClientGone
             self._waiter = asyncio.get_running_loop().create_future()
@@ -148,14 +138,15 @@ class HttpExchange:
             return
         self.finished = True
         head = self._head_of(status, headers)
+        link = self._link
         if self.head.method == "HEAD" or status in _NO_CONTENT_STATUSES:
-            self._link.send(head)
+            link.send(head)
         elif len(body) > _ONE_SEGMENT_BYTES:
-            self._link.send(head)
-            self._link.send(body)
+            link.send(head)
+            link.send(body)
         else:
-            self._link.send(head + body)
-        self._link.answered(self)
+            link.send(head + body)
+        link.answered(self)
 
     @property
     def paused(self) -> bool:
@@ -236,13 +227,8 @@ class HttpExchange:
             self.abandon()
             # These refer to the application's side of the request, and that refers to the exchange.
             # Without them, reference counting frees the whole request at once: its body, its prompt.
-            self._on_leave = self._on_stop = self._grow_to = self.task = None
-            self._body = b""
-
-    @property
-    def complete(self) -> bool:
-        """Whether the whole request has arrived."""
-        return self._complete
+            self._on_leave = self._on_stop = self._grow_to = self.task = self.body = None
+            self._received = b""
 
     @property
     def ends_by_itself(self) -> bool:
@@ -252,27 +238,22 @@ class HttpExchange:
     def add_piece(self, piece: bytes) -> None:
         if self.finished or self._failure is not None:
             return  # The answer does not need the rest of the body.
-        if not self._body:
-            self._body = piece
-        elif isinstance(self._body, bytes):
-            self._body = bytearray().join((self._body, piece))
+        if not self._received:
+            self._received = piece
+        elif isinstance(self._received, bytes):
+            self._received = bytearray().join((self._received, piece))
         else:
-            self._body += piece
+            self._received += piece
         if self._grow_to is not None:
             try:
-                self._grow_to(len(self._body))
+                self._grow_to(len(self._received))
             except TollkeeperError as error:
                 self.spoiled(error)
-        elif len(self._body) > _READ_AHEAD_BYTES:
+        elif len(self._received) > _READ_AHEAD_BYTES:
             self._link.read_no_further()
 
-    def arrived(self, body: bytes) -> None:
-        """The whole body has come with the head."""
-        self._body = body
-        self._complete = True
-
     def completed(self) -> None:
-        self._complete = True
+        self.body, self._received = bytes(self._received), b""
         self._wake()
         # A large body pauses the reading. The body is complete now, and reading must go on, because
         # only a read notices that the caller leaves.
@@ -281,18 +262,18 @@ class HttpExchange:
     @property
     def waits_for_body(self) -> bool:
         """Whether the application waits for the client to send the rest of the body."""
-        return self._grow_to is not None and not self._complete
+        return self._grow_to is not None and self.body is None
 
     def is_too_slow(self, bytes_min: int) -> bool:
         """Whether less than `bytes_min` of the body has arrived since this was asked last, or since the
         application asked for the body."""
-        before, self._size_before = self._size_before, len(self._body)
-        return len(self._body) - before < bytes_min
+        before, self._size_before = self._size_before, len(self._received)
+        return self._size_before - before < bytes_min
 
     def spoiled(self, failure: TollkeeperError) -> None:
         """The rest of the body is not waited for, or is not HTTP."""
         self._failure = failure
-        self._body = b""
+        self._received = b""
         self.keep_alive = False
         self._wake()
 
@@ -338,7 +319,7 @@ class HttpExchange:
         return head or b""
 
     def _head_of(self, status: int, headers: bytes) -> bytes:
-        if not self._complete:
+        if self.body is None:
             # The rest of the request is in the way of the next one on this connection.
             self.keep_alive = False
         return answer_head(status, headers, keep_alive=self.keep_alive)

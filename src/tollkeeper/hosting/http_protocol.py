@@ -92,8 +92,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._unstarted: HttpExchange | None = None
         # Requests that were parsed together with the end of the one before them.
         self._waiting: list[HttpExchange] = []
-        # For whom the last request was; None where that is not known.
-        self._owner: Hashable = None
+        # For whom the last request was; None if that is not known.
+        self.owner: Hashable = None
         # Bytes that are not parsed yet.
         self._held = bytearray()
         self._has_served = False
@@ -132,16 +132,14 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._state.small_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(self._state.buffer[:nbytes]))
-
-    def data_received(self, data: bytes) -> None:
         if self._dropping:
             return
+        data = bytes(self._state.buffer[:nbytes])
         if self._parser.exchange is not None:
             self._feed(data)
         elif self._current or self._waiting or self._held:
             self._hold(data)
-        elif self._state.arrivals.take(self._owner) or self._is_refused_soon():
+        elif self._state.arrivals.take(self.owner) or self._is_refused_soon():
             self._begin(data)
         else:
             self._hold(data)
@@ -224,19 +222,18 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._reading_paused = True
             self._transport.pause_reading()
 
-    def recognised(self, exchange: HttpExchange) -> None:
-        if self._current is exchange and exchange.owner != self._owner:
-            self._owner = exchange.owner
-            self._state.room.recognise(self, exchange.owner)
+    def recognised(self, owner: Hashable) -> None:
+        self.owner = owner
+        self._state.room.recognise(self, owner)
 
     def answered(self, exchange: HttpExchange) -> None:
         """The exchange has sent the last byte of its answer."""
         if self._current is exchange:
             self._current = None
-            self._owner = exchange.owner
+            self.owner = exchange.owner
             if not exchange.keep_alive or self._state.stopping:
-                self._close(linger_s=0 if exchange.complete else _LINGER_S)
-            elif not self.paused:
+                self._close(linger_s=_LINGER_S if exchange.body is None else 0)
+            elif self.ready:
                 self._next()
 
     def abandoned(self, exchange: HttpExchange) -> None:
@@ -294,13 +291,13 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _is_refused_soon(self) -> bool:
         """Whether what arrives is most likely a call that is refused at once: a refusal takes little
         more time than to wait for one's turn."""
-        return self._owner is not None and self._state.arrivals.refuses_soon()
+        return self.owner is not None and self._state.arrivals.refuses_soon()
 
     def _wait_for_turn(self) -> None:
-        if self._owner is None:
+        if self.owner is None:
             self._state.arrivals.wait_as_stranger(self._host, self._begin_held)
         else:
-            self._state.arrivals.wait(self._owner, self._begin_held)
+            self._state.arrivals.wait(self.owner, self._begin_held)
 
     def _begin(self, data: bytes) -> None:
         """Parses what arrives between two requests, or in the head of one."""

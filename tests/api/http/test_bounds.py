@@ -24,7 +24,7 @@ from tests.support.scripted_gateway import (
 from tests.support.tables import each
 from tests.support.upstream import hang
 from tollkeeper.api.http.envelope import PayloadTooLarge
-from tollkeeper.api.http.request_memory import BodiesInFlight, memory_of
+from tollkeeper.api.http.request_memory import BodiesInFlight, BodyShare, memory_of
 from tollkeeper.api.http.strict_json import DEPTH_MAX, check_bounds
 from tollkeeper.domain.access import (
     CUSTOMER_PERMISSIONS,
@@ -192,7 +192,7 @@ async def test_a_hostile_body_leaves_others_alone(scripted: ScriptedGateway) -> 
 def test_shares_are_taken_and_given_back() -> None:
     bodies = BodiesInFlight(bytes_max=100, key_bytes_max=40)
     mine = _caller()
-    first, second = bodies.share_of(mine), bodies.share_of(mine)
+    first, second = BodyShare(bodies.account_of(mine)), BodyShare(bodies.account_of(mine))
     first.grow_to(30)
     first.grow_to(20)
     second.grow_to(10)
@@ -209,12 +209,13 @@ def test_shares_are_taken_and_given_back() -> None:
 def test_keys_of_one_organization_share_its_room() -> None:
     bodies = BodiesInFlight(bytes_max=160, key_bytes_max=60)
     one = _caller()
-    other = bodies.share_of(replace(one, key_id=KeyId(uuid4())))
-    bodies.share_of(one).grow_to(60)
+    other = BodyShare(bodies.account_of(replace(one, key_id=KeyId(uuid4()))))
+    first = BodyShare(bodies.account_of(one))
+    first.grow_to(60)
     with pytest.raises(RateLimited, match="this organization"):
         other.grow_to(21)
     other.grow_to(20)
-    bodies.share_of(_caller()).grow_to(40)
+    BodyShare(bodies.account_of(_caller())).grow_to(40)
 
 
 _ROOM = 100_000
@@ -227,21 +228,24 @@ def test_no_number_of_organizations_takes_all_of_the_room(sizes: list[int], piec
     """Each sends bodies of one size, which grow in steps, until it is refused."""
     bodies = BodiesInFlight(bytes_max=_ROOM, key_bytes_max=_ROOM)
     sending = {_caller().organization_id: size for size in sizes}
+    shares = []
     while sending:
         for organization, size in tuple(sending.items()):
-            share = bodies.share_of(replace(_caller(), organization_id=organization))
+            caller = replace(_caller(), organization_id=organization)
+            share = BodyShare(bodies.account_of(caller))
+            shares.append(share)
             try:
                 for grown in (*range(0, size, piece), size):
                     share.grow_to(grown)
             except (PayloadTooLarge, RateLimited, Unavailable):
                 del sending[organization]
     assert _ROOM - bodies.bytes >= _ROOM / 8 * 0.5 ** len(sizes)
-    bodies.share_of(_caller()).grow_to((_ROOM - bodies.bytes) // 2)
+    BodyShare(bodies.account_of(_caller())).grow_to((_ROOM - bodies.bytes) // 2)
 
 
 def test_one_request_may_have_more_than_it_leaves_free() -> None:
     bodies = BodiesInFlight(bytes_max=80, key_bytes_max=10)
-    share, second = bodies.share_of(_caller()), bodies.share_of(_caller())
+    share, second = BodyShare(bodies.account_of(_caller())), BodyShare(bodies.account_of(_caller()))
     share.grow_to(30)
     share.grow_to(70)
     with pytest.raises(PayloadTooLarge):
@@ -257,7 +261,7 @@ def test_every_body_fits_by_default() -> None:
     body = "\N{GRINNING FACE}".encode() + b"x" * (limits.body_bytes - 4)
     needed = memory_of(body, 100_000) + (PARTS_AT_ONCE - 1) * len(body)
     bodies = BodiesInFlight(bytes_max=limits.bodies_bytes, key_bytes_max=limits.bodies_bytes // 2)
-    bodies.share_of(_caller()).grow_to(needed)
+    BodyShare(bodies.account_of(_caller())).grow_to(needed)
 
 
 def _caller() -> ProjectCaller:

@@ -9,6 +9,7 @@ import msgspec
 
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.envelope import ErrorStyle, words_for
+from tollkeeper.api.http.request_memory import KeyAccount
 from tollkeeper.api.http.sse import EventStream
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, Permission, ProjectCaller
 from tollkeeper.domain.money import usd_from_picousd
@@ -27,6 +28,7 @@ class HeadReading:
     the same head share it."""
 
     __slots__ = (
+        "account",
         "caller",
         "decoder",
         "digest",
@@ -58,6 +60,7 @@ class HeadReading:
         self.query: Any = None
         # The caller for which the head was last found valid. The fields after it are set then.
         self.caller: Caller | None = None
+        self.account: KeyAccount
         self.session: str | None = None
         # The caller's trace, unread; None if the head names none or two.
         self.traceparent: bytes | None = None

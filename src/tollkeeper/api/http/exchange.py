@@ -42,9 +42,15 @@ class Exchange(StreamWriter, Protocol):
     to its own end.
     """
 
-    # For whom the request is, which the application sets as soon as it knows. The server lets owners
-    # take turns. Of those that nobody knows, all have one together.
-    owner: Hashable
+    @property
+    def owner(self) -> Hashable:
+        """For whom the request is; None until the application has said so."""
+        ...
+
+    def recognise(self, owner: Hashable) -> None:
+        """Says for whom the request is, as soon as the application knows. The server lets owners take
+        turns. All requests without an owner share one turn."""
+        ...
 
     @property
     def head(self) -> RequestHead: ...

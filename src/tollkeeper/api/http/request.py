@@ -135,14 +135,11 @@ def _is_json(content_type: bytes) -> bool:
 
 
 async def read_body(exchange: Exchange, share: BodyShare, limits: HttpConventions) -> bytes:
-    """Returns the body, which usually arrived with the headers. A body that declares too large a length
-    is refused before it is read."""
+    """Waits for a body that did not arrive with the headers. A body that is too large, or that declares too
+    large a length, is refused before it is read."""
     bytes_max = limits.body_bytes_max
     if exchange.body_bytes > bytes_max:
         raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
-    body = exchange.body
-    if body is not None:
-        return body
 
     def grow_to(size: int) -> None:
         if size > bytes_max:

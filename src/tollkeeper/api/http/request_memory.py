@@ -4,6 +4,9 @@ While a call is in progress, memory holds its body, the texts that were decoded 
 text for the judge, and after that the body for the backend until the backend has taken it.
 """
 
+from uuid import UUID
+from weakref import WeakValueDictionary
+
 from tollkeeper.api.http.envelope import PayloadTooLarge
 from tollkeeper.domain.access import Caller
 from tollkeeper.domain.errors import RateLimited, Unavailable
@@ -21,6 +24,26 @@ _SURROGATES = (b"\\ud", b"\\uD")
 _SLICE_BYTES = 32 << 10
 
 
+class _Account:
+    """The memory of an organization's requests in progress."""
+
+    __slots__ = ("__weakref__", "bytes")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+class KeyAccount(_Account):
+    """The memory of a key's requests in progress."""
+
+    __slots__ = ("bodies", "organization")
+
+    def __init__(self, bodies: "BodiesInFlight", organization: _Account) -> None:
+        super().__init__()
+        self.bodies = bodies
+        self.organization = organization
+
+
 class BodiesInFlight:
     """An organization may have as much as it leaves free, whatever number of keys it creates. The only request
     of an organization or of a key may have more, if it leaves an eighth of the room free. So organizations
@@ -31,23 +54,27 @@ class BodiesInFlight:
         self.reserve = bytes_max // _RESERVE_PARTS
         self.key_bytes_max = key_bytes_max
         self.bytes = 0
-        # Only those that have a request in progress. The hash of an integer is faster than that of an id.
-        self.by_organization: dict[int, int] = {}
-        self.by_key: dict[int, int] = {}
+        # Only accounts that a connection or a request refers to.
+        self._organizations: WeakValueDictionary[UUID, _Account] = WeakValueDictionary()
+        self._keys: WeakValueDictionary[UUID, KeyAccount] = WeakValueDictionary()
 
-    def share_of(self, caller: Caller) -> "BodyShare":
-        return BodyShare(self, caller)
+    def account_of(self, caller: Caller) -> KeyAccount:
+        account = self._keys.get(caller.key_id)
+        if account is None:
+            organization = self._organizations.get(caller.organization_id)
+            if organization is None:
+                organization = self._organizations[caller.organization_id] = _Account()
+            account = self._keys[caller.key_id] = KeyAccount(self, organization)
+        return account
 
 
 class BodyShare:
     """The memory that one request may use. It is given back when the request has ended."""
 
-    __slots__ = ("_bodies", "_key", "_organization", "size")
+    __slots__ = ("_account", "size")
 
-    def __init__(self, bodies: BodiesInFlight, caller: Caller) -> None:
-        self._bodies = bodies
-        self._organization = caller.organization_id.int
-        self._key = caller.key_id.int
+    def __init__(self, account: KeyAccount) -> None:
+        self._account = account
         self.size = 0
 
     def grow_to(self, size: int) -> None:
@@ -56,15 +83,16 @@ class BodyShare:
         added = size - self.size
         if added <= 0:
             return
-        bodies = self._bodies
+        key = self._account
+        bodies, organization = key.bodies, key.organization
         if size > bodies.bytes_max - bodies.reserve:
             raise PayloadTooLarge("The request needs more memory than one request may use.")
-        of_key = bodies.by_key.get(self._key, 0) + added
+        of_key = key.bytes + added
         if of_key > bodies.key_bytes_max and of_key > size:
             raise _too_much_of("key")
-        in_all = bodies.bytes + added
-        free = bodies.bytes_max - in_all
-        of_organization = bodies.by_organization.get(self._organization, 0) + added
+        of_all = bodies.bytes + added
+        free = bodies.bytes_max - of_all
+        of_organization = organization.bytes + added
         if of_organization > free:
             if of_organization > size:
                 raise _too_much_of("organization")
@@ -73,27 +101,15 @@ class BodyShare:
                     "The requests in progress would need more memory than this process may use.",
                     retry_after_s=_RETRY_AFTER_S,
                 )
-        bodies.bytes = in_all
-        bodies.by_key[self._key] = of_key
-        bodies.by_organization[self._organization] = of_organization
+        bodies.bytes, key.bytes, organization.bytes = of_all, of_key, of_organization
         self.size = size
 
     def release(self) -> None:
-        size, bodies = self.size, self._bodies
-        if not size:
-            return
-        self.size = 0
-        bodies.bytes -= size
-        for taken, owner in (
-            (bodies.by_key, self._key),
-            (bodies.by_organization, self._organization),
-        ):
-            rest = taken[owner] - size
-            assert rest >= 0, "no more is given back than was taken"
-            if rest:
-                taken[owner] = rest
-            else:
-                del taken[owner]
+        size, self.size, key = self.size, 0, self._account
+        key.bytes -= size
+        key.organization.bytes -= size
+        key.bodies.bytes -= size
+        assert key.bytes >= 0, "no more is given back than was taken"
 
 
 def _too_much_of(owner: str) -> RateLimited:
