@@ -18,15 +18,15 @@ ENDED: Final = "activity, metrics, log"
 LIBRARIES: Final = "libraries"
 
 TARGETS = {
-    HTTP: 1_380,
-    APPLICATION: 905,
+    HTTP: 1_375,
+    APPLICATION: 886,
     REQUEST: 817,
     PRICE: 991,
     LEDGER: 484,
     SCRIPT: 889,
     BACKEND: 1_645,
     ANSWER: 342,
-    ENDED: 394,
+    ENDED: 385,
     LIBRARIES: 0,
 }
 

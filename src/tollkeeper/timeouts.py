@@ -34,7 +34,7 @@ class Alarm:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[object] | None = None
+        self._task = _this_task()
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = 0.0
         self._waits = False
@@ -48,12 +48,7 @@ class Alarm:
         return self
 
     def __enter__(self) -> Self:
-        task = self._task
-        if task is None:
-            task = self._task = asyncio.current_task(self._loop)
-            assert task is not None, "only a task can be timed out"
-        self._cancelling = task.cancelling()
-        self._expired = False
+        self._cancelling = self._task.cancelling()
         self._waits = True
         if self._timer is None or self.when < self._rings_at:
             self._set_timer()
@@ -66,11 +61,10 @@ class Alarm:
         traceback: TracebackType | None,
     ) -> None:
         self._waits = False
-        if not self._expired:
-            return
-        assert self._task is not None
-        if self._task.uncancel() <= self._cancelling and exc_type is asyncio.CancelledError:
-            raise TimeoutError from exc
+        if self._expired:
+            self._expired = False
+            if self._task.uncancel() <= self._cancelling and exc_type is asyncio.CancelledError:
+                raise TimeoutError from exc
 
     def move(self, when: float) -> None:
         """Sets another time, which may be over already. Does nothing where nothing waits."""
@@ -101,8 +95,13 @@ class Alarm:
         """Ends the wait at once. Does nothing where nothing waits."""
         if self._waits and not self._expired:
             self._expired = True
-            assert self._task is not None
             self._task.cancel()
+
+
+def _this_task() -> asyncio.Task[object]:
+    task = asyncio.current_task()
+    assert task is not None, "only a task can be timed out"
+    return task
 
 
 class Alarms:
@@ -112,10 +111,15 @@ class Alarms:
         self._free: list[Alarm] = []
 
     def take(self) -> Alarm:
-        return self._free.pop() if self._free else Alarm()
+        """Lends an alarm to the running task."""
+        if not self._free:
+            return Alarm()
+        alarm = self._free.pop()
+        alarm._task = _this_task()
+        return alarm
 
     def give_back(self, alarm: Alarm) -> None:
-        alarm._task = None
+        del alarm._task
         if len(self._free) < _KEPT_ALARMS_MAX:
             self._free.append(alarm)
         else:

@@ -137,7 +137,10 @@ class HttpExchange:
         if self.finished or self._begun:
             return
         self.finished = True
-        head = self._head_of(status, headers)
+        if self.body is None:
+            # The rest of the request is in the way of the next one on this connection.
+            self.keep_alive = False
+        head = answer_head(status, headers, keep_alive=self.keep_alive)
         link = self._link
         if self.head.method == "HEAD" or status in _NO_CONTENT_STATUSES:
             link.send(head)
@@ -158,13 +161,13 @@ class HttpExchange:
     def start(self, status: int, headers: bytes) -> None:
         assert not self._begun, "an answer starts once"
         self._begun = True
-        if self.head.is_http10:
-            # HTTP/1.0 has no chunks: the end of the connection is the end of the answer.
+        # HTTP/1.0 has no chunks: the end of the connection is the end of the answer.
+        self._chunked = not self.head.is_http10
+        if self.body is None or not self._chunked:
             self.keep_alive = False
-        else:
-            self._chunked = True
+        if self._chunked:
             headers += b"transfer-encoding: chunked\r\n"
-        self._answer_head = self._head_of(status, headers)
+        self._answer_head = answer_head(status, headers, keep_alive=self.keep_alive)
 
     def write(self, piece: bytes) -> None:
         if self.finished or not piece:
@@ -317,12 +320,6 @@ class HttpExchange:
     def _taken_head(self) -> bytes:
         head, self._answer_head = self._answer_head, None
         return head or b""
-
-    def _head_of(self, status: int, headers: bytes) -> bytes:
-        if self.body is None:
-            # The rest of the request is in the way of the next one on this connection.
-            self.keep_alive = False
-        return answer_head(status, headers, keep_alive=self.keep_alive)
 
 
 _date: tuple[int, bytes] = (0, b"")

@@ -4,9 +4,9 @@ bounds sizes, checks heads, and reads past an Upgrade.
 An Upgrade is ignored, as RFC 9110 allows: the request is answered as if it had none.
 
 A client sends nearly the same head with each request: only the length of the body differs. Such a head
-was parsed and checked as a whole, so it is only compared (`RequestParser.repeated`). That takes 100
-bytecodes, and parsing a head with four headers takes 700: 6 % of a call, and more with the eighteen
-headers of an SDK.
+was parsed and checked as a whole, so it is only compared (`RequestParser.repeated`). Without the
+comparison, a call with four headers takes 1,260 more bytecodes, 12 % of the call, because the head is
+also routed and checked again. An SDK sends eighteen headers.
 """
 
 import re

@@ -40,15 +40,10 @@ def request_opened() -> float:
 def request_ended(
     log: RequestLog, request_id: str, operation: str, status: int, opened: float
 ) -> None:
-    _OPEN.open -= 1
-    request_answered(log, request_id, operation, status, time.perf_counter() - opened)
-
-
-def request_answered(
-    log: RequestLog, request_id: str, operation: str, status: int, seconds: float
-) -> None:
     """Counts a request, measures the time from its arrival to the end of its response, and writes its
     line of the log."""
+    _OPEN.open -= 1
+    seconds = time.perf_counter() - opened
     log.request_ended(request_id, operation, status, seconds)
     if not _answered:
         schedule_write()
