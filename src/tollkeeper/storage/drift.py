@@ -28,18 +28,17 @@ async def find_of_policy(
     connection: Connection, organization_id: OrganizationId, policy_id: str, judge: JudgeFormat
 ) -> ValueCounts | None:
     """Returns None if no calibration of this judge and of the published rule is active."""
-    filters: LiteralString = "p.organization_id = %(organization_id)s AND p.id = %(policy_id)s"
     parameters = _parameters(judge) | {
         "organization_id": organization_id,
         "policy_id": policy_id,
     }
-    cursor = await connection.execute(_FIND.format(filters=filters), parameters)
+    cursor = await connection.execute(_FIND_OF_POLICY, parameters)
     row = await cursor.fetchone()
     return None if row is None else _counts(row)
 
 
 async def find_all(connection: Connection, judge: JudgeFormat) -> list[ValueCounts]:
-    cursor = await connection.execute(_FIND.format(filters="true"), _parameters(judge))
+    cursor = await connection.execute(_FIND_ALL, _parameters(judge))
     return [_counts(row) for row in await cursor.fetchall()]
 
 
@@ -49,9 +48,9 @@ def _parameters(judge: JudgeFormat) -> dict[str, Any]:
 
 # Verdicts are counted by day, and those from before the activation are not calibrated: the days after
 # that of the activation count.
-_FIND: LiteralString = """
+_SELECT: LiteralString = """
     SELECT p.organization_id, p.id, p.name, c.number, c.report -> 'after' -> 'reliability',
-        coalesce(jsonb_object_agg(n.tenth::text, n.asked) FILTER (WHERE n.tenth IS NOT NULL), '{{}}')
+        coalesce(jsonb_object_agg(n.tenth::text, n.asked) FILTER (WHERE n.tenth IS NOT NULL), '{}')
     FROM policies p
     JOIN policy_calibrations c ON c.organization_id = p.organization_id AND c.policy_id = p.id
         AND c.number = p.active_calibration
@@ -66,10 +65,16 @@ _FIND: LiteralString = """
             AND day > floor(extract(epoch FROM now()) / 86400) - %(days)s
         GROUP BY 1
     ) n ON true
-    WHERE c.judge_model = %(model)s AND c.prompt_format = %(prompt_format)s AND {filters}
+    WHERE c.judge_model = %(model)s AND c.prompt_format = %(prompt_format)s
+"""
+_GROUPED: LiteralString = """
     GROUP BY p.organization_id, p.id, p.name, c.number, c.report
     ORDER BY p.organization_id, p.id
 """
+_FIND_OF_POLICY: LiteralString = (
+    _SELECT + "AND p.organization_id = %(organization_id)s AND p.id = %(policy_id)s" + _GROUPED
+)
+_FIND_ALL: LiteralString = _SELECT + _GROUPED
 
 
 def _counts(row: tuple[Any, ...]) -> ValueCounts:

@@ -86,6 +86,4 @@ async def find(
 
 
 def _usage(row: Sequence[Any]) -> JudgeUsage:
-    usage = JudgeUsage(*row[:-2])
-    usage.cost_picousd, usage.reported_cost_picousd = map(int, row[-2:])
-    return usage
+    return JudgeUsage(*(*row[:-2], *map(int, row[-2:])))
