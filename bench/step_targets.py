@@ -19,12 +19,12 @@ LIBRARIES: Final = "libraries"
 
 TARGETS = {
     HTTP: 1_375,
-    APPLICATION: 886,
-    REQUEST: 817,
-    PRICE: 991,
-    LEDGER: 484,
-    SCRIPT: 889,
-    BACKEND: 1_645,
+    APPLICATION: 879,
+    REQUEST: 815,
+    PRICE: 993,
+    LEDGER: 433,
+    SCRIPT: 864,
+    BACKEND: 1_601,
     ANSWER: 342,
     ENDED: 385,
     LIBRARIES: 0,

@@ -120,7 +120,9 @@ def readings(report: ReportedUsage, *, unnamed_is_1h: bool = False) -> list[Usag
         return []
     read = report.cached_tokens or 0
     writes = _writes_by_lifetime(report, unnamed_is_1h)
-    written = sum(writes)
+    written = writes[0] + writes[1]
+    if not (read or written):
+        return [_read_as(report, prompt, completion, writes, prompt, 0)]
     beside = (prompt + read + written, 0)
     again = (prompt, min(read, written))
     if report.cache_is_beside_prompt or max(read, written) > prompt:
@@ -239,9 +241,10 @@ def read_count(found: object) -> int | None:
     count: negative, fractional, text, beyond 2^53."""
     if found is None:
         return None
-    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= COUNT_MAX:
-        raise AbsurdCount
-    return found
+    # No boolean, which is an integer too.
+    if type(found) is int and 0 <= found <= COUNT_MAX:
+        return found
+    raise AbsurdCount
 
 
 def first_count(reported: FreeObject, names: tuple[str, ...]) -> int | None:

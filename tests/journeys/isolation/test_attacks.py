@@ -37,7 +37,7 @@ async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
         },
         changed_constants={
             "bootstrap.backends.BackendConfig": {"connections_waiting_max": 64},
-            "services.ledger.admission.REFUSED_CALLS_PER_MINUTE": 10_000_000,
+            "services.calls.admission.REFUSED_CALLS_PER_MINUTE": 10_000_000,
             "services.policies.policies.POLICIES_MAX": 1_000_000,
         },
     ) as running:

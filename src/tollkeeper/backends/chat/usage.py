@@ -19,15 +19,12 @@ report itself shows which one it is.
   details of the prompt.
 """
 
-from typing import Annotated, Any, NamedTuple
-
-import msgspec
+from typing import Any, NamedTuple
 
 from tollkeeper.backends.reported_cost import stated_cost, ticks_in_picousd
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import (
-    COUNT_MAX,
     AbsurdCount,
     ReportedUsage,
     all_writes,
@@ -37,32 +34,8 @@ from tollkeeper.domain.usage import (
     read_service_tier,
 )
 
-_Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)] | None
-
-
-class _PlainPromptDetails(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    cached_tokens: _Count = None
-    audio_tokens: _Count = None
-
-
-class _PlainCompletionDetails(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    reasoning_tokens: _Count = None
-    audio_tokens: _Count = None
-    accepted_prediction_tokens: _Count = None
-    rejected_prediction_tokens: _Count = None
-
-
-class _PlainReport(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A report with OpenAI's own fields only, as most servers send it. Any other is read by
-    `_read`, which understands this one as well and takes several times as long."""
-
-    prompt_tokens: _Count = None
-    completion_tokens: _Count = None
-    total_tokens: _Count = None
-    prompt_tokens_details: _PlainPromptDetails | None = None
-    completion_tokens_details: _PlainCompletionDetails | None = None
-
-
+# OpenAI's own counts. A report without any other field has nothing that dialects add.
+_COUNTS = frozenset({"prompt_tokens", "completion_tokens", "total_tokens"})
 _CACHED = ("cached_tokens", "cache_read_tokens")
 _CACHED_AT_TOP = ("cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens")
 _WRITTEN = (
@@ -77,44 +50,25 @@ def read_chat_usage(reported: Any, *, service_tier: str | None = None) -> UsageR
     if not isinstance(reported, dict):
         return UsageReport(ReportedUsage(service_tier=service_tier))
     try:
-        plain = msgspec.convert(reported, _PlainReport)
-    except msgspec.ValidationError:
-        pass
-    else:
-        return UsageReport(_read_plain(plain, reported, service_tier))
-    try:
         return UsageReport(_read(reported, service_tier))
     except AbsurdCount:
         return UsageReport(None, absurd=reported)
 
 
-def _read_plain(
-    plain: _PlainReport, reported: FreeObject, service_tier: str | None
-) -> ReportedUsage:
-    prompt, completion = plain.prompt_tokens_details, plain.completion_tokens_details
-    cached = None if prompt is None else prompt.cached_tokens
-    return ReportedUsage(
-        prompt_tokens=plain.prompt_tokens,
-        completion_tokens=plain.completion_tokens,
-        total_tokens=plain.total_tokens,
-        cached_tokens=cached,
-        cache_is_beside_prompt=None if cached is None else False,
-        reasoning_tokens=None if completion is None else completion.reasoning_tokens,
-        input_audio_tokens=None if prompt is None else prompt.audio_tokens,
-        output_audio_tokens=None if completion is None else completion.audio_tokens,
-        service_tier=service_tier or None,
-        prompt_details=None if prompt is None else reported["prompt_tokens_details"],
-        completion_details=None if completion is None else reported["completion_tokens_details"],
-        written=reported,
-    )
-
-
 def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
-    prompt_details = _object(reported, "prompt_tokens_details", "prompt_token_details")
-    completion_details = _object(reported, "completion_tokens_details")
     prompt = read_count(reported.get("prompt_tokens"))
     completion = read_count(reported.get("completion_tokens"))
     total = read_count(reported.get("total_tokens"))
+    if reported.keys() <= _COUNTS:
+        return ReportedUsage(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            total_tokens=total,
+            service_tier=service_tier or None,
+            written=reported,
+        )
+    prompt_details = _object(reported, "prompt_tokens_details", "prompt_token_details")
+    completion_details = _object(reported, "completion_tokens_details")
     cache = _read_cache(reported, prompt_details or {}, prompt)
     reasoning = read_count((completion_details or {}).get("reasoning_tokens"))
     if reasoning is None:

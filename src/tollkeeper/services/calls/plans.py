@@ -89,14 +89,9 @@ class Plans:
         kept = self._kept.get(caller.organization_id.int)
         name = (caller.key_id.int, model_id)
         plan = None if kept is None else kept.get(name)
-        if (
-            plan is not None
-            and plan.caller is caller
-            and plan.catalog is self._current.catalog
-            and not plan.model.required_checks
-        ):
-            return plan
         catalog = self._current.catalog
+        if plan is not None and plan.caller is caller and plan.catalog is catalog:
+            return plan
         model = await self._models.model_for_call(caller, model_id)
         plan = Plan(
             caller,
@@ -105,7 +100,8 @@ class Plans:
             self._isolation.caching_wish(caller, model, None),
             catalog,
         )
-        if not model.required_checks and model.is_ready:
+        if not model.required_checks:
+            # An organization may lose a check that a model requires: it is read for each call.
             self._keep(caller.organization_id.int, name, plan)
         return plan
 
