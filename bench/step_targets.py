@@ -19,12 +19,12 @@ LIBRARIES: Final = "libraries"
 
 TARGETS = {
     HTTP: 1_375,
-    APPLICATION: 879,
+    APPLICATION: 887,
     REQUEST: 815,
     PRICE: 993,
     LEDGER: 433,
-    SCRIPT: 864,
-    BACKEND: 1_601,
+    SCRIPT: 890,
+    BACKEND: 1_642,
     ANSWER: 342,
     ENDED: 385,
     LIBRARIES: 0,

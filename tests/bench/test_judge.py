@@ -5,7 +5,6 @@ import random
 from pathlib import Path
 
 import pytest
-
 from bench.judge.datasets import DATASETS, Case, Dataset, kinds, sampled
 from bench.judge.report import Measured, auc, draw, f1, table
 
