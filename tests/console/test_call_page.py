@@ -6,7 +6,7 @@ from playwright.async_api import Page, expect
 from tests.support.console_site import ConsoleSite, Watched
 from tests.support.judged_gateway import assert_denied
 from tests.support.upstream import reset_before_headers
-from tollkeeper.storage.activity import ActivityEntry
+from tollkeeper.domain.views import ActivityEntry
 
 pytestmark = pytest.mark.slow
 

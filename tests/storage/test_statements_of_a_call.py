@@ -19,7 +19,7 @@ from tests.support.ledger_months import this_month
 from tests.support.statements import all_statements
 from tests.support.upstream import chat, reset_after
 from tollkeeper.domain.traffic import TimeRange, TrafficFilter
-from tollkeeper.storage.activity_pages import RareFilter
+from tollkeeper.domain.views import RareFilter
 from tollkeeper.storage.watched_connection import allow_long_statements
 
 _CALLS, _TENANTS, _ACTIVITY = 60_000, 10_000, 60_000

@@ -27,8 +27,8 @@ from tollkeeper.domain.access import KeyId, ProjectId
 from tollkeeper.domain.admission import Refusal
 from tollkeeper.domain.caps import COUNTED_PERIODS, CapPeriod
 from tollkeeper.domain.ledger import Hold
+from tollkeeper.domain.views import CapUse
 from tollkeeper.services.ledger.caps import Caps
-from tollkeeper.storage.accounts import CapUse
 
 DAY, WEEK, MONTH = COUNTED_PERIODS
 NOON = datetime(2026, 11, 17, 12, tzinfo=UTC)

@@ -37,8 +37,8 @@ from tollkeeper.domain.policy import (
     Rule,
     Scope,
 )
+from tollkeeper.domain.views import ActivityEntry
 from tollkeeper.storage import policies as storage
-from tollkeeper.storage.activity import ActivityEntry
 
 JUDGE_MODEL = "the-judge"
 LIKELY = 9000

@@ -19,9 +19,9 @@ from tests.support.ledger import find_differences
 from tests.support.upstream import USAGE, Upstream, Verb, chat
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.estimate import estimate_tokens
+from tollkeeper.domain.views import ActivityEntry
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.settings import Settings
-from tollkeeper.storage.activity import ActivityEntry
 
 MODEL = "example/chat"
 PROMPT_PRICE = 200_000  # picousd a token

@@ -5,8 +5,8 @@ from msgspec import UNSET
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.wire.key_usage import KeyCap, KeyUsage
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.views import CapUse
 from tollkeeper.services.use_cases import Services
-from tollkeeper.storage.accounts import CapUse
 
 
 async def key_usage_read(services: Services, request: Request[None, None]) -> KeyUsage:

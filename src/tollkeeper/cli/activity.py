@@ -21,9 +21,9 @@ from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.traffic import TimeRange, TrafficFilter
 from tollkeeper.domain.usage import Usage
+from tollkeeper.domain.views import ActivityEntry
 from tollkeeper.services.calls.activity import LIST_LIMIT_MAX
 from tollkeeper.services.use_cases import Services
-from tollkeeper.storage.activity import ActivityEntry
 
 app = noun_app("The records of inference requests.")
 

@@ -9,10 +9,9 @@ import msgspec
 
 from tollkeeper.cli.csv_text import csv_lines
 from tollkeeper.domain.traffic import TimeRange, TrafficFilter
+from tollkeeper.domain.views import ActivityEntry, Position, RareFilter
 from tollkeeper.services.calls.traffic import PAGE_MAX
 from tollkeeper.services.use_cases import Services
-from tollkeeper.storage.activity import ActivityEntry
-from tollkeeper.storage.activity_pages import Position, RareFilter
 
 _CSV_COLUMNS = (
     "request_id",

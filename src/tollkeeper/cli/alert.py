@@ -9,10 +9,10 @@ import msgspec
 from tollkeeper.cli.command import Invocation, command, noun_app, run_with_services
 from tollkeeper.cli.output import Listing
 from tollkeeper.domain.errors import Unavailable
+from tollkeeper.domain.views import StandingAlert
 from tollkeeper.hosting.replica_probe import ask_operator_listener
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
-from tollkeeper.storage.alerts import StandingAlert
 
 # What a subject may have, in the order in which people see it.
 _PARTS = ("organization_id", "project_id", "key_id", "period", "backend", "gateway")

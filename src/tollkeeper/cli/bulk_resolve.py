@@ -15,9 +15,9 @@ from tollkeeper.cli.report import Report
 from tollkeeper.domain.catalog import Catalog
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.views import ReasonTotal
 from tollkeeper.services.ledger.bulk_resolution import Backlog, BulkAction, Resolved
 from tollkeeper.services.use_cases import Services
-from tollkeeper.storage.unsettled import ReasonTotal
 
 # Reasons are sentences of any wording: the most frequent ones are named, the rest is one line.
 _REASONS_MAX = 20

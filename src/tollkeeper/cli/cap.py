@@ -12,8 +12,8 @@ from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.views import CapUse
 from tollkeeper.services.use_cases import Services
-from tollkeeper.storage.accounts import CapUse
 
 app = noun_app("Spending caps of an organization, of its projects and of their keys.")
 

@@ -12,7 +12,7 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.use_cases import Services
 
 if TYPE_CHECKING:
-    from tollkeeper.storage.accounts import Balance
+    from tollkeeper.domain.views import Balance
 
 app = noun_app("Credit of an organization.")
 

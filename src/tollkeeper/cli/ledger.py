@@ -31,11 +31,11 @@ from tollkeeper.cli.progress import progress
 from tollkeeper.cli.report import Report, show_report
 from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.views import ReservationEntry
 from tollkeeper.services.ledger.bulk_resolution import BulkAction
 from tollkeeper.services.ledger.reconciliation import FarAboveHold
 from tollkeeper.services.ledger.verification import Difference
 from tollkeeper.services.use_cases import Services
-from tollkeeper.storage.reservations import ReservationEntry
 
 app = noun_app("The ledger: its invariants, unsettled holds, and months.")
 command(app, "months", example="tollkeeper ledger months")(ledger_months)

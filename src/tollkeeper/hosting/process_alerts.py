@@ -14,10 +14,10 @@ import structlog
 
 from tollkeeper.domain.alerts import AlertKind, AlertState, Condition, RaisedAlert, changes
 from tollkeeper.domain.errors import Unavailable
+from tollkeeper.domain.views import StandingAlert
 from tollkeeper.hosting.operator_listener import Readiness
 from tollkeeper.services.alerts import DeliveryFailed, PostAlert, alert_body, tell
 from tollkeeper.services.batches import Backoff, Batches, Limit
-from tollkeeper.storage.alerts import StandingAlert
 
 _QUEUED_MAX = 100
 _AGAIN = Backoff(first_s=5, max_s=600)

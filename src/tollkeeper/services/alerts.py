@@ -24,10 +24,11 @@ from tollkeeper.domain.alerts import (
 )
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.policy import JudgeFormat
+from tollkeeper.domain.views import StandingAlert
 from tollkeeper.services.batches import Backoff
 from tollkeeper.services.policies.drift import Drift, drift_of
 from tollkeeper.storage import alerts, drift, money_totals, unsettled
-from tollkeeper.storage.alerts import Delivery, Fill, StandingAlert
+from tollkeeper.storage.alerts import Delivery, Fill
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.unsettled import UnsettledSelection
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, LiteralString
 from uuid import UUID
 
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.caps import DAY_S, Cap, CapPeriod, end_day
 from tollkeeper.domain.spend import Spend
+from tollkeeper.domain.views import Balance, CapUse
 from tollkeeper.storage.database import Connection
 
 # The balances of this moment: the columns of the account, corrected by the rows in `unfolded` that
@@ -82,39 +83,6 @@ def with_balances(*query: LiteralString) -> LiteralString:
     """Prepends the definitions of `balances` and `project_balances` to a query. The query may begin
     with further definitions: `, name AS (`."""
     return _CURRENT + "".join(query)
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """An organization's money. `settled` includes overage. `granted` is the sum of all others."""
-
-    granted_picousd: int
-    available_picousd: int
-    held_picousd: int
-    settled_picousd: int
-    unsettled_picousd: int
-
-
-@dataclass(frozen=True, slots=True)
-class CapUse:
-    """The cap of an organization, of a project or, with `key_id`, of a key, and how much of it is
-    used."""
-
-    project_id: ProjectId | None
-    cap: Cap
-    # Unsettled holds count as held.
-    held_picousd: int
-    spent_picousd: int
-    # Of keys that were rotated one into another and share the cap: the newest, and the first.
-    key_id: KeyId | None = None
-    first_key_id: KeyId | None = None
-    # When its next period begins, in seconds since 1970; None for a cap of all time.
-    resets_at: int | None = None
-
-    @property
-    def remaining_picousd(self) -> int:
-        """Negative where the cap was set below what was already spent, or after overage."""
-        return self.cap.amount_picousd - self.held_picousd - self.spent_picousd
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,64 +2,21 @@
 ledger's rows of the same call."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, LiteralString
 from uuid import UUID
 
 import msgspec
 from psycopg import errors as pg
 
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
-from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import Usage
+from tollkeeper.domain.views import ActivityEntry
 from tollkeeper.storage.database import Connection, Contention
 from tollkeeper.storage.rollups import ROLL_UP_ACTIVITY, ROLL_UP_VERDICTS
 
 _encode = msgspec.json.Encoder().encode
 _NUL = b"\\u0000"
-
-
-@dataclass(frozen=True, slots=True)
-class ActivityEntry:
-    """A call with its activity record and its ledger rows, as they are now. Where the process died
-    before it wrote the record, only the ledger has the call, and all other fields are None."""
-
-    request_id: UUID
-    organization_id: OrganizationId
-    project_id: ProjectId
-    key_id: KeyId
-    model: str
-    started_at_ms: int
-    operation: str | None
-    streamed: bool | None
-    duration_ms: int | None
-    first_piece_ms: int | None
-    status: int | None
-    error_code: str | None
-    finish: str | None
-    usage: Usage | None
-    estimated: bool
-    hold_picousd: int | None
-    # None where nothing was reserved, and where the cost is not known yet.
-    cost_picousd: int | None
-    # "held", "settled", "released" or "unsettled"; "none" where nothing was reserved; "dropped"
-    # where it was resolved and only the export of its month says how.
-    settlement: str
-    # Why the cost is not known.
-    unsettled_reason: str | None
-    backend: str | None
-    replica: str | None
-    # What the backend reported, as it came, and its own price in it.
-    reported_usage: FreeObject | None
-    reported_cost_picousd: int | None
-    verdicts: tuple[VerdictRecord, ...]
-    # None where the call was not dispatched.
-    dispatched_ms: int | None = None
-    upstream_ms: int | None = None
-    overhead_us: int | None = None
-    # More than one for refusals that a key repeated; the record is that of the last one.
-    requests: int = 1
 
 
 async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> None:

@@ -1,35 +1,14 @@
 """SQL of activity lists with filters, page by page. Each page reads a bounded number of records."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import LiteralString
-from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.traffic import STEP_S, TimeRange, TrafficFilter
-from tollkeeper.storage.activity import ActivityEntry, entry_of_row, select_entries
+from tollkeeper.domain.views import ActivityEntry, Position
+from tollkeeper.storage.activity import entry_of_row, select_entries
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.traffic import conditions
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where a page ended: the next one begins with older records."""
-
-    started_at_ms: int
-    request_id: UUID
-
-
-@dataclass(frozen=True, slots=True)
-class RareFilter:
-    """Filters that are not columns of the roll-ups."""
-
-    policy_id: str | None = None
-    matched_only: bool = False
-    cost_picousd_min: int | None = None
-
-    def __bool__(self) -> bool:
-        return self.policy_id is not None or self.cost_picousd_min is not None
 
 
 async def find_in_steps(

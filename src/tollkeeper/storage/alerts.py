@@ -1,6 +1,6 @@
 """SQL of alerts: what fills up, what is raised, what processes have seen, what is to be delivered."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 
@@ -9,6 +9,7 @@ import msgspec
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.alerts import AlertChange, AlertKind, AlertState, Condition, RaisedAlert
 from tollkeeper.domain.caps import CapPeriod
+from tollkeeper.domain.views import StandingAlert
 from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.period_cap_changes import NEWEST_KEY, PERIOD_BALANCES
@@ -33,17 +34,6 @@ class Fill:
     @property
     def percent(self) -> int:
         return 100 if self.amount_picousd == 0 else self.used_picousd * 100 // self.amount_picousd
-
-
-@dataclass(frozen=True, slots=True)
-class StandingAlert:
-    """A raised alert as an operator sees it."""
-
-    kind: AlertKind
-    level: int
-    subject: Mapping[str, str]
-    detail: str
-    raised_at: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """SQL of everything that the ledger knows of one call: how its hold was computed and how it ended."""
 
-from dataclasses import dataclass
 from typing import Any, LiteralString
 from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.views import CallLedger, HoldTerms, ResolutionEntry, UnsettledMark
 from tollkeeper.storage.database import Connection
 
 COST_DIMENSIONS = (
@@ -20,57 +20,6 @@ COST_DIMENSIONS = (
     "web_search",
     "other",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class HoldTerms:
-    """The prices and bounds that a hold was computed from."""
-
-    held_at_ms: int
-    hold_picousd: int
-    price_prompt: int
-    price_completion: int
-    price_image: int
-    price_request: int
-    price_cache_read: int
-    price_cache_write: int
-    price_cache_write_1h: int
-    price_web_search: int
-    prompt_tokens_max: int
-    choices: int
-    output_tokens_max: int
-    images: int
-    web_searches: int
-    price_input_audio: int
-    price_output_audio: int
-    input_audio_tokens_max: int
-    output_audio_tokens_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class UnsettledMark:
-    reason: str
-    marked_at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class ResolutionEntry:
-    kind: str
-    resolved_at_ms: int
-    resolved_by: str
-    settled_picousd: int
-    released_picousd: int
-    overage_picousd: int
-    estimated: bool
-    # By `COST_DIMENSIONS`.
-    cost_by_dimension: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class CallLedger:
-    hold: HoldTerms
-    mark: UnsettledMark | None
-    resolution: ResolutionEntry | None
 
 
 async def find(

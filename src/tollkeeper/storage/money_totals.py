@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import LiteralString
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.storage.accounts import Balance, with_balances
+from tollkeeper.domain.views import Balance
+from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
 
 # An advisory lock: only one process at a time verifies the ledger by itself.

@@ -19,7 +19,7 @@ from tollkeeper.domain.caps import (
     period_number,
 )
 from tollkeeper.domain.months import Month
-from tollkeeper.storage.accounts import CapUse
+from tollkeeper.domain.views import CapUse
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.watched_connection import allow_long_statements
 

@@ -8,33 +8,9 @@ from uuid import UUID
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.months import FIRST_ID
+from tollkeeper.domain.views import ReservationEntry, ReservationStatus
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.planning import ROWS_BY_KEY
-
-
-class ReservationStatus(StrEnum):
-    HELD = "held"
-    UNSETTLED = "unsettled"
-    SETTLED = "settled"
-    RELEASED = "released"
-
-
-@dataclass(frozen=True, slots=True)
-class ReservationEntry:
-    organization_id: OrganizationId
-    id: UUID
-    project_id: ProjectId
-    key_id: KeyId
-    model: str
-    hold_picousd: int
-    held_at: int
-    status: ReservationStatus
-    # Why the cost is not known; None where the reservation was never unsettled.
-    reason: str | None
-    # The cost with overage; None before the reservation is resolved.
-    cost_picousd: int | None
-    resolved_by: str | None
-
 
 _COLUMNS: LiteralString = """
     SELECT r.organization_id, r.id, r.project_id, r.api_key_id, r.model, r.hold,

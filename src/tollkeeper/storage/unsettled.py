@@ -7,6 +7,7 @@ from typing import LiteralString
 from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.views import ReasonTotal
 from tollkeeper.storage.database import Connection
 
 
@@ -33,17 +34,6 @@ class UnsettledKey:
 
 
 FIRST_KEY = UnsettledKey(OrganizationId(UUID(int=0)), UUID(int=0))
-
-
-@dataclass(frozen=True, slots=True)
-class ReasonTotal:
-    """The unsettled reservations that have the same reason."""
-
-    reason: str
-    reservations: int
-    hold_picousd: int
-    # How long ago the first of them became unsettled; below zero where the clock was set back since.
-    oldest_age_s: int
 
 
 async def read_time_before(connection: Connection, seconds: float) -> datetime:

@@ -12,9 +12,9 @@ from tests.support.scripted_gateway import MODEL, ScriptedGateway
 from tests.support.upstream import chat
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.traffic import TimeRange, TrafficFilter
+from tollkeeper.domain.views import RareFilter
 from tollkeeper.services.clock import unix_now
 from tollkeeper.services.tallies import write_tallies
-from tollkeeper.storage.activity_pages import RareFilter
 
 _REFUSALS = 40
 

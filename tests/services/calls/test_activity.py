@@ -15,10 +15,10 @@ from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.domain.usage import Usage
+from tollkeeper.domain.views import ActivityEntry
 from tollkeeper.services.calls import activity as service
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.clock import unix_now
-from tollkeeper.storage.activity import ActivityEntry
 
 
 async def _show(books: Books, identity: str | UUID) -> ActivityEntry:

@@ -12,6 +12,7 @@ from tests.support.books import Books
 from tollkeeper.domain.access import KeyId, OrganizationId
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.traffic import STEP_S, TimeRange, TrafficFilter
+from tollkeeper.domain.views import RareFilter
 from tollkeeper.services.calls import activity as service
 from tollkeeper.services.calls import refusals
 from tollkeeper.services.calls.activity import Activity
@@ -22,7 +23,6 @@ from tollkeeper.services.calls.refusals import (
 )
 from tollkeeper.services.clock import unix_now
 from tollkeeper.storage import activity, traffic
-from tollkeeper.storage.activity_pages import RareFilter
 
 _START_MS = 1_960_000_200_000 - 1_960_000_200_000 % (STEP_S * 1000)
 

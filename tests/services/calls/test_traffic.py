@@ -18,7 +18,7 @@ from tollkeeper.domain.traffic import (
     TimeRange,
     TrafficFilter,
 )
-from tollkeeper.storage.activity_pages import Position, RareFilter
+from tollkeeper.domain.views import Position, RareFilter
 
 _START_S = 1_960_000_000 - 1_960_000_000 % STEP_S
 _TIME = TimeRange(_START_S, _START_S + 40 * STEP_S)

@@ -22,6 +22,7 @@ from tests.support.ledger import (
 )
 from tests.support.proof import Proof
 from tollkeeper.domain.ledger import Hold
+from tollkeeper.domain.views import ReservationEntry, ReservationStatus
 from tollkeeper.services.ledger.bulk_resolution import (
     Backlog,
     BulkAction,
@@ -30,7 +31,6 @@ from tollkeeper.services.ledger.bulk_resolution import (
     UnsettledRule,
 )
 from tollkeeper.storage import reservations
-from tollkeeper.storage.reservations import ReservationEntry, ReservationStatus
 
 _HOUR_S = 3600
 _SETTLE, _RELEASE = BulkAction.SETTLE_HOLD, BulkAction.RELEASE

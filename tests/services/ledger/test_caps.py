@@ -10,7 +10,7 @@ from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import Refusal
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import InvalidRequest, NotFound
-from tollkeeper.storage.accounts import CapUse
+from tollkeeper.domain.views import CapUse
 
 MONTH, TOTAL = CapPeriod.MONTH, CapPeriod.TOTAL
 

@@ -12,8 +12,8 @@ from tests.support.gateway import Gateway
 from tests.support.ledger import find_differences
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
+from tollkeeper.domain.views import ReservationEntry, ReservationStatus
 from tollkeeper.services.ledger.reconciliation import FarAboveHold
-from tollkeeper.storage.reservations import ReservationEntry, ReservationStatus
 from tollkeeper.storage.verification import INVARIANTS
 
 

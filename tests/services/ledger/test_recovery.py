@@ -23,11 +23,11 @@ from tests.support.ledger import (
 from tests.support.proof import Proof
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.domain.ledger import Hold
+from tollkeeper.domain.views import ReservationStatus
 from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.services.ledger.recovery import Lease, LeasedHolds, OwnHolds, Recovered, Recovery
 from tollkeeper.storage import processes
 from tollkeeper.storage.database import Database
-from tollkeeper.storage.reservations import ReservationStatus
 
 LEASE_S = 0.8
 

@@ -24,8 +24,8 @@ from tollkeeper.console.rendering import render
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.traffic import TrafficFilter
+from tollkeeper.domain.views import Position, RareFilter
 from tollkeeper.services.use_cases import Services
-from tollkeeper.storage.activity_pages import Position, RareFilter
 
 _LIMIT = 50
 

@@ -10,9 +10,8 @@ from starlette.responses import Response
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import request_id
 from tollkeeper.console.rendering import render
+from tollkeeper.domain.views import ActivityEntry, HoldTerms
 from tollkeeper.services.calls.traffic import CallStory
-from tollkeeper.storage.activity import ActivityEntry
-from tollkeeper.storage.call_ledger import HoldTerms
 
 # The width of the waterfall in units of its drawing.
 _WIDTH = 1000

@@ -12,7 +12,7 @@ from tollkeeper.console.rendering import render
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS, KeyId
 from tollkeeper.domain.caps import COUNTED_PERIODS
 from tollkeeper.domain.organization import Project, ProjectKey
-from tollkeeper.storage.accounts import CapUse
+from tollkeeper.domain.views import CapUse
 
 _SHOWN_MAX = 500
 _HOUR_S = 3600

@@ -12,8 +12,8 @@ from tollkeeper.console.rendering import render
 from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.organization import Project
+from tollkeeper.domain.views import CapUse
 from tollkeeper.services.ledger.billing import LimitChange
-from tollkeeper.storage.accounts import CapUse
 
 
 async def show_all(request: Request, refused: Refused | None = None) -> Response:

@@ -12,13 +12,13 @@ from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.domain.traffic import LATENCY_HOURS_KEPT_S
+from tollkeeper.domain.views import ActivityEntry
 from tollkeeper.services.batches import Backoff, Batches, Limit
 from tollkeeper.services.calls.metrics import count_dropped_activity
 from tollkeeper.services.calls.refusals import RepeatedRefusals, is_refusal
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.ledger.months import dropped_message, find_dropped
 from tollkeeper.storage import activity, activity_partitions, rollups
-from tollkeeper.storage.activity import ActivityEntry
 from tollkeeper.storage.activity_partitions import DAILY_TABLES
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.ledger import commit_without_waiting

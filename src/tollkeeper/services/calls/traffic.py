@@ -15,12 +15,10 @@ from tollkeeper.domain.traffic import (
     TimeRange,
     TrafficFilter,
 )
+from tollkeeper.domain.views import ActivityEntry, CallLedger, Position, RareFilter
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.models import CurrentCatalog
 from tollkeeper.storage import activity_pages, call_ledger, policies, traffic
-from tollkeeper.storage.activity import ActivityEntry
-from tollkeeper.storage.activity_pages import Position, RareFilter
-from tollkeeper.storage.call_ledger import CallLedger
 from tollkeeper.storage.database import Connection, Database
 
 PAGE_MAX = 200

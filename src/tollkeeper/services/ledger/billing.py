@@ -16,10 +16,11 @@ from tollkeeper.domain.admission import (
 )
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
+from tollkeeper.domain.views import Balance
 from tollkeeper.services.audit import record_change
 from tollkeeper.services.ledger.locked_account import lock_account, no_organization
 from tollkeeper.storage import accounts, ledger, projects
-from tollkeeper.storage.accounts import Balance, OwnLimits
+from tollkeeper.storage.accounts import OwnLimits
 from tollkeeper.storage.database import Connection, Database
 
 _NOTE_LENGTH_MAX = 1000

@@ -13,15 +13,11 @@ from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import ProjectLimits, decide
 from tollkeeper.domain.ledger import Resolution, ResolutionKind
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.views import ReasonTotal
 from tollkeeper.services.audit import record_change
 from tollkeeper.storage import ledger, resolutions, unsettled
 from tollkeeper.storage.database import Connection, Database
-from tollkeeper.storage.unsettled import (
-    FIRST_KEY,
-    ReasonTotal,
-    UnsettledKey,
-    UnsettledSelection,
-)
+from tollkeeper.storage.unsettled import FIRST_KEY, UnsettledKey, UnsettledSelection
 
 _BATCH = 500
 _RESOLVED_BY = "operator, in bulk"

@@ -22,11 +22,11 @@ from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.ledger import LockedAccounts
 from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
 from tollkeeper.domain.months import month_of_day, month_of_number
+from tollkeeper.domain.views import CapUse
 from tollkeeper.services.audit import record_change
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.locked_account import lock_account, no_organization
 from tollkeeper.storage import accounts, cap_resets, organizations, period_cap_changes
-from tollkeeper.storage.accounts import CapUse
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.period_cap_changes import CapOwner
 from tollkeeper.storage.resolutions import lock_account as lock_row

@@ -15,8 +15,9 @@ import msgspec
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import PICOUSD_MAX, picousd_from_usd
+from tollkeeper.domain.views import ReservationStatus
 from tollkeeper.services.request_log import RequestLine
-from tollkeeper.storage.reservations import CallKey, ReservationStatus
+from tollkeeper.storage.reservations import CallKey
 
 # A line of the request log is much shorter.
 LINE_BYTES_MAX = 65_536

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.reports import DAY_S
+from tollkeeper.domain.views import Balance, ReasonTotal
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.storage import money_totals, unsettled
-from tollkeeper.storage.accounts import Balance
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.money_totals import LedgerVerification, MoneyTotals
-from tollkeeper.storage.unsettled import EVERYTHING, ReasonTotal
+from tollkeeper.storage.unsettled import EVERYTHING
 
 
 @dataclass(frozen=True, slots=True)

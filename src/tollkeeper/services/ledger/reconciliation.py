@@ -5,12 +5,12 @@ from uuid import UUID
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.ledger import Resolution, ResolutionKind
 from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
+from tollkeeper.domain.views import ReservationEntry, ReservationStatus
 from tollkeeper.services.audit import record_change
 from tollkeeper.services.ledger.months import dropped_message, find_dropped
 from tollkeeper.services.ledger.verification import Difference, Progress, Verification
 from tollkeeper.storage import money_totals, reservations, resolutions
 from tollkeeper.storage.database import Database
-from tollkeeper.storage.reservations import ReservationEntry, ReservationStatus
 from tollkeeper.storage.verification import Ages
 
 UNSETTLED_LIST_MAX = 1000

@@ -1,0 +1,205 @@
+"""What operators are shown of balances, caps, calls and alerts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import UUID
+
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.activity import VerdictRecord
+from tollkeeper.domain.alerts import AlertKind
+from tollkeeper.domain.caps import Cap
+from tollkeeper.domain.prompt import FreeObject
+from tollkeeper.domain.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """An organization's money. `settled` includes overage. `granted` is the sum of all others."""
+
+    granted_picousd: int
+    available_picousd: int
+    held_picousd: int
+    settled_picousd: int
+    unsettled_picousd: int
+
+
+@dataclass(frozen=True, slots=True)
+class CapUse:
+    """The cap of an organization, of a project or, with `key_id`, of a key, and how much of it is
+    used."""
+
+    project_id: ProjectId | None
+    cap: Cap
+    # Unsettled holds count as held.
+    held_picousd: int
+    spent_picousd: int
+    # Of keys that were rotated one into another and share the cap: the newest, and the first.
+    key_id: KeyId | None = None
+    first_key_id: KeyId | None = None
+    # When its next period begins, in seconds since 1970; None for a cap of all time.
+    resets_at: int | None = None
+
+    @property
+    def remaining_picousd(self) -> int:
+        """Negative where the cap was set below what was already spent, or after overage."""
+        return self.cap.amount_picousd - self.held_picousd - self.spent_picousd
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityEntry:
+    """A call with its activity record and its ledger rows, as they are now. Where the process died
+    before it wrote the record, only the ledger has the call, and all other fields are None."""
+
+    request_id: UUID
+    organization_id: OrganizationId
+    project_id: ProjectId
+    key_id: KeyId
+    model: str
+    started_at_ms: int
+    operation: str | None
+    streamed: bool | None
+    duration_ms: int | None
+    first_piece_ms: int | None
+    status: int | None
+    error_code: str | None
+    finish: str | None
+    usage: Usage | None
+    estimated: bool
+    hold_picousd: int | None
+    # None where nothing was reserved, and where the cost is not known yet.
+    cost_picousd: int | None
+    # "held", "settled", "released" or "unsettled"; "none" where nothing was reserved; "dropped"
+    # where it was resolved and only the export of its month says how.
+    settlement: str
+    # Why the cost is not known.
+    unsettled_reason: str | None
+    backend: str | None
+    replica: str | None
+    # What the backend reported, as it came, and its own price in it.
+    reported_usage: FreeObject | None
+    reported_cost_picousd: int | None
+    verdicts: tuple[VerdictRecord, ...]
+    # None where the call was not dispatched.
+    dispatched_ms: int | None = None
+    upstream_ms: int | None = None
+    overhead_us: int | None = None
+    # More than one for refusals that a key repeated; the record is that of the last one.
+    requests: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a page ended: the next one begins with older records."""
+
+    started_at_ms: int
+    request_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class RareFilter:
+    """Filters that are not columns of the roll-ups."""
+
+    policy_id: str | None = None
+    matched_only: bool = False
+    cost_picousd_min: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.policy_id is not None or self.cost_picousd_min is not None
+
+
+@dataclass(frozen=True, slots=True)
+class StandingAlert:
+    """A raised alert as an operator sees it."""
+
+    kind: AlertKind
+    level: int
+    subject: Mapping[str, str]
+    detail: str
+    raised_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonTotal:
+    """The unsettled reservations that have the same reason."""
+
+    reason: str
+    reservations: int
+    hold_picousd: int
+    # How long ago the first of them became unsettled; below zero where the clock was set back since.
+    oldest_age_s: int
+
+
+class ReservationStatus(StrEnum):
+    HELD = "held"
+    UNSETTLED = "unsettled"
+    SETTLED = "settled"
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationEntry:
+    organization_id: OrganizationId
+    id: UUID
+    project_id: ProjectId
+    key_id: KeyId
+    model: str
+    hold_picousd: int
+    held_at: int
+    status: ReservationStatus
+    # Why the cost is not known; None where the reservation was never unsettled.
+    reason: str | None
+    # The cost with overage; None before the reservation is resolved.
+    cost_picousd: int | None
+    resolved_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HoldTerms:
+    """The prices and bounds that a hold was computed from."""
+
+    held_at_ms: int
+    hold_picousd: int
+    price_prompt: int
+    price_completion: int
+    price_image: int
+    price_request: int
+    price_cache_read: int
+    price_cache_write: int
+    price_cache_write_1h: int
+    price_web_search: int
+    prompt_tokens_max: int
+    choices: int
+    output_tokens_max: int
+    images: int
+    web_searches: int
+    price_input_audio: int
+    price_output_audio: int
+    input_audio_tokens_max: int
+    output_audio_tokens_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnsettledMark:
+    reason: str
+    marked_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResolutionEntry:
+    kind: str
+    resolved_at_ms: int
+    resolved_by: str
+    settled_picousd: int
+    released_picousd: int
+    overage_picousd: int
+    estimated: bool
+    # By `COST_DIMENSIONS`.
+    cost_by_dimension: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CallLedger:
+    hold: HoldTerms
+    mark: UnsettledMark | None
+    resolution: ResolutionEntry | None
