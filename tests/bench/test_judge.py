@@ -17,7 +17,9 @@ def test_a_larger_sample_begins_with_the_smaller_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "made-1.whl").touch()
-    monkeypatch.setitem(DATASETS, "made", Dataset("made", "made==1", lambda _: iter(_cases(50) * 2)))
+    monkeypatch.setitem(
+        DATASETS, "made", Dataset("made", "made==1", lambda _: iter(_cases(50) * 2))
+    )
     small, large = (sampled("made", tmp_path, texts=texts, seed=3) for texts in (10, 40))
     assert large[:10] == small
     assert len(set(large)) == 40
