@@ -8,14 +8,12 @@ import pytest
 from tollkeeper.domain.calibration import (
     Labelled,
     Shape,
-    basis_points_of,
     fit,
     guaranteed_rate,
     guarantees,
     held_out,
     is_monotone,
     labels_needed,
-    percent_of,
     quality,
     sigmoid,
     stability_index,
@@ -23,6 +21,7 @@ from tollkeeper.domain.calibration import (
     threshold_for_misses,
 )
 from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.percent import basis_points_of, percent_of
 
 
 def _overconfident(count: int, seed: int, *, sharpness: float = 4.0) -> list[Labelled]:

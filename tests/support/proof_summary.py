@@ -94,7 +94,10 @@ class Summary:
 
     def sections(self) -> Iterable[tuple[str, list[str]]]:
         for title, rows in sorted(self._tables.items()):
-            yield title, in_columns([list(rows[0]), *sorted(list(row.values()) for row in rows)])
+            # A case that failed may lack some columns.
+            columns = list(dict.fromkeys(column for row in rows for column in row))
+            filled = sorted([row.get(column, "") for column in columns] for row in rows)
+            yield title, in_columns([columns, *filled])
         if self._proofs:
             rows_of_all = [
                 [name, outcome.result, _seconds(outcome.seconds), outcome.proved]

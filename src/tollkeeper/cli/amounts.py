@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from tollkeeper.domain.calibration import BASIS_POINTS, basis_points_of
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.domain.percent import BASIS_POINTS, basis_points_of
 from tollkeeper.domain.reports import TIME_MAX
 
 if TYPE_CHECKING:

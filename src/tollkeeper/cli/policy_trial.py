@@ -17,16 +17,15 @@ from tollkeeper.bootstrap import running_judge
 from tollkeeper.cli.output import printable
 from tollkeeper.cli.report import Report
 from tollkeeper.domain.calibration import (
-    BASIS_POINTS,
     CONFIDENCE,
     Fitted,
     Quality,
     Threshold,
-    percent_of,
     threshold_for_false_denials,
     threshold_for_misses,
 )
 from tollkeeper.domain.judging import prompt_format
+from tollkeeper.domain.percent import BASIS_POINTS, percent_of
 from tollkeeper.domain.policy import Direction, JudgeFormat
 from tollkeeper.domain.trial import Bin, Cut, Sample, Separation, labelled_values, separate
 from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText

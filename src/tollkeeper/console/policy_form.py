@@ -1,8 +1,8 @@
 """Reads the draft of a policy from a form, with the bounds that the API has."""
 
 from tollkeeper.console.forms import Form, project_id
-from tollkeeper.domain.calibration import basis_points_of
 from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.percent import basis_points_of
 from tollkeeper.domain.policy import Direction, Mode, Rule, Scope, check_rule
 from tollkeeper.services.policies.trial import RULE_LENGTH_MAX
 

@@ -19,8 +19,8 @@ from starlette.responses import HTMLResponse, Response
 from tollkeeper.console.changes import Refused
 from tollkeeper.console.context import console_of, session_of
 from tollkeeper.console.notices import NOTICES
-from tollkeeper.domain.calibration import percent_of
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.percent import percent_of
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SHORT_DIGITS = 3

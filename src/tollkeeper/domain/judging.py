@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tollkeeper.domain.calibration import BASIS_POINTS, SCORE_MAX, sigmoid
+from tollkeeper.domain.calibration import SCORE_MAX, sigmoid
+from tollkeeper.domain.percent import BASIS_POINTS
 from tollkeeper.domain.prompt import Role, Text, Turn
 
 _INSTRUCTION = (

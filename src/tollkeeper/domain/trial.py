@@ -5,7 +5,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tollkeeper.domain.calibration import BASIS_POINTS, Calibration, Labelled
+from tollkeeper.domain.calibration import Calibration, Labelled
+from tollkeeper.domain.percent import BASIS_POINTS
 
 BINS = 10
 _BIN_WIDTH = BASIS_POINTS // BINS

@@ -5,6 +5,7 @@ import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from tests.support.judged_gateway import JudgedGateway, assert_denied, judge_ans
 from tests.support.tables import each
 from tests.support.upstream import Peer, Verb
 from tollkeeper.backends.chat.request import encode_request
-from tollkeeper.backends.port import Answer, BackendHealth
+from tollkeeper.backends.port import Answer, BackendCall, BackendHealth
 from tollkeeper.bootstrap.backends import _judge_model
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Batch, Call, Delta
@@ -116,8 +117,13 @@ class _CountingBackend:
         self.bytes = 0
         self._fails = fails
 
+    def open(self, call: Call, *, deadline: float) -> BackendCall:
+        opened = self._open(call)
+        opened.sent = True  # type: ignore[attr-defined]
+        return cast("BackendCall", opened)
+
     @asynccontextmanager
-    async def open(self, call: Call, *, deadline: float) -> AsyncIterator[Answer]:
+    async def _open(self, call: Call) -> AsyncIterator[Answer]:
         self.asked += 1
         self.bytes += len(encode_request(call, stream=False))
         await asyncio.sleep(0)

@@ -14,9 +14,9 @@ from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form
 from tollkeeper.console.policy_form import description_of, name_of, rule_of
 from tollkeeper.console.rendering import day, render
-from tollkeeper.domain.calibration import percent_of
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.judging import prompt_format
+from tollkeeper.domain.percent import percent_of
 from tollkeeper.domain.policy import JudgeFormat, Policy, PolicyVersion, Rule
 from tollkeeper.domain.reports import DAY_S
 from tollkeeper.services.policies.statistics import PolicyReport
