@@ -243,7 +243,7 @@ class _Footprint:
         )
         # One for all streams, which sleeps on for a while after the last of them.
         del tasks["KeepAlive._run"]
-        del tasks["Upstream._serve"]
+        del tasks["StreamServer._serve"]
         process = psutil.Process()
         descriptors = process.num_fds() - len(process.net_connections("unix"))
         return cls(tasks, descriptors - 2 * upstream.open_connections)

@@ -32,7 +32,9 @@ def _no_own_identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 async def _collected() -> AsyncIterator[None]:
     """The libraries leave connections to the garbage collector, when their attempt has ended. The loop
-    and the executor let go of the last exception a turn later."""
+    and the executor let go of the last exception a turn later. Objects from before are not searched:
+    there are millions of them in a process that has run other tests."""
+    gc.freeze()
     yield
     for thread in threading.enumerate():
         if thread.name == THREAD_NAME:
@@ -40,6 +42,7 @@ async def _collected() -> AsyncIterator[None]:
     # An executor's thread keeps its last work until it gets other work.
     await asyncio.to_thread(gc.collect)
     gc.collect()
+    gc.unfreeze()
 
 
 @pytest.fixture
