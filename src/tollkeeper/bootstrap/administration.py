@@ -99,19 +99,14 @@ class Administration:
     def policy_directory(self) -> "PolicyDirectory":
         from tollkeeper.services.policies.directory import PolicyDirectory
 
-        return PolicyDirectory(self.default_threshold, self.judge_format)
-
-    @property
-    def judge_format(self) -> JudgeFormat | None:
-        judge = self.settings.judge
-        return None if judge is None else JudgeFormat(judge.model, prompt_format())
+        return PolicyDirectory(self.default_threshold, judge_format(self.settings))
 
     @property
     def compared_judge(self) -> JudgeFormat | None:
         """The judge whose values can be compared with those at a calibration: none if a first judge
         settles some questions before it."""
         judge = self.settings.judge
-        return None if judge is None or judge.first.backend else self.judge_format
+        return None if judge is None or judge.first.backend else judge_format(self.settings)
 
     @cached_property
     def calibrations(self) -> "Calibrations":
@@ -159,3 +154,9 @@ class Administration:
 
         retention_days = self.settings.audit.retention_days
         return Audit(self.database, self.clock, retention_days=retention_days)
+
+
+def judge_format(settings: Settings) -> JudgeFormat | None:
+    """Returns what the judge's scores depend on; None if there is no judge."""
+    judge = settings.judge
+    return None if judge is None else JudgeFormat(judge.model, prompt_format())

@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from tollkeeper.api.organization.policies import policy_view
 from tollkeeper.api.wire import organization as wire
+from tollkeeper.bootstrap.administration import judge_format
 from tollkeeper.cli.amounts import share_of, threshold_of
 from tollkeeper.cli.arguments import NameArgument, OrganizationArgument
 from tollkeeper.cli.command import (
@@ -24,7 +25,6 @@ from tollkeeper.cli.policy_trial import (
     TrialDirection,
     Wanted,
     first_judge_settings,
-    judge_format,
     run_trial,
     trial_report,
 )
@@ -331,11 +331,12 @@ def policy_try(
 def _save_calibration(
     invocation: Invocation,
     policy: Policy,
-    judge: JudgeFormat,
+    judge: JudgeFormat | None,
     trial: Trial,
     fitted: Fitted,
     report: Report,
 ) -> None:
+    assert judge is not None, "a judge was asked"
     measured = {
         **fitted.report(),
         "auc": report.content["calibration"]["auc"],

@@ -24,9 +24,8 @@ from tollkeeper.domain.calibration import (
     threshold_for_false_denials,
     threshold_for_misses,
 )
-from tollkeeper.domain.judging import prompt_format
 from tollkeeper.domain.percent import BASIS_POINTS, percent_of
-from tollkeeper.domain.policy import Direction, JudgeFormat
+from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.trial import Bin, Cut, Sample, Separation, labelled_values, separate
 from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
 from tollkeeper.settings import JudgeSettings, Settings, SettingsError
@@ -102,10 +101,6 @@ def first_judge_settings(settings: Settings) -> Settings:
         raise SettingsError("judge.first: no first judge is configured.")
     own = {"backend": declared.first.backend, "model": declared.first.model}
     return settings.model_copy(update={"judge": declared.model_copy(update=own)})
-
-
-def judge_format(settings: Settings) -> JudgeFormat:
-    return JudgeFormat(_judge_settings(settings).model, prompt_format())
 
 
 def trial_report(trial: Trial, settings: Settings, wanted: Wanted, fitted: Fitted | None) -> Report:

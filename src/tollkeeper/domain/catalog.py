@@ -210,7 +210,12 @@ class Model:
     @property
     def backends(self) -> tuple[str, ...]:
         """The names of all backends that may serve the model."""
-        return tuple(route.model.backend for route in self.routes) or (self.backend,)
+        return tuple(there.backend for there in self.by_backend)
+
+    @property
+    def by_backend(self) -> tuple["Model", ...]:
+        """The model as each of its backends serves it."""
+        return tuple(route.model for route in self.routes) or (self,)
 
     @property
     def isolates_cache(self) -> bool:
@@ -262,9 +267,17 @@ class Catalog:
         self.models = models
         self._by_id = {model.id: model for model in models}
         assert len(self._by_id) == len(models), "model ids are unique"
+        self._by_upstream: dict[tuple[str, str], Model] = {}
+        for model in models:
+            for there in model.by_backend:
+                self._by_upstream.setdefault((there.backend, there.upstream_model), there)
 
     def find(self, model_id: str, *, param: str | None = None) -> Model:
         model = self._by_id.get(model_id)
         if model is None:
             raise ModelNotFound(f"There is no model {model_id[:200]!r}.", param=param)
         return model
+
+    def find_upstream(self, backend: str, upstream_model: str) -> Model | None:
+        """Returns the first model that a backend serves under this name of its own."""
+        return self._by_upstream.get((backend, upstream_model))

@@ -136,7 +136,7 @@ async def test_texts_are_asked_about_as_they_would_be_at_work(
     assert [sample.label for sample in found.samples] == [True, False, None]
     assert progress == [1, 2, 3]
     assert sorted(set(judge.texts)) == ["[user]\na bomb", "[user]\npeace", "peace"]
-    assert found.calibration is not None
+    assert separate(found.samples) is not None
 
 
 async def test_many_texts_are_asked_about_within_the_judges_bound(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tollkeeper.bootstrap.administration import judge_format
 from tollkeeper.console.changes import Action, Refused, act
 from tollkeeper.console.charts import counted_days, threshold_chart
 from tollkeeper.console.context import console_of
@@ -15,9 +16,8 @@ from tollkeeper.console.forms import Form
 from tollkeeper.console.policy_form import description_of, name_of, rule_of
 from tollkeeper.console.rendering import day, render
 from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.domain.judging import prompt_format
 from tollkeeper.domain.percent import percent_of
-from tollkeeper.domain.policy import JudgeFormat, Policy, PolicyVersion, Rule
+from tollkeeper.domain.policy import Policy, PolicyVersion, Rule
 from tollkeeper.domain.reports import DAY_S
 from tollkeeper.services.policies.statistics import PolicyReport
 from tollkeeper.services.use_cases import Services
@@ -56,7 +56,9 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
     versions = await services.policies.policy_versions(identity, policy.id)
     projects = await services.projects.project_list(identity)
     calibration = policy.calibration
-    if calibration is not None and not calibration.applies_to(rule.rule, _judge(request)):
+    if calibration is not None and not calibration.applies_to(
+        rule.rule, judge_format(console_of(request).settings)
+    ):
         calibration = None
     return render(
         request,
@@ -93,11 +95,6 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         judged=sum(one.asked for one in report.by_probability),
         default_threshold=services.default_threshold,
     )
-
-
-def _judge(request: Request) -> JudgeFormat | None:
-    judge = console_of(request).settings.judge
-    return None if judge is None else JudgeFormat(judge.model, prompt_format())
 
 
 async def change(request: Request) -> Response:

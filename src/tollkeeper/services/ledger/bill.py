@@ -252,6 +252,6 @@ async def _require_known(connection: Connection, backend: str) -> None:
 def _catalog_names(catalog: Catalog, backend: str) -> Iterator[tuple[str, str]]:
     """Yields each of our models on this backend with its name there."""
     for model in catalog.models:
-        for there in [route.model for route in model.routes] or [model]:
+        for there in model.by_backend:
             if there.backend == backend:
                 yield model.id, there.upstream_model

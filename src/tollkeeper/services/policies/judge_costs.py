@@ -7,7 +7,7 @@ A process that is killed loses the sums of the last seconds.
 import structlog
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.catalog import Catalog, Model
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.pricing import cost_of
 from tollkeeper.domain.reports import DAY_S, DayRange
@@ -49,7 +49,8 @@ class JudgeCosts:
             used.cached_tokens = usage.cached_tokens
             used.cache_write_tokens = usage.cache_write_tokens + usage.cache_write_1h_tokens
             used.output_tokens = usage.completion_tokens
-            priced = _same_model(self._current.catalog, judge)
+            # Callers may be able to call the model that judges: then it has a price.
+            priced = self._current.catalog.find_upstream(judge.backend, judge.upstream_model)
             if priced is not None:
                 pricing = priced.pricing_at(now)
                 used.cost_picousd = cost_of(pricing, usage, images=0).total_picousd
@@ -87,12 +88,3 @@ class JudgeCosts:
         """Returns what the judge used for an organization on these days, by backend and model."""
         async with self._database.reading(organization_id) as connection:
             return await judge_usage.find(connection, organization_id, days)
-
-
-def _same_model(catalog: Catalog, judge: Model) -> Model | None:
-    """Returns the model that callers can call and that judges too."""
-    for model in catalog.models:
-        for there in [route.model for route in model.routes] or [model]:
-            if (there.backend, there.upstream_model) == (judge.backend, judge.upstream_model):
-                return there
-    return None

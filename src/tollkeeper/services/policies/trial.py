@@ -12,11 +12,9 @@ from tollkeeper.domain.transcript import section
 from tollkeeper.domain.trial import (
     Bin,
     Sample,
-    Separation,
     calibrated,
     histogram,
     labelled,
-    separate,
 )
 from tollkeeper.services.policies.judge import Judge, Question
 
@@ -43,10 +41,6 @@ class Trial:
     @property
     def histogram(self) -> tuple[Bin, ...]:
         return histogram(self.samples)
-
-    @property
-    def calibration(self) -> Separation | None:
-        return separate(self.samples)
 
     def fitted(self) -> Fitted:
         """Fits a calibration. Raises InvalidRequest if the labels are too few or all the same."""
