@@ -196,8 +196,9 @@ def with_skipped_time(records: list[bytes]) -> Verb:
         await peer.send_head()
         for count, record in enumerate(records, start=1):
             loop.time = lambda skipped_s=20 * count: measured() + skipped_s  # type: ignore[method-assign,misc]
+            await asyncio.sleep(0.01)  # The idle timer fires now if it is due.
             await peer.send_chunk(record)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.01)
         await peer.end_chunks()
 
     return verb
