@@ -15,7 +15,7 @@ import psutil
 
 from tests.support.constants import constants
 from tests.support.gateway import Gateway, Tenant, running_gateway
-from tests.support.ledger import find_differences
+from tests.support.ledger import differences
 from tests.support.upstream import USAGE, Upstream, Verb, chat
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.estimate import estimate_tokens
@@ -164,11 +164,8 @@ class ScriptedGateway:
         services = self.gateway.services
         await services.inference.drain(5)
         await services.ledger.drain()
-        async with services.database.snapshot() as connection:
-            found = await find_differences(
-                connection, age_s=0, lease_s=3600, organization_id=organization_id
-            )
-            assert found == []
+        only = () if organization_id is None else (organization_id,)
+        assert await differences(services.database, *only, age_s=0, lease_s=3600) == []
 
     async def grant(self, amount: int) -> None:
         await self.gateway.services.billing.credit_grant(

@@ -348,10 +348,16 @@ async def begin_snapshot(connection: Connection) -> None:
 
 
 async def find_in_slice(
-    connection: Connection, queries: dict[str, Query], part: Slice, ages: Ages
+    connection: Connection,
+    queries: dict[str, Query],
+    part: Slice,
+    ages: Ages,
+    *,
+    keep_plans: bool = False,
 ) -> list[tuple[str, str, str]]:
     """Returns (invariant, id of the row, what is wrong) for rows of the slice that break one of
-    these invariants. Runs in a transaction."""
+    these invariants. Runs in a transaction. `keep_plans` is for many small slices on one connection:
+    planning takes longer than reading them."""
     # On a database without statistics, the planner takes every slice for a few rows. It would keep
     # those of one table in memory and compare each with all of another; without that plan it looks
     # rows up by their keys.
@@ -362,7 +368,7 @@ async def find_in_slice(
         cursor = await connection.execute(
             f"SELECT * FROM ({query}) AS found LIMIT %(limit)s",  # noqa: S608 - constants of this file
             parameters,
-            prepare=False,
+            prepare=keep_plans,
         )
         differences += [(name, row[0], row[1]) for row in await cursor.fetchall()]
     return differences
