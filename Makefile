@@ -35,14 +35,14 @@ serve: $(INSTALLED) ## run the service with embedded database and engine, and pr
 	@$(BIN)/tollkeeper demo
 
 test: $(INSTALLED) ## run the tests, without the slow ones of make prove
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal --ignore tests/test_tidy.py $(ARGS)
 
 check: $(INSTALLED) ## format, lint, types, layers, versions with known faults
 	$(BIN)/ruff format --check src tests bench tools
 	$(BIN)/ruff check src tests bench tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/journeys/attacks/test_version_floors.py
+	$(BIN)/python -m pytest -q tests/test_tidy.py tests/journeys/attacks/test_version_floors.py
 
 bench: $(INSTALLED) ## measure, beside others; prints a table and writes bench/result.json
 	$(BIN)/python -m bench $(ARGS)

@@ -45,7 +45,7 @@ async def browser() -> AsyncIterator[Browser]:
 async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
     made = await browser.new_context(viewport={"width": 1280, "height": 900})
     # A test waits for events, on a busy machine too.
-    made.set_default_timeout(20_000)
+    made.set_default_timeout(60_000)
     yield made
     await made.close()
 

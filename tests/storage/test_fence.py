@@ -16,7 +16,10 @@ from tollkeeper.storage.database import Database
 from tollkeeper.storage.fence import Fence, ServerFenced, Standing
 from tollkeeper.storage.migrations import migrate
 
+pytestmark = pytest.mark.slow
 
+
+@pytest.mark.smoke
 def test_the_epoch_decides_before_the_timeline() -> None:
     old, promoted = Standing(0, 1, 7), Standing(0, 2, 7)
     accepted, foreign = Standing(1, 1, 7), Standing(0, 9, 8)
@@ -73,6 +76,7 @@ def _port(address: str) -> int:
     return int(psycopg.conninfo.conninfo_to_dict(address)["port"] or 0)
 
 
+@pytest.mark.smoke
 async def test_the_newest_server_is_used_in_both_orders_of_hosts(servers: Servers) -> None:
     assert _port(await servers.fence().address()) == servers.old.port
     servers.new.promote()
@@ -116,6 +120,7 @@ async def test_a_process_that_has_seen_the_newest_server_marks_the_old_one(
             await servers.fence().survey()
 
 
+@pytest.mark.smoke
 async def test_connections_to_an_old_server_are_closed(servers: Servers) -> None:
     database = Database(servers.conninfo(), pool_size=4, pool_timeout_s=5, statement_timeout_s=5)
     await database.open()

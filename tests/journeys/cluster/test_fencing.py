@@ -391,6 +391,7 @@ async def _try_order(
     return matched, samples
 
 
+@pytest.mark.slow
 async def test_an_old_primary_that_returns_is_not_used(
     compiled: dict[str, str], proof: Proof
 ) -> None:
