@@ -11,7 +11,14 @@ from tollkeeper.domain.views import ActivityEntry
 pytestmark = pytest.mark.slow
 
 # What a page may say of a call only if there is a record that says so.
-_CLAIMS = ("not called", "not reached", "othing was charged", "No usage", "No policy judged")
+_CLAIMS = (
+    "not called",
+    "not reached",
+    "othing was charged",
+    "none were charged",
+    "No usage",
+    "No policy judged",
+)
 
 
 async def _facts(page: Page) -> dict[str, str]:
@@ -76,7 +83,7 @@ async def test_the_usage_of_an_unsettled_call_is_unknown(
     await page.get_by_role("button", name="Release: it cost nothing").click()
     await expect(page.get_by_text("The reservation is resolved.")).to_be_visible()
     tokens = page.locator(".tile", has_text="Tokens")
-    await expect(tokens).to_contain_text("nothing was charged")
+    await expect(tokens).to_contain_text("none were charged")
 
 
 async def test_a_denied_call_has_no_backend(site: ConsoleSite, watched: Watched) -> None:
@@ -96,3 +103,22 @@ async def test_a_denied_call_has_no_backend(site: ConsoleSite, watched: Watched)
         "Judged: request",
         "Resolved in the ledger",
     ]
+
+
+async def test_a_denied_call_shows_what_its_verdicts_cost(
+    site: ConsoleSite, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = watched.page
+    ledger = site.judged.scripted.gateway.services.ledger
+    monkeypatch.setattr(ledger._holds._policies, "_verdict_picousd", 1_500_000_000)
+    await site.judged.enforce("bomb")
+    entry = await site.judged.entry(await site.judged.chat("a bomb"))
+    assert (entry.settlement, entry.cost_picousd) == ("settled", 1_500_000_000)
+    await page.goto(f"{site.address}/activity/{entry.request_id}")
+    admission = page.get_by_role("region", name="Admission", exact=True).first
+    await expect(admission.get_by_role("row", name="Verdicts, at most")).to_contain_text("0.003")
+    await expect(admission).not_to_contain_text("Other bounds")
+    settlement = page.get_by_role("region", name="Settlement", exact=True)
+    await expect(settlement.get_by_role("row", name="verdict")).to_contain_text("0.0015")
+    tokens = page.locator(".tile", has_text="Tokens")
+    await expect(tokens).to_contain_text("none were charged")

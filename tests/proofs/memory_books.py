@@ -280,6 +280,7 @@ def cost_of(resolution: Resolution) -> int:
         + resolution.web_search
         + resolution.image
         + resolution.request
+        + resolution.verdict
         + resolution.other
     )
 

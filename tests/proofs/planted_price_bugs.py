@@ -7,8 +7,46 @@ PRICES = ("domain/test_declared_prices.py",)
 EXCHANGES = ("journeys/exchanges/test_exchanges.py",)
 PRICED_EXCHANGES = ("journeys/exchanges/test_priced_exchanges.py",)
 OVERAGE = ("services/ledger/test_overage.py",)
+VERDICT_PRICES = ("journeys/policies/test_verdict_prices.py",)
 
 PRICE_BUGS = {
+    # Verdicts with a price.
+    "a verdict is charged twice": Bug(
+        "_charge_verdicts",
+        "hold.verdict_picousd * verdicts",
+        "hold.verdict_picousd * verdicts * 2",
+        VERDICT_PRICES,
+    ),
+    "verdicts are charged without a hold": Bug(
+        "Hold.judged_by",
+        "self.hold_picousd + price * verdicts",
+        "self.hold_picousd",
+        VERDICT_PRICES,
+    ),
+    "a denied request does not pay for its verdicts": Bug(
+        "Admission.release",
+        "cost = _charge_verdicts(tab, hold)",
+        "cost = 0",
+        VERDICT_PRICES,
+    ),
+    "a call that paid for verdicts only is on the backend's bill": SqlBug(
+        "ROLL_UP_ACTIVITY",
+        "settlement = 'settled' AND prompt_tokens IS NOT NULL",
+        "settlement = 'settled'",
+        VERDICT_PRICES,
+    ),
+    "a missing verdict is charged": Bug(
+        "Evidence.enforced",
+        "verdict.probability_basis_points is not None",
+        "True",
+        VERDICT_PRICES,
+    ),
+    "a policy that was paused just now breaks the admission of others": Bug(
+        "PolicySet.verdicts_max",
+        "(policy := self.active.get(name)) is not None",
+        "(policy := self.find(name, param='policy_ids')) is not None",
+        ("domain/test_policy_set.py",),
+    ),
     # What providers do, over whole calls.
     "the first of cumulative reports is charged": Bug(
         "Meter._take",

@@ -211,7 +211,8 @@ class History:
         for _ in range(self.rng.choice((1, 1, 1, 2))):  # some endings are told twice
             match self.rng.randrange(5):
                 case 0:
-                    await process.admission.release(tab)
+                    _, written = process.admission.release(tab)
+                    await written
                     self.observed.released.add(tab.hold.id)
                 case 1:
                     await process.admission.leave_unsettled(tab, "nobody knows")

@@ -265,7 +265,7 @@ _ENTRIES: LiteralString = """
     SELECT coalesce(d.kind, CASE WHEN m.reason IS NULL THEN 'held' ELSE 'unsettled' END), r.hold,
         coalesce(d.prompt + d.completion + d.input_cache_read + d.image + d.request
             + d.input_cache_write + d.input_audio + d.output_audio + d.output_image
-            + d.web_search, 0),
+            + d.web_search + d.verdict, 0),
         coalesce(o.amount, 0), coalesce(d.estimated, false), m.reason,
         r.prompt_tokens_max, r.choices, r.output_tokens_max
     FROM reservations r
@@ -281,7 +281,7 @@ _BALANCE: LiteralString = """
         coalesce(sum(r.hold) FILTER (WHERE d.kind IS NULL AND m.reason IS NOT NULL), 0),
         coalesce(sum(d.prompt + d.completion + d.input_cache_read + d.image + d.request
             + d.input_cache_write + d.input_audio + d.output_audio + d.output_image
-            + d.web_search), 0),
+            + d.web_search + d.verdict), 0),
         count(d.kind)
     FROM organizations o
     LEFT JOIN reservations r ON r.organization_id = o.id

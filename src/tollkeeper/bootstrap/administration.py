@@ -99,7 +99,12 @@ class Administration:
     def policy_directory(self) -> "PolicyDirectory":
         from tollkeeper.services.policies.directory import PolicyDirectory
 
-        return PolicyDirectory(self.default_threshold, judge_format(self.settings))
+        judge = self.settings.judge
+        return PolicyDirectory(
+            self.default_threshold,
+            judge_format(self.settings),
+            0 if judge is None else picousd_from_usd(judge.price_per_verdict_usd),
+        )
 
     @property
     def compared_judge(self) -> JudgeFormat | None:

@@ -56,7 +56,7 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     replica: str | None
     # The backend that the catalogue names first for the model.
     declared_backend: str = ""
-    # The charged usage; None if the call was not settled.
+    # The charged usage; None if the call was not settled, or for its verdicts only.
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
@@ -76,5 +76,7 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     dispatched_us: int | None = None
     upstream_us: int | None = None
     overhead_us: int | None = None
+    # What of the cost is the price of verdicts, which no backend bills.
+    verdict_picousd: int = 0
     # How many requests the record stands for: more than one only for repeated refusals.
     requests: int = 1

@@ -9,6 +9,7 @@ import msgspec
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import AccountState
 from tollkeeper.domain.catalog import Pricing
+from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.domain.pricing import Bounds
 
 
@@ -25,6 +26,24 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
     hold_picousd: int
     # The most that the call may cost beyond the hold.
     overage_max_picousd: int = 0
+    # The policies that the request names.
+    policy_ids: tuple[str, ...] = ()
+    # The price of a verdict, and how many of them the hold covers.
+    verdict_picousd: int = 0
+    verdicts_max: int = 0
+
+    def judged_by(self, policies: PolicySet) -> "Hold":
+        """Return the hold with the price of all verdicts that the call can wait for."""
+        price = policies.verdict_picousd
+        verdicts = policies.verdicts_max(self.project_id, self.policy_ids) if price else 0
+        if not verdicts:
+            return self
+        return msgspec.structs.replace(
+            self,
+            hold_picousd=self.hold_picousd + price * verdicts,
+            verdict_picousd=price,
+            verdicts_max=verdicts,
+        )
 
 
 class ResolutionKind(StrEnum):
@@ -49,6 +68,7 @@ class Resolution(msgspec.Struct, frozen=True, gc=False):
     web_search: int = 0
     image: int = 0
     request: int = 0
+    verdict: int = 0
     other: int = 0
     estimated: bool = False
 

@@ -1,5 +1,6 @@
 """The published policies of one organization at one epoch, and which of them apply to a call."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -40,6 +41,16 @@ class ActivePolicy:
     def enforces(self, direction: Direction) -> bool:
         return self.mode is Mode.ENFORCING and self.judges(direction)
 
+    def is_attached(self, project_id: ProjectId) -> bool:
+        return self.scope is Scope.ORGANIZATION or (
+            self.scope is Scope.PROJECTS and project_id in self.project_ids
+        )
+
+    @property
+    def verdicts_max(self) -> int:
+        """The number of verdicts that a call waits for: one for each side that the policy enforces."""
+        return sum(map(self.enforces, (Direction.REQUEST, Direction.RESPONSE)))
+
 
 # A policy with its place in the order of the set.
 _Placed: TypeAlias = tuple[int, ActivePolicy]
@@ -53,9 +64,15 @@ class PolicySet:
     epoch: int
     active: dict[str, ActivePolicy]
     paused: frozenset[str]
+    # What an organization pays for each verdict that a call waits for.
+    verdict_picousd: int = 0
     _everywhere: list[_Placed] = field(init=False, repr=False, compare=False, default_factory=list)
     _of_projects: dict[ProjectId, list[_Placed]] = field(
         init=False, repr=False, compare=False, default_factory=dict
+    )
+    # How many verdicts a call waits for because of the policies of its project; None: of all projects.
+    _verdicts: Counter[ProjectId | None] = field(
+        init=False, repr=False, compare=False, default_factory=Counter
     )
 
     def __post_init__(self) -> None:
@@ -63,9 +80,11 @@ class PolicySet:
             policy = placed[1]
             if policy.scope is Scope.ORGANIZATION:
                 self._everywhere.append(placed)
+                self._verdicts[None] += policy.verdicts_max
             elif policy.scope is Scope.PROJECTS:
                 for project_id in policy.project_ids:
                     self._of_projects.setdefault(project_id, []).append(placed)
+                    self._verdicts[project_id] += policy.verdicts_max
 
     @property
     def size(self) -> int:
@@ -82,6 +101,15 @@ class PolicySet:
         for position, policy_id in enumerate(named):
             by_id[policy_id] = self.find(policy_id, param=f"policy_ids[{position}]")
         return tuple(by_id.values())
+
+    def verdicts_max(self, project_id: ProjectId, named: Sequence[str]) -> int:
+        """Return the most verdicts that a call can wait for. A name that `applying` refuses adds none."""
+        added = (policy for name in set(named) if (policy := self.active.get(name)) is not None)
+        return (
+            self._verdicts[None]
+            + self._verdicts[project_id]
+            + sum(policy.verdicts_max for policy in added if not policy.is_attached(project_id))
+        )
 
     def find(self, policy_id: str, *, param: str) -> ActivePolicy:
         policy = self.active.get(policy_id)
@@ -100,7 +128,11 @@ EMPTY = PolicySet(epoch=0, active={}, paused=frozenset())
 
 
 def policy_set(
-    epoch: int, policies: Iterable[Policy], default_threshold: int, judge: JudgeFormat | None = None
+    epoch: int,
+    policies: Iterable[Policy],
+    default_threshold: int,
+    judge: JudgeFormat | None = None,
+    verdict_picousd: int = 0,
 ) -> PolicySet:
     """Returns the set as `judge` judges it. A calibration of another judge or rule does not apply."""
     active: dict[str, ActivePolicy] = {}
@@ -112,7 +144,7 @@ def policy_set(
             paused.add(policy.id)
         else:
             active[policy.id] = _active_policy(policy, default_threshold, judge)
-    return PolicySet(epoch, active, frozenset(paused))
+    return PolicySet(epoch, active, frozenset(paused), verdict_picousd)
 
 
 def _active_policy(

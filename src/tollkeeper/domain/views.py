@@ -177,6 +177,8 @@ class HoldTerms:
     price_output_audio: int
     input_audio_tokens_max: int
     output_audio_tokens_max: int
+    price_verdict: int
+    verdicts_max: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,6 +208,16 @@ class LimitsSettings(Section):
     drain_s: float = Field(default=10, ge=0, le=3600)
 
 
+def _usd(amount: str, what: str) -> str:
+    try:
+        picousd = picousd_from_usd(amount)
+    except InvalidRequest as exc:
+        raise ValueError(exc.message) from None
+    if picousd < 0:
+        raise ValueError(f"{what} is an amount of 0 USD or more")
+    return amount
+
+
 class LedgerSettings(Section):
     # A process renews its lease several times within this, also while it is busy.
     lease_s: float = Field(default=15, ge=1, le=86400)
@@ -223,14 +233,7 @@ class LedgerSettings(Section):
     @field_validator("overage_bound_usd")
     @classmethod
     def _is_an_amount(cls, amount: str) -> str:
-        if amount:
-            try:
-                picousd = picousd_from_usd(amount)
-            except InvalidRequest as exc:
-                raise ValueError(exc.message) from None
-            if picousd < 0:
-                raise ValueError("a bound is an amount of 0 USD or more")
-        return amount
+        return amount and _usd(amount, "a bound")
 
 
 class ActivitySettings(Section):
@@ -291,6 +294,13 @@ class JudgeSettings(Section):
     concurrency: int = Field(default=16, ge=1, le=1024)
     # Requests are judged beside the backend's work; nothing leaves before the verdict.
     overlap: bool = False
+    # What an organization pays for each verdict that a call waits for.
+    price_per_verdict_usd: str = "0"
+
+    @field_validator("price_per_verdict_usd")
+    @classmethod
+    def _is_price(cls, price: str) -> str:
+        return _usd(price, "a price")
 
 
 class PolicySettings(Section):

@@ -44,7 +44,7 @@ _INSERT: LiteralString = (
         completion_tokens, cached_tokens, reasoning_tokens, cache_write_tokens, web_searches,
         input_audio_tokens, output_audio_tokens, service_tier, estimated, hold, cost, settlement,
         backend, replica, reported_usage, reported_cost, dispatched_ms, upstream_ms, overhead_us,
-        requests, started_at)
+        verdict_cost, requests, started_at)
     SELECT v.organization_id, v.request_id, v.project_id, v.key_id, v.operation,
         left(v.model, 512), v.streamed, v.duration_us / 1000, v.first_piece_us / 1000, v.status,
         left(v.error_code, 512), left(v.finish, 512), v.prompt_tokens, v.completion_tokens,
@@ -54,7 +54,7 @@ _INSERT: LiteralString = (
         v.hold_picousd, v.cost_picousd, v.settlement, v.backend, v.replica,
         CASE WHEN octet_length(v.reported_usage::text) <= 8192 THEN v.reported_usage::jsonb END,
         v.reported_cost_picousd, v.dispatched_us / 1000, v.upstream_us / 1000, v.overhead_us,
-        v.requests, to_timestamp(v.started_at_ms / 1000.0)
+        nullif(v.verdict_picousd, 0), v.requests, to_timestamp(v.started_at_ms / 1000.0)
     FROM json_to_recordset(%s::json) AS v (organization_id uuid, request_id uuid, project_id uuid,
         key_id uuid, operation text, model text, streamed boolean, duration_us bigint,
         first_piece_us bigint, status integer, error_code text, finish text, prompt_tokens bigint,
@@ -63,7 +63,7 @@ _INSERT: LiteralString = (
         output_audio_tokens bigint, service_tier text, estimated boolean, hold_picousd numeric,
         cost_picousd numeric, settlement text, backend text, replica text, reported_usage json,
         reported_cost_picousd numeric, dispatched_us bigint, upstream_us bigint,
-        overhead_us bigint, requests bigint, started_at_ms bigint)
+        overhead_us bigint, verdict_picousd numeric, requests bigint, started_at_ms bigint)
     ON CONFLICT DO NOTHING RETURNING *
     )
     """  # noqa: S608

@@ -18,6 +18,7 @@ COST_DIMENSIONS = (
     "image",
     "request",
     "web_search",
+    "verdict",
     "other",
 )
 
@@ -36,11 +37,12 @@ _FIND: LiteralString = """
         r.price_cache_write, r.price_cache_write_1h, r.price_web_search, r.prompt_tokens_max,
         r.choices, r.output_tokens_max, r.images, r.web_searches, r.price_input_audio,
         r.price_output_audio, r.input_audio_tokens_max, r.output_audio_tokens_max,
+        coalesce(r.price_verdict, 0), coalesce(r.verdicts_max, 0),
         m.reason, (extract(epoch FROM m.marked_at) * 1000)::bigint,
         d.kind, (extract(epoch FROM d.resolved_at) * 1000)::bigint, d.resolved_by, d.settled,
         d.released, coalesce(o.amount, 0), d.estimated, d.prompt, d.completion,
         d.input_cache_read, d.input_cache_write, d.input_audio, d.output_audio,
-        d.output_image, d.image, d.request, d.web_search, d.other
+        d.output_image, d.image, d.request, d.web_search, d.verdict, d.other
     FROM reservations r
     LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
     LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
@@ -50,8 +52,8 @@ _FIND: LiteralString = """
 
 
 def _ledger(row: tuple[Any, ...]) -> CallLedger:
-    terms, (reason, marked_at_ms) = row[:19], row[19:21]
-    kind, resolved_at_ms, resolved_by, settled, released, overage, estimated = row[21:28]
+    terms, (reason, marked_at_ms) = row[:21], row[21:23]
+    kind, resolved_at_ms, resolved_by, settled, released, overage, estimated = row[23:30]
     resolution = ResolutionEntry(
         kind=kind,
         resolved_at_ms=resolved_at_ms,
@@ -60,7 +62,7 @@ def _ledger(row: tuple[Any, ...]) -> CallLedger:
         released_picousd=released,
         overage_picousd=overage,
         estimated=estimated,
-        cost_by_dimension=dict(zip(COST_DIMENSIONS, row[28:], strict=True)),
+        cost_by_dimension=dict(zip(COST_DIMENSIONS, row[30:], strict=True)),
     )
     return CallLedger(
         HoldTerms(*terms),

@@ -29,6 +29,16 @@ _KEPT_PRICES_MAX = 1024
 
 def hold_prices(hold: Hold) -> dict[str, Any]:
     """The prices that the hold was computed with, and all those that its answer may have."""
+    if not hold.verdicts_max:
+        return _model_prices(hold)
+    return {
+        **_model_prices(hold),
+        "price_verdict": hold.verdict_picousd,
+        "verdicts_max": hold.verdicts_max,
+    }
+
+
+def _model_prices(hold: Hold) -> dict[str, Any]:
     pricing = hold.pricing
     if pricing.variants or hold.bounds.writes_images:
         return _columns(dearest_prices(pricing, hold.bounds), pricing)

@@ -316,7 +316,7 @@ _HOLDS: LiteralString = """
         price_cache_read, price_cache_write, price_cache_write_1h, price_web_search,
         price_input_audio, price_output_audio, price_variants, prompt_tokens_max, choices,
         output_tokens_max, images, web_searches, input_audio_tokens_max, output_audio_tokens_max,
-        spending_day, overage_max)
+        spending_day, overage_max, price_verdict, verdicts_max)
     SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), v.*
     FROM json_to_recordset(%s::json) AS v (month integer, organization_id uuid, id uuid,
         project_id uuid, api_key_id uuid, model text, hold numeric, price_prompt numeric,
@@ -325,7 +325,8 @@ _HOLDS: LiteralString = """
         price_web_search numeric, price_input_audio numeric, price_output_audio numeric,
         price_variants jsonb, prompt_tokens_max bigint, choices integer, output_tokens_max bigint,
         images integer, web_searches integer, input_audio_tokens_max bigint,
-        output_audio_tokens_max bigint, spending_day integer, overage_max numeric)
+        output_audio_tokens_max bigint, spending_day integer, overage_max numeric,
+        price_verdict numeric, verdicts_max integer)
 """
 _WRITE_HOLDS = Statement(
     "tollkeeper_write_holds",

@@ -68,6 +68,9 @@ _COLUMNS: tuple[tuple[LiteralString, LiteralString], ...] = (
         "to_char(date '1970-01-01' + cap_spending_day(r.spending_day, r.held_at), 'YYYY-MM-DD')",
     ),
     ("adjusts_day", "to_char(date '1970-01-01' + d.adjusts_day, 'YYYY-MM-DD')"),
+    ("price_verdict_picousd", "r.price_verdict"),
+    ("verdicts_max", "r.verdicts_max"),
+    ("verdict_picousd", "d.verdict"),
 )
 COLUMNS = tuple(name for name, _ in _COLUMNS)
 _SELECTED: LiteralString = ", ".join(expression + " AS " + name for name, expression in _COLUMNS)

@@ -32,23 +32,24 @@ _RESOLVE = Statement(
             (organization_id uuid, reservation_id uuid, kind text, resolved_by text, prompt numeric,
             completion numeric, input_cache_read numeric, input_cache_write numeric,
             input_audio numeric, output_audio numeric, output_image numeric, web_search numeric,
-            image numeric, request numeric, other numeric, estimated boolean)
+            image numeric, request numeric, verdict numeric, other numeric, estimated boolean)
     ), priced AS (
         SELECT g.*, r.hold, r.project_id, r.api_key_id, r.month, r.model, r.overage_max,
                cap_spending_day(NULL, r.held_at) AS admitted,
                g.prompt + g.completion + g.input_cache_read + g.input_cache_write + g.input_audio
-                   + g.output_audio + g.output_image + g.image + g.request + g.web_search + g.other AS total
+                   + g.output_audio + g.output_image + g.image + g.request + g.web_search
+                   + g.verdict + g.other AS total
         FROM given g JOIN reservations r USING (organization_id, id)
         -- All ids lie between these two, so partitions of other months are not even opened.
         WHERE r.id BETWEEN %s::uuid AND %s::uuid
     ), resolved AS (
         INSERT INTO resolutions (organization_id, reservation_id, kind, hold, settled, released,
             prompt, completion, input_cache_read, input_cache_write, input_audio, output_audio,
-            output_image, image, request, web_search, other, estimated, resolved_by, day,
+            output_image, image, request, web_search, verdict, other, estimated, resolved_by, day,
             adjusts_day, resolved_at)
         SELECT organization_id, id, kind, hold, least(hold, total), hold - least(hold, total),
                prompt, completion, input_cache_read, input_cache_write, input_audio, output_audio,
-               output_image, image, request, web_search, other, estimated, resolved_by,
+               output_image, image, request, web_search, verdict, other, estimated, resolved_by,
                CASE WHEN admitted < open_day THEN greatest(today, open_day) ELSE admitted END,
                CASE WHEN admitted < open_day THEN admitted END, now
         FROM priced, clock
@@ -77,7 +78,7 @@ _RESOLVE = Statement(
             ('input_audio', input_audio), ('output_audio', output_audio),
             ('output_image', output_image),
             ('image', image), ('request', request), ('web_search', web_search),
-            ('other', other)) AS line (dimension, amount)
+            ('verdict', verdict), ('other', other)) AS line (dimension, amount)
         WHERE amount > 0
         GROUP BY 1, 2, 3, 4, 5
         ORDER BY 1, 2, 3, 4, 5

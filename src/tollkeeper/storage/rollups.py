@@ -94,8 +94,10 @@ ROLL_UP_ACTIVITY: LiteralString = (
             count(*) FILTER (WHERE settlement = 'unsettled'), count(*) FILTER (WHERE estimated),
             coalesce(sum(prompt_tokens), 0), coalesce(sum(cached_tokens), 0),
             coalesce(sum(cache_write_tokens), 0), coalesce(sum(completion_tokens), 0),
-            coalesce(sum(cost), 0), coalesce(sum(reported_cost), 0)
-        FROM fresh WHERE backend IS NOT NULL AND settlement IN ('settled', 'unsettled')
+            coalesce(sum(cost - coalesce(verdict_cost, 0)), 0), coalesce(sum(reported_cost), 0)
+        FROM fresh WHERE backend IS NOT NULL
+            -- Of a settled call without usage, only the verdicts were charged.
+            AND (settlement = 'unsettled' OR settlement = 'settled' AND prompt_tokens IS NOT NULL)
             AND (SELECT count(*) FROM by_hour) >= 0
         GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
         ON CONFLICT (backend, model, day)

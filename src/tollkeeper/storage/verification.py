@@ -159,7 +159,7 @@ LINES: LiteralString = """
         ('input_audio', d.input_audio), ('output_audio', d.output_audio),
         ('output_image', d.output_image),
         ('image', d.image), ('request', d.request), ('web_search', d.web_search),
-        ('other', d.other)) AS line (dimension, amount)
+        ('verdict', d.verdict), ('other', d.other)) AS line (dimension, amount)
 """
 _ROLLUP: LiteralString = (
     """
@@ -230,7 +230,8 @@ _OVERAGES: LiteralString = """
     SELECT d.reservation_id::text, format('cost %%s, hold %%s, overage %%s', d.total, d.hold, o.amount)
     FROM (SELECT organization_id, reservation_id, hold,
                  prompt + completion + input_cache_read + input_cache_write + input_audio
-                     + output_audio + output_image + image + request + web_search + other AS total
+                     + output_audio + output_image + image + request + web_search + verdict
+                     + other AS total
           FROM resolutions
           WHERE organization_id > %(after)s AND organization_id <= %(end)s
             AND reservation_id BETWEEN %(first_id)s AND %(last_id)s
@@ -239,6 +240,21 @@ _OVERAGES: LiteralString = """
       AND o.reservation_id = d.reservation_id
       AND o.reservation_id BETWEEN %(first_id)s AND %(last_id)s
     WHERE coalesce(o.amount, 0) <> greatest(d.total - d.hold, 0)
+"""
+
+# Nothing is held for a hold that was restored after a crash of the database.
+_VERDICTS: LiteralString = """
+    SELECT d.reservation_id::text,
+        format('verdicts cost %%s, held for %%s of %%s each', d.verdict, r.verdicts_max, r.price_verdict)
+    FROM resolutions d
+    JOIN reservations r ON r.organization_id = d.organization_id AND r.id = d.reservation_id
+      AND r.id BETWEEN %(first_id)s AND %(last_id)s
+    WHERE d.verdict > 0 AND r.hold > 0
+      AND d.organization_id > %(after)s AND d.organization_id <= %(end)s
+      AND d.reservation_id BETWEEN %(first_id)s AND %(last_id)s
+      AND (d.reservation_id < %(closed_from)s OR d.reservation_id >= %(closed_to)s)
+      AND (d.verdict > coalesce(r.price_verdict * r.verdicts_max, 0)
+           OR d.verdict %% r.price_verdict <> 0)
 """
 
 # A process is registered for as long as it holds something. One that is registered and silent may
@@ -326,6 +342,7 @@ SUMS: dict[str, Query] = {
 # Rows, each by itself: a range of ids can be checked without the others.
 ROWS: dict[str, Query] = {
     "every excess over a hold has its overage row": _OVERAGES,
+    "verdicts cost what was held for them at most": _VERDICTS,
     "no hold outlives its process": _STALE,
     "key, project and reservation belong together": _TENANTS,
     "every settled row lies in its UTC day": _DAYS,

@@ -331,7 +331,8 @@ _SWEPT: LiteralString = "SELECT WHERE NOT EXISTS (SELECT FROM processes WHERE id
 _MARKED: LiteralString = "SELECT reason FROM unsettled_marks WHERE reservation_id = %s"
 _COST: LiteralString = """
     coalesce(d.prompt + d.completion + d.input_cache_read + d.image + d.request
-        + d.input_cache_write + d.input_audio + d.output_audio + d.output_image + d.web_search, 0)
+        + d.input_cache_write + d.input_audio + d.output_audio + d.output_image + d.web_search
+        + d.verdict, 0)
 """
 _CALLS: LiteralString = (
     """

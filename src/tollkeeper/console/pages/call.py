@@ -16,8 +16,8 @@ from tollkeeper.services.calls.traffic import CallStory
 # The width of the waterfall in units of its drawing.
 _WIDTH = 1000
 _RESOLVED = "Resolved in the ledger"
-# Without usage, nothing was charged only if the ledger says so.
-_FREE = ("released", "none")
+# A call without usage was charged for none only if the ledger says so.
+_WITHOUT_USAGE = ("released", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ async def show(request: Request) -> Response:
         entry=entry,
         # The ledger knows the call, but its process did not write the record.
         unrecorded=entry.status is None,
-        is_free=entry.settlement in _FREE,
+        without_usage=_was_without_usage(story),
         ledger=story.ledger,
         terms=[] if story.ledger is None else _terms(story.ledger.hold),
         spans=_placed(_spans(story)),
@@ -74,6 +74,15 @@ async def show(request: Request) -> Response:
         if entry.reported_usage is None
         else msgspec.json.format(msgspec.json.encode(entry.reported_usage), indent=2).decode(),
     )
+
+
+def _was_without_usage(story: CallStory) -> bool:
+    if story.entry.settlement in _WITHOUT_USAGE:
+        return True
+    if story.ledger is None or story.ledger.resolution is None:
+        return False
+    cost = story.ledger.resolution.cost_by_dimension
+    return cost["verdict"] > 0 and sum(cost.values()) == cost["verdict"]
 
 
 def _terms(hold: HoldTerms) -> list[Term]:
@@ -106,6 +115,9 @@ def _terms(hold: HoldTerms) -> list[Term]:
     if hold.web_searches:
         price = hold.price_web_search
         terms.append(Term("Web searches", str(hold.web_searches), price, price * hold.web_searches))
+    if hold.verdicts_max:
+        amount = hold.price_verdict * hold.verdicts_max
+        terms.append(Term("Verdicts, at most", str(hold.verdicts_max), hold.price_verdict, amount))
     if hold.price_request:
         terms.append(Term("Request", "1", hold.price_request, hold.price_request))
     rest = hold.hold_picousd - sum(term.amount_picousd for term in terms)

@@ -51,11 +51,14 @@ class Admission:
             bounds,
             amount,
             most + fee - amount,
+            call.policy_ids,
         )
         decision = await self._ledger.hold(hold, tab.alarm)
         if decision.refusal is not None:
             self._rates.note(call.project_id, decision)
             raise refusal_error(decision)
+        if decision.policies is not None:
+            hold = hold.judged_by(decision.policies)
         tab.hold, tab.policies, tab.prices = hold, decision.policies, by_backend
 
     def settle(self, tab: Tab, charge: Charge) -> tuple[int, asyncio.Future[bool]]:
@@ -66,6 +69,8 @@ class Admission:
         assert hold is not None
         pricing = tab.prices.get(tab.backend, hold.pricing)
         cost = cost_of(pricing, charge.usage, hold.bounds.images, charge.parts)
+        if hold.verdicts_max:
+            cost.by_dimension["verdict"] = _charge_verdicts(tab, hold)
         resolution = Resolution(
             hold.organization_id,
             hold.id,
@@ -76,14 +81,17 @@ class Admission:
         )
         return cost.total_picousd, self._ledger.resolve(resolution, hold)
 
-    def release(self, tab: Tab) -> asyncio.Future[bool]:
-        """Release the whole hold: nothing was charged."""
+    def release(self, tab: Tab) -> tuple[int | None, asyncio.Future[bool]]:
+        """Release the whole hold, except the price of the verdicts that were made: the backend charges
+        nothing. Return the cost, None if there is none, and the future of `settle`."""
         hold = tab.hold
         assert hold is not None
-        released = Resolution(
-            hold.organization_id, hold.id, ResolutionKind.RELEASED, _RESOLVED_BY_CALL
+        cost = _charge_verdicts(tab, hold)
+        kind = ResolutionKind.SETTLED if cost else ResolutionKind.RELEASED
+        resolution = Resolution(
+            hold.organization_id, hold.id, kind, _RESOLVED_BY_CALL, verdict=cost
         )
-        return self._ledger.resolve(released, hold)
+        return cost or None, self._ledger.resolve(resolution, hold)
 
     def leave_unsettled(self, tab: Tab, reason: str) -> asyncio.Future[bool]:
         """Keep the hold of a call whose cost is unknown, until an operator or a rule resolves it."""
@@ -112,3 +120,14 @@ class Admission:
         """Count a call that was refused before anything was held for it. It takes nothing from the
         rate that the ledger keeps, and would be free without this."""
         self._refused_calls.use(project_id)
+
+
+def _charge_verdicts(tab: Tab, hold: Hold) -> int:
+    """Return what the verdicts cost that the call has waited for and got. A verdict that comes later is
+    not charged."""
+    if not hold.verdicts_max:
+        return 0
+    verdicts = tab.evidence.enforced
+    assert verdicts <= hold.verdicts_max
+    tab.verdict_picousd = hold.verdict_picousd * verdicts
+    return tab.verdict_picousd

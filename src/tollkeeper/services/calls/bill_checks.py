@@ -45,7 +45,8 @@ def check_bill(tab: Tab, on_misreport: Callable[[str, str], None]) -> None:
             _report_overage(tab, hold.hold_picousd, cost)
         # Only of a settled call: what is unsettled has no cost that could differ.
         if tab.reported_cost_picousd is not None:
-            metrics.count_reported_cost(backend, tab.reported_cost_picousd, cost)
+            ours = cost - tab.verdict_picousd
+            metrics.count_reported_cost(backend, tab.reported_cost_picousd, ours)
 
 
 def _exceeds_context(usage: Usage, bounds: Bounds, context: int) -> bool:

@@ -294,8 +294,9 @@ class Inference:
             # The backend may have generated. Nothing tells how much.
             written = admission.leave_unsettled(tab, error.message)
         else:
-            tab.state = SettlementState.RELEASED
-            written = admission.release(tab)
+            cost, written = admission.release(tab)
+            if cost is None:
+                tab.state = SettlementState.RELEASED
         soonest = asyncio.get_running_loop().time() + _SETTLEMENT_S_MIN
         try:
             with tab.waiting_until(max(tab.deadline, soonest), slack_s=_SETTLEMENT_S_MIN):

@@ -143,11 +143,14 @@ def _count_group(labels: tuple[str, str, str], group: list[ActivityRecord]) -> N
     _UPSTREAM.observe((model, backend), *[us / _US_PER_S for us in upstream if us is not None])
     overhead = [one.overhead_us for one in group]
     _OVERHEAD.observe((operation,), *[us / _US_PER_S for us in overhead if us is not None])
-    settled = [one for one in group if one.cost_picousd is not None]
-    if settled:
+    used = [one for one in group if one.prompt_tokens is not None]
+    if used:
         for kind, field in _KINDS_OF_TOKENS.items():
-            _TOKENS.add((model, kind), sum(map(field, settled)))
-        _COST.add((model,), sum(map(attrgetter("cost_picousd"), settled)) / PICOUSD_PER_USD)
+            _TOKENS.add((model, kind), sum(map(field, used)))
+    # A call without usage may have paid for verdicts.
+    cost = sum(filter(None, map(attrgetter("cost_picousd"), group)))
+    if used or cost:
+        _COST.add((model,), cost / PICOUSD_PER_USD)
 
 
 def count_absurd_usage(backend: str) -> None:

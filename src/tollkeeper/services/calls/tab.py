@@ -33,7 +33,7 @@ _RECORDED = attrgetter(
     *("charged.reasoning_tokens", "charged.cache_write_tokens", "charged.cache_write_1h_tokens"),
     *("charged.web_searches", "charged.input_audio_tokens", "charged.output_audio_tokens"),
     *("charged.service_tier", "evidence.verdicts", "reported", "reported_cost_picousd"),
-    *("dispatched_us", "upstream_us", "overhead_us"),
+    *("dispatched_us", "upstream_us", "overhead_us", "verdict_picousd"),
 )
 
 
@@ -74,6 +74,8 @@ class Tab:
     meter: Meter | None = None
     charge: Charge | None = None
     cost_picousd: int | None = None
+    # What of the cost is the price of verdicts.
+    verdict_picousd = 0
     state = SettlementState.NONE
     replica: str | None = None
     # Set while the backend has the call.

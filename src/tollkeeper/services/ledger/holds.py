@@ -14,7 +14,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import UNKNOWN, AdmissionRequest, Decision, decide
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.ledger import Hold, LockedAccounts
-from tollkeeper.domain.policy_set import PolicySet
+from tollkeeper.domain.policy_set import EMPTY, PolicySet
 from tollkeeper.services.ledger.group_writer import GroupQueue
 from tollkeeper.services.ledger.handout import Handout
 from tollkeeper.services.ledger.hold_writes import HoldWrites
@@ -115,10 +115,11 @@ class Holds:
                 with self.writes.noting_failures():
                     async with slot, self._store.hold_transaction() as transaction:
                         locked = await transaction.lock(holds, lock_wait_s=lock_wait_s)
-                        accounts, decisions = decide_all(locked, holds)
                         # Read while the accounts are locked: no policy changes before the commit.
                         connection, epochs = transaction.connection, locked.epochs
                         current = await self._policies.current(connection, epochs)
+                        holds = _with_verdicts(holds, current)
+                        accounts, decisions = decide_all(locked, holds)
                         decisions = _with_policies(holds, decisions, current)
                         await transaction.write(accounts, admitted(holds, decisions))
             except Contention as exc:
@@ -208,6 +209,13 @@ class Holds:
 
 def admitted(holds: Sequence[Hold], decisions: Sequence[Decision]) -> list[Hold]:
     return [hold for hold, found in zip(holds, decisions, strict=True) if found.refusal is None]
+
+
+def _with_verdicts(holds: list[Hold], current: dict[OrganizationId, PolicySet]) -> list[Hold]:
+    """Add what verdicts may cost, if they have a price."""
+    if not any(found.verdict_picousd for found in current.values()):
+        return holds
+    return [hold.judged_by(current.get(hold.organization_id, EMPTY)) for hold in holds]
 
 
 def _with_policies(

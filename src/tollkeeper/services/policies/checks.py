@@ -67,6 +67,14 @@ class Evidence(msgspec.Struct):
     def verdicts(self) -> tuple[VerdictRecord, ...]:
         return tuple(self._verdicts.values())
 
+    @property
+    def enforced(self) -> int:
+        """The number of enforcing policies and sides that were judged. Missing verdicts do not count."""
+        return sum(
+            verdict.mode == Mode.ENFORCING and verdict.probability_basis_points is not None
+            for verdict in self._verdicts.values()
+        )
+
     def expect(self, verdicts: Iterable[VerdictRecord]) -> None:
         """Records these verdicts, which have no probability, until `take` replaces them. Verdicts
         that are there already stay."""

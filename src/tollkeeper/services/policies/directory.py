@@ -22,9 +22,16 @@ _NEVER_PUBLISHED = 0
 
 
 class PolicyDirectory:
-    def __init__(self, default_threshold: int, judge: JudgeFormat | None = None) -> None:
+    def __init__(
+        self,
+        default_threshold: int,
+        judge: JudgeFormat | None = None,
+        verdict_picousd: int = 0,
+    ) -> None:
+        """`verdict_picousd` is what an organization pays for each verdict that a call waits for."""
         self._default_threshold = default_threshold
         self._judge = judge
+        self._verdict_picousd = verdict_picousd
         # The one that was used longest ago comes first.
         self._sets: OrderedDict[OrganizationId, PolicySet] = OrderedDict()
         self._policies = 0
@@ -59,7 +66,11 @@ class PolicyDirectory:
             published[policy.organization_id].append(policy)
         found = {
             organization_id: policy_set(
-                epoch, published[organization_id], self._default_threshold, self._judge
+                epoch,
+                published[organization_id],
+                self._default_threshold,
+                self._judge,
+                self._verdict_picousd,
             )
             for organization_id, epoch in epochs.items()
         }
