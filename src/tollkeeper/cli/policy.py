@@ -306,8 +306,10 @@ def policy_try(
         raise typer.BadParameter("Give either --rule or --policy.")
     if save and policy is None:
         raise typer.BadParameter("--save needs --policy.")
-    if save and first:
+    if first and (calibrate or save):
         raise typer.BadParameter("A calibration belongs to the judge, and not to the first judge.")
+    if first and false_denials is not None:
+        raise typer.BadParameter("The first judge denies nothing: give --misses.")
     settings = invocation.settings()
     if first:
         settings = first_judge_settings(settings)
@@ -321,7 +323,7 @@ def policy_try(
     fitted = trial.fitted() if calibrate or save else None
     if fitted is not None:
         trial = trial.calibrated(fitted.calibration)
-    wanted = Wanted(threshold, false_denials, misses, confidence)
+    wanted = Wanted(threshold, false_denials, misses, confidence, of_first=first)
     report = trial_report(trial, settings, wanted, fitted)
     if save and fitted is not None:
         _save_calibration(invocation, found, judge_format(settings), trial, fitted, report)

@@ -55,6 +55,8 @@ class Wanted:
     false_denials: float | None = None
     misses: float | None = None
     confidence: float = CONFIDENCE
+    # The values are those of the first judge, for which a limit is wanted and no threshold.
+    of_first: bool = False
 
 
 def run_trial(
@@ -124,7 +126,7 @@ def trial_report(trial: Trial, settings: Settings, wanted: Wanted, fitted: Fitte
     parts = _picture(trial, separation, threshold, "score" if fitted is None else "probability")
     if fitted is not None:
         parts += [_reliability(fitted.after), Text(_improvement(fitted))]
-    parts += [Text(_promise(name, found, wanted)) for name, found in guarantees.items()]
+    parts += [Text(_promise(name, found, wanted, trial)) for name, found in guarantees.items()]
     return Report(content, Group(*parts))
 
 
@@ -141,9 +143,10 @@ def _guarantees(trial: Trial, wanted: Wanted) -> dict[str, Threshold]:
     return found
 
 
-def _promise(kind: str, found: Threshold, wanted: Wanted) -> str:
+def _promise(kind: str, found: Threshold, wanted: Wanted, trial: Trial) -> str:
     rate = wanted.false_denials if kind == "false denials" else wanted.misses
-    promise = f"at most {rate:.2%} {kind}, with {wanted.confidence:.0%} confidence"
+    by = " by the first judge" if wanted.of_first else ""
+    promise = f"at most {rate:.2%} {kind}{by}, with {wanted.confidence:.0%} confidence"
     if found.basis_points is None:
         label = "no" if kind == "false denials" else "yes"
         more = found.labels_needed - found.labels
@@ -153,6 +156,13 @@ def _promise(kind: str, found: Threshold, wanted: Wanted) -> str:
         )
     if not 0 < found.basis_points < BASIS_POINTS:
         return f"No threshold gives {promise}: the judge does not separate these texts."
+    if wanted.of_first:
+        values = [sample.probability_basis_points for sample in trial.samples]
+        settled = sum(value is not None and value < found.basis_points for value in values)
+        return (
+            f"settles_below_basis_points = {found.basis_points}: {promise}. It settles {settled} of "
+            f"these {len(values)} texts."
+        )
     bound = "or higher" if kind == "false denials" else "or lower"
     return f"A threshold of {percent_of(found.basis_points)} {bound}: {promise}."
 

@@ -284,4 +284,16 @@ async def test_the_limit_of_the_first_judge_comes_from_labels(
     assert found["judge"] == {"backend": "judge", "model": "small"}
     assert {asked.received.json["model"] for asked in judge.asked} == {"small"}
     # With 300 labels, none of them may lie below the limit.
-    assert found["guarantees"]["misses"]["basis_points"] == 9000 - 20 * 299
+    limit = 9000 - 20 * 299
+    assert found["guarantees"]["misses"]["basis_points"] == limit
+    harmless = [{"text": f"No {value}", "label": False} for value in (10, limit - 1, limit, 9999)]
+    file = _write(tmp_path, *lines, *harmless)
+    asked = ("--rule", "Is it?", "--file", file, "--first")
+    shown = await _run(program, *asked, "--misses", "1%")
+    assert (
+        f"settles_below_basis_points = {limit}: at most 1.00% misses by the first judge, with 95% "
+        "confidence. It settles 2 of these 304 texts."
+    ) in " ".join(shown.out.split())
+    # A limit is compared with scores, and the first judge denies nothing.
+    for wrong in ("--calibrate",), ("--false-denials", "1%"):
+        assert (await _run(program, *asked, *wrong)).code == 2
