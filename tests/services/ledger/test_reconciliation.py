@@ -187,6 +187,21 @@ _BREAKS: dict[str, tuple[LiteralString, ...]] = {
         "DELETE FROM overages WHERE organization_id = %(id)s",
         "UPDATE overages SET amount = amount + 1 WHERE organization_id = %(id)s",
     ),
+    "verdicts cost what was held for them at most": (
+        # Held for none, for too few, and no multiple of the price.
+        "UPDATE resolutions SET verdict = request, request = 0 WHERE organization_id = %(id)s",
+        (
+            "WITH held AS (UPDATE reservations SET price_verdict = hold / 2, verdicts_max = 2,"
+            " price_request = 0 WHERE organization_id = %(id)s)"
+            " UPDATE resolutions SET verdict = request, request = 0 WHERE organization_id = %(id)s"
+        ),
+        (
+            "WITH held AS (UPDATE reservations SET price_verdict = hold, verdicts_max = 1,"
+            " price_request = 0 WHERE organization_id = %(id)s)"
+            " UPDATE resolutions SET verdict = 1, request = request - 1"
+            " WHERE organization_id = %(id)s AND request > 0"
+        ),
+    ),
     "held and settled stay within the caps": (
         "UPDATE accounts SET cap = 1 WHERE organization_id = %(id)s",
         "UPDATE accounts SET cap = 1, cap_period = 'month' WHERE organization_id = %(id)s",
