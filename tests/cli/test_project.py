@@ -4,7 +4,7 @@ from uuid import uuid4
 
 from tests.support.program import Program
 
-_FIELDS = {"id", "name", "status", "created_at", "archived_at", "organization_id"}
+_FIELDS = {"id", "name", "status", "created_at", "archived_at", "models", "organization_id"}
 
 
 def test_created_shown_listed_and_archived(program: Program) -> None:
@@ -24,6 +24,31 @@ def test_created_shown_listed_and_archived(program: Program) -> None:
     assert refusal == "The project is archived."
     # Archiving again asks for a state that holds already.
     assert program.json("project", "archive", created["id"]) == archived
+
+
+def test_a_list_of_models(program: Program, organization: str) -> None:
+    project = program.json("project", "create", organization, "Listed")["id"]
+    line = ("project", "allow-models", project)
+    changed = program.json(*line, "example", "claude-*")
+    assert changed["models"] == ["example", "claude-*"]
+    assert changed["unmatched_models"] == ["claude-*"]
+    assert program.json("project", "show", project)["models"] == changed["models"]
+    said = program.run(*line, "exam*", "claude-*").out
+    assert "No model of the settings matches: claude-*." in said
+    assert "matches" not in program.run(*line, "exam*").out
+    for wrong in (("*-mini",), ("a", "a"), ("m" * 201,)):
+        assert program.refusal(*line, *wrong)
+    # Without models, the command does not guess that every model is meant.
+    assert "Give the models, or --every." in program.run(*line).err
+    assert "Give the models, or --every." in program.run(*line, "exam*", "--every").err
+    assert program.json("project", "show", project)["models"] == ["exam*"]
+    assert program.json(*line, "--every")["models"] == []
+    changes = program.json("audit", "list", "--object", project)["data"]
+    assert [change["operation"] for change in changes[:2]] == ["project_allow_models"] * 2
+    assert (changes[0]["before"], changes[0]["after"]) == (
+        {"models": ["exam*"]},
+        {"models": []},
+    )
 
 
 def test_an_empty_list_says_so(program: Program) -> None:

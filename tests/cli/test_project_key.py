@@ -45,6 +45,23 @@ async def test_the_value_opens_the_api_until_it_is_suspended(
     assert answer.status_code == 401
 
 
+def test_a_list_of_models(program: Program, project: str) -> None:
+    key = program.json("project-key", "create", project, "listed")["id"]
+    changed = program.json("project-key", "allow-models", key, "exam*", "claude-*")
+    assert changed["models"] == ["exam*", "claude-*"]
+    assert changed["unmatched_models"] == ["claude-*"]
+    rotated = program.json("project-key", "rotate", key)
+    assert rotated["models"] == changed["models"]
+    assert program.json("project-key", "allow-models", key, "--every")["models"] == []
+    change = program.json("audit", "list", "--object", key)["data"][0]
+    assert change["operation"] == "project_key_allow_models"
+    assert change["before"]["models"] == ["exam*", "claude-*"]
+    assert change["after"]["models"] == []
+    program.json("project-key", "revoke", key)
+    refusal = program.refusal("project-key", "allow-models", key, "exam*")
+    assert refusal == "The key is revoked."
+
+
 def test_the_value_is_shown_once_and_says_so(program: Program, project: str) -> None:
     outcome = program.run("project-key", "create", project, "seen")
     assert "tkp_" in outcome.out

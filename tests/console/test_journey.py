@@ -295,6 +295,40 @@ async def test_a_key_is_rotated_with_a_grace(site: ConsoleSite, watched: Watched
     assert new.expires_at is None
 
 
+async def test_the_models_of_a_project_and_of_a_key_are_chosen(
+    site: ConsoleSite, watched: Watched
+) -> None:
+    page, tenant = watched.page, site.judged.scripted.tenant
+    await page.goto(f"{site.address}/projects/{tenant.project_id}")
+    field = page.get_by_label("Allowed models")
+    await field.fill("example/*, claude-*")
+    await page.get_by_role("button", name="Set models").click()
+    await expect(page.get_by_text("The list of models is set.")).to_be_visible()
+    await expect(page.get_by_text("No model of the settings matches claude-*.")).to_be_visible()
+    await expect(field).to_have_value("example/* claude-*")
+    assert (await site.judged.chat()).status_code == 200
+
+    await page.goto(f"{site.address}/keys?organization={tenant.organization_id}")
+    await page.locator('summary[aria-label="Models of app"]').click()
+    await page.get_by_label("Allowed models").fill("claude-*")
+    await page.get_by_role("button", name="Set models of app").click()
+    await expect(page.get_by_text("1 allowed", exact=True)).to_be_visible()
+    assert (await site.judged.chat()).status_code == 403
+
+    await page.goto(f"{site.address}/projects/{tenant.project_id}")
+    await field.fill("*-mini")
+    await page.get_by_role("button", name="Set models").click()
+    await expect(page.get_by_role("alert")).to_contain_text("not at its end")
+    await expect(field).to_have_value("*-mini")
+    watched.faults.clear()  # The browser's console says that the answer was a 400.
+    changes = (await site.services.audit.audit_list(organization_id=tenant.organization_id)).entries
+    assert [entry.change.operation for entry in changes] == [
+        "project_key_allow_models",
+        "project_allow_models",
+    ]
+    assert all(entry.actor.kind == "console" for entry in changes)
+
+
 async def test_changes_are_in_the_audit_with_their_session(
     site: ConsoleSite, watched: Watched
 ) -> None:

@@ -44,6 +44,8 @@ def _refusal(
         return Refusal.KEY_NOT_ACTIVE
     if project.archived:
         return Refusal.PROJECT_ARCHIVED
+    if _is_not_allowed(state, project, request):
+        return Refusal.MODEL_NOT_ALLOWED
     unspent = sum(
         (state.available_picousd, state.spend.held_picousd, state.spend.unsettled_picousd)
     )
@@ -74,6 +76,12 @@ def _refusal(
     if project.live_holds + len(here) + 1 > project.concurrency:
         return Refusal.CONCURRENCY
     return None
+
+
+def _is_not_allowed(state: AccountState, project: ProjectState, request: AdmissionRequest) -> bool:
+    """Tell whether a list refuses the model. The strategies draw no entries with `*`."""
+    lists = (project.models, state.key_models.get(request.key_id, ()))
+    return any(entries and request.model not in entries for entries in lists)
 
 
 def _spending_day(state: AccountState, now_us: int) -> date | None:

@@ -30,10 +30,13 @@ TODAY = NOW_US // 86_400_000_000
 PROJECTS = tuple(ProjectId(UUID(int=number)) for number in range(1, 4))
 STRANGE_PROJECT = ProjectId(UUID(int=99))
 KEYS = tuple(KeyId(UUID(int=number)) for number in range(11, 16))
+MODELS = ("a", "b", "c")
 STATUSES = dict(zip(KEYS, (*KeyStatus, None), strict=True))
 
 # Small amounts often meet a limit; huge ones overflow anything of a fixed width.
 amounts = st.one_of(st.integers(0, 12), st.integers(10**24, 10**24 + 3))
+# Most projects and keys have no list.
+model_lists = st.sampled_from(((), (), (), MODELS[:2], MODELS[1:]))
 caps = st.none() | st.builds(Cap, st.integers(0, 60), st.sampled_from(ACCOUNT_PERIODS))
 
 
@@ -62,6 +65,7 @@ def projects(draw: st.DrawFn) -> ProjectState:
         requests_per_minute=requests_per_minute,
         rate_units=draw(st.integers(0, full)),
         rate_at_us=NOW_US - draw(st.integers(-10_000_000, 70_000_000)),
+        models=draw(model_lists),
     )
 
 
@@ -95,6 +99,7 @@ def accounts(draw: st.DrawFn) -> AccountState:
         overage_bound_picousd=draw(st.none() | st.integers(0, 5)),
         overage_in_flight_picousd=draw(st.just(0) | st.integers(0, 9)),
         stopped=draw(st.integers(0, 9)) == 0,
+        key_models=draw(st.dictionaries(st.sampled_from(KEYS), model_lists, max_size=2)),
         **draw(period_caps()),
     )
 
@@ -106,6 +111,7 @@ requests = st.builds(
     key_id=st.sampled_from((KEYS[0],) * 6 + KEYS),
     hold_picousd=amounts,
     overage_max_picousd=st.just(0) | st.integers(0, 9),
+    model=st.sampled_from(MODELS),
 )
 batches = st.lists(requests, max_size=12)
 months = st.sampled_from(MONTHS)
@@ -129,6 +135,7 @@ def random_account(rng: random.Random) -> AccountState:
         overage_bound_picousd=rng.choice((None, None, rng.randint(0, 5))),
         overage_in_flight_picousd=rng.choice((0, rng.randint(0, 9))),
         stopped=rng.random() < 0.05,
+        key_models={key: _random_models(rng) for key in KEYS if rng.random() < 0.2},
         **(random_period_caps(rng) if rng.random() < 0.5 else {}),
     )
 
@@ -156,6 +163,7 @@ def random_request(rng: random.Random) -> AdmissionRequest:
         key_id=rng.choice((KEYS[0],) * 12 + KEYS),
         hold_picousd=rng.choice((0, 1, rng.randint(0, 12), 10**24 + rng.randint(0, 3))),
         overage_max_picousd=rng.choice((0, rng.randint(0, 9))),
+        model=rng.choice(MODELS),
     )
 
 
@@ -170,7 +178,12 @@ def _random_project(rng: random.Random, month: int) -> ProjectState:
         requests_per_minute=requests_per_minute,
         rate_units=rng.randint(0, requests_per_minute * RATE_UNITS_PER_REQUEST),
         rate_at_us=NOW_US - rng.randint(-10_000_000, 70_000_000),
+        models=_random_models(rng),
     )
+
+
+def _random_models(rng: random.Random) -> tuple[str, ...]:
+    return rng.choice(((), (), (), MODELS[:2], MODELS[1:]))
 
 
 def _random_spend(rng: random.Random, month: int) -> Spend:

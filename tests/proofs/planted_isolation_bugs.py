@@ -3,9 +3,41 @@
 from tests.proofs.bug import Bug, SqlBug
 
 EJECTION = ("backends/test_ejection.py",)
+ALLOWED_MODELS = ("journeys/calls/test_allowed_models.py",)
 MARKERS = ("api/test_markers.py",)
 
 ISOLATION_BUGS = {
+    # Lists of models.
+    "the list of a key is not read at admission": Bug(
+        "storage.ledger:locked_accounts",
+        "if models:",
+        "if models is True:",
+        ALLOWED_MODELS,
+    ),
+    "the list of a project is not read at admission": Bug(
+        "account_rows:project_of",
+        "models=tuple(row[15] or ())",
+        "",
+        ALLOWED_MODELS,
+    ),
+    "prompts of models that are not allowed are counted": Bug(
+        "TokenCounting.count",
+        "if not caller.may_use(call.model.id):",
+        "if False:",
+        ALLOWED_MODELS,
+    ),
+    "the tokenizer gets prompts of models that are not allowed": Bug(
+        "could_admit",
+        "model=model_id",
+        "model=(models or key_models or ('',))[0]",
+        ALLOWED_MODELS,
+    ),
+    "a rotated key may use every model": Bug(
+        "ProjectKeys.project_key_rotate",
+        "models=old.models",
+        "",
+        ALLOWED_MODELS,
+    ),
     # Health.
     "the last healthy replica is ejected": Bug(
         "RoutedBackend.failed",

@@ -40,6 +40,15 @@ UntilOption = Annotated[
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="A name for people.", show_default=False)
 ]
+ModelsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL]...",
+        help="Ids of models; one that ends with * stands for all ids that begin like it.",
+        show_default=False,
+    ),
+]
+EveryModelOption = Annotated[bool, typer.Option("--every", help="Remove the list.")]
 ExpiresIn = Annotated[
     int | None,
     typer.Option(

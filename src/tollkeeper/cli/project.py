@@ -1,11 +1,14 @@
 """`tollkeeper project`: the projects of an organization."""
 
+from tollkeeper.cli.allowed_models import allowed_entries, allowed_record
 from tollkeeper.cli.arguments import (
+    EveryModelOption,
+    ModelsArgument,
     NameArgument,
     OrganizationArgument,
     ProjectArgument,
 )
-from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.cli.command import Invocation, command, noun_app, run_with_services, service_command
 from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.organization import Project
 from tollkeeper.services.use_cases import Services
@@ -33,9 +36,9 @@ async def project_list(services: Services, organization: OrganizationArgument) -
     found = await services.projects.project_list(identity)
     return Listing(
         [project_view(project) for project in found],
-        columns=("id", "name", "status", "created_at", "archived_at"),
+        columns=("id", "name", "status", "models", "created_at", "archived_at"),
         short_ids=("id",),
-        optional=("archived_at",),
+        optional=("archived_at", "models"),
     )
 
 
@@ -56,6 +59,24 @@ async def project_rename(
     return _record(await services.projects.project_rename(identity, name))
 
 
+@command(app, "allow-models", example="tollkeeper project allow-models Web 'claude-*' gpt-5-mini")
+def project_allow_models(
+    invocation: Invocation,
+    project: ProjectArgument,
+    models: ModelsArgument = None,
+    every: EveryModelOption = False,
+) -> Record:
+    """Set the list of models that the calls of a project may use."""
+    entries = allowed_entries(models, every=every)
+
+    async def allow(services: Services) -> Project:
+        identity = await services.names.project_named(project)
+        return await services.projects.project_allow_models(identity, entries)
+
+    changed = run_with_services(invocation, allow)
+    return allowed_record(invocation, project_view(changed), changed.models)
+
+
 @service_command(app, "archive", example="tollkeeper project archive Web")
 async def project_archive(services: Services, project: ProjectArgument) -> Record:
     """Archive a project: its keys stop working, and its records stay."""
@@ -71,6 +92,7 @@ def project_view(project: Project) -> dict[str, object]:
         "status": project.status,
         "created_at": project.created_at,
         "archived_at": project.archived_at,
+        "models": project.models,
         "organization_id": project.organization_id,
     }
 

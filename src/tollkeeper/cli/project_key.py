@@ -6,16 +6,19 @@ import msgspec
 import typer
 
 from tollkeeper.api.organization.keys import project_key_view
+from tollkeeper.cli.allowed_models import allowed_entries, allowed_record
 from tollkeeper.cli.amounts import seconds_of
 from tollkeeper.cli.arguments import (
+    EveryModelOption,
     ExpiresIn,
     KeyArgument,
+    ModelsArgument,
     NameArgument,
     ProjectArgument,
     customer_permissions,
     listed_permissions,
 )
-from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.cli.command import Invocation, command, noun_app, run_with_services, service_command
 from tollkeeper.cli.output import SHOWN_ONCE, Listing, Record
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.domain.organization import ProjectKey
@@ -60,11 +63,11 @@ async def project_key_list(services: Services, project: ProjectArgument) -> List
     return Listing(
         [_view(services, key) for key in found],
         columns=(
-            *("id", "name", "redacted_value", "status", "permissions", "last_used_at"),
-            "expires_at",
+            *("id", "name", "redacted_value", "status", "permissions", "models"),
+            *("last_used_at", "expires_at"),
         ),
         short_ids=("id",),
-        optional=("expires_at", "last_used_at", "permissions"),
+        optional=("expires_at", "last_used_at", "models", "permissions"),
     )
 
 
@@ -104,6 +107,24 @@ async def project_key_unsuspend(services: Services, key: KeyArgument) -> Record:
     return Record(_view(services, found))
 
 
+@command(app, "allow-models", example="tollkeeper project-key allow-models app 'claude-*'")
+def project_key_allow_models(
+    invocation: Invocation,
+    key: KeyArgument,
+    models: ModelsArgument = None,
+    every: EveryModelOption = False,
+) -> Record:
+    """Set the list of models that the calls of a project key may use."""
+    entries = allowed_entries(models, every=every)
+
+    async def allow(services: Services) -> dict[str, Any]:
+        identity = await services.names.project_key_named(key)
+        changed = await services.project_keys.project_key_allow_models(identity, entries)
+        return _view(services, changed)
+
+    return allowed_record(invocation, run_with_services(invocation, allow), entries)
+
+
 @service_command(app, "rotate", example="tollkeeper project-key rotate app --grace 24h")
 async def project_key_rotate(
     services: Services,
@@ -127,4 +148,8 @@ async def project_key_rotate(
 
 def _view(services: Services, key: ProjectKey, value: str | None = None) -> dict[str, Any]:
     shown: dict[str, Any] = msgspec.to_builtins(project_key_view(key, services.clock(), value))
-    return shown | {"organization_id": key.organization_id, "project_id": key.project_id}
+    return shown | {
+        "models": key.models,
+        "organization_id": key.organization_id,
+        "project_id": key.project_id,
+    }

@@ -40,6 +40,10 @@ class Form:
     def texts(self, name: str) -> list[str]:
         return [value for value in self.data.getlist(name) if isinstance(value, str) and value]
 
+    def words(self, name: str) -> list[str]:
+        """Return the words of a field, which spaces, commas or line ends separate."""
+        return self.text(name, default="").replace(",", " ").split()
+
     def integer(self, name: str, *, optional: bool = False) -> int | None:
         text = self.text(name, default="" if optional else None)
         if not text:

@@ -11,6 +11,7 @@ NOTICES = {
     "check-revoked": "The check was revoked.",
     "project-created": "The project was created.",
     "project-archived": "The project is archived: its keys admit no new calls.",
+    "models-set": "The list of models is set.",
     "limits-set": "The limits are set.",
     "key-suspended": "The key is suspended.",
     "key-unsuspended": "The key is in use again.",

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import NewType
 from uuid import UUID
 
+from tollkeeper.domain.allowed_models import allows
 from tollkeeper.domain.errors import PermissionDenied
 
 OrganizationId = NewType("OrganizationId", UUID)
@@ -71,6 +72,11 @@ class ProjectCaller:
     project_id: ProjectId
     key_id: KeyId
     permissions: frozenset[str]
+    # The lists of models of the key and of its project when the key was read. Admission reads them again.
+    model_lists: tuple[tuple[str, ...], ...] = ()
+
+    def may_use(self, model_id: str) -> bool:
+        return all(allows(entries, model_id) for entries in self.model_lists)
 
 
 Caller = AdminCaller | ProjectCaller

@@ -1,4 +1,4 @@
-"""Decides whether calls may be made, by key, project, credit, caps, rate and concurrency.
+"""Decides whether calls may be made, by key, project, model, credit, caps, rate and concurrency.
 
 `decide` is a pure function. Its input is the state of one organization's account, which the
 caller's transaction has locked, and the requests of one batch in order. It returns the new state
@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tollkeeper.domain.access import KeyId, KeyStatus, ProjectId
+from tollkeeper.domain.allowed_models import allows
 from tollkeeper.domain.caps import (
     DAY_S,
     Cap,
@@ -56,6 +57,8 @@ class ProjectState(msgspec.Struct, frozen=True, gc=False):
     requests_per_minute: int
     rate_units: int
     rate_at_us: int
+    # The models that its calls may use; empty: every model.
+    models: tuple[str, ...] = ()
 
 
 class AccountState(msgspec.Struct, frozen=True):
@@ -80,6 +83,8 @@ class AccountState(msgspec.Struct, frozen=True):
     period_caps: dict[tuple[CapSubject, CapPeriod], PeriodCap] = {}
     # Of keys that were made by a rotation: the first key, whose caps they share.
     first_keys: dict[KeyId, KeyId] = {}
+    # Of keys that have a list of models: the list.
+    key_models: dict[KeyId, tuple[str, ...]] = {}
 
     @property
     def balance_picousd(self) -> int:
@@ -131,11 +136,13 @@ class AdmissionRequest(msgspec.Struct, frozen=True, gc=False):
     hold_picousd: int
     # The most that the call may cost beyond its hold.
     overage_max_picousd: int = 0
+    model: str = ""
 
 
 class Refusal(StrEnum):
     KEY_NOT_ACTIVE = "key_not_active"
     PROJECT_ARCHIVED = "project_archived"
+    MODEL_NOT_ALLOWED = "model_not_allowed"
     OVERAGE = "overage"
     CREDIT = "credit"
     OVERAGE_IN_FLIGHT = "overage_in_flight"
@@ -250,6 +257,11 @@ def _decide_one(
         return Decision(Refusal.KEY_NOT_ACTIVE, key_status=status)
     if project.archived:
         return Decision(Refusal.PROJECT_ARCHIVED)
+    if not allows(project.models, request.model):
+        return Decision(Refusal.MODEL_NOT_ALLOWED)
+    # The hash of an id is slow, and few keys have a list.
+    if state.key_models and not allows(state.key_models.get(request.key_id, ()), request.model):
+        return Decision(Refusal.MODEL_NOT_ALLOWED)
     if state.stopped:
         limit = state.overage_bound_picousd or 0
         return Decision(Refusal.OVERAGE, available_picousd=state.balance_picousd, limit=limit)

@@ -242,7 +242,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
-    """Whether an organization may use a model, and which checks it still has to pass."""
+    """Whether a caller may use a model, and which checks its organization still has to pass."""
 
     required_checks: tuple[str, ...]
     missing_requirements: tuple[str, ...]
@@ -250,12 +250,12 @@ class ModelAccess:
     locked: bool
 
 
-def model_access(model: Model, checks: frozenset[str]) -> ModelAccess:
+def model_access(model: Model, checks: frozenset[str], *, is_allowed: bool = True) -> ModelAccess:
     missing = tuple(check for check in model.required_checks if check not in checks)
     return ModelAccess(
         required_checks=model.required_checks,
         missing_requirements=missing,
-        available=model.is_ready and not missing,
+        available=is_allowed and model.is_ready and not missing,
         locked=bool(missing),
     )
 

@@ -27,6 +27,8 @@ class Project:
     name: str
     created_at: int
     archived_at: int | None
+    # The models that its calls may use; empty: every model.
+    models: tuple[str, ...] = ()
 
     @property
     def status(self) -> str:
@@ -47,6 +49,8 @@ class ProjectKey:
     expires_at: int | None
     suspended_at: int | None
     revoked_at: int | None
+    # The models that its calls may use, of those that its project may use; empty: all of these.
+    models: tuple[str, ...] = ()
 
     def status(self, now: int) -> KeyStatus:
         return key_status(

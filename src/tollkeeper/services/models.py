@@ -44,11 +44,14 @@ class Models:
         model = self._current.catalog.find(model_id, param="model")
         async with self._database.reading(caller.organization_id) as connection:
             checks = await organizations.checks_of(connection, caller.organization_id)
-        return model, model_access(model, checks)
+        return model, model_access(model, checks, is_allowed=caller.may_use(model.id))
 
     async def model_list(self, caller: ProjectCaller) -> list[tuple[Model, ModelAccess]]:
         """The models that the caller can use now."""
         async with self._database.reading(caller.organization_id) as connection:
             checks = await organizations.checks_of(connection, caller.organization_id)
-        listed = [(model, model_access(model, checks)) for model in self._current.catalog.models]
+        listed = [
+            (model, model_access(model, checks, is_allowed=caller.may_use(model.id)))
+            for model in self._current.catalog.models
+        ]
         return [(model, access) for model, access in listed if access.available]

@@ -40,6 +40,7 @@ def project_of(row: tuple[Any, ...], limits: ProjectLimits, now_us: int) -> Proj
         concurrency=row[11] or limits.concurrency,
         rate_units=requests_per_minute * RATE_UNITS_PER_REQUEST if row[12] is None else row[12],
         rate_at_us=now_us if row[13] is None else row[13],
+        models=tuple(row[15] or ()),
     )
 
 

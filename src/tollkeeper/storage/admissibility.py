@@ -26,10 +26,12 @@ async def could_admit(
     organization_id: OrganizationId,
     project_id: ProjectId,
     key_id: KeyId,
+    model_id: str,
     least_picousd: int,
     limits: ProjectLimits,
 ) -> Decision:
-    """Decides on a lower bound of the call's cost, by the key, the project, the rate and the credit.
+    """Decides on a lower bound of the call's cost, by the key, the project, the model, the rate and the
+    credit.
     Consumes nothing and holds nothing: only a refusal means anything."""
     cursor = await connection.execute(
         _READ, {"organization": organization_id, "project": project_id, "key": key_id}
@@ -37,13 +39,15 @@ async def could_admit(
     row = await cursor.fetchone()
     if row is None:
         return UNKNOWN
-    now_us, available, stopped, archived, *rate, revoked, suspended, expired = row
+    now_us, available, stopped, archived, *rate, models, revoked, suspended, expired, key_models = (
+        row
+    )
     requests_per_minute, rate_units, rate_at_us = rate
     spend = (0, 0, 0, 0, 0, 0)
     project = project_of(
         (
             *(organization_id, project_id, *spend, _NO_CAP, _NO_LIVE_HOLDS),
-            *(requests_per_minute, None, rate_units, rate_at_us, archived),
+            *(requests_per_minute, None, rate_units, rate_at_us, archived, models),
         ),
         limits,
         now_us,
@@ -56,8 +60,9 @@ async def could_admit(
         projects={project_id: project},
         keys={key_id: key_status_of(revoked, suspended, expired)},
         stopped=stopped,
+        key_models={key_id: tuple(key_models or ())},
     )
-    request = AdmissionRequest(project_id, key_id, least_picousd)
+    request = AdmissionRequest(project_id, key_id, least_picousd, model=model_id)
     _, [decision] = decide(state, [request], now_us=now_us, month=0)
     return decision
 
@@ -69,8 +74,8 @@ _READ: LiteralString = """
                SELECT sum(u.hold - u.settled) FROM unfolded u
                WHERE u.organization_id = a.organization_id AND u.kind = 'resolved'), 0),
            a.stopped, p.archived_at IS NOT NULL, pa.requests_per_minute, pa.rate_units, pa.rate_at_us,
-           k.revoked_at IS NOT NULL, k.suspended_at IS NOT NULL,
-           coalesce(k.expires_at <= clock_timestamp(), false)
+           p.models, k.revoked_at IS NOT NULL, k.suspended_at IS NOT NULL,
+           coalesce(k.expires_at <= clock_timestamp(), false), k.models
     FROM accounts a
     JOIN project_accounts pa ON pa.organization_id = a.organization_id
         AND pa.project_id = %(project)s

@@ -111,11 +111,13 @@ def locked_accounts(
     for row in accounts:
         states[row[0]] = account_of(row, limits)
         epochs[row[0]] = row[10]
-    for _, _, organization_id, key_id, first_key_id, *key in clock_and_keys:
+    for _, _, organization_id, key_id, first_key_id, models, *key in clock_and_keys:
         if key_id is not None:
             states[organization_id].keys[key_id] = key_status_of(*key)
         if first_key_id is not None:
             states[organization_id].first_keys[key_id] = first_key_id
+        if models:
+            states[organization_id].key_models[key_id] = tuple(models)
     ended = []
     for row in projects:
         organization_id, project_id = row[:2]
@@ -153,8 +155,8 @@ _READ_CLOCK_AND_KEYS = Statement(
     """
     SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
            to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer,
-           k.organization_id, k.id, k.first_key_id, k.revoked_at IS NOT NULL, k.suspended_at IS NOT NULL,
-           coalesce(k.expires_at <= clock_timestamp(), false)
+           k.organization_id, k.id, k.first_key_id, k.models, k.revoked_at IS NOT NULL,
+           k.suspended_at IS NOT NULL, coalesce(k.expires_at <= clock_timestamp(), false)
     FROM (SELECT) AS always
     LEFT JOIN project_keys k ON k.organization_id = ANY (%s) AND k.id = ANY (%s)
     """,
@@ -190,7 +192,7 @@ _PROJECTS_AND_FOLDS = Statement(
     )
     SELECT a.organization_id, a.project_id, a.held, a.unsettled, a.settled, a.month, a.month_held,
            a.month_settled, ARRAY[a.cap::text, a.cap_period], a.live_holds, a.requests_per_minute,
-           a.concurrency, a.rate_units, a.rate_at_us, p.archived_at IS NOT NULL,
+           a.concurrency, a.rate_units, a.rate_at_us, p.archived_at IS NOT NULL, p.models,
            f.kind, f.was_unsettled, f.month, f.count, f.hold, f.settled, f.overage,
            f.overage_max, f.reservation_id
     FROM wanted w
@@ -200,7 +202,7 @@ _PROJECTS_AND_FOLDS = Statement(
     ORDER BY f.kind DESC
     """,
 )
-_FOLD_AT = 15
+_FOLD_AT = 16
 
 
 async def write_states(connection: Connection, states: dict[OrganizationId, AccountState]) -> None:

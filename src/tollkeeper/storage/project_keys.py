@@ -14,7 +14,7 @@ _COLUMNS: LiteralString = """
     k.id, k.organization_id, k.project_id, p.name, k.name, k.redacted_value, k.permissions,
     extract(epoch FROM k.created_at)::bigint, extract(epoch FROM k.last_used_at)::bigint,
     extract(epoch FROM k.expires_at)::bigint, extract(epoch FROM k.suspended_at)::bigint,
-    extract(epoch FROM k.revoked_at)::bigint
+    extract(epoch FROM k.revoked_at)::bigint, k.models
 """
 _FROM: LiteralString = """
     FROM project_keys k JOIN projects p ON p.organization_id = k.organization_id AND p.id = k.project_id
@@ -34,6 +34,8 @@ class PresentedProjectKey:
     suspended: bool
     expires_at: int | None
     project_archived: bool
+    models: Sequence[str] | None
+    project_models: Sequence[str] | None
 
     def status(self, now: int) -> KeyStatus:
         return key_status(
@@ -45,8 +47,8 @@ async def insert(connection: Connection, key: ProjectKey, digest: bytes) -> None
     await connection.execute(
         """
         INSERT INTO project_keys (organization_id, id, project_id, name, digest, redacted_value,
-                                  permissions, created_at, expires_at)
-        VALUES (%s, %s, %s, %s, %s, %s, %s, to_timestamp(%s), to_timestamp(%s))
+                                  permissions, created_at, expires_at, models)
+        VALUES (%s, %s, %s, %s, %s, %s, %s, to_timestamp(%s), to_timestamp(%s), %s)
         """,
         (
             key.organization_id,
@@ -58,6 +60,7 @@ async def insert(connection: Connection, key: ProjectKey, digest: bytes) -> None
             list(key.permissions),
             key.created_at,
             key.expires_at,
+            list(key.models) or None,
         ),
     )
 
@@ -96,7 +99,7 @@ _FIND_BY_DIGESTS = Statement(
     """
     SELECT k.digest, k.organization_id, k.project_id, k.id, k.permissions,
         k.revoked_at IS NOT NULL, k.suspended_at IS NOT NULL,
-        extract(epoch FROM k.expires_at)::bigint, p.archived_at IS NOT NULL
+        extract(epoch FROM k.expires_at)::bigint, p.archived_at IS NOT NULL, k.models, p.models
     FROM project_keys k JOIN projects p ON p.organization_id = k.organization_id AND p.id = k.project_id
     WHERE k.digest = ANY (%s::bytea[])
     """,
@@ -194,6 +197,17 @@ async def unsuspend(connection: Connection, key: ProjectKey) -> bool:
     return cursor.rowcount == 1
 
 
+async def write_models(connection: Connection, key: ProjectKey, models: Sequence[str]) -> bool:
+    cursor = await connection.execute(
+        """
+        UPDATE project_keys SET models = %s
+        WHERE organization_id = %s AND id = %s AND revoked_at IS NULL
+        """,
+        (list(models) or None, key.organization_id, key.id),
+    )
+    return cursor.rowcount == 1
+
+
 async def replace(
     connection: Connection, key: ProjectKey, replaced_by: KeyId, expires_at: int
 ) -> bool:
@@ -247,4 +261,5 @@ def _key(row: tuple[Any, ...]) -> ProjectKey:
         expires_at=row[9],
         suspended_at=row[10],
         revoked_at=row[11],
+        models=tuple(row[12] or ()),
     )

@@ -9,7 +9,7 @@ from tollkeeper.storage.database import Connection
 
 _COLUMNS = """
     id, organization_id, name,
-    extract(epoch FROM created_at)::bigint, extract(epoch FROM archived_at)::bigint
+    extract(epoch FROM created_at)::bigint, extract(epoch FROM archived_at)::bigint, models
 """
 
 
@@ -98,12 +98,25 @@ async def archive(
     return cursor.rowcount == 1
 
 
+async def write_models(
+    connection: Connection,
+    organization_id: OrganizationId,
+    project_id: ProjectId,
+    models: Sequence[str],
+) -> None:
+    await connection.execute(
+        "UPDATE projects SET models = %s WHERE organization_id = %s AND id = %s",
+        (list(models) or None, organization_id, project_id),
+    )
+
+
 def _project(row: tuple[Any, ...]) -> Project:
-    identity, organization_id, name, created_at, archived_at = row
+    identity, organization_id, name, created_at, archived_at, models = row
     return Project(
         id=identity,
         organization_id=organization_id,
         name=name,
         created_at=created_at,
         archived_at=archived_at,
+        models=tuple(models or ()),
     )

@@ -214,3 +214,21 @@ async def test_calls_are_shared_by_weight_and_sessions_stay(data_dir: Path, conn
                 answered = await two.scripted.chat(headers=headers)
                 backends.add((await two.scripted.activity_of(answered)).backend)
             assert len(backends) == 1
+
+
+async def test_a_list_of_models_names_the_model_and_not_its_backends(two: TwoBackends) -> None:
+    """Which backends serve a model is the operator's choice, so a model that is allowed is allowed on
+    all of them. Their own names for it allow nothing."""
+    services, tenant = two.scripted.gateway.services, two.scripted.tenant
+    await services.projects.project_allow_models(tenant.project_id, [MODEL])
+    two.near.play(refuse(503))
+    answered = await two.scripted.chat()
+    assert answered.status_code == 200
+    assert (await two.scripted.activity_of(answered)).backend == "far"
+    before = two.asked
+    await services.projects.project_allow_models(
+        tenant.project_id, ["far-chat", "upstream-chat", "scripted", "far"]
+    )
+    assert (await two.scripted.chat()).status_code == 403
+    assert two.asked == before
+    assert (await two.scripted.balance())["settled"] == _DEAR_COST

@@ -119,6 +119,12 @@ _ACTIONS: dict[str, Action[ProjectKey]] = {
         "key-revoked",
         lambda services, key, _: services.project_keys.project_key_revoke(key.id),
     ),
+    "allow-models": Action(
+        "models-set",
+        lambda services, key, form: services.project_keys.project_key_allow_models(
+            key.id, form.words("models")
+        ),
+    ),
     "set-cap": Action(
         "cap-set",
         lambda services, key, form: services.caps.cap_set(

@@ -10,6 +10,7 @@ from tollkeeper.console.forms import Form, organization_id, project_id
 from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.access import ProjectId
+from tollkeeper.domain.allowed_models import unmatched
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.organization import Project
 from tollkeeper.domain.views import CapUse
@@ -66,6 +67,9 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         keys=await services.project_keys.project_key_list(project.id),
         policies=await services.policies.effective_policy_list(organization.id, project.id),
         periods=[period.value for period in CapPeriod],
+        unmatched=unmatched(
+            project.models, [model.id for model in services.catalog.catalog.models]
+        ),
     )
 
 
@@ -97,6 +101,12 @@ _ACTIONS: dict[str, Action[Project]] = {
         "cap-cleared",
         lambda services, project, form: services.caps.cap_clear(
             project.organization_id, project.id, period=cap_period(form)
+        ),
+    ),
+    "allow-models": Action(
+        "models-set",
+        lambda services, project, form: services.projects.project_allow_models(
+            project.id, form.words("models")
         ),
     ),
     "set-limits": Action(

@@ -12,7 +12,7 @@ from typing import Protocol
 from tollkeeper.backends.fallback import backend_for
 from tollkeeper.backends.port import Backend
 from tollkeeper.domain.access import ProjectCaller
-from tollkeeper.domain.admission import ProjectLimits
+from tollkeeper.domain.admission import Decision, ProjectLimits, Refusal
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import ActivePolicy
@@ -66,6 +66,8 @@ class TokenCounting:
         if decision.refusal is not None:
             self._admission.note_refusal(caller.project_id, decision)
             raise refusal_error(decision)
+        if not caller.may_use(call.model.id):
+            raise refusal_error(Decision(Refusal.MODEL_NOT_ALLOWED))
         counted = None
         if await self._may_leave(call):
             counted = await self.counted_tokens(call, tokenizer_deadline())
@@ -76,7 +78,7 @@ class TokenCounting:
     async def is_counted(self, call: Call) -> bool:
         """Tells whether the backend counts, no policy has to judge the prompt first, and the call may be
         admitted: no tokenizer works for a call that cannot be. Raises what admission would raise by
-        the key, the project and the rate."""
+        the key, the project, the model and the rate."""
         return await self._may_leave(call) and await self._admissibility.may_be_paid(call)
 
     async def counted_tokens(self, call: Call, deadline: float) -> int | None:

@@ -18,7 +18,7 @@ class Admissibility:
     async def may_be_paid(self, call: Call) -> bool:
         """False where the organization cannot pay even a lower bound of the call's cost: its output
         alone. Admission refuses such a call by its whole hold, and names the amounts. Raises what
-        admission would raise by the key, the project and the rate. Consumes nothing; a call that
+        admission would raise by the key, the project, the model and the rate. Consumes nothing; a call that
         passes may still be refused when it is admitted."""
         least = Bounds(
             prompt_tokens=0,
@@ -34,6 +34,7 @@ class Admissibility:
                 organization_id=call.organization_id,
                 project_id=call.project_id,
                 key_id=call.key_id,
+                model_id=call.model.id,
                 least_picousd=hold_picousd(pricing, least),
                 limits=self._limits,
             )

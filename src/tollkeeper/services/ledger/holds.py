@@ -247,7 +247,11 @@ def decide_all(
         mine = positions[organization_id.int]
         requests = [
             AdmissionRequest(
-                hold.project_id, hold.key_id, hold.hold_picousd, hold.overage_max_picousd
+                hold.project_id,
+                hold.key_id,
+                hold.hold_picousd,
+                hold.overage_max_picousd,
+                hold.model,
             )
             for hold in (holds[position] for position in mine)
         ]

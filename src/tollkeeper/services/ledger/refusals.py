@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from tollkeeper.domain.admission import Decision, Refusal
 from tollkeeper.domain.errors import (
     PaymentRequired,
+    PermissionDenied,
     RateLimited,
     TollkeeperError,
     Unauthenticated,
@@ -19,6 +20,11 @@ def refusal_error(decision: Decision) -> TollkeeperError:
             return Unauthenticated(f"This API key is {decision.key_status or 'not valid'}.")
         case Refusal.PROJECT_ARCHIVED:
             return Unauthenticated("The project of this API key is archived.")
+        case Refusal.MODEL_NOT_ALLOWED:
+            return PermissionDenied(
+                "This API key or its project has a list of models that does not allow this model.",
+                param="model",
+            )
         case Refusal.OVERAGE:
             return PaymentRequired(
                 "The organization's calls are stopped, because its balance fell below "

@@ -97,6 +97,7 @@ class Authentication:
             project_id=stored.project_id,
             key_id=stored.id,
             permissions=frozenset(stored.permissions),
+            model_lists=(tuple(stored.models or ()), tuple(stored.project_models or ())),
         )
 
     async def _admin_caller(self, digest: bytes) -> AdminCaller:

@@ -14,6 +14,7 @@ from tollkeeper.domain.access import (
     OrganizationId,
     ProjectId,
 )
+from tollkeeper.domain.allowed_models import checked_entries
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.keys import MintedKey, mint_key
 from tollkeeper.domain.organization import ProjectKey
@@ -174,9 +175,19 @@ class ProjectKeys:
             "Only a suspended key can be unsuspended.",
         )
 
+    async def project_key_allow_models(self, key_id: KeyId, models: Iterable[str]) -> ProjectKey:
+        """Set the models that calls of the key may use, of those that its project may use; none: all of
+        these."""
+        entries = checked_entries(models)
+
+        async def allow(connection: Connection, key: ProjectKey) -> bool:
+            return await project_keys.write_models(connection, key, entries)
+
+        return await self._change("project_key_allow_models", key_id, allow, "The key is revoked.")
+
     async def project_key_rotate(self, key_id: KeyId, grace_s: int) -> "Rotation":
-        """Makes a key with the same name, permissions and lifetime; the old one goes on working for
-        the grace. A key is rotated once."""
+        """Makes a key with the same name, permissions, models and lifetime; the old one goes on working
+        for the grace. A key is rotated once."""
         if not 0 <= grace_s <= _EXPIRES_IN_S_MAX:
             raise InvalidRequest("A grace is a time of 0 s or more.", param="grace")
         minted = mint_key(KeyKind.PROJECT)
@@ -199,6 +210,7 @@ class ProjectKeys:
                 name=old.name,
                 permissions=old.permissions,
                 expires_in_s=lifetime,
+                models=old.models,
                 is_replacement=True,
             )
             if not await project_keys.replace(connection, old, new.id, now + grace_s):
@@ -226,6 +238,7 @@ class ProjectKeys:
         name: str,
         permissions: Iterable[str] | None = None,
         expires_in_s: int | None = None,
+        models: tuple[str, ...] = (),
         is_replacement: bool = False,
     ) -> ProjectKey:
         # The lock makes archiving wait, so that no key is created in an archived project, and other
@@ -254,6 +267,7 @@ class ProjectKeys:
             expires_at=expiry(now, expires_in_s),
             suspended_at=None,
             revoked_at=None,
+            models=models,
         )
         await project_keys.insert(connection, key, minted.digest)
         await record_change(

@@ -1,9 +1,12 @@
-"""Projects: operators create, list and rename them; operators and callers archive them."""
+"""Projects: operators create, list and rename them and choose their models; operators and callers archive
+them."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from uuid import uuid4
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.allowed_models import checked_entries
 from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.organization import Project
 from tollkeeper.services.audit import record_change
@@ -62,6 +65,28 @@ class Projects:
                 owner_id=found.organization_id,
             )
         return replace(found, name=name)
+
+    async def project_allow_models(self, project_id: ProjectId, models: Iterable[str]) -> Project:
+        """Set the models that calls of the project may use; none: every model."""
+        entries = checked_entries(models)
+        async with self._database.transaction() as connection:
+            before = await _find(connection, project_id)
+            # Admission holds this lock too. So every later admission sees the new list.
+            await lock_account(connection, before.organization_id)
+            before = await _find(connection, project_id)
+            await projects.write_models(connection, before.organization_id, project_id, entries)
+            after = replace(before, models=entries)
+            await record_change(
+                connection,
+                before.organization_id,
+                "project_allow_models",
+                "project",
+                project_id,
+                before=before,
+                after=after,
+                only_differing=True,
+            )
+        return after
 
     async def project_archive(
         self, organization_id: OrganizationId, project_id: ProjectId

@@ -1,0 +1,53 @@
+"""Lists of the models that the calls of a project or of a key may use."""
+
+from collections.abc import Iterable, Sequence
+
+from tollkeeper.domain.errors import InvalidRequest
+
+ENTRIES_MAX = 100
+# As long as the id of a model may be.
+_ENTRY_LENGTH_MAX = 200
+_ANY_END = "*"
+
+
+def allows(entries: Sequence[str], model_id: str) -> bool:
+    """Tell whether a list allows a model. A list without entries allows every model, and an entry that
+    ends with `*` every model whose id begins like it."""
+    return not entries or any(_matches(entry, model_id) for entry in entries)
+
+
+def unmatched(entries: Iterable[str], model_ids: Sequence[str]) -> list[str]:
+    """Return the entries that allow none of these models."""
+    return [
+        entry for entry in entries if not any(_matches(entry, model_id) for model_id in model_ids)
+    ]
+
+
+def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
+    """Return the entries of a new list. Raise InvalidRequest if they make no list."""
+    checked = tuple(entries)
+    if len(checked) > ENTRIES_MAX:
+        raise InvalidRequest(f"A list has at most {ENTRIES_MAX} models.", param="models")
+    for entry in checked:
+        if not 1 <= len(entry) <= _ENTRY_LENGTH_MAX:
+            raise InvalidRequest(
+                f"A model id has 1 to {_ENTRY_LENGTH_MAX} characters.", param="models"
+            )
+        if not entry.isprintable() or " " in entry or "," in entry:
+            raise InvalidRequest(
+                f"{entry!r} is no model id: it has a space, a comma or a control character.",
+                param="models",
+            )
+        if _ANY_END in entry[:-1]:
+            raise InvalidRequest(
+                f"{entry!r} has a {_ANY_END!r} that is not at its end.", param="models"
+            )
+    if len(set(checked)) < len(checked):
+        raise InvalidRequest("The list names a model twice.", param="models")
+    return checked
+
+
+def _matches(entry: str, model_id: str) -> bool:
+    if entry.endswith(_ANY_END):
+        return model_id.startswith(entry[:-1])
+    return model_id == entry
