@@ -40,12 +40,9 @@ def _refusal(
     month: int,
 ) -> Refusal | None:
     project = state.projects.get(request.project_id)
-    if project is None or state.keys.get(request.key_id) != KeyStatus.ACTIVE:
-        return Refusal.KEY_NOT_ACTIVE
-    if project.archived:
-        return Refusal.PROJECT_ARCHIVED
-    if _is_not_allowed(state, project, request):
-        return Refusal.MODEL_NOT_ALLOWED
+    by_name = _refused_by_name(state, project, request)
+    if project is None or by_name is not None:
+        return by_name
     unspent = sum(
         (state.available_picousd, state.spend.held_picousd, state.spend.unsettled_picousd)
     )
@@ -78,10 +75,18 @@ def _refusal(
     return None
 
 
-def _is_not_allowed(state: AccountState, project: ProjectState, request: AdmissionRequest) -> bool:
-    """Tell whether a list refuses the model. The strategies draw no entries with `*`."""
+def _refused_by_name(
+    state: AccountState, project: ProjectState | None, request: AdmissionRequest
+) -> Refusal | None:
+    if project is None or state.keys.get(request.key_id) != KeyStatus.ACTIVE:
+        return Refusal.KEY_NOT_ACTIVE
+    if project.archived:
+        return Refusal.PROJECT_ARCHIVED
     lists = (project.models, state.key_models.get(request.key_id, ()))
-    return any(entries and request.model not in entries for entries in lists)
+    # The strategies draw no entries with `*`.
+    if any(entries and request.model not in entries for entries in lists):
+        return Refusal.MODEL_NOT_ALLOWED
+    return None
 
 
 def _spending_day(state: AccountState, now_us: int) -> date | None:

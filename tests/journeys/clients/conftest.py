@@ -50,9 +50,7 @@ async def node() -> NodeClient:
 
 @pytest.fixture(scope="session")
 async def ai_sdk() -> NodeClient:
-    return NodeClient(
-        await _node_environment(NODE_PROJECTS["ai_sdk"], "ai_sdk"), NODE_PROJECTS["ai_sdk"]
-    )
+    return await node_client("ai_sdk")
 
 
 @pytest.fixture(scope="session")
@@ -65,6 +63,18 @@ async def codex() -> CommandLineClient:
 async def claude_code() -> CommandLineClient:
     installed = await _node_environment(NODE_PROJECTS["claude_code"], "claude_code")
     return CommandLineClient(installed, "@anthropic-ai/claude-code/cli-wrapper.cjs")
+
+
+@pytest.fixture(scope="session")
+async def opencode() -> CommandLineClient:
+    installed = await _node_environment(NODE_PROJECTS["opencode"], "opencode")
+    return CommandLineClient(installed, "opencode-linux-x64-baseline/bin/opencode")
+
+
+@pytest.fixture(scope="session")
+async def gemini_cli() -> CommandLineClient:
+    installed = await _node_environment(NODE_PROJECTS["gemini_cli"], "gemini_cli")
+    return CommandLineClient(installed, "@google/gemini-cli/bundle/gemini.js")
 
 
 @pytest.fixture(scope="session")
@@ -115,6 +125,10 @@ async def _node_environment(declared_in: Path, name: str) -> Node:
         return await asyncio.to_thread(node_environment, declared_in, name)
     except NotInstalled as exc:
         pytest.fail(str(exc), pytrace=False)
+
+
+async def node_client(name: str) -> NodeClient:
+    return NodeClient(await _node_environment(NODE_PROJECTS[name], name), NODE_PROJECTS[name])
 
 
 async def python_client(name: str) -> PythonClient:

@@ -21,7 +21,18 @@ NODE_PROJECT = _HERE / "node"
 # The accessibility checker that runs inside of the console's pages.
 AXE_PROJECT = _HERE.parents[1] / "console" / "axe"
 # Agents and SDKs that each have packages of their own.
-NODE_PROJECTS = {name: _HERE / name for name in ("ai_sdk", "claude_code", "codex", "qwen")}
+NODE_PROJECTS = {
+    name: _HERE / name
+    for name in (
+        "ai_sdk",
+        "anthropic_sdk",
+        "claude_code",
+        "codex",
+        "gemini_cli",
+        "opencode",
+        "qwen",
+    )
+}
 # A slow network, and the largest of them has sixty megabytes.
 _INSTALL_WITHIN_S = 600
 _COMPLAINTS_MAX = 3

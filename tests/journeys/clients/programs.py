@@ -76,18 +76,16 @@ class CommandLineClient:
     """An agent that is started in a project's folder. All that it keeps goes into `home`."""
 
     node: Node
-    # Of the program, below the folder with the packages.
+    # Of the program, below the folder with the packages. It may be a script or an executable.
     script: str
 
     async def run(
         self, login: ClientLogin, *arguments: str, folder: Path, home: Path, **variables: str
     ) -> str:
         """What it prints."""
-        command = [
-            str(self.node.program),
-            str(self.node.project / "node_modules" / self.script),
-            *arguments,
-        ]
+        script = self.node.project / "node_modules" / self.script
+        interpreter = [str(self.node.program)] if script.suffix else []
+        command = [*interpreter, str(script), *arguments]
         environment = {**login.environment, "HOME": str(home), **variables}
         return (await _output_of(command, environment, folder=folder)).decode()
 

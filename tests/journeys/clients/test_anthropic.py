@@ -1,17 +1,25 @@
-"""Older majors of the Anthropic SDK: messages and counts. The newest is tried in tests/api/messages."""
+"""Anthropic's SDKs for Python and Node, old and new: a table of messages, counts, and a policy that
+denies an answer in its middle."""
 
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.journeys.clients.conftest import node_client, python_client
 from tests.journeys.clients.programs import ClientLogin, PythonClient
+from tests.support.judged_gateway import JudgedGateway, judged_gateway
 from tests.support.responses_answers import look_then_tell
 from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway, scripted_gateway
-from tests.support.token_counts import counts
-from tests.support.upstream import USAGE, Upstream
+from tests.support.token_counts import count, counts
+from tests.support.upstream import USAGE, Upstream, answer, chat_records, completion, stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+# The newest one is among the packages of the tests.
+_OWN_PYTHON = Path(sys.executable)
 
 
 @pytest.fixture
@@ -49,14 +57,57 @@ async def test_count_tokens(older_anthropic: PythonClient, counting: ScriptedGat
     assert await counting.entries() == []
 
 
-async def test_messages(older_anthropic: PythonClient, scripted: ScriptedGateway) -> None:
+Sdk = Callable[[str, ClientLogin], Awaitable[Any]]
+
+
+@pytest.fixture(scope="session", params=["python 0", "python 1", "python", "node 0", "node"])
+async def sdk(request: pytest.FixtureRequest) -> Sdk:
+    """Runs a script with the oldest, an older or the newest SDK of a language."""
+    language, _, major = request.param.partition(" ")
+    if language == "python":
+        python = await python_client(f"anthropic-{major}") if major else PythonClient(_OWN_PYTHON)
+        return lambda script, login: python.run(f"{script}.py", login)
+    node = await node_client("anthropic_sdk")
+    package = "anthropic-old" if major else "@anthropic-ai/sdk"
+    return lambda script, login: node.run(f"{script}.mjs", login, package)
+
+
+async def test_messages(sdk: Sdk, scripted: ScriptedGateway) -> None:
     scripted.upstream.play(look_then_tell())
-    login = ClientLogin(scripted.gateway, scripted.tenant, MODEL)
-    told = await older_anthropic.run("messages.py", login)
-    text = "I saw {'place': 'room 0'} and {'place': 'room 1'}."
+    told = await sdk("messages", ClientLogin(scripted.gateway, scripted.tenant, MODEL))
+    assert told.pop("counted") == (await count(scripted)).json()["input_tokens"]
     tokens = 3 * USAGE["completion_tokens"]
-    looped = {"text": text, "stop_reason": "end_turn", "tokens": tokens}
-    assert told["whole"] == told["streamed"] == looped
-    assert told["unknown"] == {"kind": "NotFoundError", "status": 404, "param": "model"}
-    assert told["too_long"] == {"kind": "BadRequestError", "status": 400, "param": "max_tokens"}
+    text = "I saw room 0 and room 1."
+    expected = {
+        "loop": {"text": text, "stop_reason": "end_turn", "tokens": tokens},
+        "unknown": {"kind": "NotFoundError", "status": 404, "param": "model"},
+        "too_long": {"kind": "BadRequestError", "status": 400, "param": "max_tokens"},
+        "stranger": {"kind": "AuthenticationError", "status": 401, "param": None},
+    }
+    assert told == {"whole": expected, "streamed": expected}
     assert (await scripted.balance())["settled"] == 6 * COST
+
+
+@pytest.fixture(scope="module")
+async def shared_judging(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
+    async with judged_gateway(
+        data_dir, conninfo, judge={"segment_characters": 10}, extensions={"messages": True}
+    ) as running:
+        yield running
+
+
+async def test_a_policy_denies_in_the_middle_of_a_stream(
+    sdk: Sdk, shared_judging: JudgedGateway
+) -> None:
+    judging = await shared_judging.for_next_test()
+    scripted = judging.scripted
+    await judging.enforce("bomb", direction="response")
+    pieces = ("This is fine. ", "This is a bomb. ", "More.")
+    whole = answer(completion("".join(pieces)))
+    judging.model.play(whole, stream(chat_records(pieces)))
+    told = await sdk("denied", ClientLogin(scripted.gateway, scripted.tenant, MODEL))
+    assert told == {
+        "whole": {"text": "", "denied": True},
+        "streamed": {"text": "This is fine. ", "denied": True},
+    }
+    assert [entry.status for entry in await scripted.entries()] == ["settled"] * 2

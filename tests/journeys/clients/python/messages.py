@@ -1,4 +1,5 @@
-"""Sends messages with whatever Anthropic SDK is installed here: a loop of tools, and refusals."""
+"""Sends messages with whatever Anthropic SDK is installed here: loops of tools, a count,
+refusals."""
 
 import json
 import os
@@ -8,6 +9,7 @@ from typing import Any
 import anthropic
 
 MODEL = os.environ["MODEL"]
+HELLO: Any = {"role": "user", "content": "Hello"}
 TOOL: Any = {
     "name": "look",
     "description": "Looks at a place.",
@@ -18,13 +20,17 @@ TOOL: Any = {
 def main() -> None:
     # Older ones do not read their address from the environment.
     client = anthropic.Anthropic(base_url=os.environ["ANTHROPIC_BASE_URL"], max_retries=0)
-    told = {
-        "version": anthropic.__version__,
-        "whole": loop(client, streamed=False),
-        "streamed": loop(client, streamed=True),
-        "unknown": refusal(client, model="nobody"),
-        "too_long": refusal(client, max_tokens=4096),
-    }
+    stranger = client.with_options(api_key="nobody")
+    counted = client.messages.count_tokens(model=MODEL, messages=[HELLO])
+    told: dict[str, Any] = {"counted": counted.input_tokens}
+    for way in ("whole", "streamed"):
+        streamed = way == "streamed"
+        told[way] = {
+            "loop": loop(client, streamed=streamed),
+            "unknown": refusal(client, streamed=streamed, model="nobody"),
+            "too_long": refusal(client, streamed=streamed, max_tokens=4096),
+            "stranger": refusal(stranger, streamed=streamed),
+        }
     json.dump(told, sys.stdout)
 
 
@@ -33,7 +39,8 @@ def loop(client: anthropic.Anthropic, *, streamed: bool) -> dict[str, Any]:
     turns: list[Any] = [{"role": "user", "content": "What is there?"}]
     tokens = 0
     for _ in range(5):
-        answer = ask(client, turns, streamed=streamed)
+        asked = {"model": MODEL, "max_tokens": 1000, "messages": turns, "tools": [TOOL]}
+        answer = ask(client, asked, streamed=streamed)
         # Of a stream, the oldest ones read only the output at its end.
         tokens += answer.usage.output_tokens
         blocks = [block.model_dump(exclude_none=True) for block in answer.content]
@@ -42,15 +49,14 @@ def loop(client: anthropic.Anthropic, *, streamed: bool) -> dict[str, Any]:
         if not used:
             break
         results = [
-            {"type": "tool_result", "tool_use_id": block.id, "content": str(block.input)}
+            {"type": "tool_result", "tool_use_id": block.id, "content": block.input["place"]}
             for block in used
         ]
         turns.append({"role": "user", "content": results})
     return {"text": blocks[-1]["text"], "stop_reason": answer.stop_reason, "tokens": tokens}
 
 
-def ask(client: anthropic.Anthropic, turns: list[Any], *, streamed: bool) -> Any:
-    asked: Any = {"model": MODEL, "max_tokens": 1000, "messages": turns, "tools": [TOOL]}
+def ask(client: anthropic.Anthropic, asked: Any, *, streamed: bool) -> Any:
     if not streamed:
         return client.messages.create(**asked)
     with client.messages.stream(**asked) as answering:
@@ -59,10 +65,12 @@ def ask(client: anthropic.Anthropic, turns: list[Any], *, streamed: bool) -> Any
         return answering.get_final_message()
 
 
-def refusal(client: anthropic.Anthropic, **changes: Any) -> dict[str, Any] | None:
-    turns: Any = [{"role": "user", "content": "Hello"}]
+def refusal(
+    client: anthropic.Anthropic, *, streamed: bool, **changes: Any
+) -> dict[str, Any] | None:
+    asked = {"model": MODEL, "max_tokens": 9, "messages": [HELLO], **changes}
     try:
-        client.messages.create(**{"model": MODEL, "max_tokens": 9, "messages": turns, **changes})
+        ask(client, asked, streamed=streamed)
     except anthropic.APIStatusError as exc:
         error = exc.response.json()["error"]
         return {"kind": type(exc).__name__, "status": exc.status_code, "param": error["param"]}
