@@ -72,12 +72,6 @@ async def opencode() -> CommandLineClient:
 
 
 @pytest.fixture(scope="session")
-async def gemini_cli() -> CommandLineClient:
-    installed = await _node_environment(NODE_PROJECTS["gemini_cli"], "gemini_cli")
-    return CommandLineClient(installed, "@google/gemini-cli/bundle/gemini.js")
-
-
-@pytest.fixture(scope="session")
 async def qwen() -> CommandLineClient:
     installed = await _node_environment(NODE_PROJECTS["qwen"], "qwen")
     return CommandLineClient(installed, "@qwen-code/qwen-code/cli-entry.js")

@@ -1,0 +1,101 @@
+"""opencode, unmodified: an edit of a file, over chat and over Messages."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.journeys.clients.programs import AGENT, ClientLogin, CommandLineClient
+from tests.support.responses_answers import both, calls
+from tests.support.scripted_gateway import COST, ScriptedGateway
+from tests.support.upstream import Peer, Verb
+
+# The first of them installs. Only with --prove, because its program has 185 MB.
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("only_long")]
+
+
+def _edits(file: Path) -> Verb:
+    """A model that reads a file, changes a word in it, and then says so. It titles the session too."""
+    change = {"filePath": str(file), "oldString": "hello", "newString": "goodbye"}
+    turns = (("read", {"filePath": str(file)}), ("edit", change))
+
+    async def verb(peer: Peer) -> None:
+        asked = peer.request.json
+        done = sum(message["role"] == "tool" for message in asked["messages"])
+        if not asked.get("tools"):
+            await both({"content": "A greeting"})(peer)
+        elif done < len(turns):
+            name, arguments = turns[done]
+            called = calls((f"call_{done}", name, json.dumps(arguments)))
+            await both(called, finish="tool_calls")(peer)
+        else:
+            await both({"content": "It says goodbye now."})(peer)
+
+    return verb
+
+
+def _config(scripted: ScriptedGateway, package: str) -> dict[str, Any]:
+    """All that a user sets, and what keeps the program from asking the internet."""
+    return {
+        "autoupdate": False,
+        "share": "disabled",
+        "model": f"gateway/{AGENT}",
+        "provider": {
+            "gateway": {
+                "npm": package,
+                "options": {
+                    "baseURL": f"{scripted.gateway.base_url}/v1",
+                    "apiKey": "{env:OPENAI_API_KEY}",
+                },
+                "models": {AGENT: {"limit": {"context": 200_000, "output": 8_000}}},
+            }
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("package", "operation"),
+    [
+        pytest.param("@ai-sdk/openai-compatible", "chat_create", id="chat"),
+        pytest.param("@ai-sdk/anthropic", "message_create", id="messages"),
+    ],
+)
+async def test_an_edit(
+    opencode: CommandLineClient,
+    scripted: ScriptedGateway,
+    tmp_path: Path,
+    package: str,
+    operation: str,
+) -> None:
+    project, home = tmp_path / "project", tmp_path / "home"
+    project.mkdir()
+    home.mkdir()
+    file = project / "greeting.txt"
+    file.write_text("hello\n")
+    (project / "opencode.json").write_text(json.dumps(_config(scripted, package)))
+    scripted.upstream.play(_edits(file))
+    before = len(scripted.upstream.requests)
+    printed = await opencode.run(
+        ClientLogin(scripted.gateway, scripted.tenant, AGENT),
+        *("run", "Say goodbye instead of hello."),
+        folder=project,
+        home=home,
+        OPENCODE_DISABLE_MODELS_FETCH="1",
+        OPENCODE_DISABLE_DEFAULT_PLUGINS="1",
+        OPENCODE_DISABLE_LSP_DOWNLOAD="1",
+    )
+    assert "It says goodbye now." in printed
+    assert file.read_text() == "goodbye\n"
+    asked = [request.json for request in scripted.upstream.requests[before:]]
+    # Three turns, and the title of the session.
+    assert [request["stream"] for request in asked] == [True] * 4
+    assert (await scripted.balance())["settled"] == 4 * COST
+    services = scripted.gateway.services
+    await services.recorder.drain()
+    await services.activity.drain()
+    rows = await scripted.sql(
+        "SELECT operation, status FROM activity WHERE organization_id = %s",
+        scripted.tenant.organization_id,
+    )
+    assert rows == [(operation, 200)] * 4
