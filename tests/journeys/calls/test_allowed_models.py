@@ -19,15 +19,12 @@ from tests.support.scripted_gateway import (
     scripted_settings,
 )
 from tests.support.token_counts import counts
-from tests.support.upstream import Peer, Upstream, chat
+from tests.support.upstream import Peer, Upstream, Verb, chat
 from tollkeeper.domain.access import KeyId
 
 OTHER = "other/chat"
-OPTIONS: dict[str, Any] = {
-    "backend": {"tokenize_path": "/tokenize"},
-    "more_models": [{"id": OTHER}],
-    "extensions": {"messages": True, "model_listing": True},
-}
+# Its backend has a tokenizer, which gets a prompt before the call is admitted.
+COUNTED = "counted/chat"
 USER = [{"role": "user", "content": "Hello"}]
 # Every way to send a prompt: the path, and the body without its model.
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -46,15 +43,27 @@ async def _count_or_chat(peer: Peer) -> None:
     await (counts(42) if peer.request.path == "/tokenize" else chat())(peer)
 
 
-def _ordinary() -> Any:
+def _ordinary() -> Verb:
     return _count_or_chat
+
+
+def _options(upstream: Upstream) -> dict[str, Any]:
+    backend = {"name": "scripted", "urls": [upstream.url]}
+    counting = {**backend, "name": "counting", "tokenize_path": "/tokenize"}
+    return {
+        "backends": [backend, counting],
+        "more_models": [{"id": OTHER}, {"id": COUNTED, "backend": "counting"}],
+        "extensions": {"messages": True, "model_listing": True},
+    }
 
 
 @pytest.fixture(scope="module")
 async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
     async with (
         Upstream(_count_or_chat) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream, ordinary=_ordinary, **OPTIONS) as running,
+        scripted_gateway(
+            data_dir, conninfo, upstream, ordinary=_ordinary, **_options(upstream)
+        ) as running,
     ):
         yield running
 
@@ -63,7 +72,7 @@ async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[Script
 async def _another_gateway(
     scripted: ScriptedGateway, data_dir: Path, conninfo: str
 ) -> AsyncIterator[Gateway]:
-    settings = scripted_settings(data_dir, scripted.upstream.url, **OPTIONS)
+    settings = scripted_settings(data_dir, **_options(scripted.upstream))
     async with running_gateway(settings, conninfo) as gateway:
         yield gateway
 
@@ -95,7 +104,8 @@ async def test_a_model_that_is_not_allowed_is_refused_before_anything_is_sent_or
 
     await services.projects.project_allow_models(tenant.project_id, [MODEL])
     before = len(scripted.upstream.requests)
-    _assert_not_allowed(await call(OTHER))
+    for model in (OTHER, COUNTED):
+        _assert_not_allowed(await call(model))
     assert (await call("other/unknown")).status_code == 404
     assert len(scripted.upstream.requests) == before
     assert await scripted.traces() == (before, 0)
@@ -201,7 +211,7 @@ async def test_a_model_that_is_not_allowed_is_shown_as_unavailable(
             available[model] = access["available"]
         return listed, available
 
-    assert await shown(tenant) == ([MODEL, OTHER], {MODEL: True, OTHER: True})
+    assert await shown(tenant) == ([MODEL, OTHER, COUNTED], {MODEL: True, OTHER: True})
     await services.projects.project_allow_models(tenant.project_id, ["example/*"])
     assert await shown(tenant) == ([MODEL], {MODEL: True, OTHER: False})
     await services.project_keys.project_key_allow_models(await _key_of(scripted), ["strange"])
