@@ -7,7 +7,7 @@ check are then what they were.
 from alembic import op
 
 revision = "0034"
-down_revision = "0032"
+down_revision = "0033"
 compatible_from = "0021"
 
 # NOT VALID: rows that are there already fulfil the constraints, because they have no verdicts.
