@@ -114,9 +114,9 @@ def test_a_pipe_gets_plain_lines(program: Program) -> None:
     organization = program.json("organization", "create", f"plain {uuid4().hex}")["id"]
     project = program.json("project", "create", organization, "Web")["id"]
     header, row = program.run("project", "list", organization).out.splitlines()
-    assert header.split("\t") == ["id", "name", "status", "created_at", "archived_at"]
+    assert header.split("\t") == ["id", "name", "status", "models", "created_at", "archived_at"]
     assert row.split("\t")[:3] == [project, "Web", "active"]
-    assert row.split("\t")[3].endswith("Z")
+    assert row.split("\t")[4].endswith("Z")
 
 
 def test_ids_are_cut_only_where_they_still_differ() -> None:

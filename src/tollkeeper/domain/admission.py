@@ -257,7 +257,7 @@ def _decide_one(
         return Decision(Refusal.KEY_NOT_ACTIVE, key_status=status)
     if project.archived:
         return Decision(Refusal.PROJECT_ARCHIVED)
-    if not allows(project.models, request.model):
+    if project.models and not allows(project.models, request.model):
         return Decision(Refusal.MODEL_NOT_ALLOWED)
     # The hash of an id is slow, and few keys have a list.
     if state.key_models and not allows(state.key_models.get(request.key_id, ()), request.model):

@@ -29,26 +29,20 @@ _KEPT_PRICES_MAX = 1024
 
 def hold_prices(hold: Hold) -> dict[str, Any]:
     """The prices that the hold was computed with, and all those that its answer may have."""
-    if not hold.verdicts_max:
-        return _model_prices(hold)
-    return {
-        **_model_prices(hold),
-        "price_verdict": hold.verdict_picousd,
-        "verdicts_max": hold.verdicts_max,
-    }
-
-
-def _model_prices(hold: Hold) -> dict[str, Any]:
-    pricing = hold.pricing
+    pricing, verdicts = hold.pricing, hold.verdicts_max
     if pricing.variants or hold.bounds.writes_images:
-        return _columns(dearest_prices(pricing, hold.bounds), pricing)
-    # Nearly all holds: there is one set of prices, and it is the catalogue's own object.
-    kept = _kept.get(id(pricing))
-    if kept is None or kept[0] is not pricing:
-        if len(_kept) >= _KEPT_PRICES_MAX:
-            _kept.clear()
-        kept = _kept[id(pricing)] = (pricing, _columns(pricing, pricing))
-    return kept[1]
+        columns = _columns(dearest_prices(pricing, hold.bounds), pricing)
+    else:
+        # Nearly all holds: there is one set of prices, and it is the catalogue's own object.
+        kept = _kept.get(id(pricing))
+        if kept is None or kept[0] is not pricing:
+            if len(_kept) >= _KEPT_PRICES_MAX:
+                _kept.clear()
+            kept = _kept[id(pricing)] = (pricing, _columns(pricing, pricing))
+        columns = kept[1]
+    if verdicts:
+        return {**columns, "price_verdict": hold.verdict_picousd, "verdicts_max": verdicts}
+    return columns
 
 
 # By the identity of the prices, which are kept with it: the hash of prices is slow.
