@@ -65,6 +65,18 @@ def blocks_of(path: Path) -> list[Block]:
     return found
 
 
+def blocks_below(path: Path, heading: str) -> list[Block]:
+    """The blocks between a heading of the second level and the next one."""
+    beginning, _, rest = path.read_text().partition(f"\n## {heading}\n")
+    first = beginning.count("\n") + 1
+    last = first + rest.partition("\n## ")[0].count("\n")
+    return [
+        block
+        for block in blocks_of(path)
+        if first < int(block.place.rpartition(":")[2]) <= last + 1
+    ]
+
+
 def all_blocks(*languages: str) -> list[Block]:
     found = [block for path in DOCUMENTS for block in blocks_of(path)]
     return [block for block in found if not languages or block.language in languages]

@@ -3,15 +3,18 @@
 import asyncio
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.journeys.clients.environments import NODE_PROJECT, Node
+from tests.support.documents import ROOT, blocks_below
 from tests.support.gateway import Gateway, Tenant
 
 _PYTHON_SCRIPTS = Path(__file__).parent / "python"
+_GUIDES = ROOT / "docs" / "clients.md"
 _ENDS_WITHIN_S = 240
 # A model for agents, with tools and nothing else: no reasoning and no web search.
 AGENT = "example/agent"
@@ -36,6 +39,13 @@ class ClientLogin:
             "ANTHROPIC_API_KEY": self.tenant.project_key,
             "MODEL": self.model,
         }
+
+    def guide(self, client: str) -> str:
+        """The settings that the documents show for a client, for this gateway and this model."""
+        [block] = blocks_below(_GUIDES, client)
+        text = block.text.replace("https://gateway.example.com", self.gateway.base_url)
+        text = text.replace("PROJECT_KEY", self.tenant.project_key)
+        return re.sub(r"(?<!_)MODEL\b", self.model, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,11 @@ class PythonClient:
         }
         command = [str(self.python), "-P", "-m", module, *arguments]
         return (await _output_of(command, environment, folder=folder)).decode()
+
+    async def run_text(self, source: str, login: ClientLogin) -> str:
+        """What a program prints that is given as text."""
+        command = [str(self.python), "-P", "-c", source]
+        return (await _output_of(command, login.environment)).decode()
 
     async def run(self, script: str, login: ClientLogin, *arguments: str) -> Any:
         command = [str(self.python), "-P", str(_PYTHON_SCRIPTS / script), *arguments]

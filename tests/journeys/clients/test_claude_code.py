@@ -1,6 +1,7 @@
 """Claude Code, unmodified and headless: an edit of a file, over a chat backend and over a Messages backend."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -122,14 +123,13 @@ async def _run(
     home = file.parents[1] / "home"
     home.mkdir()
     login = ClientLogin(scripted.gateway, scripted.tenant, AGENT)
+    guide = login.guide("Claude Code")
     printed = await claude_code.run(
         login,
         *("--print", "--output-format", "json", "--permission-mode", "acceptEdits", *arguments),
         folder=file.parent,
         home=home,
-        ANTHROPIC_API_KEY="",
-        ANTHROPIC_AUTH_TOKEN=scripted.tenant.project_key,
-        ANTHROPIC_MODEL=AGENT,
+        **{"ANTHROPIC_API_KEY": "", **dict(re.findall(r"export (\w+)=(.*)", guide))},
     )
     told: dict[str, Any] = json.loads(printed)
     return told

@@ -45,29 +45,16 @@ def edits_a_file() -> Verb:
     return verb
 
 
-# All that a user sets: where the gateway is, and the model.
-CONFIG = """
-model = "{model}"
-model_provider = "gateway"
-
-[model_providers.gateway]
-name = "Gateway"
-base_url = "{base_url}/v1"
-env_key = "OPENAI_API_KEY"
-"""
-
-
 @pytest.fixture
 def login(scripted: ScriptedGateway) -> ClientLogin:
     return ClientLogin(scripted.gateway, scripted.tenant, AGENT)
 
 
 @pytest.fixture
-def home(scripted: ScriptedGateway, tmp_path: Path) -> Path:
+def home(login: ClientLogin, tmp_path: Path) -> Path:
     home = tmp_path / "home"
     (home / ".codex").mkdir(parents=True)
-    config = CONFIG.format(model=AGENT, base_url=scripted.gateway.base_url)
-    (home / ".codex" / "config.toml").write_text(config)
+    (home / ".codex" / "config.toml").write_text(login.guide("Codex CLI"))
     return home
 
 

@@ -35,23 +35,11 @@ def _edits(file: Path) -> Verb:
     return verb
 
 
-def _config(scripted: ScriptedGateway, package: str) -> dict[str, Any]:
+def _config(login: ClientLogin, package: str) -> dict[str, Any]:
     """All that a user sets, and what keeps the program from asking the internet."""
-    return {
-        "autoupdate": False,
-        "share": "disabled",
-        "model": f"gateway/{AGENT}",
-        "provider": {
-            "gateway": {
-                "npm": package,
-                "options": {
-                    "baseURL": f"{scripted.gateway.base_url}/v1",
-                    "apiKey": "{env:OPENAI_API_KEY}",
-                },
-                "models": {AGENT: {"limit": {"context": 200_000, "output": 8_000}}},
-            }
-        },
-    }
+    config: dict[str, Any] = json.loads(login.guide("opencode"))
+    config["provider"]["gateway"]["npm"] = package
+    return {**config, "autoupdate": False, "share": "disabled"}
 
 
 @pytest.mark.parametrize(
@@ -73,11 +61,12 @@ async def test_an_edit(
     home.mkdir()
     file = project / "greeting.txt"
     file.write_text("hello\n")
-    (project / "opencode.json").write_text(json.dumps(_config(scripted, package)))
+    login = ClientLogin(scripted.gateway, scripted.tenant, AGENT)
+    (project / "opencode.json").write_text(json.dumps(_config(login, package)))
     scripted.upstream.play(_edits(file))
     before = len(scripted.upstream.requests)
     printed = await opencode.run(
-        ClientLogin(scripted.gateway, scripted.tenant, AGENT),
+        login,
         *("run", "Say goodbye instead of hello."),
         folder=project,
         home=home,

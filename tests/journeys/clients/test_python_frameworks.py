@@ -6,6 +6,7 @@ import pytest
 from tests.journeys.clients.programs import AGENT, ClientLogin, PythonClient
 from tests.support.responses_answers import look_then_tell
 from tests.support.scripted_gateway import COST, ScriptedGateway
+from tests.support.upstream import USAGE
 
 # The first of them installs.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -41,3 +42,13 @@ async def test_tools_over_several_turns(
     streamed = [request["stream"] for request in asked]
     assert streamed == [way.endswith("streamed") for way in ways for _ in range(questions)]
     assert (await scripted.balance())["settled"] == len(asked) * COST
+
+
+@pytest.mark.parametrize("framework", ["langchain"], indirect=True)
+async def test_the_guide_of_langchain(framework: PythonClient, scripted: ScriptedGateway) -> None:
+    login = ClientLogin(scripted.gateway, scripted.tenant, AGENT)
+    printed = await framework.run_text(login.guide("LangChain"), login)
+    assert printed.splitlines() == [f"Hello {USAGE['total_tokens']}", "Hello"]
+    sent = [request.json for request in scripted.upstream.requests[-2:]]
+    assert [body["stream"] for body in sent] == [False, True]
+    assert (await scripted.balance())["settled"] == 2 * COST
