@@ -320,6 +320,22 @@ async def test_a_search_and_its_citations(claude: ScriptedGateway, streamed: boo
     assert_refused(found, 501, "not_implemented", "tools[0].allowed_domains")
 
 
+async def test_a_later_system_message_is_refused_by_gemini(
+    shared: dict[str, ScriptedGateway],
+) -> None:
+    """Gemini has one system instruction, before all messages."""
+    scripted = await shared["gemini"].with_tenant()
+    turns = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Go on."},
+    ]
+    found = await send(scripted, messages=turns)
+    assert_refused(found, 501, "not_implemented", "messages[2].role")
+    assert (await scripted.balance())["settled"] == 0
+
+
 @BOTH
 async def test_a_responses_backend(shared_responses: ScriptedGateway, streamed: bool) -> None:
     scripted = await shared_responses.with_tenant()
