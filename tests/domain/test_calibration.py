@@ -177,3 +177,16 @@ def test_percent_and_basis_points() -> None:
     for wrong in ("", "0", "100", "5750", "1.234", "-1", "a"):
         with pytest.raises(InvalidRequest, match="percentage"):
             basis_points_of(wrong)
+
+
+def test_scores_that_say_nothing_give_the_share_of_yes() -> None:
+    """A higher score must not lower the probability. If the labels say that it does, the best that is left
+    is one probability for all, and that is not the line without its slope."""
+    labelled = [
+        Labelled(-6.0 + number / 10, number % 3 != 0 and number < 60) for number in range(75)
+    ]
+    share = sum(one.is_yes for one in labelled) / len(labelled)
+    found = fit(labelled)
+    values = {found.probability(one.score) for one in labelled}
+    assert len(values) == 1
+    assert values.pop() == pytest.approx(share, abs=0.01)

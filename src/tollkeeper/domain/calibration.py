@@ -177,8 +177,10 @@ def _fit_line(labelled: Sequence[Labelled]) -> Calibration:
         else:
             break
         (slope, offset), loss = tried, loss_there
-    # A higher score must never mean a lower probability.
-    return Calibration(Shape.LINE, ((max(slope, 0.0), offset),))
+    if slope <= 0:
+        # A higher score must never mean a lower probability. What is left is one probability for all.
+        slope, offset = 0.0, math.log((yes + 1) / (no + 1))
+    return Calibration(Shape.LINE, ((slope, offset),))
 
 
 def _loss(
