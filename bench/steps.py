@@ -133,7 +133,7 @@ async def _gateway() -> AsyncIterator[tuple[Target, Callable[[], Awaitable[None]
             services.ledger.handout.needed = lambda: False
             app = build_app(settings, services)
             arrivals = fair_arrivals(services.inference)
-            server = HttpServer(app, http_limits(settings), arrivals)
+            server = HttpServer(app, http_limits(), arrivals)
             await server.start(listener)
 
             async def flush() -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.support.judged_gateway import LIKELY, UNLIKELY, ScriptedJudge, judge_answer_of
 from tests.support.program import Program, write_config
 from tests.support.upstream import Verb, answer, completion, refuse
+from tollkeeper.bootstrap.telemetry import CONTENT, ENDPOINT
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 
 _JUDGE = """
@@ -25,7 +26,6 @@ model = "{PACKAGED_MODEL.upstream_model}"
 deadline_s = 200
 [embedded]
 parallel = 1
-context_length = 2048
 """
 _LOCAL = """
 [[backends]]
@@ -98,8 +98,9 @@ async def test_a_judge_that_says_the_same_to_everything(
 def test_content_on_traces_is_said(
     program: Program, data_dir: Path, tmp_path: Path, content: str, verdict: str, said: str
 ) -> None:
-    more = f'[telemetry]\nendpoint = "http://127.0.0.1:4318"\ncontent = {content}\n'
-    program = program.with_config(write_config(tmp_path, data_dir, more=more))
+    program = program.with_config(write_config(tmp_path, data_dir)).with_environment(
+        **{ENDPOINT: "http://127.0.0.1:4318", CONTENT: content}
+    )
     _, found, _ = _findings(program)
     assert found["telemetry"]["verdict"] == verdict
     assert said in found["telemetry"]["detail"]
@@ -142,7 +143,7 @@ def test_the_engine_tells_of_itself_and_judges(
     # The packaged model is too small for a judge, and it is said.
     assert (local["verdict"], judged["verdict"]) == ("ok", "warning")
     assert local["detail"].startswith(
-        "ready: smollm2-135m-instruct, 1 slots of 2048 tokens, tokenizer BPE with 49152 tokens, "
+        "ready: smollm2-135m-instruct, 1 slots of 4096 tokens, tokenizer BPE with 49152 tokens, "
         "prefix cache with "
     )
     assert "gave yes" in judged["detail"]
@@ -186,8 +187,8 @@ api_key_env = "NO_SUCH_KEY"
     config = write_config(tmp_path, tmp_path, url=url, more=backends)
     config.write_text(
         config.read_text()
-        + '[secrets]\nmaster_key_env = "NO_SUCH_SECRET"\n'
-        + '[alerts]\nwebhook_url = "https://x.invalid"\nwebhook_secret_file = "absent"\n'
+        + '[secrets]\nmaster_key = "env:NO_SUCH_SECRET"\n'
+        + '[alerts]\nwebhook_url = "https://x.invalid"\nwebhook_secret = "file:absent"\n'
     )
     faulty = program.with_config(config)
     code, found, ok = _findings(faulty)
@@ -202,7 +203,7 @@ api_key_env = "NO_SUCH_KEY"
         "backend silent",
         "alerts",
     }
-    assert "alerts.webhook_secret_file: " in found["alerts"]["detail"]
+    assert "alerts.webhook_secret: " in found["alerts"]["detail"]
     assert "NO_SUCH_SECRET" in found["master secret"]["detail"]
     assert "cannot be reached" in found["database"]["detail"]
     assert "Connection refused" in found["backend cluster"]["detail"]

@@ -122,25 +122,21 @@ _WRONG = (
         "backends 'b': urls: a backend of kind 'openai' needs at least one url",
     ),
     ("[[backends]]\nname = 'b'\nurls = ['h/v1'] # here", "must start with http:// or https://"),
-    ("[console]\ntls_key_file = 'k' # here", "tls_certificate_file must be set too"),
+    ("[console]\ntls_files = ['k'] # here", "must be two files: the certificate and its key"),
     (
         "[alerts]\nwebhook_url = 'https://h' # here",
-        "needs webhook_secret_env or webhook_secret_file",
+        "needs webhook_secret, to sign with",
     ),
     # Secrets.
     (
-        "[secrets]\nmaster_key_env = 'TK_MASTER' # here",
-        "secrets.master_key_env: $TK_MASTER is not set",
+        "[secrets]\nmaster_key = 'env:TK_MASTER' # here",
+        "secrets.master_key: $TK_MASTER is not set",
     ),
     (
-        "[secrets]\nmaster_key_env = '$TK_MASTER' # here",
-        "must be the name of an environment variable, without $",
+        "[secrets]\nmaster_key = 'env:$TK_MASTER' # here",
+        'must be "env:NAME" or "file:PATH", and not the secret itself',
     ),
-    ("[secrets]\nmaster_key_file = 'absent' # here", "cannot be read: No such file or directory"),
-    (
-        "[secrets]\nmaster_key_env = 'A'\nmaster_key_file = 'b' # here",
-        "cannot both be set; remove one",
-    ),
+    ("[secrets]\nmaster_key = 'file:absent' # here", "cannot be read: No such file or directory"),
     (
         "[[backends]]\nname = 'b'\nurls = ['http://127.0.0.1:9/v1']\napi_key_env = 'NO_SUCH_KEY' # here",
         "backends 'b': api_key_env: $NO_SUCH_KEY is not set",

@@ -27,9 +27,9 @@ _BILL = """
 name = "acme"
 kind = "openai"
 urls = ["http://127.0.0.1:9/v1"]
-bill_columns = { day = "Date", model = "Model", cost = "Amount" }
-bill_models = { "acme/large" = "large-1" }
 """
+_COLUMNS = "day=Date,model=Model,cost=Amount"
+_NAMED = ("--columns", _COLUMNS, "--model", "acme/large=large-1")
 
 
 async def _run(program: Program, *line: object) -> Outcome:
@@ -147,7 +147,7 @@ async def test_a_bill_beside_the_books(billed: Program, books: Books, tmp_path: 
     [[shown]] = await books.sql("SELECT (date '1970-01-01' + %s)::text", day)
     file = tmp_path / "bill.csv"
     file.write_text(f"Date,Model,Amount,Out\n{shown},large-1,1.00,20\n")
-    assert await _json(billed, "ledger", "reconcile", "acme", file) == {
+    assert await _json(billed, "ledger", "reconcile", "acme", file, *_NAMED) == {
         "ok": True,
         "backend": "acme",
         "since": shown,
@@ -157,7 +157,8 @@ async def test_a_bill_beside_the_books(billed: Program, books: Books, tmp_path: 
         "totals": {"cost": {"bill": "1", "books": "1", "difference": "0", "differs": False}},
     }
     file.write_text(f"Date,Model,Amount,Out\n{shown},large-1,1.01,21\n{shown},tiny,0.5,1\n")
-    line = ("ledger", "reconcile", "acme", file, "--columns", "output_tokens=Out")
+    columns = ("--columns", f"{_COLUMNS},output_tokens=Out", *_NAMED[2:])
+    line = ("ledger", "reconcile", "acme", file, *columns)
     outcome = await _run(billed, *line, "--json")
     assert outcome.code == 1
     assert outcome.err == "tollkeeper: The bill and the books differ in 2 places.\n"
@@ -179,13 +180,18 @@ async def test_a_bill_beside_the_books(billed: Program, books: Books, tmp_path: 
 async def test_a_bill_that_cannot_be_read(billed: Program, tmp_path: Path) -> None:
     file = tmp_path / "bill.csv"
     file.write_text("Date,Model,Amount\n2026-09-01,large-1,much\n")
-    refused = await _refusal(billed, "ledger", "reconcile", "acme", file)
-    assert refused == "Line 2 column Amount: 'much' is not an amount in USD."
-    refused = await _refusal(billed, "ledger", "reconcile", "local", file)
-    assert refused.startswith("Name the columns of the file: day, model and")
     line = ("ledger", "reconcile", "acme", file)
+    refused = await _refusal(billed, *line, *_NAMED)
+    assert refused == "Line 2 column Amount: 'much' is not an amount in USD."
+    refused = await _refusal(billed, *line, "--columns", "day=Date")
+    assert refused.startswith("Name the columns of the file: day, model and")
     refused = await _refusal(billed, *line, "--columns", "money=Amount")
     assert refused == "There is nothing to compare called money."
-    assert "bill.csv" in await _refusal(billed, *line[:3], tmp_path / "no" / "bill.csv")
-    for wrong in (("--columns", "cost"), ("--tolerance", "much"), ("--since", "today")):
+    assert "bill.csv" in await _refusal(billed, *line[:3], tmp_path / "no" / "bill.csv", *_NAMED)
+    for wrong in (
+        (),
+        ("--columns", "cost"),
+        (*_NAMED, "--tolerance", "much"),
+        (*_NAMED, "--since", "x"),
+    ):
         assert (await _run(billed, *line, *wrong)).code == 2

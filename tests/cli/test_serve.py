@@ -218,19 +218,19 @@ def test_a_wrong_catalogue_or_secret_stops_the_start(
     config = write_config(tmp_path, data_dir, more=model_entry("free", price="cheap"))
     refusal = program.with_config(config).refusal("serve")
     assert "'free'" in refusal
-    nameless = program.with_environment(TOLLKEEPER_SECRETS__MASTER_KEY_ENV="NO_SUCH_SECRET")
+    nameless = program.with_environment(TOLLKEEPER_SECRETS__MASTER_KEY="env:NO_SUCH_SECRET")
     assert "NO_SUCH_SECRET" in nameless.refusal("serve")
     # Without this check each worker would fail, and be started again for ever.
     unsigned = program.with_environment(
         TOLLKEEPER_ALERTS__WEBHOOK_URL="https://alerts.invalid/hook",
-        TOLLKEEPER_ALERTS__WEBHOOK_SECRET_ENV="NO_SUCH_SECRET",
+        TOLLKEEPER_ALERTS__WEBHOOK_SECRET="env:NO_SUCH_SECRET",
     )
     for command in ("serve", "demo"):
         outcome = unsigned.run(command)
         assert outcome.code == 1
         # The demo says before that it starts.
         assert outcome.err.splitlines()[-1] == (
-            "tollkeeper: TOLLKEEPER_ALERTS__WEBHOOK_SECRET_ENV: alerts.webhook_secret_env: "
+            "tollkeeper: TOLLKEEPER_ALERTS__WEBHOOK_SECRET: alerts.webhook_secret: "
             "$NO_SUCH_SECRET is not set"
         )
 

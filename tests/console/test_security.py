@@ -294,7 +294,7 @@ async def test_a_large_body_is_refused(operator: httpx2.AsyncClient) -> None:
 
 async def test_secrets_of_the_settings_are_not_shown(site: ConsoleSite) -> None:
     settings = site.settings.model_copy(
-        update={"secrets": site.settings.secrets.model_copy(update={"master_key_env": ""})}
+        update={"secrets": site.settings.secrets.model_copy(update={"master_key": ""})}
     )
     hidden = settings.console.model_copy(update={"token_sha256": "ab" * 32})
     shown = settings.model_copy(update={"console": hidden})
@@ -319,8 +319,7 @@ def test_beyond_loopback_it_needs_tls_or_a_proxy() -> None:
         with pytest.raises(StateConflict, match="is not loopback"):
             require_safe_address(_settings(host=host))
     require_safe_address(_settings(host="0.0.0.0", trusted_proxies=["10.0.0.1"]))
-    files = {"tls_certificate_file": "c.pem", "tls_key_file": "k.pem"}
-    require_safe_address(_settings(host="0.0.0.0", **files))
+    require_safe_address(_settings(host="0.0.0.0", tls_files=["c.pem", "k.pem"]))
 
 
 def test_names_by_which_it_may_be_called() -> None:

@@ -19,6 +19,8 @@ from tests.support.command_lines import parse_arguments, parse_line
 from tests.support.tables import each
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.bootstrap import build_catalog
+from tollkeeper.hosting.descriptors import CONNECTIONS_MAX
+from tollkeeper.hosting.worker import KEEP_ALIVE_S
 from tollkeeper.settings import Settings, load_settings
 
 _ROOT = Path(__file__).parents[2]
@@ -111,7 +113,7 @@ def test_the_settings_load_with_that_environment(
 
 def test_every_other_variable_is_asked_for() -> None:
     declared = tomllib.loads(_settings_files()["compose"])
-    asked = {declared["secrets"]["master_key_env"]}
+    asked = {declared["secrets"]["master_key"].removeprefix("env:")}
     asked |= {PRESETS[backend["preset"]].key_env for backend in declared["backends"]}
     others = {name for name in _ENVIRONMENTS["compose"] if not name.startswith("TOLLKEEPER_")}
     assert others == asked
@@ -310,7 +312,7 @@ def test_a_pod_has_the_memory_that_its_limits_allow() -> None:
     allowed = _container("Deployment")["resources"]["limits"]["memory"]
     mebibytes = int(allowed.removesuffix("Mi"))
     requests = limits.bodies_bytes + 4 * limits.body_bytes
-    connections = server.connections * 36 * 1024
+    connections = CONNECTIONS_MAX * 36 * 1024
     assert mebibytes * 2**20 > 2 * 80 * 10**6 + requests + connections
 
 
@@ -320,7 +322,7 @@ def test_proxies_take_what_the_gateway_takes() -> None:
     assert f"max_size {mebibytes}MiB" in _CADDY
     idle = re.findall(r"keepalive(?:_timeout)? (\d+)s", _NGINX + _CADDY)
     assert len(idle) == 2
-    assert all(int(seconds) < _DEFAULTS.server.keep_alive_s for seconds in idle)
+    assert all(int(seconds) < KEEP_ALIVE_S for seconds in idle)
 
 
 def test_the_lock_of_the_image_is_a_part_of_the_lock() -> None:

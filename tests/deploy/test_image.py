@@ -28,7 +28,7 @@ _CONFIG = "/etc/tollkeeper/tollkeeper.toml"
 _PATIENCE_S = 60
 _SETTINGS = """
 [secrets]
-master_key_env = "MASTER_KEY"
+master_key = "env:MASTER_KEY"
 [embedded]
 enabled = false
 [[backends]]

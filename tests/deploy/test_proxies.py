@@ -165,7 +165,7 @@ def place(scripted: ScriptedGateway) -> Place:
 
 @asynccontextmanager
 async def _ready(host: str, place: Place, settings: Settings) -> AsyncIterator[None]:
-    server = HttpServer(OperatorListener(_is_ready, dict, ""), http_limits(settings))
+    server = HttpServer(OperatorListener(_is_ready, dict, ""), http_limits())
     await server.start(bind(host, place.operator, setting="test"))
     yield
     await server.drain(0)

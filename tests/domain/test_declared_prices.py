@@ -140,7 +140,7 @@ def test_audio_has_its_price_or_that_of_text() -> None:
             "service_tiers.flex",
             "0.5 times the prompt price, 0.000000000001 USD, is finer",
         ),
-        ({"unasked_service_tier": "flex"}, "unasked_service_tier", "not declared"),
+        ({"unasked_service_tier": "flex"}, "service_tiers.unasked", "not declared"),
     ],
 )
 def test_what_cannot_be_a_price_is_refused(

@@ -67,7 +67,7 @@ async def test_becomes_ready_in_the_background() -> None:
             "smollm2-135m-instruct, 2 slots of 1024 tokens, tokenizer BPE with 49152 tokens, "
             "prefix cache with 256 MiB beside the slots, loaded in "
         ) in engine.status.detail
-        assert "embedded.context_length" not in engine.status.detail
+        assert "The settings declare" not in engine.status.detail
     finally:
         await engine.close()
 
@@ -78,7 +78,7 @@ async def test_a_model_with_less_context_says_so() -> None:
         assert engine.report is not None
         assert engine.report.context_length == 8192
         assert "1 slots of 8192 tokens" in engine.status.detail
-        assert "embedded.context_length asks" in engine.status.detail
+        assert "The settings declare 16384" in engine.status.detail
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ import asyncio, sys
 from pathlib import Path
 from tests.support.ledger import make_database
 from tollkeeper.services.ledger.reconciliation import Reconciliation
+from tollkeeper.storage.verification import Ages
 
 def kib(name):
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -43,7 +44,7 @@ def kib(name):
 async def verify():
     database = make_database(sys.argv[1])
     await database.open()
-    books = Reconciliation(database, deadline_s=10**7, lease_s=10**7)
+    books = Reconciliation(database, Ages(10**7, 10**7))
     before = kib("VmRSS:")
     found = await books.ledger_verify(full=True)
     grown = kib("VmHWM:") - before

@@ -258,7 +258,7 @@ async def receiver() -> AsyncIterator[_Receiver]:
 
 
 def _settings(url: str, **changes: str) -> Settings:
-    declared = {"webhook_url": url, "webhook_secret_env": "ALERTS_SECRET", **changes}
+    declared = {"webhook_url": url, "webhook_secret": "env:ALERTS_SECRET", **changes}
     return Settings.model_validate({"alerts": declared})
 
 

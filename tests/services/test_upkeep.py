@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Literal, LiteralString
+from typing import LiteralString
 from uuid import uuid4
 
 import pytest
@@ -15,7 +15,6 @@ from tollkeeper.services.ledger.bulk_resolution import BulkAction, UnsettledRule
 from tollkeeper.services.ledger.recovery import Lease, Recovery
 from tollkeeper.services.upkeep import Upkeep, rare_pause_s
 from tollkeeper.settings import Settings
-from tollkeeper.settings.schema import LedgerSettings
 
 _LEASE_S = 0.4
 
@@ -136,20 +135,18 @@ async def test_what_nobody_resolved_is_resolved_by_the_rule(books: Books) -> Non
 
 
 @each(
-    ("hours", "resolution", "rule"),
+    ("declared", "rule"),
     [
-        (0, "keep", None),
-        (24, "keep", None),
-        (0, "release", None),
-        (24, "release", UnsettledRule(24, BulkAction.RELEASE)),
-        (1, "settle_hold", UnsettledRule(1, BulkAction.SETTLE_HOLD)),
+        ({}, None),
+        ({"release_after_hours": 24}, UnsettledRule(24, BulkAction.RELEASE)),
+        ({"settle_hold_after_hours": 1}, UnsettledRule(1, BulkAction.SETTLE_HOLD)),
     ],
 )
 def test_the_settings_say_whether_there_is_a_rule(
-    hours: int, resolution: Literal["keep", "settle_hold", "release"], rule: UnsettledRule | None
+    declared: dict[str, int], rule: UnsettledRule | None
 ) -> None:
-    declared = LedgerSettings(unsettled_after_hours=hours, unsettled_resolution=resolution)
-    assert unsettled_rule(Settings(ledger=declared)) == rule
+    settings = Settings.model_validate({"ledger": {"unsettled": declared}})
+    assert unsettled_rule(settings) == rule
 
 
 @pytest.mark.parametrize("error", [Unavailable(), RuntimeError("a fault of ours")])

@@ -96,7 +96,7 @@ def test_values_are_written_as_in_the_file(config: Path) -> None:
     assert found[f"{model}.price_changes"] == (
         '[{ pricing = { prompt = "0.000003" }, valid_from = 2027-01-01T00:00:00Z }]'
     )
-    assert found[f"{model}.token_bounds"] == found[f"{model}.options"] == ""
+    assert found[f"{model}.options"] == ""
     assert found[f"{model}.is_ready"] == "true"
     assert found["backends[groq].urls"] == '["https://api.groq.com/openai/v1"]'
     assert found["backends[directory].identity"] == (
@@ -127,7 +127,7 @@ def test_no_secret_is_shown(config: Path) -> None:
     found = _origins(config)
     assert found["database.url"].value == "(secret)"
     assert found["backends[cluster].api_key_env"].value == "(secret)"
-    assert found["secrets.master_key_file"].value == ""
+    assert found["secrets.master_key"].value == ""
     assert not any("hunter2" in one.value for one in found.values())
 
 

@@ -38,7 +38,20 @@ def _rejection(folder: Path, text: str) -> str:
         ),
         (
             "[telemetry]\nsample_ratio = 0.1",
-            "was removed; set OpenTelemetry's own variables, OTEL_",
+            "telemetry: was removed; set OpenTelemetry's own variables, OTEL_",
+        ),
+        (
+            '[secrets]\nmaster_key_env = "MASTER_KEY"',
+            'secrets.master_key_env: was removed; write master_key = "env:NAME"',
+        ),
+        (
+            "[ledger]\nunsettled_after_hours = 24",
+            "was removed; write unsettled = { release_after_hours = 24 }",
+        ),
+        ("[server]\nkeep_alive_s = 75", "was removed; the gateway has a fixed value"),
+        (
+            '[console]\ntls_key_file = "key.pem"',
+            "console.tls_key_file: was removed; write tls_files = [CERTIFICATE, KEY]",
         ),
         (
             '[[backends]]\nname = "b"\nurls = ["http://a"]\nrefused_fields = ["seed"]',

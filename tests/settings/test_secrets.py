@@ -100,8 +100,8 @@ def test_a_right_database_url(url: str) -> None:
         (f"database = ['{_URL}']\n", "database"),
         (f"[database]\npassword = '{_SECRET}'\n", "database.password"),
         (f"[secrets]\nmaster_key = '{_SECRET}'\n", "secrets.master_key"),
-        (f"[secrets]\nmaster_key_env = '{_SECRET}-{_SECRET}'\n", "secrets.master_key_env"),
-        (f"[secrets]\nmaster_key_file = ['{_SECRET}']\n", "secrets.master_key_file"),
+        (f"[secrets]\nmaster_key = 'env:{_SECRET}-{_SECRET}'\n", "secrets.master_key"),
+        (f"[secrets]\nmaster_key = ['{_SECRET}']\n", "secrets.master_key"),
         (f"api_key = '{_SECRET}'\n", "api_key"),
     ],
 )

@@ -12,9 +12,10 @@ from pydantic import BaseModel
 
 from tests.support.tables import each
 from tollkeeper.bootstrap import build_catalog, build_engine, master_secret
+from tollkeeper.bootstrap.engine import engine_context_length
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings import DEFAULT_FILE, Settings, SettingsError, load_settings
-from tollkeeper.settings.schema import EmbeddedSettings
+from tollkeeper.settings.schema import JudgeSettings
 
 _ROOT = Path(__file__).parents[2]
 _BACKEND = {"name": "b", "kind": "openai", "urls": ["http://127.0.0.1:9/v1"]}
@@ -113,7 +114,7 @@ _OUT_OF_BOUNDS: list[tuple[str, str, object]] = [
     ("server", "port", -1),
     ("server", "port", 65536),
     ("server", "workers", 0),
-    ("server", "keep_alive_s", -1),
+    ("server", "grace_s", -1),
     ("database", "pool_size", 1),
     ("database", "url", "mysql://x"),
     ("database", "url", "x"),
@@ -146,7 +147,6 @@ _OUT_OF_BOUNDS: list[tuple[str, str, object]] = [
     # A second header of these names would break the framing of the answer, or hide its id.
     ("extensions", "cost_header", "content-length"),
     ("extensions", "cost_header", "x-request-id"),
-    ("ledger", "lease_s", 0.1),
 ]
 
 
@@ -177,8 +177,8 @@ def test_value_out_of_bounds_is_named(
         ({"backends": [{**_BACKEND, "urls": ["ftp://x"]}]}, ["backends 'b'", "ftp://x"]),
         ({"server": 5}, ["server"]),
         (
-            {"secrets": {"master_key_env": "A", "master_key_file": "b"}},
-            ["secrets", "master_key_env", "master_key_file"],
+            {"console": {"tls_files": ["certificate.pem"]}},
+            ["console.tls_files", "must be two files"],
         ),
     ],
 )
@@ -208,7 +208,7 @@ _TIER = {"above_tokens": 10, "pricing": {"prompt": "0.000001", "completion": "0.
         ({"price_tiers": [{**_TIER, "pricing": {}}]}, "price_tiers.0.pricing"),
         ({"price_tiers": [_TIER, _TIER]}, "price_tiers.1.above_tokens"),
         ({"service_tiers": {"flex": "1e3"}}, "service_tiers.flex"),
-        ({"unasked_service_tier": "flex"}, "unasked_service_tier"),
+        ({"service_tiers": {"unasked": "flex"}}, "service_tiers.unasked"),
         (
             {"price_changes": [{"valid_from": "2027-01-01", "pricing": {"prompt": "free"}}]},
             "price_changes.0.pricing.prompt",
@@ -335,12 +335,12 @@ def test_master_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["master.key"]
 
     monkeypatch.setenv("A_SECRET", "x" * 32)
-    named = _load(tmp_path, {"secrets": {"master_key_env": "A_SECRET"}})
+    named = _load(tmp_path, {"secrets": {"master_key": "env:A_SECRET"}})
     assert master_secret(named) == b"x" * 32
     monkeypatch.setenv("A_SECRET", "short")
-    with pytest.raises(SettingsError, match=r"secrets\.master_key_env"):
+    with pytest.raises(SettingsError, match=r"secrets\.master_key: A_SECRET must hold"):
         master_secret(named)
-    absent = _load(tmp_path, {"secrets": {"master_key_file": str(tmp_path / "gone")}})
+    absent = _load(tmp_path, {"secrets": {"master_key": f"file:{tmp_path / 'gone'}"}})
     with pytest.raises(SettingsError, match="cannot be read"):
         master_secret(absent)
 
@@ -352,7 +352,6 @@ def test_the_default_model_is_the_packaged_one() -> None:
     for name, value in dataclasses.asdict(PACKAGED_MODEL).items():
         assert getattr(declared, name) == value, name
     assert declared.display_name == declared.name
-    assert settings.embedded.context_length == PACKAGED_MODEL.context_length
     assert settings.judge is not None
     assert settings.judge.model == PACKAGED_MODEL.upstream_model
     engine = build_engine(settings)
@@ -361,20 +360,19 @@ def test_the_default_model_is_the_packaged_one() -> None:
     assert engine.options.model_name == declared.upstream_model
 
 
-@each(("kind", "fits"), [("embedded", False), ("openai", True)])
-def test_no_model_has_more_context_than_its_engine(kind: str, fits: bool) -> None:
-    urls = [] if kind == "embedded" else _BACKEND["urls"]
+def test_the_engine_has_the_context_of_its_models() -> None:
+    elsewhere = {**_BACKEND, "name": "elsewhere"}
     settings = Settings.model_validate(
         {
-            "backends": [{"name": "b", "kind": kind, "urls": urls}],
-            "models": [{**_MODEL, "context_length": 1025}],
-            "embedded": {"context_length": 1024},
+            "backends": [{"name": "b", "kind": "embedded"}, elsewhere],
+            "models": [
+                {**_MODEL, "context_length": 1025},
+                {**_MODEL, "id": "small", "context_length": 512},
+                {**_MODEL, "id": "large", "context_length": 10**6, "backend": "elsewhere"},
+            ],
         }
     )
-    if fits:
-        assert build_catalog(settings).find("m").context_length == 1025
-        return
-    with pytest.raises(SettingsError, match=r"1025.*1024.*embedded\.context_length"):
-        build_catalog(settings)
-    wider = settings.model_copy(update={"embedded": EmbeddedSettings(context_length=1025)})
-    assert build_catalog(wider).find("m").context_length == 1025
+    assert engine_context_length(settings) == 1025
+    judge = JudgeSettings(backend="b", model="m")
+    judging = settings.model_copy(update={"judge": judge})
+    assert engine_context_length(judging) == PACKAGED_MODEL.context_length

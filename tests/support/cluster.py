@@ -257,7 +257,7 @@ async def running_cluster(compiled: dict[str, str], *, gateways: int = 3) -> Asy
         installed = await stack.enter_async_context(
             installed_program(
                 folder, folder, f"postgresql://postgres@{postgres.address}/postgres", upstream,
-                compiled, ledger={"lease_s": LEASE_S}, server={"grace_s": 10},
+                compiled, changed_constants={"storage.processes.LEASE_S": LEASE_S}, server={"grace_s": 10},
                 limits={"requests_per_minute": 1_000_000, "concurrency": 1000},
                 judge={"backend": "scripted", "model": _JUDGE},
             )

@@ -173,7 +173,7 @@ async def running_gateway(
     ) as services:
         app = build_app(settings, services)
         arrivals = fair_arrivals(services.inference)
-        server = HttpServer(app, http_limits(settings), arrivals)
+        server = HttpServer(app, http_limits(), arrivals)
         await server.start(listener)
         async with httpx2.AsyncClient(
             base_url=base_url, timeout=_TIMEOUT_S, verify=NO_TLS

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from urllib.parse import quote
 import httpx2
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.support.constants import constants_path
 from tests.support.gateway import Gateway
 from tests.support.program import Program, Serving, serving
 from tests.support.scripted_gateway import ScriptedGateway, scripted_settings
@@ -58,8 +59,11 @@ async def installed_program(
     conninfo: str,
     upstream: Upstream,
     environment: dict[str, str],
+    *,
+    changed_constants: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> AsyncIterator[InstalledProgram]:
+    """`changed_constants` are other values for constants of the program, in its processes."""
     settings = scripted_settings(data_dir, upstream.url, **changes)
     dumped = settings.model_dump(mode="json")
     dumped["server"]["port"] = dumped["operator"]["port"] = 0
@@ -71,6 +75,8 @@ async def installed_program(
         "".join(_toml(f"[{name}]", found) for name, found in tables.items())
         + "".join(_toml(f"[[{name}]]", found) for name, found in arrays.items())
     )
+    if changed_constants:
+        environment = {**environment, "PYTHONPATH": constants_path(folder, changed_constants)}
     async with running_services(settings, conninfo) as services:
         yield InstalledProgram(Program(config, folder, environment), upstream, services)
 
@@ -95,6 +101,10 @@ def _toml(head: str, tables: list[dict[str, Any]]) -> str:
 def _value(value: Any) -> str:
     """JSON is TOML, but for its objects."""
     if isinstance(value, dict):
-        inner = ", ".join(f"{json.dumps(name)} = {_value(found)}" for name, found in value.items())
+        inner = ", ".join(
+            f"{json.dumps(name)} = {_value(found)}"
+            for name, found in value.items()
+            if found is not None
+        )
         return f"{{ {inner} }}"
     return json.dumps(value)

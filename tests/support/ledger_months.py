@@ -22,6 +22,7 @@ from tollkeeper.services.ledger.bulk_resolution import BulkResolution
 from tollkeeper.services.ledger.months import Export, LedgerMonths, month_at
 from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.storage import ledger_months
+from tollkeeper.storage.verification import Ages
 
 _MS_PER_DAY = 86_400_000
 
@@ -43,7 +44,7 @@ class OldBooks:
 
     @property
     def reconciliation(self) -> Reconciliation:
-        return Reconciliation(self.process.database, deadline_s=10**7, lease_s=10**7)
+        return Reconciliation(self.process.database, Ages(10**7, 10**7))
 
     async def begin(self, *months: Month) -> None:
         """As if upkeep had made these months when they were current."""

@@ -52,11 +52,7 @@ def scripted_settings(data_dir: Path, *urls: str, **changes: Any) -> Settings:
     model = model_settings(**changes.pop("model", {}))
     more = [model_settings(**further) for further in changes.pop("more_models", ())]
     # So generous that no machine, slow or fast, meets them; who waits for one to pass sets it.
-    limits = {
-        "inference_deadline_s": 60,
-        "drain_s": 60,
-        **changes.pop("limits", {}),
-    }
+    limits = {"inference_deadline_s": 60, **changes.pop("limits", {})}
     return Settings.model_validate(
         {
             "database": {"data_dir": data_dir, "pool_size": _POOL_SIZE},
@@ -341,13 +337,16 @@ async def scripted_gateway(
     urls: tuple[str, ...] = (),
     ordinary: Callable[[], Verb] = chat,
     clock: Clock = unix_now,
+    drain_s: float = 60,
     changed_constants: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> AsyncIterator[ScriptedGateway]:
-    """`urls` are the replicas, where they are not just the upstream."""
+    """`urls` are the replicas, where they are not just the upstream. `drain_s` is how long the answer
+    of a caller who has left is read."""
+    changed = {"bootstrap.services.DRAIN_S": drain_s, **(changed_constants or {})}
     settings = scripted_settings(data_dir, *(urls or (upstream.url,)), **changes)
     async with AsyncExitStack() as stack:
-        stack.enter_context(constants(changed_constants or {}))
+        stack.enter_context(constants(changed))
         gateway = await stack.enter_async_context(running_gateway(settings, conninfo, clock=clock))
         tenant = await gateway.make_tenant(credit=credit)
         scripted = ScriptedGateway(

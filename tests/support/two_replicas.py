@@ -67,13 +67,13 @@ class TwoReplicas:
 
 @asynccontextmanager
 async def two_replicas(
-    data_dir: Path, conninfo: str, wire: str, limits: dict[str, Any]
+    data_dir: Path, conninfo: str, wire: str, **changes: Any
 ) -> AsyncIterator[TwoReplicas]:
     ordinary = ORDINARY[wire]
     backend = {
         "protocol": wire,
         # A count would be a request too.
-        "tokenizer": "none",
+        "tokenize_path": "none",
         "retries": 1,
     }
     async with Upstream(ordinary()) as one, Upstream(ordinary()) as two:
@@ -83,7 +83,7 @@ async def two_replicas(
             urls=urls,
             ordinary=ordinary,
             backend=backend,
-            limits=limits,
+            **changes,
             changed_constants=backend_constants(
                 failures_to_eject=1_000_000, body_bytes_max=ANSWER_BYTES_MAX
             ),
@@ -95,12 +95,12 @@ async def two_replicas(
 async def for_each_wire(
     data_dir: Path,
     conninfo: str,
-    limits: dict[str, Any],
     wires: Iterable[str] = ("chat", "responses"),
+    **changes: Any,
 ) -> AsyncIterator[dict[str, TwoReplicas]]:
     async with AsyncExitStack() as stack:
         yield {
-            wire: await stack.enter_async_context(two_replicas(data_dir, conninfo, wire, limits))
+            wire: await stack.enter_async_context(two_replicas(data_dir, conninfo, wire, **changes))
             for wire in wires
         }
 

@@ -49,8 +49,6 @@ class Preset:
             "native_n": self.native_n,
             "fields": self._fields(),
         }
-        if self.tokenizer is not None:
-            found["tokenizer"] = self.tokenizer.value
         if self.url:
             found["urls"] = (self.url,)
         return found
@@ -83,11 +81,23 @@ _REASONING_MODELS = re.compile(
     r"|thinking|reason|deep-research|magistral|minimax-m|glm-[4-9]|compound"
 )
 
+# Models before Claude 4.6 and Gemini 3.
+_BUDGET_MODELS = re.compile(
+    r"claude-[123]|claude-(opus|sonnet|haiku)-4([-.@][0-5])?(?![0-9]|[-.][6-9](?![0-9]))"
+    r"|gemini-(1|2)[.-]"
+)
+
 
 def searches_unasked(upstream_model: str) -> int:
     """How many web searches a call to the model is held for that nobody asked for."""
     name = upstream_model.lower()
     return next((count for pattern, count in _SEARCHING_MODELS if pattern.search(name)), 0)
+
+
+def thinks_by_budget(upstream_model: str) -> bool:
+    """Whether the model needs a number of tokens to reason with, by its name at any provider. Later
+    models decide for themselves, within an effort."""
+    return _BUDGET_MODELS.search(upstream_model.lower()) is not None
 
 
 def reasons_unasked(upstream_model: str) -> bool:

@@ -36,10 +36,7 @@ class Administration:
         self.clock = clock
         declared = settings.database
         self.database = Database(
-            conninfo,
-            pool_size=declared.pool_size,
-            pool_timeout_s=declared.pool_timeout_s,
-            seen_file=declared.seen_file,
+            conninfo, pool_size=declared.pool_size, seen_file=declared.seen_file
         )
 
     @cached_property

@@ -8,6 +8,7 @@ from tollkeeper.backends.config import BackendConfig, OutputBound, Tokenizer, Wi
 from tollkeeper.backends.credentials import CredentialKind, read_key
 from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.backends.port import Backend
+from tollkeeper.backends.presets import PRESETS
 from tollkeeper.backends.routing import RoutedBackend
 from tollkeeper.bootstrap.identities import identity_of
 from tollkeeper.bootstrap.secrets import secret_variable
@@ -25,7 +26,7 @@ from tollkeeper.settings import BackendSettings, JudgeSettings, Settings, Settin
 # stream the whole result.
 _RECORD_BYTES_MAX = 1 << 20
 _LARGE_RECORD_BYTES_MAX = 16 << 20
-# The tokenizer that is asked if `tokenizer` is not set.
+# The tokenizer of each protocol that has one.
 _TOKENIZERS = {
     WireProtocol.MESSAGES: Tokenizer.MESSAGES,
     WireProtocol.VERTEX_MESSAGES: Tokenizer.MESSAGES,
@@ -39,6 +40,9 @@ _PARTS_AT_ONCE = 16
 # `top_logprobs` for the judge. The published protocol allows 20; the embedded engine has no bound.
 _JUDGE_ALTERNATIVES = 20
 _JUDGE_ALTERNATIVES_EMBEDDED = 200
+# How much of the end of a request the judge is shown with the answer: enough for the last question,
+# without which "Is this a refusal?" cannot be answered, and little beside the answer itself.
+_CONTEXT_CHARACTERS = 2000
 # The engine's slots do not share what they have read. Eight questions about half a page took 21 s
 # one after the other, 42 s two at a time and 51 s four at a time.
 _JUDGE_CONCURRENCY_EMBEDDED = 1
@@ -86,7 +90,7 @@ def _judge(
             deadline_s=declared.deadline_s,
             concurrency=_JUDGE_CONCURRENCY_EMBEDDED if embedded else declared.concurrency,
             top_logprobs=_JUDGE_ALTERNATIVES_EMBEDDED if embedded else _JUDGE_ALTERNATIVES,
-            context_characters=settings.policy.answer_context_characters,
+            context_characters=_CONTEXT_CHARACTERS,
             examples=examples,
         ),
     )
@@ -200,10 +204,11 @@ def _output_bound(declared: BackendSettings) -> OutputBound:
 def _tokenizer(declared: BackendSettings) -> Tokenizer:
     if declared.kind == "embedded":
         return Tokenizer.LLAMA_CPP
-    if declared.tokenizer != "auto":
-        return Tokenizer(declared.tokenizer)
+    if declared.tokenize_path == "none":
+        return Tokenizer.NONE
+    known = PRESETS[declared.preset].tokenizer if declared.preset else None
     ordinary = Tokenizer.VLLM if declared.tokenize_path else Tokenizer.NONE
-    return _TOKENIZERS.get(WireProtocol(declared.protocol), ordinary)
+    return known or _TOKENIZERS.get(WireProtocol(declared.protocol), ordinary)
 
 
 @dataclass(frozen=True, slots=True)

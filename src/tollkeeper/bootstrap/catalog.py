@@ -10,7 +10,13 @@ from tollkeeper.backends.config import WireProtocol
 from tollkeeper.backends.converse import request as converse
 from tollkeeper.backends.gemini import request as gemini
 from tollkeeper.backends.gemini.thinking import OPTIONS as GEMINI_THINKING_OPTIONS
-from tollkeeper.backends.presets import PRESETS, Preset, reasons_unasked, searches_unasked
+from tollkeeper.backends.presets import (
+    PRESETS,
+    Preset,
+    reasons_unasked,
+    searches_unasked,
+    thinks_by_budget,
+)
 from tollkeeper.backends.responses import request as responses
 from tollkeeper.bootstrap.combined_model import combined
 from tollkeeper.domain.catalog import (
@@ -53,9 +59,9 @@ def build_catalog(settings: Settings) -> Catalog:
     backends = {backend.name: backend for backend in settings.backends}
     models = []
     for declared in settings.models:
-        on_backends = [_on_backend(declared, backends[declared.backend], settings)]
+        on_backends = [_on_backend(declared, backends[declared.backend])]
         on_backends += [
-            _on_backend(_on_alternative(declared, other), backends[other.backend], settings)
+            _on_backend(_on_alternative(declared, other), backends[other.backend])
             for other in declared.alternatives
         ]
         models.append(combined(declared, on_backends, backends))
@@ -73,25 +79,15 @@ def _on_alternative(declared: ModelSettings, other: AlternativeSettings) -> Mode
     return declared.model_copy(update=changes)
 
 
-def _on_backend(declared: ModelSettings, backend: BackendSettings, settings: Settings) -> Model:
+def _on_backend(declared: ModelSettings, backend: BackendSettings) -> Model:
     model = replace(
         _model(declared, backend),
         cache_salt_field=backend.cache_salt_field,
         allows_remote_media=backend.allow_remote_media,
     )
     if backend.kind == "embedded":
-        return _on_engine(model, settings.embedded.context_length)
+        return replace(model, schema_bounds=ENGINE_SCHEMA_BOUNDS)
     return _on_protocol(model, WireProtocol(backend.protocol))
-
-
-def _on_engine(model: Model, slot_tokens: int) -> Model:
-    if model.context_length > slot_tokens:
-        raise SettingsError(
-            f"{model.context_length} tokens are more than the {slot_tokens} that "
-            "embedded.context_length gives the engine.",
-            ("models", model.id, "context_length"),
-        )
-    return replace(model, schema_bounds=ENGINE_SCHEMA_BOUNDS)
 
 
 def _on_protocol(model: Model, protocol: WireProtocol) -> Model:
@@ -169,7 +165,8 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
         setting = (int(part) if part.isdecimal() else part for part in (exc.param or "").split("."))
         raise SettingsError(exc.message, ("models", declared.id, *setting)) from None
     protocol = WireProtocol(backend.protocol)
-    preset = PRESETS.get(backend.preset, Preset())
+    preset, bounds = PRESETS.get(backend.preset, Preset()), declared.token_bounds
+    by_budget = thinks_by_budget(declared.upstream_model)
     return Model(
         id=declared.id,
         backend=declared.backend,
@@ -196,35 +193,31 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
         reasons=Feature.REASONING in declared.supported_features
         or reasons_unasked(declared.upstream_model),
         token_bounds=TokenBounds(
-            image=_tokens_per_image(declared, preset),
-            file=declared.token_bounds.get("file") or None,
-            audio=declared.token_bounds.get("audio") or None,
-            video=declared.token_bounds.get("video") or None,
-            web_search=_tokens_per_search(declared, protocol),
+            image=_tokens_per_image(bounds.image, preset),
+            file=bounds.file or None,
+            audio=bounds.audio or None,
+            video=bounds.video or None,
+            # Google does not charge for what a search finds.
+            web_search=bounds.web_search or (0 if protocol in _GOOGLE else None),
             searches_unasked=searches_unasked(declared.upstream_model)
-            if declared.searches_unasked is None
-            else declared.searches_unasked,
+            if bounds.searches is None
+            else bounds.searches,
             search_rereads=protocol in _REREADS,
-            text_by_bytes=declared.text_bound == "bytes",
+            text_by_bytes=bounds.text == "bytes",
         ),
         messages=MessagesBehavior(
             caching=PromptCaching(declared.prompt_caching),
-            thinking=ThinkingStyle(declared.thinking_style),
+            thinking=ThinkingStyle.BUDGET if by_budget else ThinkingStyle.ADAPTIVE,
             beta_flags=declared.beta_flags if protocol in _MESSAGES else (),
         ),
         bounds_reasoning=preset.bounds_reasoning or protocol is not WireProtocol.CHAT,
     )
 
 
-def _tokens_per_search(declared: ModelSettings, protocol: WireProtocol) -> int | None:
-    """Google does not charge for what a search finds."""
-    return declared.token_bounds.get("web_search") or (0 if protocol in _GOOGLE else None)
-
-
-def _tokens_per_image(declared: ModelSettings, preset: Preset) -> int | None:
+def _tokens_per_image(declared: int | None, preset: Preset) -> int | None:
     """The model's own bound, else that of the backend's preset, else the largest of any family."""
     known = preset.tokens_per_image or DEFAULT_TOKEN_BOUNDS.image
-    return declared.token_bounds.get("image", known) or None
+    return (known if declared is None else declared) or None
 
 
 def _pricing(declared: PricesSettings, param: str = "") -> Pricing:
@@ -232,12 +225,13 @@ def _pricing(declared: PricesSettings, param: str = "") -> Pricing:
         DeclaredTier(tier.above_tokens, {str(name): price for name, price in tier.pricing.items()})
         for tier in declared.price_tiers
     ]
+    service_tiers = dict(declared.service_tiers)
     return pricing_with_variants(
         DeclaredPrices(
             prices={str(name): price for name, price in declared.pricing.items()},
             tiers=tiers,
-            service_tiers=declared.service_tiers,
-            unasked_service_tier=declared.unasked_service_tier,
+            unasked_service_tier=service_tiers.pop("unasked", ""),
+            service_tiers=service_tiers,
         ),
         param=param,
     )

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tollkeeper.embedded.engine import EmbeddedEngine, EngineOptions, ProcessState
+from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings import Settings
 
 _POLL_S = 1.0
@@ -19,9 +20,21 @@ def build_engine(settings: Settings) -> EmbeddedEngine | None:
             model_path=settings.embedded.model_path,
             threads=settings.embedded.threads,
             parallel=settings.embedded.parallel,
-            context_length=settings.embedded.context_length,
+            context_length=engine_context_length(settings),
         )
     )
+
+
+def engine_context_length(settings: Settings) -> int:
+    """The tokens of each call: the most that a model on the engine declares, and for a judge those of
+    the packaged model."""
+    engines = {backend.name for backend in settings.backends if backend.kind == "embedded"}
+    wanted = [
+        model.context_length for model in settings.models if engines.intersection(model.backends)
+    ]
+    if settings.judge is not None and settings.judge.backend in engines:
+        wanted.append(PACKAGED_MODEL.context_length)
+    return max(wanted, default=PACKAGED_MODEL.context_length)
 
 
 @asynccontextmanager

@@ -32,7 +32,7 @@ class LedgerServices:
 
 
 def build_ledger(administration: Administration) -> LedgerServices:
-    settings, database = administration.settings, administration.database
+    database = administration.database
     clock, limits = administration.clock, administration.project_limits
     process_id = uuid4()
     ledger = Ledger(LedgerStore(database, process_id, limits), administration.policy_directory)
@@ -45,8 +45,8 @@ def build_ledger(administration: Administration) -> LedgerServices:
         ledger=ledger,
         admission=Admission(ledger, clock),
         admissibility=Admissibility(database, limits, clock),
-        lease=Lease(database, process_id, settings.ledger.lease_s),
-        recovery=Recovery(database, settings.ledger.lease_s, open_holds, own_holds),
+        lease=Lease(database, process_id),
+        recovery=Recovery(database, open_holds=open_holds, own=own_holds),
         watch=LedgerWatch(database, open_holds),
         bulk_resolution=bulk_resolution,
         request_log_comparison=RequestLogComparison(database, process_id, bulk_resolution),

@@ -2,7 +2,7 @@
 
 from tollkeeper.bootstrap.backends import build_backends
 from tollkeeper.bootstrap.catalog import build_catalog
-from tollkeeper.bootstrap.telemetry import import_sdk
+from tollkeeper.bootstrap.telemetry import collector, import_sdk
 from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.settings import Settings
 
@@ -13,5 +13,5 @@ def check_settings(settings: Settings) -> None:
     build_catalog(settings)
     build_backends(settings, None)
     alert_webhook(settings)
-    if settings.telemetry.endpoint:
+    if collector():
         import_sdk()

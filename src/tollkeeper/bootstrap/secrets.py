@@ -9,15 +9,10 @@ from tollkeeper.settings import Place, Settings, SettingsError, shown_variable
 
 def master_secret(settings: Settings) -> bytes:
     """The secret that the settings name, or else the one in the data folder, which is made once."""
-    secrets = settings.secrets
-    if secrets.master_key_env:
-        at = ("secrets", "master_key_env")
-        value = secret_variable(secrets.master_key_env, at).encode()
-        return _long_enough(value, shown_variable(secrets.master_key_env), at)
-    if secrets.master_key_file:
-        at = ("secrets", "master_key_file")
-        path = Path(secrets.master_key_file)
-        return _long_enough(read_secret(path, at), str(path), at)
+    source = settings.secrets.master_key
+    if source:
+        at = ("secrets", "master_key")
+        return _long_enough(read_source(source, at), source.partition(":")[2], at)
     return _generated_secret(settings.database.data_dir / "master.key")
 
 
@@ -33,6 +28,12 @@ def secret_variable(name: str, at: Place) -> str:
     if not value:
         raise SettingsError(f"{shown_variable(name)} is not set", at)
     return value
+
+
+def read_source(source: str, at: Place) -> bytes:
+    """The secret in the variable or the file that the setting `at` names."""
+    kind, _, name = source.partition(":")
+    return secret_variable(name, at).encode() if kind == "env" else read_secret(Path(name), at)
 
 
 def read_secret(path: Path, at: Place) -> bytes:

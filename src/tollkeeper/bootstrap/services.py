@@ -52,8 +52,15 @@ from tollkeeper.services.upkeep import Upkeep
 from tollkeeper.services.use_cases import Services
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings
-from tollkeeper.storage.database import Database
+from tollkeeper.storage.processes import LEASE_S
 from tollkeeper.storage.verification import Ages
+
+# A client has disconnected: how long the rest of its answer is still read for its usage. Most answers
+# end within this; a call of which nothing was read until then is unsettled.
+DRAIN_S = 10.0
+# Calls in progress in one process, of all organizations: a thousand calls in a second that take four
+# seconds each. Memory and connections have limits of their own, so this stops only what would wait.
+CALLS_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +150,7 @@ def build_services(
         costs=administration.costs,
         billing=administration.billing,
         caps=administration.caps,
-        reconciliation=_reconciliation(settings, database),
+        reconciliation=Reconciliation(database, verification_ages(settings)),
         bulk_resolution=books.bulk_resolution,
         bill_reconciliation=BillReconciliation(database),
         request_log_comparison=books.request_log_comparison,
@@ -210,8 +217,7 @@ def _upkeep(
 
 
 def verification_ages(settings: Settings) -> Ages:
-    lease_s = settings.ledger.lease_s
-    return Ages(settings.limits.inference_deadline_s + lease_s, lease_s)
+    return Ages(settings.limits.inference_deadline_s + LEASE_S, LEASE_S)
 
 
 def _checks(
@@ -248,18 +254,10 @@ def _records(
     request_log = RequestLog(lines if serving and settings.logs.requests else None)
     post = alert_webhook(settings) if serving else None
     alerts = Alerts(database, backends, post, administration.compared_judge)
-    tracer = build_tracer(settings) if serving else None
+    tracer = build_tracer() if serving else None
     recorder = CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
     replica_reports = ReplicaReports(database, backends, process_id)
     return _Records(activity, request_log, alerts, recorder, replica_reports)
-
-
-def _reconciliation(settings: Settings, database: Database) -> Reconciliation:
-    return Reconciliation(
-        database,
-        deadline_s=settings.limits.inference_deadline_s,
-        lease_s=settings.ledger.lease_s,
-    )
 
 
 def _inference(
@@ -276,8 +274,8 @@ def _inference(
         token_counting,
         InferenceLimits(
             deadline_s=limits.inference_deadline_s,
-            drain_s=limits.drain_s,
-            calls_max=limits.calls,
+            drain_s=DRAIN_S,
+            calls_max=CALLS_MAX,
             segment_characters=0 if settings.judge is None else settings.judge.segment_characters,
             judges_beside=settings.judge is not None and settings.judge.overlap,
         ),
@@ -289,10 +287,9 @@ def _inference(
 
 
 def unsettled_rule(settings: Settings) -> UnsettledRule | None:
-    declared = settings.ledger
-    if declared.unsettled_after_hours == 0 or declared.unsettled_resolution == "keep":
-        return None
-    return UnsettledRule(declared.unsettled_after_hours, BulkAction(declared.unsettled_resolution))
+    for name, hours in settings.ledger.unsettled.items():
+        return UnsettledRule(hours, BulkAction(name.removesuffix("_after_hours")))
+    return None
 
 
 def denied_unread(settings: Settings) -> frozenset[UnreadKind]:

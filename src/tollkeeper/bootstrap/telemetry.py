@@ -1,8 +1,8 @@
 """Traces and metrics over OTLP: one span and three measurements for each call. A span carries no text
-of the call, unless the operator opts in (`telemetry.content`).
+of the call, unless the operator opts in.
 
-The OpenTelemetry SDK is an optional part of the installation, so it is imported only where the
-settings name a collector.
+OpenTelemetry's own variables say where traces go and what they carry. The SDK is an optional part of the
+installation, so it is imported only if they name a collector.
 """
 
 import importlib
@@ -21,8 +21,11 @@ from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.calls.tracing import CallSpan, CallTracer
-from tollkeeper.settings import Settings, SettingsError
+from tollkeeper.settings import SettingsError
 
+# OpenTelemetry's names.
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _EXPORT_TIMEOUT_S = 10
 # The most bytes of prompts and answers on one span.
 CONTENT_BYTES = 16_384
@@ -47,17 +50,26 @@ _SDK = (
 _log = structlog.get_logger("tollkeeper.telemetry")
 
 
-def build_tracer(settings: Settings) -> CallTracer | None:
-    """None where the settings name no collector."""
-    declared = settings.telemetry
-    if not declared.endpoint:
+def collector() -> str:
+    """The base address of the OTLP collector; empty: nothing is traced or sent."""
+    disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    return "" if disabled else os.environ.get(ENDPOINT, "").rstrip("/")
+
+
+def sends_content() -> bool:
+    """Whether spans carry prompts and answers of every organization."""
+    return os.environ.get(CONTENT, "").lower() in ("true", "span_only", "span_and_event")
+
+
+def build_tracer() -> CallTracer | None:
+    """None if the environment names no collector."""
+    endpoint = collector()
+    if not endpoint:
         return None
     sdk = import_sdk()
-    if declared.content:
-        _log.warning(
-            "traces carry the content of calls of every organization", endpoint=declared.endpoint
-        )
-    return OtelTracer(settings, sdk)
+    if sends_content():
+        _log.warning("traces carry the content of calls of every organization", endpoint=endpoint)
+    return OtelTracer(endpoint, sdk)
 
 
 def import_sdk() -> list[ModuleType]:
@@ -65,15 +77,13 @@ def import_sdk() -> list[ModuleType]:
         return [importlib.import_module(name) for name in _SDK]
     except ImportError:
         raise SettingsError(
-            "OpenTelemetry is not installed; install tollkeeper[otel]", ("telemetry", "endpoint")
+            f"{ENDPOINT} is set, but OpenTelemetry is not installed; install tollkeeper[otel]"
         ) from None
 
 
 class OtelTracer:
-    def __init__(self, settings: Settings, sdk: list[ModuleType]) -> None:
+    def __init__(self, base: str, sdk: list[ModuleType]) -> None:
         api, trace, export, metrics, metrics_export, resources, spans, measures = sdk
-        declared = settings.telemetry
-        base = declared.endpoint.rstrip("/")
         # The SDK reads OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and OTEL_METRIC_EXPORT_INTERVAL itself.
         named = os.environ.get("OTEL_SERVICE_NAME") or "tollkeeper"
         resource = resources.Resource.create(
@@ -82,7 +92,7 @@ class OtelTracer:
         self._api = api
         self._traces = trace.TracerProvider(resource=resource)
         # The bytes of content on one span; None: there is no content on it.
-        self.content_bytes = CONTENT_BYTES if declared.content else None
+        self.content_bytes = CONTENT_BYTES if sends_content() else None
         queued, exported = _span_bounds(self.content_bytes)
         self._traces.add_span_processor(
             export.BatchSpanProcessor(

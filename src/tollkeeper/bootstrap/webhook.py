@@ -7,10 +7,9 @@ import time
 import urllib.error
 import urllib.request
 from http.client import HTTPException
-from pathlib import Path
 from typing import Any
 
-from tollkeeper.bootstrap.secrets import read_secret, secret_variable
+from tollkeeper.bootstrap.secrets import read_source
 from tollkeeper.services.alerts import DeliveryFailed, PostAlert
 from tollkeeper.settings import Settings, SettingsError
 
@@ -73,12 +72,8 @@ def _send(opener: urllib.request.OpenerDirector, request: urllib.request.Request
 
 
 def _secret(settings: Settings) -> bytes:
-    declared = settings.alerts
-    if not declared.webhook_secret_file:
-        at = ("alerts", "webhook_secret_env")
-        return secret_variable(declared.webhook_secret_env, at).encode()
-    at = ("alerts", "webhook_secret_file")
-    secret = read_secret(Path(declared.webhook_secret_file), at)
+    at = ("alerts", "webhook_secret")
+    secret = read_source(settings.alerts.webhook_secret, at)
     if not secret:
-        raise SettingsError(f"{declared.webhook_secret_file} is empty", at)
+        raise SettingsError("the file is empty", at)
     return secret

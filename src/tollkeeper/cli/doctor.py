@@ -13,7 +13,13 @@ from tollkeeper.bootstrap import (
     running_engine,
 )
 from tollkeeper.bootstrap.identities import check_identity, shown_credential
-from tollkeeper.bootstrap.telemetry import CONTENT_BYTES, import_sdk
+from tollkeeper.bootstrap.telemetry import (
+    CONTENT,
+    CONTENT_BYTES,
+    collector,
+    import_sdk,
+    sends_content,
+)
 from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.database import command_database
@@ -26,7 +32,7 @@ from tollkeeper.hosting.backend_probe import (
     engine_state,
     reach,
 )
-from tollkeeper.hosting.descriptors import connections_within, hard_limit
+from tollkeeper.hosting.descriptors import CONNECTIONS_MAX, connections_within, hard_limit
 from tollkeeper.services.policies.judge import Question
 from tollkeeper.settings import (
     IDENTITY_CREDENTIALS,
@@ -95,11 +101,11 @@ def _examine(invocation: Invocation) -> list[Finding]:
     ]
     findings.append(_run_check("master secret", source, lambda: _master_secret(settings)))
     findings += _database(settings, source)
-    findings.append(_descriptors(settings))
+    findings.append(_descriptors())
     if settings.alerts.webhook_url:
         findings.append(_run_check("alerts", source, lambda: _webhook(settings)))
-    if settings.telemetry.endpoint:
-        findings.append(_telemetry(settings, source))
+    if collector():
+        findings.append(_telemetry())
     return findings + asyncio.run(_backends_and_judge(settings, source))
 
 
@@ -145,14 +151,13 @@ def _left_targets(targets: Iterable[str]) -> str:
     )
 
 
-def _descriptors(settings: Settings) -> Finding:
+def _descriptors() -> Finding:
     """Of this process: a service manager may give another limit to the gateway."""
-    limit, connections = hard_limit(), settings.server.connections
-    possible = min(connections, connections_within(limit))
+    limit = hard_limit()
+    possible = connections_within(limit)
     detail = f"a limit of {limit}, so {possible} connections in each worker"
-    if possible < connections:
-        advice = f"raise the hard limit to {2 * connections} or lower the setting"
-        detail += f"; server.connections is {connections}: {advice}"
+    if possible < CONNECTIONS_MAX:
+        detail += f"; for {CONNECTIONS_MAX} raise the hard limit to {2 * CONNECTIONS_MAX}"
         return "open files", CheckResult.WARNING, detail
     return "open files", CheckResult.OK, detail
 
@@ -163,17 +168,16 @@ def _webhook(settings: Settings) -> str:
     return "posted to the webhook and signed; nothing was posted now"
 
 
-def _telemetry(settings: Settings, source: SettingsSource) -> Finding:
-    declared = settings.telemetry
+def _telemetry() -> Finding:
     try:
         import_sdk()
     except SettingsError as exc:
-        return "telemetry", CheckResult.BAD, source.located(exc)
-    if not declared.content:
-        return "telemetry", CheckResult.OK, f"traces without content go to {declared.endpoint}"
+        return "telemetry", CheckResult.BAD, str(exc)
+    if not sends_content():
+        return "telemetry", CheckResult.OK, f"traces without content go to {collector()}"
     detail = (
-        "telemetry.content is true: prompts and answers of every organization go to "
-        f"{declared.endpoint}, up to {CONTENT_BYTES} bytes of each call"
+        f"{CONTENT} is set: prompts and answers of every organization go to "
+        f"{collector()}, up to {CONTENT_BYTES} bytes of each call"
     )
     return "telemetry", CheckResult.WARNING, detail
 

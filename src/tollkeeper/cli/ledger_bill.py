@@ -16,7 +16,6 @@ from tollkeeper.cli.output import printable
 from tollkeeper.cli.report import Report, show_report
 from tollkeeper.domain.errors import InvalidRequest, StateConflict
 from tollkeeper.services.ledger.bill import BillColumns, BillComparison, BillDay, Figure, read_bill
-from tollkeeper.settings import Settings
 from tollkeeper.storage.backend_usage import ComparedFigure, Tolerance
 
 _EPOCH = date(1970, 1, 1)
@@ -59,14 +58,14 @@ FileArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="The provider's CSV.", show_default=False)
 ]
 ColumnsOption = Annotated[
-    dict[str, str] | None,
+    dict[str, str],
     typer.Option(
         metavar="NAME=COLUMN,…",
         help="How the file calls day, model and what is to be compared: requests, "
         "input_tokens, uncached_input_tokens, cached_input_tokens, cache_write_tokens, "
         "output_tokens, cost (USD).",
         parser=_pairs,
-        show_default="`bill_columns` of the backend",
+        show_default=False,
     ),
 ]
 ModelOption = Annotated[
@@ -74,7 +73,7 @@ ModelOption = Annotated[
     typer.Option(
         metavar="OURS=THEIRS",
         help="How the provider calls one of our models; may be repeated.",
-        show_default="`bill_models`, else `upstream_model`",
+        show_default="`upstream_model`",
     ),
 ]
 ToleranceOption = Annotated[
@@ -107,7 +106,7 @@ def ledger_reconcile(
     invocation: Invocation,
     backend: BackendArgument,
     file: FileArgument,
-    columns: ColumnsOption = None,
+    columns: ColumnsOption,
     model: ModelOption = None,
     tolerance: ToleranceOption = None,
     since: DayOption = None,
@@ -115,10 +114,10 @@ def ledger_reconcile(
     reported: ReportedOption = False,
 ) -> None:
     """Compare a provider's bill with the books, by UTC day and model. Fails if something differs."""
-    declared, names = _declared(invocation.settings(), backend)
+    names: dict[str, str] = {}
     for entry in model or []:
         names.update(_pairs(entry))
-    named = _columns({**declared, **(columns or {})})
+    named = _columns(columns)
     with file.open(encoding="utf-8", newline="") as lines:
         found = run_with_services(
             invocation,
@@ -136,15 +135,6 @@ def ledger_reconcile(
     show_report(Report(_content(backend, found), _picture(found)), as_json=invocation.as_json)
     if differences:
         raise StateConflict(f"The bill and the books differ in {len(differences)} places.")
-
-
-def _declared(settings: Settings, backend: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Columns and names of models by the settings of the backend."""
-    for found in settings.backends:
-        if found.name == backend:
-            columns = {str(name): column for name, column in found.bill_columns.items()}
-            return columns, dict(found.bill_models)
-    return {}, {}
 
 
 def _columns(named: dict[str, str]) -> BillColumns:

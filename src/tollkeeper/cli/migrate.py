@@ -42,9 +42,7 @@ def migrate(
         working("Migrating the schema", quiet=invocation.as_json),
     ):
         address, _ = find_newest_server(conninfo, settings.database.seen_file)
-        revision = migrate_schema(
-            address, lease_s=settings.ledger.lease_s, serving_only=expand, force=force
-        )
+        revision = migrate_schema(address, serving_only=expand, force=force)
         if revision > code_revision():
             # Raises where this code cannot work with the newer schema.
             state = check_database(address)

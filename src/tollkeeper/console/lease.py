@@ -19,10 +19,10 @@ _log = structlog.get_logger("tollkeeper.console")
 
 
 @asynccontextmanager
-async def held_lease(database: Database, lease_s: float) -> AsyncIterator[None]:
+async def held_lease(database: Database) -> AsyncIterator[None]:
     """Sends heartbeats during the context, and signs off at its end. Ends the process if the schema
     becomes too new for this code, and raises StateConflict then."""
-    lease = Lease(database, uuid4(), lease_s, kind=KIND)
+    lease = Lease(database, uuid4(), kind=KIND)
     outdated: list[str] = []
 
     def end(reason: str) -> None:

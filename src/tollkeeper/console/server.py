@@ -21,6 +21,7 @@ async def serve(
 ) -> None:
     """Serves on the bound socket until SIGTERM or SIGINT."""
     console = settings.console
+    certificate, key = console.tls_files or (None, None)
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -31,8 +32,8 @@ async def serve(
         forwarded_allow_ips=list(console.trusted_proxies),
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_GRACE_S,
-        ssl_certfile=console.tls_certificate_file or None,
-        ssl_keyfile=console.tls_key_file or None,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
     )
     server = uvicorn.Server(config)
 

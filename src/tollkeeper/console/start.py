@@ -30,11 +30,11 @@ AskReplicas = Callable[[], Awaitable[list[ProbedReplica]]]
 def require_safe_address(settings: Settings) -> None:
     """Raises StateConflict where the console would send its token over a network in the clear."""
     console = settings.console
-    if console.tls_certificate_file or console.trusted_proxies or _is_loopback(console.host):
+    if console.tls_files or console.trusted_proxies or _is_loopback(console.host):
         return
     raise StateConflict(
-        f"console.host = {console.host} is not loopback: set console.tls_certificate_file and "
-        "console.tls_key_file, or console.trusted_proxies for a proxy that speaks HTTPS."
+        f"console.host = {console.host} is not loopback: set console.tls_files, or "
+        "console.trusted_proxies for a proxy that speaks HTTPS."
     )
 
 
@@ -58,7 +58,7 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
 def is_secure(settings: Settings) -> bool:
     """Whether browsers reach it by HTTPS."""
     console = settings.console
-    return bool(console.tls_certificate_file or console.trusted_proxies)
+    return bool(console.tls_files or console.trusted_proxies)
 
 
 def make_console(
@@ -104,7 +104,7 @@ async def run_console(
     become too new for this code."""
     async with (
         running_services(settings, conninfo) as services,
-        held_lease(services.database, settings.ledger.lease_s),
+        held_lease(services.database),
     ):
         app = make_console(
             settings, services, token_sha256, config=config, ask_replicas=ask_replicas

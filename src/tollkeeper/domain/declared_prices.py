@@ -91,7 +91,7 @@ def pricing_with_variants(declared: DeclaredPrices, *, param: str = "") -> Prici
     unasked = declared.unasked_service_tier
     if unasked and unasked != "default" and unasked not in declared.service_tiers:
         raise InvalidRequest(
-            f"{unasked!r} is not declared in service_tiers.", param=f"{param}unasked_service_tier"
+            f"{unasked!r} is not declared in service_tiers.", param=f"{param}service_tiers.unasked"
         )
     return replace(base, variants=tuple(variants), unasked_service_tier=unasked or None)
 

@@ -35,7 +35,6 @@ START_TIMEOUT_S = 300.0
 # Only the engine's computing loop can answer this path. `/health` is answered while the loop hangs:
 # it was for minutes, with a schema of some thousand enum values.
 _PROBED_PATH = "/slots"
-_CONTEXT_SETTING = "embedded.context_length"
 # Only these variables reach the engine: the gateway's environment holds secrets it does not need.
 _ENVIRONMENT = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH"),
@@ -238,7 +237,7 @@ class EmbeddedEngine:
         detail = f"{self.options.model_name}, {report}, loaded in {loop.time() - started:.1f} s."
         if report.context_length < self.options.context_length:
             wanted = self.options.context_length
-            detail += f" {_CONTEXT_SETTING} asks for {wanted}, but the model has no more context."
+            detail += f" The settings declare {wanted}, but the model has no more context."
         self._set_status(ProcessState.READY, detail)
         _log.info("the engine is ready", detail=detail)
         self._ready.set()

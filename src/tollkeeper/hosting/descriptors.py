@@ -9,6 +9,8 @@ from pathlib import Path
 
 # A process that uses more than this part of its descriptors has nearly exhausted them.
 _NEARLY_ALL = 15 / 16
+# Client connections of a worker, idle ones included. Each takes up to 36 KB, so all of them take 360 MB.
+CONNECTIONS_MAX = 10_000
 _LIMIT = re.compile(r"^Max open files +(\d+)", re.MULTILINE)
 
 
@@ -45,7 +47,7 @@ def _number(limit: int) -> int:
 def connections_within(limit: int) -> int:
     """How many client connections a process with this limit can have. The other half is for connections to
     backends and to the database, and for files."""
-    return limit // 2
+    return min(limit // 2, CONNECTIONS_MAX)
 
 
 def descriptors_of(pid: int) -> Descriptors | None:

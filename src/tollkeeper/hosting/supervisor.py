@@ -90,7 +90,7 @@ class Supervisor:
                     lambda: self._alerts.document,
                     self._worker_starter.metrics,
                 ),
-                http_limits(self._settings),
+                http_limits(),
             )
             await listener.start(self._operator)
             if self._engine is not None:
@@ -295,13 +295,19 @@ class Supervisor:
 
     def _check_catalog(self, changed: Settings) -> None:
         """Raises SettingsError for a catalogue that the workers could not build."""
-        running = {backend.name for backend in self._settings.backends}
+        running = {backend.name: backend.kind for backend in self._settings.backends}
+        engine_tokens = 0 if self._engine is None else self._engine.options.context_length
         for model in changed.models:
             for name in model.backends:
                 if name not in running:
                     raise SettingsError(
                         f"{name!r} was not declared when the gateway was started",
                         ("models", model.id, "backend"),
+                    )
+                if running[name] == "embedded" and model.context_length > engine_tokens > 0:
+                    raise SettingsError(
+                        f"the engine was started with {engine_tokens} tokens; restart the gateway",
+                        ("models", model.id, "context_length"),
                     )
         build_catalog(changed)
 

@@ -44,6 +44,9 @@ from tollkeeper.settings import Settings
 # How many new objects start a garbage collection of the youngest generation.
 _COLLECTION_THRESHOLD = 20_000
 _REGISTER_S = 2.0
+# How long an idle connection stays open: longer than load balancers in front keep theirs, because a
+# request that is sent while the gateway closes is lost. Google's keep them for 600 s, others for less.
+KEEP_ALIVE_S = 620.0
 _LINE_BYTES_MAX = 16 * 1024 * 1024
 _log = structlog.get_logger("tollkeeper.worker")
 
@@ -83,7 +86,7 @@ class Worker:
         app = build_app(self._settings, self._services)
         gate, ledger = self._services.inference.overload, self._services.ledger
         arrivals = fair_arrivals(self._services.inference)
-        server = HttpServer(app, http_limits(self._settings), arrivals)
+        server = HttpServer(app, http_limits(), arrivals)
         self._services.upkeep.start()
         ledger.handout.needed = lambda: gate.limit is not None
 
@@ -147,11 +150,8 @@ class Worker:
         self._stopping.set()
 
 
-def http_limits(settings: Settings) -> HttpLimits:
-    return HttpLimits(
-        keep_alive_s=settings.server.keep_alive_s,
-        connections_max=min(settings.server.connections, connections_within(soft_limit())),
-    )
+def http_limits() -> HttpLimits:
+    return HttpLimits(keep_alive_s=KEEP_ALIVE_S, connections_max=connections_within(soft_limit()))
 
 
 def log_format(settings: Settings) -> LogFormat:

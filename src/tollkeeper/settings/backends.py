@@ -28,19 +28,6 @@ class IdentitySettings(Section):
     region: str = Field(default="", pattern=r"^([a-z0-9-]{1,32})?$")
 
 
-BillColumn = Literal[
-    "day",
-    "model",
-    "requests",
-    "input_tokens",
-    "uncached_input_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "output_tokens",
-    "cost",
-]
-
-
 CredentialName = Literal[
     "bearer", "x-api-key", "api-key", "x-goog-api-key", "google", "entra", "sigv4"
 ]
@@ -94,11 +81,7 @@ class BackendSettings(Section):
     # out, and `false` refuses requests that have it.
     fields: dict[Name, FieldName] = {}
     native_n: bool = True
-    # Who counts tokens: "auto" is the provider of the Messages, Gemini or Converse protocol, or a
-    # tokenize_path.
-    tokenizer: Literal["auto", "none", "vllm", "llama_cpp", "messages", "gemini", "converse"] = (
-        "auto"
-    )
+    # Where the server counts tokens. Empty: where the preset or the protocol knows; "none": nowhere.
     tokenize_path: str = ""
     # To each replica, from each process.
     connections: int = Field(default=1024, ge=1, le=1_000_000)
@@ -107,10 +90,6 @@ class BackendSettings(Section):
     cache_salt_field: str = Field(default="", pattern=r"^([A-Za-z_][A-Za-z0-9_]{0,63})?$")
     # Whether the backend may be given addresses of media that it has to fetch.
     allow_remote_media: bool = True
-    # How the provider's exported bill calls its columns, for `ledger reconcile`.
-    bill_columns: dict[BillColumn, str] = {}
-    # Our model, and how the bill calls it; others have their `upstream_model`.
-    bill_models: dict[str, str] = {}
 
     @model_validator(mode="before")
     @classmethod

@@ -52,13 +52,10 @@ def _anchored(settings: Settings, base: Path) -> Settings:
     """The settings with every relative path made absolute."""
     anchored = {
         "database": {"data_dir": base / settings.database.data_dir},
-        "secrets": {"master_key_file": _joined(base, settings.secrets.master_key_file)},
-        "alerts": {"webhook_secret_file": _joined(base, settings.alerts.webhook_secret_file)},
+        "secrets": {"master_key": _joined_source(base, settings.secrets.master_key)},
+        "alerts": {"webhook_secret": _joined_source(base, settings.alerts.webhook_secret)},
         "embedded": {"model_path": _joined(base, settings.embedded.model_path)},
-        "console": {
-            name: _joined(base, getattr(settings.console, name))
-            for name in ("tls_certificate_file", "tls_key_file")
-        },
+        "console": {"tls_files": tuple(_joined(base, name) for name in settings.console.tls_files)},
     }
     updates: dict[str, Any] = {
         name: getattr(settings, name).model_copy(update=paths) for name, paths in anchored.items()
@@ -83,6 +80,11 @@ def _anchored(settings: Settings, base: Path) -> Settings:
 
 def _joined(base: Path, path: str) -> str:
     return str(base / path) if path else ""
+
+
+def _joined_source(base: Path, source: str) -> str:
+    kind, _, path = source.partition(":")
+    return f"file:{base / path}" if kind == "file" else source
 
 
 def configured_path() -> Path | None:

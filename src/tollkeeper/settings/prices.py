@@ -55,10 +55,9 @@ class PricesSettings(Section):
 
     pricing: dict[PriceDimension, str] = {}
     price_tiers: tuple[PriceTierSettings, ...] = Field(default=(), max_length=_TIERS_MAX)
-    # Multipliers of the prices per token, by the service tier that an answer names.
+    # Multipliers of the prices per token, by the service tier that an answer names. `unasked` names
+    # the tier of requests that name none; without it: any of those that are declared.
     service_tiers: dict[str, str] = Field(default={}, max_length=_TIERS_MAX)
-    # The service tier of requests that name none; empty: any of those that are declared.
-    unasked_service_tier: str = ""
 
 
 class PriceChangeSettings(PricesSettings):

@@ -19,15 +19,13 @@ from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
-from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings.backends import BackendSettings
 from tollkeeper.settings.prices import PriceChanges, PricesSettings
 from tollkeeper.settings.section import (
     Host,
     Name,
     Seconds,
-    SecretFile,
-    SecretVariable,
+    SecretSource,
     Section,
     misfit,
 )
@@ -68,7 +66,7 @@ ENV_PREFIX = "TOLLKEEPER_"
 Port = Annotated[int, Field(ge=0, le=65535)]
 UnreadContent = Literal["images", "audio", "video", "files", "sealed_reasoning"]
 Modality = Literal["text", "image", "file", "audio", "video"]
-TokenBound = Literal["image", "file", "audio", "video", "web_search"]
+UnsettledRule = Literal["settle_hold_after_hours", "release_after_hours"]
 BetaFlag = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
 # Headers of answers that the gateway writes itself.
@@ -89,10 +87,6 @@ class ServerSettings(Section):
     # After SIGTERM: how long balancers have to stop sending, before no connection is accepted.
     stop_delay_s: float = Field(default=0, ge=0, le=600)
     grace_s: Seconds = 20
-    # Longer than a balancer in front keeps its idle connections.
-    keep_alive_s: Seconds = 75
-    # Open connections of one worker. Beyond them, idle ones are closed or new ones are refused.
-    connections: int = Field(default=10_000, ge=1, le=1_000_000)
 
 
 class OperatorSettings(Section):
@@ -110,24 +104,21 @@ class ConsoleSettings(Section):
     allowed_hosts: tuple[Name, ...] = ()
     # Addresses whose X-Forwarded-For and X-Forwarded-Proto are believed.
     trusted_proxies: tuple[Name, ...] = ()
-    tls_certificate_file: str = ""
-    tls_key_file: SecretFile = ""
+    # The certificate and its key. Empty: the console speaks HTTP.
+    tls_files: tuple[str, ...] = Field(default=(), repr=False)
 
-    @model_validator(mode="after")
-    def _has_both_files(self) -> "ConsoleSettings":
-        if bool(self.tls_certificate_file) != bool(self.tls_key_file):
-            alone, missing = "tls_certificate_file", "tls_key_file"
-            if self.tls_key_file:
-                alone, missing = missing, alone
-            raise misfit(f"{missing} must be set too: the two go together", alone)
-        return self
+    @field_validator("tls_files")
+    @classmethod
+    def _are_two(cls, files: tuple[str, ...]) -> tuple[str, ...]:
+        if len(files) not in (0, 2):
+            raise ValueError("must be two files: the certificate and its key")
+        return files
 
 
 class DatabaseSettings(Section):
     url: str = Field(default="", repr=False)
     data_dir: Path = Path("./.tollkeeper")
     pool_size: int = Field(default=10, ge=2, le=1000)
-    pool_timeout_s: Seconds = 5
 
     @field_validator("url")
     @classmethod
@@ -144,18 +135,8 @@ class DatabaseSettings(Section):
 
 
 class SecretsSettings(Section):
-    # Secrets come by environment or file reference only. Empty: a file in database.data_dir.
-    master_key_file: SecretFile = ""
-    master_key_env: SecretVariable = ""
-
-    @model_validator(mode="after")
-    def _has_one_source(self) -> "SecretsSettings":
-        if self.master_key_env and self.master_key_file:
-            raise misfit(
-                "master_key_env and master_key_file cannot both be set; remove one",
-                "master_key_file",
-            )
-        return self
+    # Empty: a file in database.data_dir, which is made once.
+    master_key: SecretSource = ""
 
 
 class LogsSettings(Section):
@@ -168,31 +149,15 @@ class LogsSettings(Section):
 class AlertsSettings(Section):
     # Empty: alerts are only logged.
     webhook_url: str = Field(default="", repr=False)
-    webhook_secret_env: SecretVariable = ""
-    webhook_secret_file: SecretFile = ""
+    webhook_secret: SecretSource = ""
 
     @model_validator(mode="after")
     def _is_signed(self) -> "AlertsSettings":
         if self.webhook_url and not self.webhook_url.startswith(("http://", "https://")):
             raise misfit("must start with http:// or https://", "webhook_url")
-        if self.webhook_secret_env and self.webhook_secret_file:
-            raise misfit(
-                "webhook_secret_env and webhook_secret_file cannot both be set; remove one",
-                "webhook_secret_file",
-            )
-        if self.webhook_url and not (self.webhook_secret_env or self.webhook_secret_file):
-            raise misfit(
-                "needs webhook_secret_env or webhook_secret_file, to sign with", "webhook_url"
-            )
+        if self.webhook_url and not self.webhook_secret:
+            raise misfit("needs webhook_secret, to sign with", "webhook_url")
         return self
-
-
-class TelemetrySettings(Section):
-    # The base address of an OTLP collector; empty: nothing is traced or sent. OpenTelemetry's own
-    # variables set the rest: the name of the service, the share of traces, the interval of metrics.
-    endpoint: str = Field(default="", pattern=r"^(https?://[^\s@]+)?$")
-    # Spans carry prompts and answers of every organization.
-    content: bool = False
 
 
 class LimitsSettings(Section):
@@ -202,10 +167,6 @@ class LimitsSettings(Section):
     inference_deadline_s: Seconds = 300
     requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
-    # Calls in progress in one process, of all organizations.
-    calls: int = Field(default=4096, ge=1, le=1_000_000)
-    # A client has disconnected: how long the rest of its answer is still read for its usage.
-    drain_s: float = Field(default=10, ge=0, le=3600)
 
 
 def _usd(amount: str, what: str) -> str:
@@ -219,11 +180,10 @@ def _usd(amount: str, what: str) -> str:
 
 
 class LedgerSettings(Section):
-    # A process renews its lease several times within this, also while it is busy.
-    lease_s: float = Field(default=15, ge=1, le=86400)
-    # What is unsettled for so many hours is resolved as the next setting says; 0: it stays unsettled.
-    unsettled_after_hours: int = Field(default=0, ge=0, le=87_600)
-    unsettled_resolution: Literal["keep", "settle_hold", "release"] = "keep"
+    # What becomes of calls that have been unsettled for so many hours. Empty: they stay unsettled.
+    unsettled: dict[UnsettledRule, Annotated[int, Field(ge=1, le=87_600)]] = Field(
+        default={}, max_length=1
+    )
     # How far an organization's balance may fall below zero before its calls are stopped until an
     # operator clears it. Empty: there is no bound.
     overage_bound_usd: str = "10"
@@ -304,8 +264,6 @@ class JudgeSettings(Section):
 
 
 class PolicySettings(Section):
-    # How much of a request the judge is shown with its answer; 0: nothing.
-    answer_context_characters: int = Field(default=2000, ge=0, le=1_000_000)
     # Content that no judge reads and that denies a request under an enforcing policy.
     denied_content: tuple[UnreadContent, ...] = ()
 
@@ -330,8 +288,22 @@ class EmbeddedSettings(Section):
     model_path: str = ""
     threads: int = Field(default=0, ge=0, le=1024)
     parallel: int = Field(default=4, ge=1, le=64)
-    # Of each call that it computes; what models on it declare must fit in.
-    context_length: int = Field(default=PACKAGED_MODEL.context_length, ge=256, le=1_048_576)
+
+
+class TokenBoundsSettings(Section):
+    """What a call is held for at most."""
+
+    # The most input tokens of one image, file and so on; 0 stands for the whole context. An image
+    # without a bound has that of the backend's preset, else the largest of any published family.
+    image: int | None = Field(default=None, ge=0)
+    file: int = Field(default=0, ge=0)
+    audio: int = Field(default=0, ge=0)
+    video: int = Field(default=0, ge=0)
+    web_search: int = Field(default=0, ge=0)
+    # Searches that a call may make although nobody asked for any. None: known by the model's name.
+    searches: int | None = Field(default=None, ge=0, le=1000)
+    # How the tokens of text are bounded if no tokenizer is asked.
+    text: Literal["estimate", "bytes"] = "estimate"
 
 
 class AlternativeSettings(PricesSettings):
@@ -366,19 +338,12 @@ class ModelSettings(PricesSettings):
     required_checks: tuple[str, ...] = ()
     is_ready: bool = True
     price_changes: PriceChanges = ()
-    # The most input tokens of one image, file and so on, for holds; 0 stands for the whole context.
-    # An image without one has that of the backend's preset, else the largest of any published family.
-    token_bounds: dict[TokenBound, Annotated[int, Field(ge=0)]] = {}
-    # Searches that a call may make although nobody asked for any. None: known by the model's name.
-    searches_unasked: int | None = Field(default=None, ge=0, le=1000)
-    # How the tokens of text are bounded for a hold, where no tokenizer is asked.
-    text_bound: Literal["estimate", "bytes"] = "estimate"
+    token_bounds: TokenBoundsSettings = Field(default={}, validate_default=True)
     # The price in USD of a request that offers a tool which the provider runs, by the tool's name.
     tool_prices: dict[Name, str] = {}
     options: dict[str, str] = {}
-    # On the Messages protocol: who marks what is cached, and how the model is asked to reason.
+    # On the Messages protocol: who marks what is cached.
     prompt_caching: Literal["off", "caller", "5m", "1h"] = "caller"
-    thinking_style: Literal["adaptive", "budget"] = "adaptive"
     # On the Messages protocol: beta flags of clients that the backend is sent.
     beta_flags: tuple[BetaFlag, ...] = Field(default=(), max_length=64)
     # Further backends that may serve the model, and its share where one of them has order 0.
@@ -409,7 +374,6 @@ class Settings(BaseSettings):
     secrets: SecretsSettings = SecretsSettings()
     logs: LogsSettings = LogsSettings()
     alerts: AlertsSettings = AlertsSettings()
-    telemetry: TelemetrySettings = TelemetrySettings()
     limits: LimitsSettings = LimitsSettings()
     ledger: LedgerSettings = LedgerSettings()
     activity: ActivitySettings = ActivitySettings()

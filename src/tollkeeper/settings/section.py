@@ -26,6 +26,16 @@ def _is_variable(name: str) -> str:
 SecretVariable = Annotated[str, AfterValidator(_is_variable), Field(repr=False)]
 
 
+def _is_source(source: str) -> str:
+    if not re.fullmatch(r"(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)?", source):
+        raise ValueError('must be "env:NAME" or "file:PATH", and not the secret itself')
+    return source
+
+
+# The variable or the file that holds a secret; empty: neither.
+SecretSource = Annotated[str, AfterValidator(_is_source), Field(repr=False)]
+
+
 def misfit(words: str, *at: str | int) -> PydanticCustomError:
     """An error that a section finds in its setting `at`, which does not fit another one."""
     details = {"words": words, "at": at, "name": ".".join(map(str, at))}

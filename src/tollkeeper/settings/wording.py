@@ -132,7 +132,6 @@ def _plain(value: Any) -> Any:
 
 _FIXED: Final = "the gateway has a fixed value for it: remove it"
 _DENIED: Final = "list the content in policy.denied_content"
-_TELEMETRY: Final = "set OpenTelemetry's own variable"
 # By the name of a section, of a setting, or of a setting and its value.
 _REPLACEMENTS: Final = {
     "library": "backends with a preset reach providers without a library: docs/providers.md",
@@ -155,13 +154,30 @@ _REPLACEMENTS: Final = {
     ),
     "backends.refused_fields": "write fields = { name = false }",
     "backends.renamed_fields": 'write fields = { seed = "random_seed" }',
+    "alerts.webhook_secret_env": 'write webhook_secret = "env:NAME"',
+    "alerts.webhook_secret_file": 'write webhook_secret = "file:PATH"',
+    "backends.bill_columns": "name the columns in `tollkeeper ledger reconcile --columns`",
+    "backends.bill_models": "name the models in `tollkeeper ledger reconcile --model`",
+    "console.tls_certificate_file": "write tls_files = [CERTIFICATE, KEY]",
+    "console.tls_key_file": "write tls_files = [CERTIFICATE, KEY]",
+    "ledger.unsettled_after_hours": "write unsettled = { release_after_hours = 24 }",
+    "ledger.unsettled_resolution": (
+        "write unsettled = { release_after_hours = 24 } or { settle_hold_after_hours = 24 }"
+    ),
+    "backends.tokenizer": 'a preset or the protocol knows it; write tokenize_path = "none" for none',
+    "embedded.context_length": "the largest context_length of the models on the engine counts",
+    "models.searches_unasked": "write token_bounds = { searches = ... }",
+    "models.text_bound": 'write token_bounds = { text = "bytes" }',
+    "models.thinking_style": "it is known by the name of the model: remove it",
+    "models.unasked_service_tier": 'write service_tiers = { unasked = "..." }',
+    "secrets.master_key_env": 'write master_key = "env:NAME"',
+    "secrets.master_key_file": 'write master_key = "file:PATH"',
     "limits.key_bodies_bytes": "one key may use half of bodies_bytes",
     "messages": "all published names of web tools are accepted: remove the section",
-    "telemetry.metrics_interval_s": f"{_TELEMETRY}, OTEL_METRIC_EXPORT_INTERVAL (milliseconds)",
-    "telemetry.sample_ratio": (
-        f"{_TELEMETRY}s, OTEL_TRACES_SAMPLER=parentbased_traceidratio and OTEL_TRACES_SAMPLER_ARG"
+    "telemetry": (
+        "set OpenTelemetry's own variables, OTEL_EXPORTER_OTLP_ENDPOINT and others: "
+        "docs/configuration.md"
     ),
-    "telemetry.service_name": f"{_TELEMETRY}, OTEL_SERVICE_NAME",
     **{
         f"models.tokens_per_{name}": f"write token_bounds = {{ {name} = ... }}"
         for name in ("image", "file", "audio", "video", "web_search")
@@ -177,14 +193,16 @@ _REPLACEMENTS: Final = {
             *("backends.failures_to_eject", "backends.fan_out", "backends.idle_connections"),
             *("backends.keep_alive_s", "backends.organizations_to_eject"),
             *("backends.record_bytes", "backends.tokenize_timeout_s", "backends.waiting_calls"),
-            *("console.session_s", "database.statement_timeout_s", "judge.window_characters"),
-            *("limits.administration_per_minute", "limits.body_elements", "limits.drains"),
+            *("console.session_s", "database.pool_timeout_s", "database.statement_timeout_s"),
+            *("judge.window_characters", "ledger.lease_s"),
+            *("limits.administration_per_minute", "limits.body_elements", "limits.calls"),
+            *("limits.drain_s", "limits.drains"),
             *("limits.overload_turn_s", "limits.policies", "limits.project_keys"),
             "limits.refused_calls_per_minute",
-            *("models.template_tokens", "models.tool_tokens"),
-            *("server.body_timeout_s", "server.header_bytes", "server.header_timeout_s"),
-            "server.write_timeout_s",
-            "telemetry.content_bytes",
+            *("models.template_tokens", "models.tool_tokens", "policy.answer_context_characters"),
+            *("server.body_timeout_s", "server.connections", "server.header_bytes"),
+            "server.header_timeout_s",
+            *("server.keep_alive_s", "server.write_timeout_s"),
         ),
         _FIXED,
     ),

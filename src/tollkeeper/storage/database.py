@@ -34,6 +34,9 @@ __all__ = ["Connection", "Contention", "Database", "RoundTrips", "operator_reaso
 _RECONNECT_TIMEOUT_S = 2
 # How long one statement may run.
 STATEMENT_TIMEOUT_S = 10.0
+# How long a request waits for a connection before it is answered 503. Longer than a transaction takes
+# under load, and shorter than the time after which clients give up.
+POOL_TIMEOUT_S = 5.0
 # The server ends a statement by itself at its timeout; so much later it is taken for silent.
 _ANSWER_SLACK_S = 2.0
 # How many callers may wait for a connection; more are refused at once.
@@ -72,7 +75,7 @@ class Database:
         conninfo: str,
         *,
         pool_size: int,
-        pool_timeout_s: float,
+        pool_timeout_s: float = POOL_TIMEOUT_S,
         statement_timeout_s: float = STATEMENT_TIMEOUT_S,
         seen_file: Path | None = None,
     ) -> None:

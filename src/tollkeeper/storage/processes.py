@@ -16,8 +16,10 @@ HEARTBEAT: LiteralString = """
     ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp()
 """
 
-# A lease where the settings say nothing else.
-LIVE_LEASE_S = 15.0
+# A process that sent no heartbeat for so long counts as dead: its holds become unsettled. Long enough
+# for a pause of the machine or a short failover of the database, because a live process that counts
+# as dead leaves unsettled calls; short enough that the holds of a dead one do not block credit.
+LEASE_S = 15.0
 # For any age of the table: older ones have no columns for what a process tells of itself.
 FIND_LIVE_BELOW: LiteralString = """
     SELECT to_jsonb(p) ->> 'kind', to_jsonb(p) ->> 'host', to_jsonb(p) ->> 'pid',

@@ -47,13 +47,9 @@ _PATH = "/v1/chat/completions"
 
 @pytest.fixture(scope="module")
 def scripted_options() -> dict[str, Any]:
-    limits = {
-        "body_bytes": _BODY_MAX,
-        "bodies_bytes": _BODIES_MAX,
-        "drain_s": 0,
-    }
+    limits = {"body_bytes": _BODY_MAX, "bodies_bytes": _BODIES_MAX}
     elements = {"bootstrap.app.HttpConventions": {"body_elements_max": _ELEMENTS_MAX}}
-    return {"limits": limits, "changed_constants": elements}
+    return {"limits": limits, "drain_s": 0, "changed_constants": elements}
 
 
 # The pass over a body.

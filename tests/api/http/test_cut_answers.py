@@ -63,7 +63,7 @@ async def _asking(
 
     endpoint = replace(_LIST, handle=handle)
     server = HttpServer(
-        App(gateway.services, http_conventions(settings), [endpoint]), http_limits(settings)
+        App(gateway.services, http_conventions(settings), [endpoint]), http_limits()
     )
     listener = bind("127.0.0.1", 0, setting="test")
     await server.start(listener)

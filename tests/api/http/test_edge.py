@@ -18,6 +18,7 @@ from tests.api.http.raw_http import (
     json_headers,
     raw_connection,
 )
+from tests.support.constants import constants
 from tests.support.gateway import Gateway, Tenant, idempotency_key, running_gateway
 from tests.support.raw_caller import raw_caller
 from tests.support.scripted_gateway import chat_body, scripted_gateway
@@ -228,10 +229,9 @@ def test_content_type_is_read_in_linear_time(content_type: bytes) -> None:
 
 @asynccontextmanager
 async def _few_connections(settings: Settings, conninfo: str) -> AsyncIterator[Gateway]:
-    server = settings.server.model_copy(update={"connections": 2})
-    small = settings.model_copy(update={"server": server})
-    async with running_gateway(small, conninfo) as gateway:
-        yield gateway
+    with constants({"hosting.descriptors.CONNECTIONS_MAX": 2}):
+        async with running_gateway(settings, conninfo) as gateway:
+            yield gateway
 
 
 async def test_connections_are_bounded(settings: Settings, conninfo: str) -> None:

@@ -11,6 +11,7 @@ import httpx2
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tests.support.constants import constants
 from tests.support.data_folders import data_folder
 from tests.support.gateway import Gateway, Tenant, assert_error, idempotency_key, running_gateway
 from tests.support.tables import each
@@ -40,7 +41,7 @@ async def _serving_endpoint(
     """The gateway's services behind an application with this one endpoint."""
     listener = bind("127.0.0.1", 0, setting="test")
     app = App(gateway.services, http_conventions(settings), [endpoint])
-    server = HttpServer(app, http_limits(settings))
+    server = HttpServer(app, http_limits())
     await server.start(listener)
     async with httpx2.AsyncClient(base_url=f"http://{address_of(listener)}") as client:
         try:
@@ -200,9 +201,16 @@ def spare_data_dir() -> Iterator[Path]:
         yield folder
 
 
-def _impatient(settings: Settings, **database: object) -> Settings:
-    changed = settings.database.model_copy(update={"pool_timeout_s": 0.3, **database})
-    return settings.model_copy(update={"database": changed})
+@asynccontextmanager
+async def _impatient(
+    settings: Settings, conninfo: str, **database: object
+) -> AsyncIterator[Gateway]:
+    """A gateway that does not wait long for a connection."""
+    changed = settings.database.model_copy(update=database)
+    with constants({"bootstrap.administration.Database": {"pool_timeout_s": 0.3}}):
+        running = running_gateway(settings.model_copy(update={"database": changed}), conninfo)
+        async with running as gateway:
+            yield gateway
 
 
 def _assert_unavailable(answer: httpx2.Response) -> None:
@@ -227,8 +235,7 @@ async def test_database_that_goes_and_comes_back(settings: Settings, spare_data_
     server = EmbeddedPostgres(spare_data_dir)
     with server:
         migrate(server.conninfo)
-    impatient = _impatient(settings, data_dir=spare_data_dir)
-    async with running_gateway(impatient, server.conninfo) as gateway:
+    async with _impatient(settings, server.conninfo, data_dir=spare_data_dir) as gateway:
         nobody = {"Authorization": "Bearer tka_x"}
         refused = await gateway.client.get(_ADMIN_KEYS, headers=nobody)
         assert_error(refused, 401, "invalid_api_key")  # a malformed key needs no database
@@ -254,7 +261,7 @@ async def _first_tenant(gateway: Gateway) -> Tenant:
 
 
 async def test_exhausted_pool(settings: Settings, conninfo: str, tenant: Tenant) -> None:
-    async with running_gateway(_impatient(settings, pool_size=2), conninfo) as small:
+    async with _impatient(settings, conninfo, pool_size=2) as small:
         database = small.services.database
         async with database.reading(), database.reading():
             answers = await asyncio.gather(

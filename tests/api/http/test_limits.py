@@ -37,13 +37,8 @@ _PATIENCE_S = 3
 @pytest.fixture(scope="module")
 async def quick(settings: Settings, conninfo: str) -> AsyncIterator[Gateway]:
     """A gateway with little patience and small limits."""
-    server = settings.server.model_copy(
-        update={
-            "keep_alive_s": _KEEP_ALIVE_S,
-        }
-    )
     limits = settings.limits.model_copy(update={"body_bytes": _BODY_MAX})
-    small = settings.model_copy(update={"server": server, "limits": limits})
+    small = settings.model_copy(update={"limits": limits})
     with _waiting(_TIMEOUT_S, header_bytes_max=_HEADER_MAX):
         async with running_gateway(small, conninfo) as gateway:
             yield gateway
@@ -53,6 +48,7 @@ def _waiting(body_timeout_s: float, **limits: int) -> AbstractContextManager[Non
     return constants(
         {
             "hosting.worker.HttpLimits": {"header_timeout_s": _TIMEOUT_S, **limits},
+            "hosting.worker.KEEP_ALIVE_S": _KEEP_ALIVE_S,
             "bootstrap.app.HttpConventions": {"body_timeout_s": body_timeout_s},
         }
     )

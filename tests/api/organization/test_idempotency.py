@@ -360,7 +360,7 @@ async def test_another_installations_secret_unseals_nothing(
     secret_file.write_text("x" * 64)
     elsewhere = settings.model_copy(
         update={
-            "secrets": settings.secrets.model_copy(update={"master_key_file": str(secret_file)})
+            "secrets": settings.secrets.model_copy(update={"master_key": f"file:{secret_file}"})
         }
     )
     async with running_gateway(elsewhere, conninfo) as thief:

@@ -36,7 +36,7 @@ async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[Script
     async with answering_gateway(
         data_dir,
         conninfo,
-        limits={"inference_deadline_s": 60, "drain_s": 0.5},
+        drain_s=0.5,
         changed_constants={"hosting.worker.HttpLimits": {"write_timeout_s": 0.5}},
     ) as running:
         yield running

@@ -45,7 +45,7 @@ async def installed(compiled: dict[str, str]) -> AsyncIterator[InstalledProgram]
                 upstream,
                 compiled,
                 server={"grace_s": GRACE_S},
-                ledger={"lease_s": 1},
+                changed_constants={"storage.processes.LEASE_S": 1},
                 limits={"inference_deadline_s": 60},
             ) as made,
         ):

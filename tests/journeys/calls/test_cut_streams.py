@@ -27,7 +27,7 @@ async def _cut_stream(
     scripted: ScriptedGateway, settings: Settings, path: str, body: object
 ) -> httpx2.Response:
     """What a caller reads whose request is cancelled after the first record."""
-    server = HttpServer(build_app(settings, scripted.gateway.services), http_limits(settings))
+    server = HttpServer(build_app(settings, scripted.gateway.services), http_limits())
     listener = bind("127.0.0.1", 0, setting="test")
     await server.start(listener)
     async with (

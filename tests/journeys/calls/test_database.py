@@ -58,7 +58,6 @@ async def impatient(
     server: Server, data_dir: Path, *, deadline_s: float = 60
 ) -> AsyncIterator[ScriptedGateway]:
     """A gateway on it, that does not wait long for a connection."""
-    database = {"data_dir": data_dir, "pool_size": 8, "pool_timeout_s": 0.5}
     async with (
         Upstream(chat()) as upstream,
         scripted_gateway(
@@ -66,7 +65,7 @@ async def impatient(
             server.embedded.conninfo,
             upstream,
             limits={"inference_deadline_s": deadline_s},
-            database=database,
+            changed_constants={"bootstrap.administration.Database": {"pool_timeout_s": 0.5}},
         ) as scripted,
     ):
         yield scripted

@@ -40,8 +40,7 @@ def tier(prompt: str, completion: str) -> dict[str, str]:
 MODEL_SETTINGS: dict[str, Any] = {
     "pricing": tier("0.000001", "0.000002"),
     "price_tiers": [{"above_tokens": 100, "pricing": tier("0.000003", "0.000004")}],
-    "service_tiers": {"priority": "2"},
-    "unasked_service_tier": "default",
+    "service_tiers": {"priority": "2", "unasked": "default"},
     "options": {"service_tier": "service_tier"},
     "price_changes": [
         {"valid_from": "2033-05-18T03:33:20Z", "pricing": tier("0.00001", "0.00002")}

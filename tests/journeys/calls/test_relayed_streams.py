@@ -33,7 +33,7 @@ _PAUSE_S = 0.005
 
 @pytest.fixture(scope="module")
 def scripted_options() -> dict[str, Any]:
-    return {"limits": {"drain_s": 1}}
+    return {"drain_s": 1}
 
 
 def _answer(words: Iterable[str] = _WORDS) -> list[bytes]:

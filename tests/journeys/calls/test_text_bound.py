@@ -22,7 +22,7 @@ async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGatew
     async with answering_gateway(
         data_dir,
         conninfo,
-        model={"text_bound": "bytes", "context_length": 100_000},
+        model={"token_bounds": {"text": "bytes"}, "context_length": 100_000},
     ) as running:
         yield running
 

@@ -34,7 +34,8 @@ async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[Script
     async with answering_gateway(
         data_dir,
         conninfo,
-        limits={"inference_deadline_s": 1, "drain_s": 0.2},
+        limits={"inference_deadline_s": 1},
+        drain_s=0.2,
         model={"supported_features": ["reasoning"], "input_modalities": ["text", "image", "file"]},
         more_models=[{"id": PLAIN, **features}, {"id": SEARCHING, **features, **searching}],
     ) as running:

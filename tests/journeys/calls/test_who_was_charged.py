@@ -49,15 +49,15 @@ BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"]
 
 @pytest.fixture(scope="module")
 async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[dict[str, TwoReplicas]]:
-    async with for_each_wire(data_dir, conninfo, {}) as found:
+    async with for_each_wire(data_dir, conninfo) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 async def shared_hasty(data_dir: Path, conninfo: str) -> AsyncIterator[dict[str, TwoReplicas]]:
     """Whose deadline and drain are near: only for calls that reach them."""
-    limits = {"inference_deadline_s": 3, "drain_s": 0.3}
-    async with for_each_wire(data_dir, conninfo, limits) as found:
+    limits = {"inference_deadline_s": 3}
+    async with for_each_wire(data_dir, conninfo, limits=limits, drain_s=0.3) as found:
         yield found
 
 

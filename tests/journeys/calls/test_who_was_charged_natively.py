@@ -126,7 +126,7 @@ BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"]
 
 @pytest.fixture(scope="module")
 async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[dict[str, TwoReplicas]]:
-    async with for_each_wire(data_dir, conninfo, {}, FAULTS) as found:
+    async with for_each_wire(data_dir, conninfo, FAULTS) as found:
         yield found
 
 

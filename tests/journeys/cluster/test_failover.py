@@ -55,7 +55,12 @@ async def two_gateways(
     async with (
         Upstream(chat()) as upstream,
         installed_program(
-            folder, folder, url, upstream, compiled, ledger={"lease_s": 1}
+            folder,
+            folder,
+            url,
+            upstream,
+            compiled,
+            changed_constants={"storage.processes.LEASE_S": 1},
         ) as installed,
         AsyncExitStack() as gateways,
     ):

@@ -348,8 +348,10 @@ async def running_drill(
                 pair.url(hosts),
                 upstream,
                 compiled,
-                ledger={"lease_s": _LEASE_S},
-                database={"pool_timeout_s": 2},
+                changed_constants={
+                    "storage.processes.LEASE_S": _LEASE_S,
+                    "bootstrap.administration.Database": {"pool_timeout_s": 2},
+                },
             ) as installed,
             AsyncExitStack() as stack,
         ):

@@ -115,13 +115,14 @@ async def drill(request: pytest.FixtureRequest, compiled: dict[str, str]) -> Asy
     with data_folder() as folder:
         disk = small_disk if getattr(request, "param", "") == "small disk" else _same_folder
         with disk(folder) as place, running_postgres(place) as postgres:
-            # The second host answers nothing. `pool_timeout_s` is how long a call waits for a connection.
+            # The second host answers nothing. A call waits for a connection for as long as the pool does.
             hosts = f"{postgres.address},127.0.0.1:1"
             url = f"postgresql://postgres:secret@{hosts}/postgres?target_session_attrs=any"
             async with (
                 Upstream(chat()) as upstream,
                 installed_program(
-                    folder, folder, url, upstream, compiled, database={"pool_timeout_s": 60}
+                    *(folder, folder, url, upstream, compiled),
+                    changed_constants={"bootstrap.administration.Database": {"pool_timeout_s": 60}},
                 ) as installed,
             ):
                 # Commands ask the gateway at its operator port.

@@ -113,7 +113,7 @@ async def running_fleet(compiled: dict[str, str]) -> AsyncIterator[Fleet]:
             Upstream(chat()) as upstream,
             installed_program(
                 folder, folder / "data", server.conninfo, upstream, compiled,
-                ledger={"lease_s": _LEASE_S},
+                changed_constants={"storage.processes.LEASE_S": _LEASE_S},
             ) as installed,
             Balancer([], patience_s=60, timeout_s=30, lenient=True) as balancer,
         ):  # fmt: skip

@@ -61,5 +61,5 @@ async def exchange_gateways(
 def _backend(protocol: str) -> dict[str, Any]:
     backend: dict[str, Any] = {"protocol": protocol}
     if protocol in _CREDENTIALS:
-        backend |= {"tokenizer": "none", "credential": _CREDENTIALS[protocol]}
+        backend |= {"tokenize_path": "none", "credential": _CREDENTIALS[protocol]}
     return backend

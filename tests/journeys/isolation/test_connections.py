@@ -29,7 +29,7 @@ _ROOM = 16
 
 @pytest.fixture(scope="module")
 def scripted_options() -> dict[str, Any]:
-    return {"server": {"connections": _ROOM}}
+    return {"changed_constants": {"hosting.descriptors.CONNECTIONS_MAX": _ROOM}}
 
 
 @asynccontextmanager

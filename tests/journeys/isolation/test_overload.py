@@ -25,7 +25,9 @@ async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway
     async with (
         Upstream(by_words()) as upstream,
         scripted_gateway(
-            data_dir, conninfo, upstream, limits={"calls": _CALLS, "drain_s": 0.1}
+            *(data_dir, conninfo, upstream),
+            drain_s=0.1,
+            changed_constants={"bootstrap.services.CALLS_MAX": _CALLS},
         ) as running,
     ):
         yield running

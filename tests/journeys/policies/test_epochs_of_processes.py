@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import LiteralString, Self
+from typing import Any, LiteralString, Self
 from uuid import UUID
 
 import psycopg
@@ -143,7 +143,7 @@ async def test_every_call_is_judged_by_what_was_in_force_at_its_admission(
         connection.execute(_NOTE_ADMISSIONS)
     async with Upstream(chat()) as model, ScriptedJudge() as judge:
         judge.opinion = lambda _: UNLIKELY
-        changes = {
+        changes: dict[str, Any] = {
             "backends": [
                 {"name": "scripted", "kind": "openai", "urls": [model.url]},
                 {"name": "judge", "kind": "openai", "urls": [judge.url]},

@@ -82,7 +82,7 @@ async def shared_native(data_dir: Path, conninfo: str) -> AsyncIterator[dict[str
     async with AsyncExitStack() as stack:
         found = {}
         for protocol in SAID:
-            backend = {"protocol": protocol, "tokenizer": "none"}
+            backend = {"protocol": protocol, "tokenize_path": "none"}
             running = judged_gateway(data_dir, conninfo, backend=backend)
             found[protocol] = await stack.enter_async_context(running)
         yield found

@@ -58,7 +58,7 @@ async def segments(segmenting: JudgedGateway) -> JudgedGateway:
 @pytest.fixture
 async def hurried(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
     """A gateway that soon gives up reading for callers who have gone."""
-    async with judged_gateway(data_dir, conninfo, limits={"drain_s": 0.2}) as judged:
+    async with judged_gateway(data_dir, conninfo, drain_s=0.2) as judged:
         yield judged
 
 

@@ -61,7 +61,7 @@ async def two_backends(
         other = {
             "name": "far",
             "protocol": "messages",
-            "tokenizer": "none",
+            "tokenize_path": "none",
             "urls": [far.url],
         }
         async with scripted_gateway(

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,8 +10,9 @@ from tests.support.databases import own_database
 from tests.support.otlp_collector import Collector, running_collector
 from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
 from tests.support.upstream import Upstream, chat
+from tollkeeper.bootstrap.telemetry import CONTENT, ENDPOINT
 
-# Called with settings of telemetry. When the context ends, everything is exported.
+# Called with a collector, and whether it gets content. When the context ends, everything is exported.
 TracedGateway = Callable[..., AbstractAsyncContextManager[ScriptedGateway]]
 
 
@@ -29,12 +29,14 @@ async def collector() -> AsyncIterator[Collector]:
 
 
 @pytest.fixture
-def traced(data_dir: Path, conninfo: str) -> TracedGateway:
+def traced(data_dir: Path, conninfo: str, monkeypatch: pytest.MonkeyPatch) -> TracedGateway:
     @asynccontextmanager
-    async def run(**telemetry: Any) -> AsyncIterator[ScriptedGateway]:
+    async def run(endpoint: str = "", *, content: bool = False) -> AsyncIterator[ScriptedGateway]:
+        monkeypatch.setenv(ENDPOINT, endpoint)
+        monkeypatch.setenv(CONTENT, str(content))
         async with (
             Upstream(chat()) as upstream,
-            scripted_gateway(data_dir, conninfo, upstream, telemetry=telemetry) as running,
+            scripted_gateway(data_dir, conninfo, upstream) as running,
         ):
             yield await running.with_tenant()
 

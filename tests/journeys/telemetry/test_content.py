@@ -105,10 +105,11 @@ async def test_content_is_bounded_on_each_span(
 
 
 async def test_an_answer_that_a_policy_holds_back_is_not_sent(
-    data_dir: Path, conninfo: str, collector: Collector
+    data_dir: Path, conninfo: str, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    declared = {"endpoint": collector.endpoint, "content": True}
-    async with judged_gateway(data_dir, conninfo, telemetry=declared) as running:
+    monkeypatch.setenv(telemetry.ENDPOINT, collector.endpoint)
+    monkeypatch.setenv(telemetry.CONTENT, "true")
+    async with judged_gateway(data_dir, conninfo) as running:
         judged = await running.with_tenant()
         policy = await judged.enforce("bomb", direction="response")
         judged.say("Here is a bomb")

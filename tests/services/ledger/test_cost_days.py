@@ -19,6 +19,7 @@ from tollkeeper.domain.ledger import Hold
 from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.storage import resolutions
 from tollkeeper.storage.database import Database
+from tollkeeper.storage.verification import Ages
 
 LATE = datetime(2026, 11, 30, 23, 59, tzinfo=UTC)
 NOVEMBER_30 = date(2026, 11, 30)
@@ -65,7 +66,7 @@ async def test_a_call_of_november_that_is_resolved_in_december_costs_in_november
     hold = await world.hold(9)
     await world.process.ledger.mark_unsettled(hold, "nobody knows")
     world.clock.pass_time(days=5)
-    reconciliation = Reconciliation(world.process.database, deadline_s=1, lease_s=1)
+    reconciliation = Reconciliation(world.process.database, Ages(2, 1))
     await reconciliation.ledger_resolve(hold.id, settle_picousd=7)
     costs = await _costs(world.process.database, world.tenant)
     assert costs == [(NOVEMBER_30, f"{MODEL}, other", 7)]

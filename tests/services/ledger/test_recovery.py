@@ -28,6 +28,7 @@ from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.services.ledger.recovery import Lease, LeasedHolds, OwnHolds, Recovered, Recovery
 from tollkeeper.storage import processes
 from tollkeeper.storage.database import Database
+from tollkeeper.storage.verification import Ages
 
 LEASE_S = 0.8
 
@@ -249,7 +250,7 @@ async def test_an_operator_resolves_a_hold_from_before_a_jump(process: Process) 
     tenant = await make_tenant(process.database, credit=100)
     hold = await held(dead_process(process), tenant, 10)
     await move_back(process, hold, 26 * 3600)
-    reconciliation = Reconciliation(process.database, deadline_s=300, lease_s=LEASE_S)
+    reconciliation = Reconciliation(process.database, Ages(300 + LEASE_S, LEASE_S))
     with pytest.raises(StateConflict, match="is held"):
         await reconciliation.ledger_resolve(hold.id, settle_picousd=None)
     await Recovery(process.database, 0).ledger_recover()
@@ -265,7 +266,7 @@ async def test_a_hold_of_an_unregistered_process_is_found(process: Process, age_
     await move_back(process, lost, age_s)
     await move_back(process, kept, age_s)
     await run(process.database, "DELETE FROM processes WHERE id = %s", gone.id)
-    reconciliation = Reconciliation(process.database, deadline_s=300, lease_s=LEASE_S)
+    reconciliation = Reconciliation(process.database, Ages(300 + LEASE_S, LEASE_S))
     async with alive(living):
         (difference,) = await reconciliation.ledger_verify()
         assert difference.invariant == "no hold outlives its process"
@@ -317,7 +318,7 @@ async def test_verify_names_a_hold_of_a_dead_process(process: Process, silent_s:
     hold = await held(dead, tenant, 10)
     await move_back(process, hold, silent_s)
     await fall_silent(dead, silent_s)
-    reconciliation = Reconciliation(process.database, deadline_s=300, lease_s=LEASE_S)
+    reconciliation = Reconciliation(process.database, Ages(300 + LEASE_S, LEASE_S))
     (difference,) = await reconciliation.ledger_verify()
     assert (difference.invariant, difference.subject) == (
         "no hold outlives its process",

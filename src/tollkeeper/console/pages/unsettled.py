@@ -5,6 +5,7 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tollkeeper.bootstrap.services import unsettled_rule
 from tollkeeper.console.changes import Refused, answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, optional, request_id
@@ -40,7 +41,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         ),
         backend=backend,
         names=names,
-        rule=console.settings.ledger,
+        rule=unsettled_rule(console.settings),
     )
 
 

@@ -25,9 +25,9 @@ class FarAboveHold(StateConflict):
 
 
 class Reconciliation:
-    def __init__(self, database: Database, *, deadline_s: float, lease_s: float) -> None:
+    def __init__(self, database: Database, ages: Ages) -> None:
         self._database = database
-        self._verification = Verification(database, Ages(deadline_s + lease_s, lease_s))
+        self._verification = Verification(database, ages)
 
     async def ledger_verify(
         self, *, full: bool = False, on_progress: Progress = lambda _done, _all: None

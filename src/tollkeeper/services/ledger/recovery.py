@@ -20,7 +20,7 @@ from tollkeeper.storage import processes, resolutions
 from tollkeeper.storage.compatibility import SchemaState, find_schema_state
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.open_holds import OpenHold
-from tollkeeper.storage.processes import RunningProcess
+from tollkeeper.storage.processes import LEASE_S, RunningProcess
 from tollkeeper.storage.revisions import code_revision
 
 _DIED = "the process that served the call died"
@@ -68,7 +68,12 @@ class Lease:
     """The lease of this process: its heartbeat shows the others that it lives."""
 
     def __init__(
-        self, database: Database, process_id: UUID, lease_s: float, *, kind: str | None = None
+        self,
+        database: Database,
+        process_id: UUID,
+        lease_s: float = LEASE_S,
+        *,
+        kind: str | None = None,
     ) -> None:
         """`kind` names a process that is no gateway."""
         self._database = database
@@ -125,7 +130,7 @@ class Recovery:
     def __init__(
         self,
         database: Database,
-        lease_s: float,
+        lease_s: float = LEASE_S,
         open_holds: OpenHolds | None = None,
         own: OwnHolds | None = None,
     ) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from tollkeeper.domain.errors import StateConflict, Unavailable
-from tollkeeper.storage.processes import FIND_LIVE_BELOW, LIVE_LEASE_S
+from tollkeeper.storage.processes import FIND_LIVE_BELOW, LEASE_S
 from tollkeeper.storage.revisions import Revision, revisions, serving_revision
 
 _FOLDER = Path(__file__).parent
@@ -36,7 +36,7 @@ _NAMED_PROCESSES_MAX = 5
 def migrate(
     conninfo: str,
     *,
-    lease_s: float = LIVE_LEASE_S,
+    lease_s: float = LEASE_S,
     serving_only: bool = False,
     force: bool = False,
     until: str | None = None,
