@@ -30,7 +30,6 @@ _CREDIT = 10**18
 _CONFIG = """
 [server]
 port = 0
-connections = 18000
 [operator]
 port = 0
 [database]
@@ -39,7 +38,6 @@ data_dir = "{data_dir}"
 [limits]
 requests_per_minute = 10000000
 concurrency = 1000000
-calls = 20000
 [[backends]]
 name = "bench"
 kind = "openai"
@@ -85,7 +83,7 @@ def _compiled(python: str | Path) -> dict[str, str]:
     folder = tempfile.mkdtemp(prefix="tkb-compiled-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     variables = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
-    imported = "import tollkeeper.cli.serve, tollkeeper.hosting.worker"
+    imported = "import tollkeeper.cli.serve, tollkeeper.worker"
     subprocess.run([python, "-c", imported], env=os.environ | variables, check=True)
     return variables
 

@@ -28,9 +28,9 @@ from bench.upstream import PACED, serving_upstream
 from tollkeeper.bootstrap import build_app, running_services
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.hosting.arrivals import fair_arrivals
+from tollkeeper.hosting.descriptors import http_limits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of, bind
-from tollkeeper.hosting.worker import http_limits
 from tollkeeper.services import tallies
 from tollkeeper.settings import load_settings
 from tollkeeper.storage.migrations import migrate
@@ -132,7 +132,8 @@ async def _gateway() -> AsyncIterator[tuple[Target, Callable[[], Awaitable[None]
         async with running_services(settings, conninfo, serving=True) as services:
             services.ledger.handout.needed = lambda: False
             app = build_app(settings, services)
-            arrivals = fair_arrivals(services.inference)
+            calls = services.inference
+            arrivals = fair_arrivals(calls.serves_others, lambda: calls.overload.is_full)
             server = HttpServer(app, http_limits(), arrivals)
             await server.start(listener)
 

@@ -13,7 +13,7 @@ from bench.gateway import Running
 from bench.processes import named, resident_bytes, tree
 from tollkeeper.storage.accounts import with_balances
 
-_WORKER = "tollkeeper.hosting.worker"
+_WORKER = "tollkeeper.worker"
 _MONEY = with_balances("SELECT coalesce(sum(held), 0), coalesce(sum(unsettled), 0) FROM balances")
 # Metrics are sampled every two seconds.
 _POLL_S = 0.5

@@ -19,8 +19,7 @@ from tests.support.command_lines import parse_arguments, parse_line
 from tests.support.tables import each
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.bootstrap import build_catalog
-from tollkeeper.hosting.descriptors import CONNECTIONS_MAX
-from tollkeeper.hosting.worker import KEEP_ALIVE_S
+from tollkeeper.hosting.descriptors import CONNECTIONS_MAX, KEEP_ALIVE_S
 from tollkeeper.settings import Settings, load_settings
 
 _ROOT = Path(__file__).parents[2]

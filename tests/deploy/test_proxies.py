@@ -27,10 +27,10 @@ from tests.support.program import Program, Serving, serving
 from tests.support.proof import Proof
 from tests.support.scripted_gateway import COST, ScriptedGateway, chat_body
 from tests.support.upstream import Peer, Upstream, chat
+from tollkeeper.hosting.descriptors import http_limits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import bind
 from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
-from tollkeeper.hosting.worker import http_limits
 from tollkeeper.settings import Settings
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 # Python imports a module of this name at its start, if it finds one.
 _NOTES_MODULES = """
 import atexit, os, sys
-if "tollkeeper.hosting.worker" in sys.orig_argv:
+if "tollkeeper.worker" in sys.orig_argv:
     def note():
         with open(os.environ["TEST_MODULES"], "w") as file:
             file.write("\\n".join(name for name, module in sys.modules.items() if module is not None))

@@ -17,7 +17,7 @@ _URL = "http://127.0.0.1:9/v1"
 
 def _settings(*alternatives: dict[str, Any], **model: Any) -> Settings:
     backends: list[dict[str, Any]] = [
-        {"name": "own", "urls": [_URL], "cache_salt_field": "cache_salt"},
+        {"name": "own", "urls": [_URL], "fields": {"cache_salt": "cache_salt"}},
         {"name": "claude", "preset": "anthropic"},
         {"name": "vertex", "preset": "vertex", "urls": [_URL], "api_key_file": "token"},
         {"name": "responses", "protocol": "responses", "urls": [_URL]},

@@ -21,9 +21,9 @@ from tollkeeper.domain.access import (
 from tollkeeper.domain.keys import mint_key
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.hosting.arrivals import fair_arrivals
+from tollkeeper.hosting.descriptors import http_limits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of, bind
-from tollkeeper.hosting.worker import http_limits
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
@@ -172,7 +172,8 @@ async def running_gateway(
         settings, conninfo, clock=clock, engine=engine, serving=True
     ) as services:
         app = build_app(settings, services)
-        arrivals = fair_arrivals(services.inference)
+        calls = services.inference
+        arrivals = fair_arrivals(calls.serves_others, lambda: calls.overload.is_full)
         server = HttpServer(app, http_limits(), arrivals)
         await server.start(listener)
         async with httpx2.AsyncClient(

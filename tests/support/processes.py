@@ -25,6 +25,4 @@ def workers_of(
     process: psutil.Process | psutil.Popen, *, recursive: bool = False
 ) -> list[psutil.Process]:
     """Workers of a gateway."""
-    return children_of(
-        process, lambda line: "tollkeeper.hosting.worker" in line, recursive=recursive
-    )
+    return children_of(process, lambda line: "tollkeeper.worker" in line, recursive=recursive)

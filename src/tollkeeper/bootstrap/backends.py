@@ -21,6 +21,7 @@ from tollkeeper.services.policies.checks import FirstJudge
 from tollkeeper.services.policies.judge import Judge, JudgeConfig
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import BackendSettings, JudgeSettings, Settings, SettingsError
+from tollkeeper.settings.backends import CACHE_SALT
 
 # The maximum size of one record of a stream. A record may hold an image, and a record of a Responses
 # stream the whole result.
@@ -168,6 +169,10 @@ def backend_config(
     protocol = WireProtocol(declared.protocol)
     has_large_records = writes_images or protocol is WireProtocol.RESPONSES
     access = _access(declared, engine)
+    # The salt is not the client's own: the model's plan writes it.
+    fields = {
+        name: other for name, other in declared.fields.items() if name != CACHE_SALT or not other
+    }
     return BackendConfig(
         name=declared.name,
         protocol=protocol,
@@ -185,10 +190,10 @@ def backend_config(
         # With progress records the engine notices a disconnect while it reads a long prompt.
         extra_fields={"return_progress": True} if embedded else {},
         output_bound=_output_bound(declared),
-        include_usage=declared.fields.get("stream_options") != "",
-        refused_fields=tuple(name for name, other in declared.fields.items() if other is False),
-        renamed_fields={name: other for name, other in declared.fields.items() if other},
-        omitted_fields=tuple(name for name, other in declared.fields.items() if other == ""),
+        include_usage=fields.get("stream_options") != "",
+        refused_fields=tuple(name for name, other in fields.items() if other is False),
+        renamed_fields={name: other for name, other in fields.items() if other},
+        omitted_fields=tuple(name for name, other in fields.items() if other == ""),
         tokenizer=_tokenizer(declared),
         tokenize_path=declared.tokenize_path or None,
         frame_bytes_max=_LARGE_RECORD_BYTES_MAX if has_large_records else _RECORD_BYTES_MAX,

@@ -58,9 +58,10 @@ from tollkeeper.storage.verification import Ages
 # A client has disconnected: how long the rest of its answer is still read for its usage. Most answers
 # end within this; a call of which nothing was read until then is unsettled.
 DRAIN_S = 10.0
-# Calls in progress in one process, of all organizations: a thousand calls in a second that take four
-# seconds each. Memory and connections have limits of their own, so this stops only what would wait.
-CALLS_MAX = 4096
+# Calls in progress in one process, of all organizations: one for each connection that a worker can
+# have (`hosting.descriptors.CONNECTIONS_MAX`). Memory has a limit of its own; this one exists so that one
+# organization cannot take all places.
+CALLS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)

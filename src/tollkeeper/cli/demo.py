@@ -19,9 +19,8 @@ from tollkeeper.cli.event_loop import run_in_loop
 from tollkeeper.cli.own_command import pasted_command
 from tollkeeper.cli.serve import listeners
 from tollkeeper.embedded.engine import START_TIMEOUT_S
-from tollkeeper.hosting.logs import configure_logs
+from tollkeeper.hosting.logs import configure_logs, log_format
 from tollkeeper.hosting.supervisor import Supervisor, describe
-from tollkeeper.hosting.worker import log_format
 from tollkeeper.services.demonstration import DEMO_CREDIT_USD, Demonstration, DemoTenant
 from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate

@@ -14,9 +14,8 @@ from tollkeeper.cli.database import check_newest_server, command_database
 from tollkeeper.cli.event_loop import run_in_loop
 from tollkeeper.cli.output import Record, show
 from tollkeeper.hosting.listeners import bind
-from tollkeeper.hosting.logs import configure_logs
+from tollkeeper.hosting.logs import configure_logs, log_format
 from tollkeeper.hosting.supervisor import Supervisor, describe
-from tollkeeper.hosting.worker import log_format
 from tollkeeper.settings import Settings
 
 app = command_app()

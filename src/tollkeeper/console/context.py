@@ -1,8 +1,9 @@
 """What every page works with."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
@@ -40,6 +41,8 @@ class Console:
     open_judge: OpenJudge | None
     # Whether cookies travel over HTTPS only.
     secure: bool
+    # One trial at a time: the local engine is started for each.
+    trial_turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
 
 def console_of(request: Request) -> Console:

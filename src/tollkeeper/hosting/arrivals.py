@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable
 
 from tollkeeper.fair_queue import FairQueue
 from tollkeeper.fair_turns import FairTurns, Give
-from tollkeeper.services.calls.inference import Inference
 
 PER_TURN = 16
 PER_TURN_BESIDE_OTHERS = 4
@@ -59,13 +58,9 @@ def network_of(address: str) -> Hashable:
     return found.packed[:8] if found.ipv4_mapped is None else str(found.ipv4_mapped)
 
 
-def fair_arrivals(inference: Inference) -> Arrivals:
-    return Arrivals(
-        FairTurns(
-            PER_TURN,
-            PER_TURN_BESIDE_OTHERS,
-            inference.serves_others,
-            {None: PER_TURN_BESIDE_OTHERS - PER_TURN_OF_STRANGERS},
-        ),
-        lambda: inference.overload.is_full,
-    )
+def fair_arrivals(
+    serves_others: Callable[[Hashable], bool], refuses_soon: Callable[[], bool]
+) -> Arrivals:
+    strangers: dict[Hashable, int] = {None: PER_TURN_BESIDE_OTHERS - PER_TURN_OF_STRANGERS}
+    turns = FairTurns(PER_TURN, PER_TURN_BESIDE_OTHERS, serves_others, strangers)
+    return Arrivals(turns, refuses_soon)

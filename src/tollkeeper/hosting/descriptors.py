@@ -7,8 +7,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tollkeeper.hosting.http_protocol import HttpLimits
+
 # A process that uses more than this part of its descriptors has nearly exhausted them.
 _NEARLY_ALL = 15 / 16
+# How long an idle connection stays open: longer than load balancers in front keep theirs, because a
+# request that is sent while the gateway closes is lost. Google's keep them for 600 s, others for less.
+KEEP_ALIVE_S = 620.0
 # Client connections of a worker, idle ones included. Each takes up to 36 KB, so all of them take 360 MB.
 CONNECTIONS_MAX = 10_000
 _LIMIT = re.compile(r"^Max open files +(\d+)", re.MULTILINE)
@@ -48,6 +53,10 @@ def connections_within(limit: int) -> int:
     """How many client connections a process with this limit can have. The other half is for connections to
     backends and to the database, and for files."""
     return min(limit // 2, CONNECTIONS_MAX)
+
+
+def http_limits() -> HttpLimits:
+    return HttpLimits(keep_alive_s=KEEP_ALIVE_S, connections_max=connections_within(soft_limit()))
 
 
 def descriptors_of(pid: int) -> Descriptors | None:

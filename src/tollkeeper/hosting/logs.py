@@ -12,11 +12,16 @@ from typing import Any, Literal
 import structlog
 
 from tollkeeper.late_log import allow_logs
+from tollkeeper.settings import Settings
 
 LogFormat = Literal["json", "text"]
 
 # A longer value is cut, so that a large request cannot fill the log.
 _VALUE_LENGTH_MAX = 2000
+
+
+def log_format(settings: Settings) -> LogFormat:
+    return "text" if settings.logs.format == "text" else "json"
 
 
 def configure_logs(form: LogFormat = "json") -> None:

@@ -19,7 +19,7 @@ from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.domain.errors import StateConflict, TollkeeperError, Unavailable
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.hosting.backend_probe import probe_backends
-from tollkeeper.hosting.descriptors import descriptors_of
+from tollkeeper.hosting.descriptors import descriptors_of, http_limits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of
 from tollkeeper.hosting.operator_listener import OperatorListener, Readiness, show_readiness
@@ -27,7 +27,6 @@ from tollkeeper.hosting.presence import present
 from tollkeeper.hosting.process_alerts import ProcessAlerts
 from tollkeeper.hosting.shutdown import longest_shutdown_s
 from tollkeeper.hosting.stop_signals import take_signals
-from tollkeeper.hosting.worker import http_limits
 from tollkeeper.hosting.worker_process import WorkerProcess, WorkerStarter
 from tollkeeper.settings import Settings, SettingsError
 from tollkeeper.storage.compatibility import SchemaState

@@ -58,7 +58,7 @@ class WorkerProcess:
         self._channel, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tollkeeper.hosting.worker", str(theirs.fileno())],
+                [sys.executable, "-m", "tollkeeper.worker", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),

@@ -36,6 +36,7 @@ IDENTITY_CREDENTIALS = frozenset({"google", "entra", "sigv4"})
 _BEDROCK_PROTOCOLS = frozenset({"converse", "bedrock_messages"})
 HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
 FieldName = Annotated[str, Field(max_length=120)] | Literal[False]
+CACHE_SALT = "cache_salt"
 # Printable ASCII.
 HeaderValue = Annotated[str, Field(pattern=r"^[!-~]([ -~]*[!-~])?$", max_length=4096)]
 # Headers that the gateway writes itself.
@@ -78,18 +79,20 @@ class BackendSettings(Section):
     # Replicas with https are trusted by this file alone; empty: by what the system trusts.
     tls_ca_file: str = ""
     # Fields of chat requests that the server calls by another name. An empty name leaves the field
-    # out, and `false` refuses requests that have it.
+    # out, and `false` refuses requests that have it. If `cache_salt` has a name, every project has a
+    # salt of its own there, which keeps prefix caches apart; else projects share the cache.
     fields: dict[Name, FieldName] = {}
     native_n: bool = True
     # Where the server counts tokens. Empty: where the preset or the protocol knows; "none": nowhere.
     tokenize_path: str = ""
     # To each replica, from each process.
     connections: int = Field(default=1024, ge=1, le=1_000_000)
-    # The field by which the backend keeps prefix caches apart, such as vLLM's `cache_salt`. Every
-    # project then has a salt of its own. Empty: projects share the cache.
-    cache_salt_field: str = Field(default="", pattern=r"^([A-Za-z_][A-Za-z0-9_]{0,63})?$")
     # Whether the backend may be given addresses of media that it has to fetch.
     allow_remote_media: bool = True
+
+    @property
+    def cache_salt_field(self) -> str:
+        return self.fields.get(CACHE_SALT) or ""
 
     @model_validator(mode="before")
     @classmethod

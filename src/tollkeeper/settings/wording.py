@@ -146,7 +146,8 @@ _REPLACEMENTS: Final = {
     ),
     "backends.provider": "use preset, which names the provider: docs/providers.md",
     "backends.bounds_reasoning": "use a preset: it knows whether the bound covers reasoning",
-    "backends.cache_shared": "projects share the cache if cache_salt_field is empty",
+    "backends.cache_salt_field": 'write fields = { cache_salt = "cache_salt" }',
+    "backends.cache_shared": "projects share the cache if fields has no cache_salt",
     "backends.include_usage": 'for false write fields = { stream_options = "" }',
     "backends.omitted_fields": 'write fields = { name = "" }',
     "backends.output_bound": (

@@ -16,9 +16,9 @@ from tollkeeper.api.http.sse import KEEP_ALIVE, EventStream
 from tollkeeper.api.routes import ROUTES
 from tollkeeper.api.wire.organization import AdminKeyList
 from tollkeeper.bootstrap.app import http_conventions
+from tollkeeper.hosting.descriptors import http_limits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of, bind
-from tollkeeper.hosting.worker import http_limits
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 

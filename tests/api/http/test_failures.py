@@ -23,9 +23,9 @@ from tollkeeper.api.wire.organization import AdminKeyList
 from tollkeeper.bootstrap.app import http_conventions
 from tollkeeper.domain import errors
 from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.hosting.descriptors import http_limits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of, bind
-from tollkeeper.hosting.worker import http_limits
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate

@@ -47,8 +47,8 @@ async def quick(settings: Settings, conninfo: str) -> AsyncIterator[Gateway]:
 def _waiting(body_timeout_s: float, **limits: int) -> AbstractContextManager[None]:
     return constants(
         {
-            "hosting.worker.HttpLimits": {"header_timeout_s": _TIMEOUT_S, **limits},
-            "hosting.worker.KEEP_ALIVE_S": _KEEP_ALIVE_S,
+            "hosting.descriptors.HttpLimits": {"header_timeout_s": _TIMEOUT_S, **limits},
+            "hosting.descriptors.KEEP_ALIVE_S": _KEEP_ALIVE_S,
             "bootstrap.app.HttpConventions": {"body_timeout_s": body_timeout_s},
         }
     )

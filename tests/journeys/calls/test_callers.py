@@ -37,7 +37,7 @@ async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[Script
         data_dir,
         conninfo,
         drain_s=0.5,
-        changed_constants={"hosting.worker.HttpLimits": {"write_timeout_s": 0.5}},
+        changed_constants={"hosting.descriptors.HttpLimits": {"write_timeout_s": 0.5}},
     ) as running:
         yield running
         await running.every_connection_ends()

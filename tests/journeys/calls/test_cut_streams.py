@@ -17,9 +17,9 @@ from tests.support.scripted_gateway import (
 )
 from tests.support.upstream import Upstream
 from tollkeeper.bootstrap import build_app
+from tollkeeper.hosting.descriptors import http_limits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of, bind
-from tollkeeper.hosting.worker import http_limits
 from tollkeeper.settings import Settings
 
 

@@ -32,7 +32,7 @@ async def _salt(tenant: ScriptedGateway, field: str = _FIELD, **fields: Any) -> 
 
 
 async def test_every_project_has_a_salt_of_its_own(data_dir: Path, conninfo: str) -> None:
-    async with _gateway(data_dir, conninfo, cache_salt_field=_FIELD) as one:
+    async with _gateway(data_dir, conninfo, fields={"cache_salt": _FIELD}) as one:
         other = await one.with_tenant()
         salts = [await _salt(one), await _salt(one), await _salt(other)]
         assert salts[0] is not None
@@ -51,13 +51,15 @@ async def test_every_project_has_a_salt_of_its_own(data_dir: Path, conninfo: str
 
 
 async def test_the_backend_names_the_field(data_dir: Path, conninfo: str) -> None:
-    async with _gateway(data_dir, conninfo, cache_salt_field="extra_key") as one:
+    async with _gateway(data_dir, conninfo, fields={"cache_salt": "extra_key"}) as one:
         assert await _salt(one, "extra_key") is not None
         assert await _salt(one, _FIELD, cache_salt="mine") is None
 
 
 async def test_a_backend_of_responses(data_dir: Path, conninfo: str) -> None:
-    async with _gateway(data_dir, conninfo, cache_salt_field=_FIELD, protocol="responses") as one:
+    async with _gateway(
+        data_dir, conninfo, fields={"cache_salt": _FIELD}, protocol="responses"
+    ) as one:
         other = await one.with_tenant()
         assert None not in {await _salt(one), await _salt(other)}
         assert await _salt(one) != await _salt(other)

@@ -20,7 +20,7 @@ async def _salts(judged: JudgedGateway, field: str, texts: list[str]) -> list[st
 async def test_every_organization_has_a_salt_of_its_own(
     data_dir: Path, conninfo: str, field: str
 ) -> None:
-    backend = {"cache_salt_field": field}
+    backend = {"fields": {"cache_salt": field}}
     async with judged_gateway(data_dir, conninfo, judge_backend=backend) as judged:
         tenants = [await judged.for_next_test() for _ in range(2)]
         found = []

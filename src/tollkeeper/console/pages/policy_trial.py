@@ -23,9 +23,6 @@ from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
 _TEXTS_MAX = 200
 _DEADLINE_S = 180
 
-# One trial at a time: the local engine is started for each.
-_running = asyncio.Semaphore(1)
-
 
 async def show(
     request: Request,
@@ -77,7 +74,8 @@ def _fitted(trial: Trial) -> dict[str, Any] | None:
 
 async def run(request: Request) -> Response:
     async def handle(form: Form) -> Response:
-        open_judge = console_of(request).open_judge
+        console = console_of(request)
+        open_judge = console.open_judge
         if open_judge is None:
             raise Unavailable("No judge is configured: the settings have no [judge].")
         rule = form.text("rule")
@@ -85,11 +83,11 @@ async def run(request: Request) -> Response:
             Direction.RESPONSE if form.text("direction") == "response" else Direction.REQUEST
         )
         texts = await _texts(form)
-        if _running.locked():
+        if console.trial_turn.locked():
             raise Unavailable("Another trial is running; try again when it has ended.")
         try:
-            async with _running, asyncio.timeout(_DEADLINE_S), open_judge() as judge:
-                judge.meter = console_of(request).services.judge_costs.note
+            async with console.trial_turn, asyncio.timeout(_DEADLINE_S), open_judge() as judge:
+                judge.meter = console.services.judge_costs.note
                 trial = await PolicyTrial(judge).try_rule(rule, texts, direction=direction)
         except TimeoutError:
             raise DeadlineExceeded(

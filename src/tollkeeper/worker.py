@@ -29,11 +29,10 @@ from tollkeeper.bootstrap import build_app, build_catalog, running_services
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.hosting.arrivals import fair_arrivals
-from tollkeeper.hosting.descriptors import connections_within, soft_limit
+from tollkeeper.hosting.descriptors import http_limits
 from tollkeeper.hosting.free_memory import MemoryTrimmer
-from tollkeeper.hosting.http_protocol import HttpLimits
 from tollkeeper.hosting.http_server import HttpServer
-from tollkeeper.hosting.logs import LogFormat, configure_logs
+from tollkeeper.hosting.logs import configure_logs, log_format
 from tollkeeper.hosting.shutdown import shut_down
 from tollkeeper.hosting.worker_process import REPORT_INTERVAL_S, received_listener
 from tollkeeper.services.overload import LoopSampler
@@ -44,9 +43,6 @@ from tollkeeper.settings import Settings
 # How many new objects start a garbage collection of the youngest generation.
 _COLLECTION_THRESHOLD = 20_000
 _REGISTER_S = 2.0
-# How long an idle connection stays open: longer than load balancers in front keep theirs, because a
-# request that is sent while the gateway closes is lost. Google's keep them for 600 s, others for less.
-KEEP_ALIVE_S = 620.0
 _LINE_BYTES_MAX = 16 * 1024 * 1024
 _log = structlog.get_logger("tollkeeper.worker")
 
@@ -85,7 +81,8 @@ class Worker:
         await self._register()
         app = build_app(self._settings, self._services)
         gate, ledger = self._services.inference.overload, self._services.ledger
-        arrivals = fair_arrivals(self._services.inference)
+        inference = self._services.inference
+        arrivals = fair_arrivals(inference.serves_others, lambda: inference.overload.is_full)
         server = HttpServer(app, http_limits(), arrivals)
         self._services.upkeep.start()
         ledger.handout.needed = lambda: gate.limit is not None
@@ -148,14 +145,6 @@ class Worker:
             _log.info("catalogue reloaded", models=len(self._services.catalog.catalog.models))
         # The channel ended, so the supervisor is gone, and nothing would restart or stop this worker.
         self._stopping.set()
-
-
-def http_limits() -> HttpLimits:
-    return HttpLimits(keep_alive_s=KEEP_ALIVE_S, connections_max=connections_within(soft_limit()))
-
-
-def log_format(settings: Settings) -> LogFormat:
-    return "text" if settings.logs.format == "text" else "json"
 
 
 def _settings_from(instruction: dict[str, Any]) -> Settings:
