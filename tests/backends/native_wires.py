@@ -87,7 +87,7 @@ NATIVE_WIRES = {
         settings={
             "protocol": WireProtocol.MESSAGES,
             "credential": CredentialKind.X_API_KEY,
-            "tokenizer": Tokenizer.MESSAGES,
+            "tokenizer": Tokenizer.PROTOCOL,
         },
         model=CLAUDE,
         paths=("/v1/messages", "/v1/messages", "/v1/messages/count_tokens"),
@@ -118,7 +118,7 @@ NATIVE_WIRES = {
         settings={
             "protocol": WireProtocol.GEMINI,
             "credential": CredentialKind.X_GOOG_API_KEY,
-            "tokenizer": Tokenizer.GEMINI,
+            "tokenizer": Tokenizer.PROTOCOL,
         },
         model=GEMINI,
         paths=(
@@ -148,7 +148,7 @@ NATIVE_WIRES = {
         said=gemini.text_then,
     ),
     "converse": NativeWire(
-        settings={"protocol": WireProtocol.CONVERSE, "tokenizer": Tokenizer.CONVERSE},
+        settings={"protocol": WireProtocol.CONVERSE, "tokenizer": Tokenizer.PROTOCOL},
         model=CONVERSE_CLAUDE,
         paths=(
             "/v1/model/upstream-model/converse",
@@ -168,7 +168,7 @@ NATIVE_WIRES = {
         said=converse.text_then,
     ),
     "bedrock_messages": NativeWire(
-        settings={"protocol": WireProtocol.BEDROCK_MESSAGES, "tokenizer": Tokenizer.MESSAGES},
+        settings={"protocol": WireProtocol.BEDROCK_MESSAGES, "tokenizer": Tokenizer.PROTOCOL},
         model=CLAUDE,
         paths=(
             "/v1/model/upstream-model/invoke",

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.tables import each
-from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.declared_prices import (
     DeclaredPrices,
     DeclaredTier,
@@ -16,7 +15,7 @@ from tollkeeper.domain.declared_prices import (
 )
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.domain.pricing import Bounds, cost_of, dearest_prices, hold_picousd
+from tollkeeper.domain.pricing import Bounds, Pricing, cost_of, dearest_prices, hold_picousd
 from tollkeeper.domain.usage import Usage, added
 
 examples = settings(max_examples=200, derandomize=True, database=None)

@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tollkeeper.backends.chat.usage import read_chat_usage
-from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
-from tollkeeper.domain.pricing import Bounds, Cost, cost_of, hold_picousd
+from tollkeeper.domain.pricing import Bounds, Cost, Pricing, cost_of, hold_picousd
 from tollkeeper.domain.usage import Usage
 
 examples = settings(max_examples=50, derandomize=True, database=None)

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.backend_calls import MODEL
-from tollkeeper.domain.catalog import Model, Pricing, Route
+from tollkeeper.domain.catalog import Model, Route
 from tollkeeper.domain.declared_prices import pricing_from_declared
-from tollkeeper.domain.pricing import Bounds, cost_of, hold_picousd
+from tollkeeper.domain.pricing import Bounds, Pricing, cost_of, hold_picousd
 from tollkeeper.domain.routes import PricesInForce, prices_by_backend, shown_prices
 from tollkeeper.domain.usage import Usage
 

@@ -42,7 +42,7 @@ from tollkeeper.domain.admission import (
     AccountState,
     ProjectState,
 )
-from tollkeeper.domain.catalog import Model, PriceChange
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.declared_prices import (
     DeclaredPrices,
     DeclaredTier,
@@ -52,6 +52,7 @@ from tollkeeper.domain.declared_prices import (
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.ledger import Mark, Resolution, ResolutionKind
+from tollkeeper.domain.pricing import PriceChange
 from tollkeeper.domain.spend import Spend
 from tollkeeper.services.calls.admission import Admission
 from tollkeeper.services.calls.inference import Inference

@@ -32,12 +32,12 @@ from tollkeeper.domain.admission import (
     ProjectState,
 )
 from tollkeeper.domain.caps import ACCOUNT_PERIODS, Cap
-from tollkeeper.domain.catalog import Model, Pricing
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.ledger import Hold, Mark, ResolutionKind
 from tollkeeper.domain.metering import Charge
-from tollkeeper.domain.pricing import Bounds
+from tollkeeper.domain.pricing import Bounds, Pricing
 from tollkeeper.domain.pricing import cost_of as price_of
 from tollkeeper.domain.prompt import Prompt
 from tollkeeper.domain.spend import Spend

@@ -27,16 +27,16 @@ class _Chores(Upkeep):
         self.process = uuid4()
         upkeep = services.upkeep
         super().__init__(
-            services.database,
+            database=services.database,
             ledger=services.ledger,
-            key_use=upkeep._key_use,
+            key_use=upkeep.key_use,
             judge_costs=services.judge_costs,
-            idempotency=upkeep._idempotency,
+            idempotency=upkeep.idempotency,
             lease=Lease(services.database, self.process, _LEASE_S),
             recovery=Recovery(services.database, _LEASE_S),
             bulk_resolution=services.bulk_resolution,
             unsettled_rule=rule,
-            ledger_watch=upkeep._ledger_watch,
+            ledger_watch=upkeep.ledger_watch,
             ledger_months=services.months,
             caps=services.caps,
             activity=services.activity,
@@ -113,7 +113,7 @@ async def test_a_hold_without_a_registered_process_is_found(books: Books, chores
 
 async def _steady(chores: _Chores) -> None:
     async with asyncio.timeout(20):
-        while not chores._lease.steady:  # noqa: ASYNC110 - nothing tells of it
+        while not chores.lease.steady:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.02)
 
 

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import Decision, ProjectLimits
-from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
-from tollkeeper.domain.pricing import Bounds, hold_picousd
+from tollkeeper.domain.pricing import Bounds, Pricing, hold_picousd
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.services.request_ids import new_request_id

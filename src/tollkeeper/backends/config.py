@@ -57,12 +57,8 @@ class Tokenizer(StrEnum):
     VLLM = "vllm"
     # POST {url}/chat/completions/input_tokens with the chat body; the answer has `input_tokens`.
     LLAMA_CPP = "llama_cpp"
-    # POST {url}/messages/count_tokens with the Messages body; the answer has `input_tokens`.
-    MESSAGES = "messages"
-    # POST {url}/models/{model}:countTokens with the Gemini body; the answer has `totalTokens`.
-    GEMINI = "gemini"
-    # POST {url}/model/{model}/count-tokens with the Converse body; the answer has `inputTokens`.
-    CONVERSE = "converse"
+    # As the protocol has it: Messages, Gemini and Converse.
+    PROTOCOL = "protocol"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,22 +5,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
-from tollkeeper.backends.bedrock_path import count_tokens_path
+from tollkeeper.backends.anthropic.wire import MessagesWire
 from tollkeeper.backends.chat.request import encode_request, encode_template_input
 from tollkeeper.backends.config import BackendConfig, Tokenizer
 from tollkeeper.backends.converse.wire import ConverseWire
-from tollkeeper.backends.gemini.wire import Endpoint as GeminiEndpoint
 from tollkeeper.backends.gemini.wire import GeminiWire
-from tollkeeper.backends.wires import gemini_wire_for, messages_wire_for
+from tollkeeper.backends.wires import wire_for
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call
 
 _COUNT_MAX = 2**53
-# For servers of other protocols that count as Anthropic does: vLLM, SGLang, llama.cpp.
-_MESSAGES_WIRE = MessagesWire(Endpoint.ANTHROPIC)
-_GEMINI_WIRE = GeminiWire(GeminiEndpoint.GEMINI)
-_CONVERSE_WIRE = ConverseWire()
 # The request fields that change the prompt that the server renders.
 _VLLM_FIELDS = ("messages", "tools", "chat_template_kwargs")
 
@@ -51,21 +45,16 @@ def tokenize_request(config: BackendConfig) -> TokenizeRequest | None:
         case Tokenizer.LLAMA_CPP:
             path = config.tokenize_path or "chat/completions/input_tokens"
             return TokenizeRequest(_always(path), _chat_body, "input_tokens")
-        case Tokenizer.MESSAGES:
-            wire = messages_wire_for(config) or _MESSAGES_WIRE
-            paths = _paths(config, wire.count_path_for)
-            return TokenizeRequest(paths, wire.encode_count, wire.count_field, wire.headers_for)
-        case Tokenizer.GEMINI:
-            counting = gemini_wire_for(config) or _GEMINI_WIRE
-            paths = _paths(config, counting.count_path_for)
-            return TokenizeRequest(paths, counting.encode_count, "totalTokens")
-        case Tokenizer.CONVERSE:
-            paths = _paths(config, count_tokens_path)
-            return TokenizeRequest(paths, _CONVERSE_WIRE.encode_count, "inputTokens")
-
-
-def _paths(config: BackendConfig, by_default: Callable[[Model], str]) -> Callable[[Model], str]:
-    return by_default if config.tokenize_path is None else _always(config.tokenize_path)
+        case Tokenizer.PROTOCOL:
+            wire = wire_for(config)
+            assert isinstance(wire, MessagesWire | GeminiWire | ConverseWire)
+            own = config.tokenize_path
+            return TokenizeRequest(
+                wire.count_path_for if own is None else _always(own),
+                wire.encode_count,
+                wire.count_field,
+                wire.headers_for if isinstance(wire, MessagesWire) else _no_headers,
+            )
 
 
 def _always(path: str) -> Callable[[Model], str]:

@@ -12,35 +12,19 @@ from tollkeeper.backends.gemini.wire import GeminiWire
 from tollkeeper.backends.responses.wire import ResponsesWire
 from tollkeeper.backends.wire import Wire
 
-_MESSAGES_WIRES: Mapping[WireProtocol, MessagesWire] = {
-    WireProtocol.MESSAGES: MessagesWire(Endpoint.ANTHROPIC),
-    WireProtocol.VERTEX_MESSAGES: MessagesWire(Endpoint.VERTEX),
-    WireProtocol.BEDROCK_MESSAGES: MessagesWire(Endpoint.BEDROCK),
-}
-_GEMINI_WIRES: Mapping[WireProtocol, GeminiWire] = {
-    WireProtocol.GEMINI: GeminiWire(GeminiEndpoint.GEMINI),
-    WireProtocol.VERTEX_GEMINI: GeminiWire(GeminiEndpoint.VERTEX),
-}
 _WIRES: Mapping[WireProtocol, Wire] = {
     WireProtocol.RESPONSES: ResponsesWire(),
     WireProtocol.CONVERSE: ConverseWire(),
-    **_MESSAGES_WIRES,
-    **_GEMINI_WIRES,
+    WireProtocol.MESSAGES: MessagesWire(Endpoint.ANTHROPIC),
+    WireProtocol.VERTEX_MESSAGES: MessagesWire(Endpoint.VERTEX),
+    WireProtocol.BEDROCK_MESSAGES: MessagesWire(Endpoint.BEDROCK),
+    WireProtocol.GEMINI: GeminiWire(GeminiEndpoint.GEMINI),
+    WireProtocol.VERTEX_GEMINI: GeminiWire(GeminiEndpoint.VERTEX),
 }
 
 
 def wire_for(config: BackendConfig) -> Wire:
     return _chat_wire(config) if config.protocol is WireProtocol.CHAT else _WIRES[config.protocol]
-
-
-def messages_wire_for(config: BackendConfig) -> MessagesWire | None:
-    """The Messages wire of a backend that speaks this protocol, else None."""
-    return _MESSAGES_WIRES.get(config.protocol)
-
-
-def gemini_wire_for(config: BackendConfig) -> GeminiWire | None:
-    """The Gemini wire of a backend that speaks this protocol, else None."""
-    return _GEMINI_WIRES.get(config.protocol)
 
 
 def _chat_wire(config: BackendConfig) -> ChatWire:

@@ -27,15 +27,8 @@ from tollkeeper.settings.backends import CACHE_SALT
 # stream the whole result.
 _RECORD_BYTES_MAX = 1 << 20
 _LARGE_RECORD_BYTES_MAX = 16 << 20
-# The tokenizer of each protocol that has one.
-_TOKENIZERS = {
-    WireProtocol.MESSAGES: Tokenizer.MESSAGES,
-    WireProtocol.VERTEX_MESSAGES: Tokenizer.MESSAGES,
-    WireProtocol.GEMINI: Tokenizer.GEMINI,
-    WireProtocol.VERTEX_GEMINI: Tokenizer.GEMINI,
-    WireProtocol.CONVERSE: Tokenizer.CONVERSE,
-    WireProtocol.BEDROCK_MESSAGES: Tokenizer.MESSAGES,
-}
+# The protocols that have no count of their own.
+_NOT_COUNTING = frozenset({WireProtocol.CHAT, WireProtocol.RESPONSES})
 # Parts of one call that run at once if the gateway fans `n` out.
 _PARTS_AT_ONCE = 16
 # `top_logprobs` for the judge. The published protocol allows 20; the embedded engine has no bound.
@@ -108,23 +101,9 @@ def _judge_model(backend: BackendSettings, upstream_model: str) -> Model:
         id=f"judge/{upstream_model}",
         backend=backend.name,
         upstream_model=upstream_model,
-        owned_by="",
-        name="",
-        display_name="",
-        created=0,
         context_length=1,
         max_output_length=1,
-        input_modalities=("text",),
-        output_modalities=("text",),
-        quantization="",
-        supported_sampling_parameters=(),
-        supported_features=(),
-        sampling_limits={},
-        sampling_limits_revision="",
-        required_checks=(),
-        is_ready=True,
         pricing=pricing_from_declared({}, param="judge"),
-        options={},
         cache_salt_field=backend.cache_salt_field,
     )
 
@@ -212,8 +191,9 @@ def _tokenizer(declared: BackendSettings) -> Tokenizer:
     if declared.tokenize_path == "none":
         return Tokenizer.NONE
     known = PRESETS[declared.preset].tokenizer if declared.preset else None
-    ordinary = Tokenizer.VLLM if declared.tokenize_path else Tokenizer.NONE
-    return known or _TOKENIZERS.get(WireProtocol(declared.protocol), ordinary)
+    if known is not None or WireProtocol(declared.protocol) not in _NOT_COUNTING:
+        return known or Tokenizer.PROTOCOL
+    return Tokenizer.VLLM if declared.tokenize_path else Tokenizer.NONE
 
 
 @dataclass(frozen=True, slots=True)

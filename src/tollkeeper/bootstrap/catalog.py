@@ -19,15 +19,7 @@ from tollkeeper.backends.presets import (
 )
 from tollkeeper.backends.responses import request as responses
 from tollkeeper.bootstrap.combined_model import combined
-from tollkeeper.domain.catalog import (
-    DEFAULT_TOKEN_BOUNDS,
-    Catalog,
-    Feature,
-    Model,
-    PriceChange,
-    Pricing,
-    TokenBounds,
-)
+from tollkeeper.domain.catalog import DEFAULT_TOKEN_BOUNDS, Catalog, Feature, Model, TokenBounds
 from tollkeeper.domain.declared_prices import (
     DeclaredPrices,
     DeclaredTier,
@@ -37,6 +29,7 @@ from tollkeeper.domain.declared_prices import (
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.inference import OUTPUT_MODALITIES
 from tollkeeper.domain.messages_behavior import MessagesBehavior, PromptCaching, ThinkingStyle
+from tollkeeper.domain.pricing import PriceChange, Pricing
 from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
 from tollkeeper.settings import (
     AlternativeSettings,

@@ -194,7 +194,7 @@ def _upkeep(
 ) -> Upkeep:
     settings, database = administration.settings, administration.database
     return Upkeep(
-        database,
+        database=database,
         ledger=books.ledger,
         key_use=key_use,
         judge_costs=judge_costs,

@@ -1,15 +1,13 @@
 """The model catalogue: models, their prices and features, and an organization's access to them."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from tollkeeper.domain.errors import ModelNotFound
 from tollkeeper.domain.messages_behavior import DEFAULT_MESSAGES_BEHAVIOR, MessagesBehavior
+from tollkeeper.domain.pricing import PriceChange, Pricing
 from tollkeeper.domain.schema_size import SchemaBounds
-
-# OpenAI has renamed its priority tier, and takes and tells either name.
-_SAME_TIERS = {"fast": "priority", "priority": "fast"}
 
 
 class Feature(StrEnum):
@@ -21,110 +19,6 @@ class Feature(StrEnum):
     LOGPROBS = "logprobs"
     REASONING = "reasoning"
     WEB_SEARCH = "web_search"
-
-
-@dataclass(frozen=True, slots=True)
-class PriceVariant:
-    """Prices that apply instead of the ordinary ones: to an answer of one service tier (None: of
-    any tier without prices of its own), from a length of the prompt on."""
-
-    service_tier: str | None
-    from_tokens: int
-    prices: "Pricing"
-
-
-@dataclass(frozen=True, slots=True)
-class Pricing:
-    """Prices in picousd per token, image or request, and the decimal strings of the settings."""
-
-    prompt: int
-    completion: int
-    image: int
-    request: int
-    input_cache_read: int
-    declared: dict[str, str] = field(compare=False, repr=False)
-    # Not part of the public prices.
-    input_cache_write: int = 0
-    input_cache_write_1h: int = 0
-    web_search: int = 0
-    input_audio: int = 0
-    output_audio: int = 0
-    output_image: int = 0
-    # Every combination of service tier and length of the prompt that has prices of its own.
-    variants: tuple[PriceVariant, ...] = ()
-    # The service tier of answers to requests that name none; None: any of those with prices.
-    unasked_service_tier: str | None = None
-    # For holds: the dearest price of an input token that is not audio, and how much more than that, and
-    # than the completion, a token of audio costs.
-    dearest_input: int = field(init=False, compare=False, repr=False)
-    extra_input_audio: int = field(init=False, compare=False, repr=False)
-    extra_output_audio: int = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        dearest_input = max(
-            self.prompt, self.input_cache_read, self.input_cache_write, self.input_cache_write_1h
-        )
-        keep = object.__setattr__
-        keep(self, "dearest_input", dearest_input)
-        keep(self, "extra_input_audio", max(0, self.input_audio - dearest_input))
-        keep(self, "extra_output_audio", max(0, self.output_audio - self.completion))
-
-    def applying(self, service_tier: str | None, prompt_tokens: int) -> "Pricing":
-        """The prices of an answer. `prompt_tokens` is all of its input, from caches or not. A
-        service tier that is not declared has the ordinary prices."""
-        if not self.variants:
-            return self
-        tier = self._declared_tier(service_tier)
-        found, from_tokens = self, -1
-        for variant in self.variants:
-            if variant.service_tier == tier and from_tokens < variant.from_tokens <= prompt_tokens:
-                found, from_tokens = variant.prices, variant.from_tokens
-        return found
-
-    def possible(self, asked_tier: str | None, prompt_tokens: int) -> "tuple[Pricing, ...]":
-        """All prices that may apply to a call whose prompt has at most so many tokens. A request
-        that names a service tier is answered in it or in the ordinary one."""
-        if not self.variants:
-            return (self,)
-        tier = asked_tier or self.unasked_service_tier
-        named = self._declared_tier(tier)
-        return (
-            self,
-            *(
-                variant.prices
-                for variant in self.variants
-                if variant.from_tokens <= prompt_tokens
-                and (tier is None or variant.service_tier in (None, named))
-            ),
-        )
-
-    def with_fee(self, fee: int) -> "Pricing":
-        """The same prices with a higher price per request."""
-        return replace(
-            self,
-            request=self.request + fee,
-            variants=tuple(
-                replace(variant, prices=variant.prices.with_fee(fee)) for variant in self.variants
-            ),
-        )
-
-    def _declared_tier(self, service_tier: str | None) -> str | None:
-        """The name under which the tier is declared; None where it has the ordinary prices."""
-        if service_tier is None:
-            return None
-        declared = {variant.service_tier for variant in self.variants}
-        if service_tier in declared:
-            return service_tier
-        other_name = _SAME_TIERS.get(service_tier)
-        return other_name if other_name in declared else None
-
-
-@dataclass(frozen=True, slots=True)
-class PriceChange:
-    """Prices that were declared ahead, and the time (Unix seconds) from which they apply."""
-
-    valid_from: int
-    pricing: Pricing
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,31 +49,31 @@ class TokenBounds:
 DEFAULT_TOKEN_BOUNDS = TokenBounds()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """One entry of the catalogue."""
 
     id: str
     backend: str
     upstream_model: str
-    owned_by: str
-    name: str
-    display_name: str
-    created: int
+    owned_by: str = ""
+    name: str = ""
+    display_name: str = ""
+    created: int = 0
     context_length: int
     max_output_length: int
-    input_modalities: tuple[str, ...]
-    output_modalities: tuple[str, ...]
-    quantization: str
-    supported_sampling_parameters: tuple[str, ...]
-    supported_features: tuple[str, ...]
-    sampling_limits: dict[str, Any]
-    sampling_limits_revision: str
-    required_checks: tuple[str, ...]
-    is_ready: bool
+    input_modalities: tuple[str, ...] = ("text",)
+    output_modalities: tuple[str, ...] = ("text",)
+    quantization: str = ""
+    supported_sampling_parameters: tuple[str, ...] = ()
+    supported_features: tuple[str, ...] = ()
+    sampling_limits: dict[str, Any] = field(default_factory=dict)
+    sampling_limits_revision: str = ""
+    required_checks: tuple[str, ...] = ()
+    is_ready: bool = True
     # The prices before the first of the changes.
     pricing: Pricing
-    options: dict[str, str]
+    options: dict[str, str] = field(default_factory=dict)
     # The bounds of the model's backend; None if the backend has none.
     schema_bounds: SchemaBounds | None = None
     token_bounds: TokenBounds = DEFAULT_TOKEN_BOUNDS

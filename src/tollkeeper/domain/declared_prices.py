@@ -9,30 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tollkeeper.domain.catalog import PriceVariant, Pricing
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd, usd_from_picousd
+from tollkeeper.domain.pricing import (
+    PRICE_DIMENSIONS,
+    PRICE_NAMES,
+    PUBLIC_PRICES,
+    PriceVariant,
+    Pricing,
+)
 
-# The public prices, and those that only the account knows.
-PUBLIC_PRICES = ("prompt", "completion", "image", "request", "input_cache_read")
-INTERNAL_PRICES = (
-    *("input_cache_write", "input_cache_write_1h", "web_search"),
-    *("input_audio", "output_audio", "output_image"),
-)
-# Prices per token. The length of a prompt and the service tier change these.
-_TOKEN_PRICES = (
-    *("prompt", "completion", "input_cache_read", "input_cache_write", "input_cache_write_1h"),
-    *("input_audio", "output_audio", "output_image"),
-)
-# A price that is not declared is that of another dimension, never zero: input is input.
-_FALLBACKS = {
-    "input_cache_read": "prompt",
-    "input_cache_write": "prompt",
-    "input_cache_write_1h": "input_cache_write",
-    "input_audio": "prompt",
-    "output_audio": "completion",
-    "output_image": "completion",
-}
+_TOKEN_PRICES = tuple(dimension.name for dimension in PRICE_DIMENSIONS if dimension.per_token)
 _MULTIPLIER = re.compile(r"(?P<whole>\d{1,6})(?:\.(?P<fraction>\d{1,9}))?", re.ASCII)
 _SERVICE_TIER = re.compile(r"[!-~]{1,64}", re.ASCII)
 # The ordinary service tier: its prices are the declared ones.
@@ -61,10 +48,10 @@ class DeclaredPrices:
 def pricing_from_declared(declared: Mapping[str, str], *, param: str) -> Pricing:
     prices: dict[str, str] = {}
     amounts: dict[str, Any] = {}
-    for dimension in (*PUBLIC_PRICES, *INTERNAL_PRICES):
-        fallback = prices.get(_FALLBACKS.get(dimension, ""), "0")
-        prices[dimension] = declared.get(dimension, fallback)
-        amounts[dimension] = read_price(prices[dimension], param=f"{param}.{dimension}")
+    for dimension in PRICE_DIMENSIONS:
+        name = dimension.name
+        prices[name] = declared.get(name, prices.get(dimension.fallback, "0"))
+        amounts[name] = read_price(prices[name], param=f"{param}.{name}")
     shown = {dimension: prices[dimension] for dimension in PUBLIC_PRICES}
     return Pricing(**amounts, declared=shown)
 
@@ -148,7 +135,7 @@ def _multiplied(prices: Pricing, multiplier: str, place: str) -> Pricing:
         )
     fraction = match["fraction"] or ""
     numerator, denominator = int(match["whole"] + fraction), 10 ** len(fraction)
-    amounts = {name: getattr(prices, name) for name in (*PUBLIC_PRICES, *INTERNAL_PRICES)}
+    amounts = {name: getattr(prices, name) for name in PRICE_NAMES}
     for dimension in _TOKEN_PRICES:
         price = amounts[dimension]
         amounts[dimension], rest = divmod(price * numerator, denominator)

@@ -8,9 +8,8 @@ import msgspec
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import AccountState
-from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.policy_set import PolicySet
-from tollkeeper.domain.pricing import Bounds
+from tollkeeper.domain.pricing import Bounds, Pricing
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):

@@ -4,10 +4,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.domain.inference import Call, Delta, Event, UsageReport
-from tollkeeper.domain.pricing import cost_of
+from tollkeeper.domain.pricing import Pricing, cost_of
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, Usage, merged, readings
 

@@ -1,12 +1,176 @@
-"""What a call may cost at most, and what it did cost. Integers of 10^-12 USD only."""
+"""Price dimensions, the prices of a model, what a call may cost at most, and what it did cost. Integers
+of 10^-12 USD only.
+
+A new price dimension is a row of `PRICE_DIMENSIONS`, a field of `Pricing`, of `Usage` and of `Resolution`,
+its line in `_cost_at`, and a migration with its columns. Everything else reads the list.
+"""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.usage import Usage
+
+# OpenAI has renamed its priority tier, and takes and tells either name.
+_SAME_TIERS = {"fast": "priority", "priority": "fast"}
+
+
+@dataclass(frozen=True, slots=True)
+class PriceDimension:
+    # As the settings, prices and line items call it.
+    name: str
+    # The column of reservations with the price that a hold was computed with. Empty: there is none.
+    column: str
+    # What genai-prices calls it; empty: it does not list it.
+    listed_as: str = ""
+    # Whether it is a price per token, which the length of the prompt and the service tier change.
+    per_token: bool = True
+    is_public: bool = False
+    # The dimension whose price applies if this one is not declared, because input is input. Empty:
+    # what is not declared costs nothing.
+    fallback: str = ""
+    # The line item of its costs; empty: the name.
+    line_item: str = ""
+
+
+PRICE_DIMENSIONS = (
+    PriceDimension("prompt", "price_prompt", "input_mtok", is_public=True),
+    PriceDimension("completion", "price_completion", "output_mtok", is_public=True),
+    PriceDimension("image", "price_image", per_token=False, is_public=True),
+    PriceDimension("request", "price_request", "requests_kcount", per_token=False, is_public=True),
+    PriceDimension(
+        *("input_cache_read", "price_cache_read", "cache_read_mtok"),
+        is_public=True,
+        fallback="prompt",
+    ),
+    PriceDimension("input_cache_write", "price_cache_write", "cache_write_mtok", fallback="prompt"),
+    PriceDimension(
+        *("input_cache_write_1h", "price_cache_write_1h", "cache_write_1h_mtok"),
+        fallback="input_cache_write",
+        line_item="input_cache_write",
+    ),
+    PriceDimension("web_search", "price_web_search", "web_searches_kcount", per_token=False),
+    PriceDimension("input_audio", "price_input_audio", "input_audio_mtok", fallback="prompt"),
+    PriceDimension(
+        "output_audio", "price_output_audio", "output_audio_mtok", fallback="completion"
+    ),
+    # A hold has no column for it: if it is the dearer one, it is the price of the completion there.
+    PriceDimension("output_image", "", "output_image_mtok", fallback="completion"),
+)
+PRICE_NAMES = tuple(dimension.name for dimension in PRICE_DIMENSIONS)
+PUBLIC_PRICES = tuple(dimension.name for dimension in PRICE_DIMENSIONS if dimension.is_public)
+# The line items of a settlement, which are its columns: those of the prices, verdicts, and costs that
+# an operator enters.
+LINE_ITEMS = (
+    *dict.fromkeys(dimension.line_item or dimension.name for dimension in PRICE_DIMENSIONS),
+    "verdict",
+    "other",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PriceVariant:
+    """Prices that apply instead of the ordinary ones: to an answer of one service tier (None: of
+    any tier without prices of its own), from a length of the prompt on."""
+
+    service_tier: str | None
+    from_tokens: int
+    prices: "Pricing"
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """Prices in picousd per token, image or request, and the decimal strings of the settings."""
+
+    prompt: int
+    completion: int
+    image: int
+    request: int
+    input_cache_read: int
+    declared: dict[str, str] = field(compare=False, repr=False)
+    # Not part of the public prices.
+    input_cache_write: int = 0
+    input_cache_write_1h: int = 0
+    web_search: int = 0
+    input_audio: int = 0
+    output_audio: int = 0
+    output_image: int = 0
+    # Every combination of service tier and length of the prompt that has prices of its own.
+    variants: tuple[PriceVariant, ...] = ()
+    # The service tier of answers to requests that name none; None: any of those with prices.
+    unasked_service_tier: str | None = None
+    # For holds: the dearest price of an input token that is not audio, and how much more than that, and
+    # than the completion, a token of audio costs.
+    dearest_input: int = field(init=False, compare=False, repr=False)
+    extra_input_audio: int = field(init=False, compare=False, repr=False)
+    extra_output_audio: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        dearest_input = max(
+            self.prompt, self.input_cache_read, self.input_cache_write, self.input_cache_write_1h
+        )
+        keep = object.__setattr__
+        keep(self, "dearest_input", dearest_input)
+        keep(self, "extra_input_audio", max(0, self.input_audio - dearest_input))
+        keep(self, "extra_output_audio", max(0, self.output_audio - self.completion))
+
+    def applying(self, service_tier: str | None, prompt_tokens: int) -> "Pricing":
+        """The prices of an answer. `prompt_tokens` is all of its input, from caches or not. A
+        service tier that is not declared has the ordinary prices."""
+        if not self.variants:
+            return self
+        tier = self._declared_tier(service_tier)
+        found, from_tokens = self, -1
+        for variant in self.variants:
+            if variant.service_tier == tier and from_tokens < variant.from_tokens <= prompt_tokens:
+                found, from_tokens = variant.prices, variant.from_tokens
+        return found
+
+    def possible(self, asked_tier: str | None, prompt_tokens: int) -> "tuple[Pricing, ...]":
+        """All prices that may apply to a call whose prompt has at most so many tokens. A request
+        that names a service tier is answered in it or in the ordinary one."""
+        if not self.variants:
+            return (self,)
+        tier = asked_tier or self.unasked_service_tier
+        named = self._declared_tier(tier)
+        return (
+            self,
+            *(
+                variant.prices
+                for variant in self.variants
+                if variant.from_tokens <= prompt_tokens
+                and (tier is None or variant.service_tier in (None, named))
+            ),
+        )
+
+    def with_fee(self, fee: int) -> "Pricing":
+        """The same prices with a higher price per request."""
+        return replace(
+            self,
+            request=self.request + fee,
+            variants=tuple(
+                replace(variant, prices=variant.prices.with_fee(fee)) for variant in self.variants
+            ),
+        )
+
+    def _declared_tier(self, service_tier: str | None) -> str | None:
+        """The name under which the tier is declared; None where it has the ordinary prices."""
+        if service_tier is None:
+            return None
+        declared = {variant.service_tier for variant in self.variants}
+        if service_tier in declared:
+            return service_tier
+        other_name = _SAME_TIERS.get(service_tier)
+        return other_name if other_name in declared else None
+
+
+@dataclass(frozen=True, slots=True)
+class PriceChange:
+    """Prices that were declared ahead, and the time (Unix seconds) from which they apply."""
+
+    valid_from: int
+    pricing: Pricing
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False):

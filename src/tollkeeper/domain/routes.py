@@ -8,13 +8,12 @@ import math
 
 from msgspec.structs import replace
 
-from tollkeeper.domain.catalog import Model, Pricing
-from tollkeeper.domain.pricing import Bounds, hold_picousd
+from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.pricing import PUBLIC_PRICES, Bounds, Pricing, hold_picousd
 from tollkeeper.domain.prompt_size import WEB_SEARCHES_SEEN_MAX
 
 # The sums that prices in force keep.
 _SUMS_MAX = 64
-_PUBLIC_PRICES = ("prompt", "completion", "image", "request", "input_cache_read")
 
 
 def prices_by_backend(model: Model, now: int) -> dict[str, Pricing]:
@@ -87,7 +86,7 @@ def shown_prices(model: Model, now: int) -> dict[str, str]:
         return model.pricing_at(now).declared
     possible = list(prices_by_backend(model, now).values())
     shown = {}
-    for dimension in _PUBLIC_PRICES:
+    for dimension in PUBLIC_PRICES:
         dearest = max(possible, key=lambda pricing: int(getattr(pricing, dimension)))
         shown[dimension] = dearest.declared[dimension]
     return shown

@@ -158,23 +158,15 @@ class ReservationEntry:
 class HoldTerms:
     """The prices and bounds that a hold was computed from."""
 
+    # By the names of price dimensions.
+    prices: dict[str, int]
     held_at_ms: int
     hold_picousd: int
-    price_prompt: int
-    price_completion: int
-    price_image: int
-    price_request: int
-    price_cache_read: int
-    price_cache_write: int
-    price_cache_write_1h: int
-    price_web_search: int
     prompt_tokens_max: int
     choices: int
     output_tokens_max: int
     images: int
     web_searches: int
-    price_input_audio: int
-    price_output_audio: int
     input_audio_tokens_max: int
     output_audio_tokens_max: int
     price_verdict: int
@@ -189,6 +181,8 @@ class UnsettledMark:
 
 @dataclass(frozen=True, slots=True)
 class ResolutionEntry:
+    # By line item.
+    cost_by_dimension: dict[str, int]
     kind: str
     resolved_at_ms: int
     resolved_by: str
@@ -196,8 +190,6 @@ class ResolutionEntry:
     released_picousd: int
     overage_picousd: int
     estimated: bool
-    # By `COST_DIMENSIONS`.
-    cost_by_dimension: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)

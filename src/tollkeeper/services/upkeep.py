@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import structlog
@@ -49,55 +50,34 @@ _CANCEL_AGAIN_S = 0.1
 _log = structlog.get_logger("tollkeeper.upkeep")
 
 
+@dataclass(kw_only=True, eq=False)
 class Upkeep:
-    def __init__(
-        self,
-        database: Database,
-        *,
-        ledger: Ledger,
-        key_use: KeyUse,
-        judge_costs: JudgeCosts,
-        idempotency: Idempotency,
-        lease: Lease,
-        recovery: Recovery,
-        bulk_resolution: BulkResolution,
-        unsettled_rule: UnsettledRule | None,
-        ledger_watch: LedgerWatch,
-        ledger_months: LedgerMonths,
-        caps: Caps,
-        activity: Activity,
-        audit: Audit,
-        process_watch: ProcessWatch | None = None,
-        replica_reports: ReplicaReports | None = None,
-        alerts: Alerts | None = None,
-        regular_verification: RegularVerification | None = None,
-    ) -> None:
-        self._regular_verification = regular_verification
-        self._alerts = alerts
-        self._process_watch = process_watch
-        self._replica_reports = replica_reports
-        self._database = database
-        self._ledger = ledger
-        self._key_use = key_use
-        self._judge_costs = judge_costs
-        self._idempotency = idempotency
-        self._lease = lease
-        self._recovery = recovery
-        self._bulk_resolution = bulk_resolution
-        self._unsettled_rule = unsettled_rule
-        self._ledger_watch = ledger_watch
-        self._ledger_months = ledger_months
-        self._caps = caps
-        self._activity = activity
-        self._audit = audit
-        self._tasks: list[asyncio.Task[None]] = []
+    database: Database
+    ledger: Ledger
+    key_use: KeyUse
+    judge_costs: JudgeCosts
+    idempotency: Idempotency
+    lease: Lease
+    recovery: Recovery
+    bulk_resolution: BulkResolution
+    unsettled_rule: UnsettledRule | None
+    ledger_watch: LedgerWatch
+    ledger_months: LedgerMonths
+    caps: Caps
+    activity: Activity
+    audit: Audit
+    process_watch: ProcessWatch | None = None
+    replica_reports: ReplicaReports | None = None
+    alerts: Alerts | None = None
+    regular_verification: RegularVerification | None = None
+    _tasks: list[asyncio.Task[None]] = field(init=False, repr=False, default_factory=list)
 
     @property
     def chores(self) -> tuple[tuple[float, Chore], ...]:
         """Each chore with the seconds between two runs."""
         return (
-            (self._lease.interval_s, self.send_heartbeat),
-            (self._lease.interval_s, self.recover_dead),
+            (self.lease.interval_s, self.send_heartbeat),
+            (self.lease.interval_s, self.recover_dead),
             (_TRIAL_INTERVAL_S, self.try_hold),
             (_UNREGISTERED_INTERVAL_S, self.recover_unregistered),
             (_UNSETTLED_INTERVAL_S, self.resolve_unsettled),
@@ -136,20 +116,20 @@ class Upkeep:
         await _attempt(self.write_key_use)
 
     async def send_heartbeat(self) -> None:
-        await self._lease.heartbeat()
+        await self.lease.heartbeat()
 
     async def try_hold(self) -> None:
-        await self._ledger.try_hold()
+        await self.ledger.try_hold()
 
     async def recover_dead(self) -> None:
-        await self._recover(self._recovery.recover_silent)
+        await self._recover(self.recovery.recover_silent)
 
     async def recover_unregistered(self) -> None:
         """Looks for every hold whose process is gone without a trace, or has resolved it."""
-        await self._recover(self._recovery.ledger_recover)
+        await self._recover(self.recovery.ledger_recover)
 
     async def _recover(self, sweep: Callable[[], Awaitable[Recovered]]) -> None:
-        if not self._lease.steady:
+        if not self.lease.steady:
             return
         recovered = await sweep()
         if recovered.processes:
@@ -166,10 +146,10 @@ class Upkeep:
 
     async def resolve_unsettled(self) -> None:
         """Resolves calls that are unsettled for too long, if the settings have a rule for them."""
-        rule = self._unsettled_rule
+        rule = self.unsettled_rule
         if rule is None:
             return
-        found = await self._bulk_resolution.apply_rule(rule)
+        found = await self.bulk_resolution.apply_rule(rule)
         if found.reservations:
             _log.warning(
                 "unsettled reservations were resolved by the rule of the settings",
@@ -179,51 +159,51 @@ class Upkeep:
             )
 
     async def watch_ledger(self) -> None:
-        await self._ledger_watch.refresh()
+        await self.ledger_watch.refresh()
 
     async def verify_ledger(self) -> None:
-        if self._regular_verification is not None:
-            await self._regular_verification.verify_if_due()
+        if self.regular_verification is not None:
+            await self.regular_verification.verify_if_due()
 
     async def watch_process(self) -> None:
-        if self._process_watch is not None:
-            await self._process_watch.sample()
+        if self.process_watch is not None:
+            await self.process_watch.sample()
 
     async def publish_replicas(self) -> None:
-        if self._replica_reports is not None:
-            await self._replica_reports.publish()
+        if self.replica_reports is not None:
+            await self.replica_reports.publish()
 
     async def alert(self) -> None:
-        if self._alerts is not None:
-            await self._alerts.check()
+        if self.alerts is not None:
+            await self.alerts.check()
 
     async def deliver_alerts(self) -> None:
-        if self._alerts is not None:
-            await self._alerts.deliver()
+        if self.alerts is not None:
+            await self.alerts.deliver()
 
     async def write_key_use(self) -> None:
-        await self._key_use.write(self._database)
+        await self.key_use.write(self.database)
 
     async def write_judge_costs(self) -> None:
-        await self._judge_costs.write()
+        await self.judge_costs.write()
 
     async def forget_secrets(self) -> None:
-        await self._idempotency.forget_old_secrets(self._database)
+        await self.idempotency.forget_old_secrets(self.database)
 
     async def write_refusals(self) -> None:
-        self._activity.write_refusals()
+        self.activity.write_refusals()
 
     async def keep_partitions(self) -> None:
-        await self._activity.keep_partitions()
+        await self.activity.keep_partitions()
 
     async def delete_old_audit(self) -> None:
-        await self._audit.delete_old()
+        await self.audit.delete_old()
 
     async def keep_ledger_months(self) -> None:
-        await self._ledger_months.keep_months()
+        await self.ledger_months.keep_months()
 
     async def begin_cap_periods(self) -> None:
-        await self._caps.begin_periods()
+        await self.caps.begin_periods()
 
 
 async def _repeat(interval_s: float, chore: Chore, *, rarely: bool) -> None:

@@ -9,21 +9,15 @@ from typing import Any, Final
 
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.domain.pricing import PRICE_DIMENSIONS
 from tollkeeper.settings.places import SettingsError
 from tollkeeper.settings.schema import ModelSettings, Settings
 
 # The price dimension of each listed price, and the number of units that the price is for.
 _PRICES: Final = {
-    "input_mtok": ("prompt", 6),
-    "output_mtok": ("completion", 6),
-    "cache_read_mtok": ("input_cache_read", 6),
-    "cache_write_mtok": ("input_cache_write", 6),
-    "cache_write_1h_mtok": ("input_cache_write_1h", 6),
-    "input_audio_mtok": ("input_audio", 6),
-    "output_audio_mtok": ("output_audio", 6),
-    "output_image_mtok": ("output_image", 6),
-    "requests_kcount": ("request", 3),
-    "web_searches_kcount": ("web_search", 3),
+    dimension.listed_as: (dimension.name, 6 if dimension.per_token else 3)
+    for dimension in PRICE_DIMENSIONS
+    if dimension.listed_as
 }
 
 

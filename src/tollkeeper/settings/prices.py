@@ -1,25 +1,24 @@
 """The settings of a model's prices: dimensions, tiers, service tiers, changes that are declared ahead."""
 
 from datetime import UTC, date, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
+from tollkeeper.domain.pricing import PRICE_NAMES
 from tollkeeper.settings.section import Section
+from tollkeeper.settings.wording import nearest
 
-PriceDimension = Literal[
-    "prompt",
-    "completion",
-    "image",
-    "request",
-    "input_cache_read",
-    "input_cache_write",
-    "input_cache_write_1h",
-    "web_search",
-    "input_audio",
-    "output_audio",
-    "output_image",
-]
+
+def _is_price(name: str) -> str:
+    if name not in PRICE_NAMES:
+        raise ValueError(
+            f"there is no such price{nearest(name, PRICE_NAMES)}; there are: {', '.join(PRICE_NAMES)}"
+        )
+    return name
+
+
+PriceName = Annotated[str, AfterValidator(_is_price)]
 _TIERS_MAX = 16
 _CHANGES_MAX = 100
 _NO_MOMENT = "must be a date or a time, for example 2027-01-01 or 2027-01-01T00:00:00Z"
@@ -47,13 +46,13 @@ Moment = Annotated[datetime, BeforeValidator(_in_utc)]
 class PriceTierSettings(Section):
     # Where the whole input has more tokens, these prices apply to the whole call.
     above_tokens: int = Field(ge=1, le=2**53)
-    pricing: dict[PriceDimension, str]
+    pricing: dict[PriceName, str]
 
 
 class PricesSettings(Section):
     """All prices of a model for one time."""
 
-    pricing: dict[PriceDimension, str] = {}
+    pricing: dict[PriceName, str] = {}
     price_tiers: tuple[PriceTierSettings, ...] = Field(default=(), max_length=_TIERS_MAX)
     # Multipliers of the prices per token, by the service tier that an answer names. `unasked` names
     # the tier of requests that name none; without it: any of those that are declared.

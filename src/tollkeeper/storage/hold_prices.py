@@ -3,26 +3,9 @@
 from functools import lru_cache
 from typing import Any
 
-from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.ledger import Hold
-from tollkeeper.domain.pricing import dearest_prices
-
-# The columns of prices, and what each is called in the domain.
-_COLUMNS = {
-    "price_prompt": "prompt",
-    "price_completion": "completion",
-    "price_image": "image",
-    "price_request": "request",
-    "price_cache_read": "input_cache_read",
-    "price_cache_write": "input_cache_write",
-    "price_cache_write_1h": "input_cache_write_1h",
-    "price_web_search": "web_search",
-    "price_input_audio": "input_audio",
-    "price_output_audio": "output_audio",
-}
-# A hold has no column for it: if it is the dearer one, it is the price of the completion there.
-_ONLY_IN_VARIANTS = "output_image"
-
+from tollkeeper.domain.pricing import PRICE_NAMES, Pricing, dearest_prices
+from tollkeeper.storage.price_columns import PRICE_COLUMNS
 
 _KEPT_PRICES_MAX = 1024
 
@@ -52,7 +35,9 @@ _kept: dict[int, tuple[Pricing, dict[str, Any]]] = {}
 # Holds of a model have the same prices until its prices change.
 @lru_cache(maxsize=_KEPT_PRICES_MAX)
 def _columns(dearest: Pricing, all_prices: Pricing) -> dict[str, Any]:
-    columns: dict[str, Any] = {column: getattr(dearest, name) for column, name in _COLUMNS.items()}
+    columns: dict[str, Any] = {
+        column: getattr(dearest, name) for column, name in PRICE_COLUMNS.items()
+    }
     has_others = bool(all_prices.variants) or dearest != all_prices
     columns["price_variants"] = _variants(all_prices) if has_others else None
     return columns
@@ -74,4 +59,4 @@ def _variants(pricing: Pricing) -> list[dict[str, Any]]:
 
 
 def _amounts(prices: Pricing) -> dict[str, str]:
-    return {name: str(getattr(prices, name)) for name in (*_COLUMNS.values(), _ONLY_IN_VARIANTS)}
+    return {name: str(getattr(prices, name)) for name in PRICE_NAMES}

@@ -26,6 +26,7 @@ from tollkeeper.storage.database import Connection
 from tollkeeper.storage.hold_prices import hold_prices
 from tollkeeper.storage.period_caps import EndedReservation
 from tollkeeper.storage.planning import ROWS_BY_KEY
+from tollkeeper.storage.price_columns import prices
 from tollkeeper.storage.processes import HEARTBEAT, heartbeat
 from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement
 
@@ -312,24 +313,25 @@ _ACCOUNTS_AND_PROJECTS: LiteralString = """
     )
 """
 _WRITE_STATES = Statement("tollkeeper_write_states", _ACCOUNTS_AND_PROJECTS + "SELECT")
-_HOLDS: LiteralString = """
+_HOLDS: LiteralString = (
+    """
     INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
-        api_key_id, model, hold, price_prompt, price_completion, price_image, price_request,
-        price_cache_read, price_cache_write, price_cache_write_1h, price_web_search,
-        price_input_audio, price_output_audio, price_variants, prompt_tokens_max, choices,
+        api_key_id, model, hold, """  # noqa: S608 - the pieces are constants of the program
+    + prices()
+    + """, price_variants, prompt_tokens_max, choices,
         output_tokens_max, images, web_searches, input_audio_tokens_max, output_audio_tokens_max,
         spending_day, overage_max, price_verdict, verdicts_max)
     SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), v.*
     FROM json_to_recordset(%s::json) AS v (month integer, organization_id uuid, id uuid,
-        project_id uuid, api_key_id uuid, model text, hold numeric, price_prompt numeric,
-        price_completion numeric, price_image numeric, price_request numeric,
-        price_cache_read numeric, price_cache_write numeric, price_cache_write_1h numeric,
-        price_web_search numeric, price_input_audio numeric, price_output_audio numeric,
-        price_variants jsonb, prompt_tokens_max bigint, choices integer, output_tokens_max bigint,
+        project_id uuid, api_key_id uuid, model text, hold numeric,
+        """
+    + prices(after=" numeric")
+    + """, price_variants jsonb, prompt_tokens_max bigint, choices integer, output_tokens_max bigint,
         images integer, web_searches integer, input_audio_tokens_max bigint,
         output_audio_tokens_max bigint, spending_day integer, overage_max numeric,
         price_verdict numeric, verdicts_max integer)
-"""
+    """
+)
 _WRITE_HOLDS = Statement(
     "tollkeeper_write_holds",
     _ACCOUNTS_AND_PROJECTS + ", alive AS (" + HEARTBEAT + ")" + _HOLDS,
@@ -375,6 +377,8 @@ async def restore_holds(
             "api_key_id": hold.key_id,
             "model": hold.model,
             **hold_prices(hold),
+            # Nothing is held, and the hold is what its prices and bounds come to.
+            "price_request": 0,
             "held_at_ms": time_ms_of_id(hold.id) if arrived_earlier else None,
         }
         for hold in holds
@@ -385,27 +389,28 @@ async def restore_holds(
     await connection.execute(_RESTORE_HOLDS, (process_id, _document(rows)))
 
 
-_RESTORE_HOLDS: LiteralString = """
+_RESTORE_HOLDS: LiteralString = (
+    """
     WITH clock AS (
         SELECT now, cap_spending_day(NULL, now) AS day FROM (SELECT clock_timestamp() AS now) AS one
     ), restored AS (
         INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
-            api_key_id, model, hold, price_prompt, price_completion, price_image, price_request,
-            price_cache_read, price_cache_write, price_cache_write_1h, price_web_search,
-            price_input_audio, price_output_audio, price_variants, prompt_tokens_max, choices,
+            api_key_id, model, hold, """  # noqa: S608 - the pieces are constants of the program
+    + prices()
+    + """, price_variants, prompt_tokens_max, choices,
             output_tokens_max, images, spending_day)
         SELECT %s, held.at,
             greatest(a.month, to_char(clock.now AT TIME ZONE 'UTC', 'YYYYMM')::integer),
-            v.organization_id, v.id, v.project_id, v.api_key_id, v.model, 0, v.price_prompt,
-            v.price_completion, v.price_image, 0, v.price_cache_read, v.price_cache_write,
-            v.price_cache_write_1h, v.price_web_search, v.price_input_audio, v.price_output_audio,
+            v.organization_id, v.id, v.project_id, v.api_key_id, v.model, 0, """
+    + prices("v.")
+    + """,
             v.price_variants, 0, 0, 0, 0,
             nullif(greatest(a.spending_day, clock.day), cap_spending_day(NULL, held.at))
         FROM json_to_recordset(%s::json) AS v (organization_id uuid, id uuid, project_id uuid,
-            api_key_id uuid, model text, price_prompt numeric, price_completion numeric,
-            price_image numeric, price_cache_read numeric, price_cache_write numeric,
-            price_cache_write_1h numeric, price_web_search numeric, price_input_audio numeric,
-            price_output_audio numeric, price_variants jsonb, held_at_ms numeric)
+            api_key_id uuid, model text,
+            """
+    + prices(after=" numeric")
+    + """, price_variants jsonb, held_at_ms numeric)
         JOIN accounts a USING (organization_id), clock,
         LATERAL (SELECT least(clock.now, to_timestamp(v.held_at_ms / 1000)) AS at) AS held
         ON CONFLICT DO NOTHING
@@ -415,7 +420,8 @@ _RESTORE_HOLDS: LiteralString = """
     )
     UPDATE project_accounts p SET live_holds = p.live_holds + c.count FROM counted c
     WHERE p.organization_id = c.organization_id AND p.project_id = c.project_id
-"""
+    """
+)
 
 
 def _document(rows: list[dict[str, Any]]) -> str:

@@ -9,11 +9,13 @@ from typing import LiteralString
 from psycopg import sql
 
 from tollkeeper.domain.months import Month
+from tollkeeper.domain.pricing import LINE_ITEMS
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.price_columns import PRICE_COLUMNS
 
 # Name and expression of each column. A file of a month outlives the program that wrote it: columns
-# are added at the end only.
-_COLUMNS: tuple[tuple[LiteralString, LiteralString], ...] = (
+# are added at the end only. Those of new price dimensions follow by themselves.
+_ORDERED: tuple[tuple[LiteralString, LiteralString], ...] = (
     ("organization_id", "r.organization_id"),
     ("reservation_id", "r.id"),
     ("project_id", "r.project_id"),
@@ -72,6 +74,11 @@ _COLUMNS: tuple[tuple[LiteralString, LiteralString], ...] = (
     ("verdicts_max", "r.verdicts_max"),
     ("verdict_picousd", "d.verdict"),
 )
+_AMOUNTS = (
+    *((column + "_picousd", "r." + column) for column in PRICE_COLUMNS),
+    *((name + "_picousd", "d." + name) for name in LINE_ITEMS),
+)
+_COLUMNS = (*_ORDERED, *(column for column in _AMOUNTS if column not in _ORDERED))
 COLUMNS = tuple(name for name, _ in _COLUMNS)
 _SELECTED: LiteralString = ", ".join(expression + " AS " + name for name, expression in _COLUMNS)
 

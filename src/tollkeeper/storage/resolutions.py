@@ -13,6 +13,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.ledger import Resolution
 from tollkeeper.domain.months import FIRST_ID
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.price_columns import line_items, lines, total
 from tollkeeper.storage.round_trips import BoundStatement, Statement
 
 _encode = msgspec.json.Encoder().encode
@@ -29,27 +30,29 @@ _RESOLVE = Statement(
         FROM (SELECT clock_timestamp() AS now) AS one
     ), given AS (
         SELECT *, reservation_id AS id FROM json_to_recordset(%s::json) AS g
-            (organization_id uuid, reservation_id uuid, kind text, resolved_by text, prompt numeric,
-            completion numeric, input_cache_read numeric, input_cache_write numeric,
-            input_audio numeric, output_audio numeric, output_image numeric, web_search numeric,
-            image numeric, request numeric, verdict numeric, other numeric, estimated boolean)
+            (organization_id uuid, reservation_id uuid, kind text, resolved_by text,
+            """  # noqa: S608 - the pieces are constants of the program
+    + line_items(after=" numeric")
+    + """, estimated boolean)
     ), priced AS (
         SELECT g.*, r.hold, r.project_id, r.api_key_id, r.month, r.model, r.overage_max,
                cap_spending_day(NULL, r.held_at) AS admitted,
-               g.prompt + g.completion + g.input_cache_read + g.input_cache_write + g.input_audio
-                   + g.output_audio + g.output_image + g.image + g.request + g.web_search
-                   + g.verdict + g.other AS total
+               """
+    + total("g.")
+    + """ AS total
         FROM given g JOIN reservations r USING (organization_id, id)
         -- All ids lie between these two, so partitions of other months are not even opened.
         WHERE r.id BETWEEN %s::uuid AND %s::uuid
     ), resolved AS (
         INSERT INTO resolutions (organization_id, reservation_id, kind, hold, settled, released,
-            prompt, completion, input_cache_read, input_cache_write, input_audio, output_audio,
-            output_image, image, request, web_search, verdict, other, estimated, resolved_by, day,
+            """
+    + line_items()
+    + """, estimated, resolved_by, day,
             adjusts_day, resolved_at)
         SELECT organization_id, id, kind, hold, least(hold, total), hold - least(hold, total),
-               prompt, completion, input_cache_read, input_cache_write, input_audio, output_audio,
-               output_image, image, request, web_search, verdict, other, estimated, resolved_by,
+               """
+    + line_items()
+    + """, estimated, resolved_by,
                CASE WHEN admitted < open_day THEN greatest(today, open_day) ELSE admitted END,
                CASE WHEN admitted < open_day THEN admitted END, now
         FROM priced, clock
@@ -73,12 +76,9 @@ _RESOLVE = Statement(
                                  amount_picousd)
         SELECT organization_id, day, project_id, api_key_id,
                ledger_line_item(model, dimension, adjusts_day), sum(amount)
-        FROM fresh, LATERAL (VALUES ('prompt', prompt), ('completion', completion),
-            ('input_cache_read', input_cache_read), ('input_cache_write', input_cache_write),
-            ('input_audio', input_audio), ('output_audio', output_audio),
-            ('output_image', output_image),
-            ('image', image), ('request', request), ('web_search', web_search),
-            ('verdict', verdict), ('other', other)) AS line (dimension, amount)
+        FROM fresh, LATERAL """
+    + lines()
+    + """
         WHERE amount > 0
         GROUP BY 1, 2, 3, 4, 5
         ORDER BY 1, 2, 3, 4, 5

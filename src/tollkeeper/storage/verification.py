@@ -15,6 +15,7 @@ from tollkeeper.storage import watched_connection
 from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.period_cap_checks import PERIOD_CAP_SUMS
+from tollkeeper.storage.price_columns import lines, total
 
 Query: TypeAlias = LiteralString
 # A query that finds more rows than this returns no more of them: the books are beyond repair by hand.
@@ -153,14 +154,7 @@ _MONTHS: LiteralString = with_balances(
 )
 
 # The amounts of a settlement by price dimension.
-LINES: LiteralString = """
-    (VALUES ('prompt', d.prompt), ('completion', d.completion),
-        ('input_cache_read', d.input_cache_read), ('input_cache_write', d.input_cache_write),
-        ('input_audio', d.input_audio), ('output_audio', d.output_audio),
-        ('output_image', d.output_image),
-        ('image', d.image), ('request', d.request), ('web_search', d.web_search),
-        ('verdict', d.verdict), ('other', d.other)) AS line (dimension, amount)
-"""
+LINES: LiteralString = lines("d.")
 _ROLLUP: LiteralString = (
     """
     WITH settled AS (
@@ -226,12 +220,13 @@ _CAPS: LiteralString = """
     WHERE counted - coalesce(over, 0) - cap_excess > cap
 """
 
-_OVERAGES: LiteralString = """
+_OVERAGES: LiteralString = (
+    """
     SELECT d.reservation_id::text, format('cost %%s, hold %%s, overage %%s', d.total, d.hold, o.amount)
     FROM (SELECT organization_id, reservation_id, hold,
-                 prompt + completion + input_cache_read + input_cache_write + input_audio
-                     + output_audio + output_image + image + request + web_search + verdict
-                     + other AS total
+                 """  # noqa: S608 - the pieces are constants of the program
+    + total()
+    + """ AS total
           FROM resolutions
           WHERE organization_id > %(after)s AND organization_id <= %(end)s
             AND reservation_id BETWEEN %(first_id)s AND %(last_id)s
@@ -240,7 +235,8 @@ _OVERAGES: LiteralString = """
       AND o.reservation_id = d.reservation_id
       AND o.reservation_id BETWEEN %(first_id)s AND %(last_id)s
     WHERE coalesce(o.amount, 0) <> greatest(d.total - d.hold, 0)
-"""
+    """
+)
 
 # Nothing is held for a hold that was restored after a crash of the database.
 _VERDICTS: LiteralString = """

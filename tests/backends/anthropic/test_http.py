@@ -21,7 +21,7 @@ from tollkeeper.domain.errors import (
 _MESSAGES: dict[str, Any] = {
     "protocol": WireProtocol.MESSAGES,
     "credential": CredentialKind.X_API_KEY,
-    "tokenizer": Tokenizer.MESSAGES,
+    "tokenizer": Tokenizer.PROTOCOL,
 }
 
 

@@ -30,7 +30,7 @@ from tollkeeper.domain.errors import (
 _GEMINI: dict[str, Any] = {
     "protocol": WireProtocol.GEMINI,
     "credential": CredentialKind.X_GOOG_API_KEY,
-    "tokenizer": Tokenizer.GEMINI,
+    "tokenizer": Tokenizer.PROTOCOL,
 }
 _VERBS = [(False, "generateContent"), (True, "streamGenerateContent?alt=sse")]
 

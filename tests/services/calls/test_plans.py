@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.backend_calls import MODEL
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectCaller, ProjectId
-from tollkeeper.domain.catalog import Catalog, PriceChange
+from tollkeeper.domain.catalog import Catalog
 from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.errors import ModelNotFound
-from tollkeeper.domain.pricing import Bounds
+from tollkeeper.domain.pricing import Bounds, PriceChange
 from tollkeeper.domain.routes import PricesInForce
 from tollkeeper.services.calls import plans as plans_module
 from tollkeeper.services.calls.isolation import Isolation

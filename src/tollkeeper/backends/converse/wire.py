@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from tollkeeper.backends.bedrock_path import count_tokens_path
 from tollkeeper.backends.converse import records
 from tollkeeper.backends.converse.answer import ConverseAnswer, report_alone
 from tollkeeper.backends.converse.request import converse_request, count_request, encoded
@@ -16,10 +17,14 @@ from tollkeeper.domain.inference import Call, UsageReport
 class ConverseWire:
     headers: Mapping[str, str] = {}
     framing = Framing.AWS_EVENT_STREAM
+    count_field = "inputTokens"
 
     def path_for(self, model: Model, *, stream: bool) -> str:
         verb = "converse-stream" if stream else "converse"
         return f"model/{quote(model.upstream_model, safe='')}/{verb}"
+
+    def count_path_for(self, model: Model) -> str:
+        return count_tokens_path(model)
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
         return encoded(converse_request(call, extra=extra))

@@ -25,6 +25,7 @@ class Endpoint(StrEnum):
 
 class GeminiWire:
     framing = Framing.SERVER_SENT_EVENTS
+    count_field = "totalTokens"
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._is_vertex = endpoint is Endpoint.VERTEX

@@ -87,11 +87,9 @@ def _was_without_usage(story: CallStory) -> bool:
 
 def _terms(hold: HoldTerms) -> list[Term]:
     """How the hold was computed: each bound at its dearest price."""
+    prices = hold.prices
     prompt_price = max(
-        hold.price_prompt,
-        hold.price_cache_read,
-        hold.price_cache_write,
-        hold.price_cache_write_1h,
+        price for name, price in prices.items() if name == "prompt" or "cache" in name
     )
     output = hold.choices * hold.output_tokens_max
     terms = [
@@ -104,22 +102,22 @@ def _terms(hold: HoldTerms) -> list[Term]:
         Term(
             "Completion, at most",
             f"{hold.choices} \u00d7 {hold.output_tokens_max} tokens",
-            hold.price_completion,
-            hold.price_completion * output,
+            prices["completion"],
+            prices["completion"] * output,
         ),
     ]
     terms += _audio_terms(hold, prompt_price)
     if hold.images:
-        amount = hold.price_image * hold.images
-        terms.append(Term("Images", str(hold.images), hold.price_image, amount))
+        amount = prices["image"] * hold.images
+        terms.append(Term("Images", str(hold.images), prices["image"], amount))
     if hold.web_searches:
-        price = hold.price_web_search
+        price = prices["web_search"]
         terms.append(Term("Web searches", str(hold.web_searches), price, price * hold.web_searches))
     if hold.verdicts_max:
         amount = hold.price_verdict * hold.verdicts_max
         terms.append(Term("Verdicts, at most", str(hold.verdicts_max), hold.price_verdict, amount))
-    if hold.price_request:
-        terms.append(Term("Request", "1", hold.price_request, hold.price_request))
+    if prices["request"]:
+        terms.append(Term("Request", "1", prices["request"], prices["request"]))
     rest = hold.hold_picousd - sum(term.amount_picousd for term in terms)
     if rest:
         terms.append(Term("Other bounds", "", rest, rest))
@@ -128,10 +126,11 @@ def _terms(hold: HoldTerms) -> list[Term]:
 
 def _audio_terms(hold: HoldTerms, prompt_price: int) -> list[Term]:
     """What audio costs beyond the price of the text that was counted already."""
+    prices = hold.prices
     output = hold.choices * hold.output_audio_tokens_max
     dearer = (
-        ("Audio in the prompt", hold.input_audio_tokens_max, hold.price_input_audio - prompt_price),
-        ("Audio in the answer", output, hold.price_output_audio - hold.price_completion),
+        ("Audio in the prompt", hold.input_audio_tokens_max, prices["input_audio"] - prompt_price),
+        ("Audio in the answer", output, prices["output_audio"] - prices["completion"]),
     )
     return [
         Term(name, f"{tokens} tokens", extra, extra * tokens)

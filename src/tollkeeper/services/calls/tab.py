@@ -10,11 +10,11 @@ from typing import Protocol
 
 from tollkeeper.backends.port import Answer, BackendCall, TextWriter
 from tollkeeper.domain.activity import ActivityRecord
-from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.domain.metering import Charge, Meter
 from tollkeeper.domain.policy_set import PolicySet
+from tollkeeper.domain.pricing import Pricing
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, Usage
 from tollkeeper.services.calls.plans import Plan

@@ -11,10 +11,9 @@ from itertools import islice
 from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.domain.pricing import Bounds
+from tollkeeper.domain.pricing import Bounds, Pricing
 from tollkeeper.services.audit import record_change
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution
 from tollkeeper.services.ledger.log_file import LoggedCall
