@@ -138,14 +138,22 @@ async def test_what_nobody_resolved_is_resolved_by_the_rule(books: Books) -> Non
     ("declared", "rule"),
     [
         ({}, None),
-        ({"release_after_hours": 24}, UnsettledRule(24, BulkAction.RELEASE)),
-        ({"settle_hold_after_hours": 1}, UnsettledRule(1, BulkAction.SETTLE_HOLD)),
+        ({"unsettled_after_hours": 24}, None),
+        ({"unsettled_resolution": "release"}, None),
+        (
+            {"unsettled_after_hours": 24, "unsettled_resolution": "release"},
+            UnsettledRule(24, BulkAction.RELEASE),
+        ),
+        (
+            {"unsettled_after_hours": 1, "unsettled_resolution": "settle_hold"},
+            UnsettledRule(1, BulkAction.SETTLE_HOLD),
+        ),
     ],
 )
 def test_the_settings_say_whether_there_is_a_rule(
-    declared: dict[str, int], rule: UnsettledRule | None
+    declared: dict[str, object], rule: UnsettledRule | None
 ) -> None:
-    settings = Settings.model_validate({"ledger": {"unsettled": declared}})
+    settings = Settings.model_validate({"ledger": declared})
     assert unsettled_rule(settings) == rule
 
 

@@ -44,10 +44,6 @@ def _rejection(folder: Path, text: str) -> str:
             '[secrets]\nmaster_key_env = "MASTER_KEY"',
             'secrets.master_key_env: was removed; write master_key = "env:NAME"',
         ),
-        (
-            "[ledger]\nunsettled_after_hours = 24",
-            "was removed; write unsettled = { release_after_hours = 24 }",
-        ),
         ("[server]\nkeep_alive_s = 75", "was removed; the gateway has a fixed value"),
         (
             '[console]\ntls_key_file = "key.pem"',

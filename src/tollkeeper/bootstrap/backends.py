@@ -34,9 +34,6 @@ _PARTS_AT_ONCE = 16
 # `top_logprobs` for the judge. The published protocol allows 20; the embedded engine has no bound.
 _JUDGE_ALTERNATIVES = 20
 _JUDGE_ALTERNATIVES_EMBEDDED = 200
-# How much of the end of a request the judge is shown with the answer: enough for the last question,
-# without which "Is this a refusal?" cannot be answered, and little beside the answer itself.
-_CONTEXT_CHARACTERS = 2000
 # The engine's slots do not share what they have read. Eight questions about half a page took 21 s
 # one after the other, 42 s two at a time and 51 s four at a time.
 _JUDGE_CONCURRENCY_EMBEDDED = 1
@@ -84,7 +81,7 @@ def _judge(
             deadline_s=declared.deadline_s,
             concurrency=_JUDGE_CONCURRENCY_EMBEDDED if embedded else declared.concurrency,
             top_logprobs=_JUDGE_ALTERNATIVES_EMBEDDED if embedded else _JUDGE_ALTERNATIVES,
-            context_characters=_CONTEXT_CHARACTERS,
+            context_characters=settings.policy.answer_context_characters,
             examples=examples,
         ),
     )

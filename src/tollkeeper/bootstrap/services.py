@@ -288,9 +288,10 @@ def _inference(
 
 
 def unsettled_rule(settings: Settings) -> UnsettledRule | None:
-    for name, hours in settings.ledger.unsettled.items():
-        return UnsettledRule(hours, BulkAction(name.removesuffix("_after_hours")))
-    return None
+    declared = settings.ledger
+    if declared.unsettled_after_hours == 0 or declared.unsettled_resolution == "keep":
+        return None
+    return UnsettledRule(declared.unsettled_after_hours, BulkAction(declared.unsettled_resolution))
 
 
 def denied_unread(settings: Settings) -> frozenset[UnreadKind]:

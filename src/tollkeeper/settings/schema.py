@@ -66,7 +66,6 @@ ENV_PREFIX = "TOLLKEEPER_"
 Port = Annotated[int, Field(ge=0, le=65535)]
 UnreadContent = Literal["images", "audio", "video", "files", "sealed_reasoning"]
 Modality = Literal["text", "image", "file", "audio", "video"]
-UnsettledRule = Literal["settle_hold_after_hours", "release_after_hours"]
 BetaFlag = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
 # Headers of answers that the gateway writes itself.
@@ -180,10 +179,9 @@ def _usd(amount: str, what: str) -> str:
 
 
 class LedgerSettings(Section):
-    # What becomes of calls that have been unsettled for so many hours. Empty: they stay unsettled.
-    unsettled: dict[UnsettledRule, Annotated[int, Field(ge=1, le=87_600)]] = Field(
-        default={}, max_length=1
-    )
+    # What is unsettled for so many hours is resolved as the next setting says; 0: it stays unsettled.
+    unsettled_after_hours: int = Field(default=0, ge=0, le=87_600)
+    unsettled_resolution: Literal["keep", "settle_hold", "release"] = "keep"
     # How far an organization's balance may fall below zero before its calls are stopped until an
     # operator clears it. Empty: there is no bound.
     overage_bound_usd: str = "10"
@@ -266,6 +264,8 @@ class JudgeSettings(Section):
 class PolicySettings(Section):
     # Content that no judge reads and that denies a request under an enforcing policy.
     denied_content: tuple[UnreadContent, ...] = ()
+    # How much of a request the judge is shown with its answer; 0: nothing.
+    answer_context_characters: int = Field(default=2000, ge=0, le=1_000_000)
 
 
 class ExtensionsSettings(Section):

@@ -161,10 +161,6 @@ _REPLACEMENTS: Final = {
     "backends.bill_models": "name the models in `tollkeeper ledger reconcile --model`",
     "console.tls_certificate_file": "write tls_files = [CERTIFICATE, KEY]",
     "console.tls_key_file": "write tls_files = [CERTIFICATE, KEY]",
-    "ledger.unsettled_after_hours": "write unsettled = { release_after_hours = 24 }",
-    "ledger.unsettled_resolution": (
-        "write unsettled = { release_after_hours = 24 } or { settle_hold_after_hours = 24 }"
-    ),
     "backends.tokenizer": 'a preset or the protocol knows it; write tokenize_path = "none" for none',
     "embedded.context_length": "the largest context_length of the models on the engine counts",
     "models.searches_unasked": "write token_bounds = { searches = ... }",
@@ -200,7 +196,7 @@ _REPLACEMENTS: Final = {
             *("limits.drain_s", "limits.drains"),
             *("limits.overload_turn_s", "limits.policies", "limits.project_keys"),
             "limits.refused_calls_per_minute",
-            *("models.template_tokens", "models.tool_tokens", "policy.answer_context_characters"),
+            *("models.template_tokens", "models.tool_tokens"),
             *("server.body_timeout_s", "server.connections", "server.header_bytes"),
             "server.header_timeout_s",
             *("server.keep_alive_s", "server.write_timeout_s"),

@@ -148,8 +148,8 @@ async def test_a_window_that_is_too_long_loses_context_before_the_verdict_fails(
 
 
 async def test_zero_switches_the_context_off(data_dir: Path, conninfo: str) -> None:
-    none = {"bootstrap.backends._CONTEXT_CHARACTERS": 0}
-    async with judged_gateway(data_dir, conninfo, changed_constants=none) as off:
+    policy = {"answer_context_characters": 0}
+    async with judged_gateway(data_dir, conninfo, policy=policy) as off:
         await off.enforce(direction="response")
         await off.chat("Hello")
         assert [asked.context for asked in off.judge.asked] == [None]

@@ -248,7 +248,7 @@ async def test_the_rule_of_the_settings(process: Process, action: BulkAction) ->
     found = await BulkResolution(process.database, LIMITS).apply_rule(rule)
     assert found.reservations >= 1, "other tests may have left some"
     entry = await _entry(process, old)
-    assert entry.resolved_by == f"rule ledger.unsettled={action} after 24 hours"
+    assert entry.resolved_by == f"rule ledger.unsettled_resolution={action} after 24 hours"
     assert entry.cost_picousd == (10 if action is _SETTLE else 0)
     assert (await _entry(process, young)).status is ReservationStatus.UNSETTLED
     assert (await _entry(process, running)).status is ReservationStatus.HELD

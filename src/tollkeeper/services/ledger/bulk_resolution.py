@@ -37,14 +37,14 @@ class BulkAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UnsettledRule:
-    """What `ledger.unsettled` asks for."""
+    """The action that `ledger.unsettled_after_hours` and `ledger.unsettled_resolution` ask for."""
 
     after_hours: int
     action: BulkAction
 
     @property
     def resolved_by(self) -> str:
-        return f"rule ledger.unsettled={self.action} after {self.after_hours} hours"
+        return f"rule ledger.unsettled_resolution={self.action} after {self.after_hours} hours"
 
 
 @dataclass(frozen=True, slots=True)
