@@ -222,6 +222,11 @@ async def changes_are_exact(cluster: Cluster) -> int:
     await services.caps.cap_clear(organization)
     assert await everywhere() == [200] * count
 
+    await services.projects.project_allow_models(project, ["other/*"])
+    assert await everywhere() == [403] * count
+    await services.projects.project_allow_models(project, [])
+    assert await everywhere() == [200] * count
+
     created = await tenant.gateway.make_policy(tenant.tenant, mode="enforcing", direction="request")
     policy = await services.policies.policy_show(organization, created["id"])
     policy = await services.policies.policy_publish(organization, policy.id, policy.revision)
@@ -236,7 +241,7 @@ async def changes_are_exact(cluster: Cluster) -> int:
     allowed = 3 + (time.monotonic() - began) / 20
     assert found.count(200) <= allowed
     assert found.count(200) + found.count(429) == 3 * count
-    return 9 * count
+    return 11 * count
 
 
 # The books.
