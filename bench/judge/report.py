@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from statistics import median
 
 from bench.judge.datasets import DATASETS, Case, kinds
 from tollkeeper.domain.calibration import (
@@ -72,6 +73,16 @@ def calibration_error(pairs: Pairs) -> float:
     return quality(pairs).calibration_error
 
 
+def error_by_chance(pairs: Pairs, seed: int) -> float:
+    """Returns the median calibration error if these probabilities were exactly right. It is not zero, because
+    a bin has few texts."""
+    draw = random.Random(seed)
+    return median(
+        calibration_error([(value, draw.random() < value) for value, _ in pairs])
+        for _ in range(_DRAWS)
+    )
+
+
 def brier(pairs: Pairs) -> float:
     return quality(pairs).brier
 
@@ -91,7 +102,7 @@ def _short(value: float) -> str:
 
 _HEADINGS = (
     *("dataset", "judge", "texts (yes)", "AUC", "F1 at 50 %", "F1, calibrated", "Brier"),
-    *("Brier, calibrated", "ECE", "ECE, calibrated"),
+    *("Brier, calibrated", "ECE", "ECE, calibrated", "ECE by chance"),
 )
 
 
@@ -114,11 +125,12 @@ def table(measured: Sequence[Measured], *, seed: int) -> str:
                 one.judge,
                 f"{len(one.labelled)} ({yes})",
                 *(with_interval(figure, pairs, seed) for figure, pairs in figures),
+                _short(error_by_chance(one.after, seed)),
             )
         )
     for dataset in dict.fromkeys(one.dataset for one in measured if one.is_enough):
         for judge, published in _PUBLISHED.get(dataset, ()):
-            unknown = ("", "", published, *[""] * 5)
+            unknown = ("", "", published, *[""] * 6)
             rows.append((DATASETS[dataset].title, f"{judge} (published)", *unknown))
     parts = [_markdown(rows)]
     by_dataset = {one.dataset: one for one in measured}
@@ -200,6 +212,11 @@ def _plot(one: Measured, left: float) -> list[str]:
             'stroke-dasharray="5 4"/>'
         ),
         f'<text x="{left + _SIDE / 2}" y="{bottom + 18}" text-anchor="middle">value</text>',
+        (
+            f'<text transform="translate({left - 12} {_TOP + _SIDE / 2}) rotate(-90)" '
+            'text-anchor="middle">share of yes</text>'
+        ),
+        f'<text x="{left + _SIDE}" y="{bottom + 18}" text-anchor="end">1</text>',
         f'<text x="{left - 8}" y="{_TOP + 10}" text-anchor="end">1</text>',
         f'<text x="{left - 8}" y="{bottom}" text-anchor="end">0</text>',
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from bench.judge.datasets import DATASETS, Case, Dataset, kinds, sampled
-from bench.judge.report import Measured, auc, draw, f1, table
+from bench.judge.report import Measured, auc, draw, error_by_chance, f1, table
 
 
 def _cases(count: int) -> list[Case]:
@@ -42,6 +42,9 @@ def test_figures() -> None:
     pairs = [(0.9, True), (0.8, False), (0.6, True), (0.1, False)]
     assert auc(pairs) == 0.75
     assert f1(pairs) == pytest.approx(0.8)
+    assert error_by_chance([(1.0, True), (0.0, False)], seed=1) == 0
+    # One text with 50 % is a yes or a no, and either is 50 % away.
+    assert error_by_chance([(0.5, True)], seed=1) == 0.5
 
 
 def test_the_table_shows_that_calibration_lowers_the_error() -> None:
@@ -53,8 +56,8 @@ def test_the_table_shows_that_calibration_lowers_the_error() -> None:
     shown = table([measured], seed=1)
     cells = [cell.strip() for cell in shown.splitlines()[2].split("|")][1:-1]
     assert cells[:3] == ["refusals (pyrit)", "made", "120 (60)"]
-    before, after = (float(cell.split()[0]) for cell in cells[-2:])
-    assert after < before
+    before, after, by_chance = (float(cell.split()[0]) for cell in cells[-3:])
+    assert by_chance < after < before
     assert "GPT-4o (published)" in shown
     assert table([measured], seed=1) == shown
     picture = draw([measured])
