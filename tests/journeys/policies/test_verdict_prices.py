@@ -225,7 +225,7 @@ async def test_a_client_that_leaves_pays_for_the_verdicts_it_got(
 ) -> None:
     """The request was judged; the verdict on the answer does not come before the call is closed."""
     judge = {"price_per_verdict_usd": PRICE_USD}
-    async with judged_gateway(data_dir, conninfo, judge=judge, limits={"drain_s": 0.2}) as judged:
+    async with judged_gateway(data_dir, conninfo, judge=judge, drain_s=0.2) as judged:
         await judged.enforce()
         is_answer = asyncio.Event()
 
