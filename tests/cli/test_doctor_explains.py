@@ -48,7 +48,7 @@ _WRONG = (
     ("supported_sampling_parameters = ['temprature'] # here", "did you mean temperature?"),
     (
         "pricing = { promt = '1' } # here",
-        "models 'small': pricing.promt: the name must be 'prompt'",
+        "models 'small': pricing.promt: there is no such price; did you mean prompt?",
     ),
     ("[logs]\nformat = 'jsn' # here", "must be 'auto', 'json' or 'text'; did you mean json?"),
     (

@@ -17,6 +17,7 @@ from tests.support.books import MODEL, USD, Books
 from tests.support.program import Outcome, Program
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.ledger.recovery import Lease
+from tollkeeper.storage.processes import LEASE_S
 
 
 async def _json(operator: Program, *line: object) -> Any:
@@ -383,8 +384,7 @@ async def test_ledger_recover(operator: Program, books: Books) -> None:
         "2020-01-01 00:01 UTC",
     )
     living = asyncio.create_task(_prove_life(Lease(books.services.database, alive, 1)))
-    hasty = operator.with_environment(TOLLKEEPER_LEDGER__LEASE_S="1")
-    found = await _json(hasty, "ledger", "recover")
+    found = await _json(operator, "ledger", "recover")
     living.cancel()
     await asyncio.gather(living, return_exceptions=True)
     assert set(found) == {
@@ -394,10 +394,8 @@ async def test_ledger_recover(operator: Program, books: Books) -> None:
         "leased_reservations",
         "lease_ends_in_s",
     }
-    # The lease of a second is renewed every quarter of it.
     assert found["leased_reservations"] >= 1
-    assert found["lease_ends_in_s"] == 1
-    # The gateway of these tests has a longer lease and may be among them.
+    assert 0 < found["lease_ends_in_s"] <= LEASE_S
     assert found["processes"] >= 1
     balance = await books.balance()
     assert (balance["unsettled"], balance["held"]) == (2 * USD, 3 * USD)

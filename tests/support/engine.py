@@ -24,7 +24,8 @@ from tollkeeper.settings.schema import EmbeddedSettings
 def engine_options(**changes: Any) -> EngineOptions:
     """The engine of a gateway with default settings, but for the changes."""
     declared = EmbeddedSettings().model_dump(exclude={"enabled"})
-    return EngineOptions(**{**declared, **changes})
+    context_length = PACKAGED_MODEL.context_length
+    return EngineOptions(**{**declared, "context_length": context_length, **changes})
 
 
 READY_WITHIN_S = 60.0

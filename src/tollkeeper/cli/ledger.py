@@ -44,9 +44,11 @@ command(app, "export", example="tollkeeper ledger export 2026-10 --to october.cs
     ledger_export
 )
 command(app, "drop", example="tollkeeper ledger drop 2026-10")(ledger_drop)
-command(app, "reconcile", example="tollkeeper ledger reconcile cluster october.csv")(
-    ledger_reconcile
-)
+command(
+    app,
+    "reconcile",
+    example="tollkeeper ledger reconcile cluster oct.csv --columns day=Day,cost=USD",
+)(ledger_reconcile)
 command(app, "compare-log", example="tollkeeper ledger compare-log gateway-*.log.gz")(
     ledger_compare_log
 )
