@@ -68,8 +68,9 @@ class HistogramTally:
         kept, self._values = self._values, {}
         for labels, values in kept.items():
             histogram = self._histogram.labels(*labels) if labels else self._histogram
-            # The library can only add one value after the other. Its parts take sums;
-            # tests/services/test_tallies.py holds that they are what they are here.
+            # The library can only add one value after the other, which took 930 bytecodes of a call's
+            # 10,500. Its parts take sums; tests/services/test_tallies.py checks that they are what they
+            # are here.
             histogram._sum.inc(sum(values))
             values.sort()
             ends = [*(bisect_right(values, bound) for bound in self._bounds), len(values)]
