@@ -46,15 +46,19 @@ async def activity_show(
     return Record(_view(await services.activity.activity_show(_request_id(request))))
 
 
+OrganizationFilter = Annotated[
+    str | None, typer.Option(metavar="ORG", help="Only requests of this organization.")
+]
+ProjectFilter = Annotated[
+    str | None, typer.Option(metavar="PROJECT", help="Only requests of this project.")
+]
+
+
 @service_command(app, "list", example="tollkeeper activity list --organization Acme --status 402")
 async def activity_list(
     services: Services,
-    organization: Annotated[
-        str | None, typer.Option(metavar="ORG", help="Only requests of this organization.")
-    ] = None,
-    project: Annotated[
-        str | None, typer.Option(metavar="PROJECT", help="Only requests of this project.")
-    ] = None,
+    organization: OrganizationFilter = None,
+    project: ProjectFilter = None,
     status: Annotated[
         int | None, typer.Option(metavar="N", help="Only requests with this HTTP status.")
     ] = None,
@@ -87,12 +91,8 @@ async def activity_list(
 @command(app, "export", example="tollkeeper activity export --organization Acme --since 2026-01-01")
 def activity_export(
     invocation: Invocation,
-    organization: Annotated[
-        str | None, typer.Option(metavar="ORG", help="Only requests of this organization.")
-    ] = None,
-    project: Annotated[
-        str | None, typer.Option(metavar="PROJECT", help="Only requests of this project.")
-    ] = None,
+    organization: OrganizationFilter = None,
+    project: ProjectFilter = None,
     since: SinceOption = None,
     until: UntilOption = None,
     form: Annotated[

@@ -1,7 +1,7 @@
 """Admin keys: operators create and rename them; operators and callers list and revoke them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import uuid4
 
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, KeyKind, OrganizationId
@@ -90,16 +90,7 @@ class AdminKeys:
             found = await _find(connection, key_id)
             await organizations.lock(connection, found.organization_id)
             found = await _find(connection, key_id)
-            await rename(
-                connection,
-                names.ADMIN_KEYS,
-                found.organization_id,
-                found.id,
-                before=found.name,
-                after=name,
-                owner_id=found.organization_id,
-            )
-        return replace(found, name=name)
+            return await rename(connection, names.ADMIN_KEYS, found, name, found.organization_id)
 
     async def admin_key_revoke(self, organization_id: OrganizationId, key_id: KeyId) -> KeyId:
         async with self._database.transaction(organization_id) as connection:

@@ -8,15 +8,25 @@ whole, and a text that fits several things is refused with a list of them.
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import TypeVar
 from uuid import UUID
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.keys import redact_keys
-from tollkeeper.domain.organization import NAME_LENGTH_MAX
+from tollkeeper.domain.organization import (
+    NAME_LENGTH_MAX,
+    AdminKey,
+    Organization,
+    Project,
+    ProjectKey,
+)
 from tollkeeper.services.audit import record_change
 from tollkeeper.storage import names
 from tollkeeper.storage.database import Connection, Database
+
+Named = TypeVar("Named", Organization, Project, ProjectKey, AdminKey)
 
 _LISTED_MAX = 5
 _ID_DIGITS = 32
@@ -126,25 +136,23 @@ async def require_unused_name(
 async def rename(
     connection: Connection,
     kind: names.NamedKind,
-    organization_id: OrganizationId,
-    identity: UUID,
-    *,
-    before: str,
-    after: str,
+    found: Named,
+    name: str,
     owner_id: UUID | None = None,
-) -> None:
+) -> Named:
     """Renames one thing. `require_unused_name` says which lock the caller holds."""
-    await require_unused_name(connection, kind, after, identity, owner_id)
-    await names.rename(connection, kind, identity, after)
+    await require_unused_name(connection, kind, name, found.id, owner_id)
+    await names.rename(connection, kind, found.id, name)
     await record_change(
         connection,
-        organization_id,
+        getattr(found, "organization_id", OrganizationId(found.id)),
         f"{kind.object_kind}_rename",
         kind.object_kind,
-        identity,
-        before={"name": before},
-        after={"name": after},
+        found.id,
+        before={"name": found.name},
+        after={"name": name},
     )
+    return replace(found, name=name)
 
 
 def _whole_id(text: str) -> UUID | None:

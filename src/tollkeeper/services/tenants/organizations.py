@@ -56,15 +56,7 @@ class Organizations:
         async with self._database.transaction() as connection:
             await names.lock_organization_names(connection)
             found = await _find(connection, organization_id)
-            await rename(
-                connection,
-                names.ORGANIZATIONS,
-                found.id,
-                found.id,
-                before=found.name,
-                after=name,
-            )
-        return replace(found, name=name)
+            return await rename(connection, names.ORGANIZATIONS, found, name)
 
     async def organization_archive(self, organization_id: OrganizationId) -> Organization:
         """Archives the organization and its projects, so that none of its keys admits a call any

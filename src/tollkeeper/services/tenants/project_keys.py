@@ -1,7 +1,7 @@
 """Project keys: callers and operators create them; operators list, rename, suspend and revoke them."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 import msgspec
@@ -140,16 +140,7 @@ class ProjectKeys:
             key = await _find(connection, key_id)
             await projects.find_and_lock(connection, key.organization_id, key.project_id)
             key = await _find(connection, key_id)
-            await rename(
-                connection,
-                names.PROJECT_KEYS,
-                key.organization_id,
-                key.id,
-                before=key.name,
-                after=name,
-                owner_id=key.project_id,
-            )
-        return replace(key, name=name)
+            return await rename(connection, names.PROJECT_KEYS, key, name, key.project_id)
 
     async def project_key_revoke(self, key_id: KeyId) -> ProjectKey:
         async def revoke(connection: Connection, key: ProjectKey) -> bool:

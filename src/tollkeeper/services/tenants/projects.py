@@ -55,16 +55,7 @@ class Projects:
             found = await _find(connection, project_id)
             await organizations.lock(connection, found.organization_id)
             found = await _find(connection, project_id)
-            await rename(
-                connection,
-                names.PROJECTS,
-                found.organization_id,
-                found.id,
-                before=found.name,
-                after=name,
-                owner_id=found.organization_id,
-            )
-        return replace(found, name=name)
+            return await rename(connection, names.PROJECTS, found, name, found.organization_id)
 
     async def project_allow_models(self, project_id: ProjectId, models: Iterable[str]) -> Project:
         """Set the models that calls of the project may use; none: every model."""
