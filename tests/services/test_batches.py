@@ -89,7 +89,7 @@ async def test_more_is_collected_until_the_batch_is_full() -> None:
     assert recorder.attempts == []
     full = Recorder(collect_s=_FOR_EVER_S)
     full.add(1, 2, 3)
-    await asyncio.sleep(0.01)
+    await full.attempted.wait()
     assert full.attempts == [[1, 2, 3]]
     assert await recorder.batches.drain()
     assert recorder.attempts == [[1, 2]]
@@ -148,7 +148,7 @@ async def test_a_batch_that_goes_back_counts_for_the_limit_again() -> None:
     recorder.go_on.clear()
     recorder.errors = [Unavailable("away")]
     recorder.add(3, 4)
-    await asyncio.sleep(0.01)
+    await recorder.attempted.wait()
     recorder.add(5, 2)
     recorder.go_on.set()
     assert await recorder.batches.drain()
@@ -160,7 +160,7 @@ async def test_what_is_not_written_by_the_deadline_is_given_up() -> None:
     recorder = Recorder()
     recorder.go_on.clear()
     recorder.add(1, 2, 3, 4)
-    await asyncio.sleep(0.01)
+    await recorder.attempted.wait()
     assert not await recorder.batches.drain(0.01)
     assert recorder.given_up == [1, 2, 3, 4]
     assert (recorder.batches.queued, recorder.batches.busy) == (0, False)

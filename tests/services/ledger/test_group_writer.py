@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.support.backend_calls import until
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.ledger.group_writer import (
     BATCH_MAX,
@@ -47,7 +48,7 @@ async def test_what_arrives_meanwhile_goes_out_next() -> None:
     recorder = Recorder()
     recorder.go_on.clear()
     first = recorder.writer.submit(1)
-    await asyncio.sleep(0.01)
+    await until(lambda: len(recorder.batches) == 1)
     rest = [recorder.writer.submit(number) for number in range(2, BATCH_MAX + 5)]
     recorder.go_on.set()
     await asyncio.gather(first, *rest)
@@ -79,7 +80,7 @@ async def test_another_queue_may_give_the_result() -> None:
     recorder, other = Recorder(), Recorder()
     recorder.go_on.clear()
     waiting = [recorder.writer.submit(number) for number in range(3)]
-    await asyncio.sleep(0.01)
+    await until(lambda: len(recorder.batches) == 1)
     other.go_on.clear()
     for number in (1, 2):
         assert other.writer.submit(number, waiting[number]) is waiting[number]
@@ -100,7 +101,7 @@ async def test_nobody_waits_for_ever_when_it_is_stopped() -> None:
     recorder = Recorder()
     recorder.go_on.clear()
     writing = recorder.writer.submit(1)
-    await asyncio.sleep(0.01)
+    await until(lambda: len(recorder.batches) == 1)
     queued = recorder.writer.submit(2)
     await recorder.writer.stop()
     for one in (writing, queued):
@@ -115,7 +116,7 @@ async def test_who_leaves_changes_nothing_for_the_others() -> None:
     recorder = Recorder()
     recorder.go_on.clear()
     waiting = [recorder.writer.submit(number) for number in range(3)]
-    await asyncio.sleep(0.01)
+    await until(lambda: len(recorder.batches) == 1)
     waiting[1].cancel()
     recorder.go_on.set()
     assert (await waiting[0], await waiting[2]) == (0, 20)
@@ -125,7 +126,7 @@ async def test_what_still_waits_can_be_taken_back() -> None:
     recorder = Recorder()
     recorder.go_on.clear()
     writing = recorder.writer.submit(1)
-    await asyncio.sleep(0.01)
+    await until(lambda: len(recorder.batches) == 1)
     queued = [recorder.writer.submit(number) for number in (2, 3)]
     assert not recorder.writer.withdraw(writing)
     assert recorder.writer.withdraw(queued[0])
@@ -155,7 +156,7 @@ async def test_owners_take_turns() -> None:
 
     writer: GroupWriter[int, int] = GroupWriter(write, name="test", owner=lambda item: item % 2)
     first = writer.submit(0)
-    await asyncio.sleep(0.01)
+    await until(lambda: batches == [[0]])
     many = [writer.submit(number) for number in range(2, 4000, 2)]
     one = writer.submit(1)
     go_on.set()

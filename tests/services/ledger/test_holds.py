@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import AsyncMock, Mock
 from uuid import uuid4
 
+from tests.support.backend_calls import until
 from tests.support.ledger import LedgerTenant, hold_of
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import UNKNOWN
@@ -47,8 +48,7 @@ async def test_an_organization_that_hammers_its_account_waits_behind_itself() ->
     holds = Holds(store, policies, Handout(), committed=Mock(), unused=Mock(), in_doubt=Mock())
     hostile, quiet = _tenant(), _tenant()
     first = holds.submit(hold_of(hostile, 1))
-    await asyncio.sleep(0.01)
-    assert len(store.batches) == 1
+    await until(lambda: len(store.batches) == 1)
     flood = [holds.submit(hold_of(hostile, 1)) for _ in range(4 * BATCH_MAX)]
     held = hold_of(quiet, 1)
     found = holds.submit(held)
