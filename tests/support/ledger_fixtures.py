@@ -10,6 +10,7 @@ from tests.support.ledger import (
     created,
     differences,
     make_database,
+    make_process,
     running_process,
 )
 from tollkeeper.storage.database import Database
@@ -41,9 +42,11 @@ async def verified_books(ledger_database: Database) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-async def process(ledger_conninfo: str, verified_books: None) -> AsyncIterator[Process]:
-    async with running_process(ledger_conninfo) as running:
-        yield running
+async def process(ledger_database: Database, verified_books: None) -> AsyncIterator[Process]:
+    """A process of its own, on connections that have prepared their statements for earlier tests."""
+    running = make_process(ledger_database)
+    yield running
+    await running.ledger.drain()
 
 
 @pytest.fixture

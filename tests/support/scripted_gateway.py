@@ -352,7 +352,6 @@ async def scripted_gateway(
         scripted = ScriptedGateway(
             gateway, upstream, tenant, probe_tenant=tenant, ordinary=ordinary
         )
-        await _fill_pool(gateway)
         yield scripted
         if scripted.verified:
             await scripted.verify_books()
@@ -368,14 +367,3 @@ async def answering_gateway(
         scripted_gateway(data_dir, conninfo, upstream, **changes) as running,
     ):
         yield running
-
-
-async def _fill_pool(gateway: Gateway) -> None:
-    """Opens every connection that the pool may have, so that none counts as left behind later."""
-    everybody = asyncio.Barrier(_POOL_SIZE)
-
-    async def hold_one() -> None:
-        async with gateway.services.database.reading():
-            await everybody.wait()
-
-    await asyncio.gather(*(hold_one() for _ in range(_POOL_SIZE)))
