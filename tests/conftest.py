@@ -1,5 +1,6 @@
 """Fixtures that the whole suite shares: one real PostgreSQL and one gateway a test process."""
 
+import gc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,11 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("fixed")
+
+
+def pytest_collection_finish() -> None:
+    """Leave the collected tests out of garbage collections: they stay until the end."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
