@@ -145,7 +145,7 @@ async def test_a_policy_from_a_question_to_enforcing(site: ConsoleSite, watched:
     await page.get_by_role("link", name="Try it").click()
     await page.get_by_label("A text").fill("there is a bomb")
     await page.get_by_role("button", name="Ask the judge").click()
-    await expect(page.locator("#samples tbody tr td").first).to_have_text("9000")
+    await expect(page.locator("#samples tbody tr td").first).to_have_text("90 %")
     await expect(page.get_by_role("alert")).to_have_count(0)
     # What was tried is still there, to be changed.
     await expect(page.get_by_label("Question")).to_have_value("Does it say bomb?")
@@ -243,7 +243,7 @@ async def test_a_call_is_found_by_its_id(site: ConsoleSite, watched: Watched) ->
     shown = await page.locator("#hold-total").text_content()
     assert shown == f"${hold.hold_picousd / 10**12:.12f}".rstrip("0")
     content = await page.locator("main").inner_text()
-    for expected in (policy.name, "9000", "matched", entry.replica, "settled", "Admission until"):
+    for expected in (policy.name, "90 %", "matched", entry.replica, "settled", "Admission until"):
         assert expected is not None
         assert expected in content, expected
 
@@ -309,7 +309,7 @@ async def test_the_models_of_a_project_and_of_a_key_are_chosen(
     assert (await site.judged.chat()).status_code == 200
 
     await page.goto(f"{site.address}/keys?organization={tenant.organization_id}")
-    await page.locator('summary[aria-label="Models of app"]').click()
+    await page.locator('summary[aria-label="Every model, models of app"]').click()
     await page.get_by_label("Allowed models").fill("claude-*")
     await page.get_by_role("button", name="Set models of app").click()
     await expect(page.get_by_text("1 allowed", exact=True)).to_be_visible()
