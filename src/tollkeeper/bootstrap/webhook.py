@@ -73,7 +73,9 @@ def _send(opener: urllib.request.OpenerDirector, request: urllib.request.Request
 
 def _secret(settings: Settings) -> bytes:
     at = ("alerts", "webhook_secret")
-    secret = read_source(settings.alerts.webhook_secret, at)
+    source = settings.alerts.webhook_secret
+    secret = read_source(source, at)
     if not secret:
-        raise SettingsError("the file is empty", at)
+        # A variable without a value counts as not set.
+        raise SettingsError(f"{source.partition(':')[2]} is empty", at)
     return secret

@@ -1,6 +1,8 @@
 """`tollkeeper project`: the projects of an organization."""
 
-from tollkeeper.cli.allowed_models import allowed_entries, allowed_record
+from collections.abc import Sequence
+
+from tollkeeper.cli.allowed_models import allow_models
 from tollkeeper.cli.arguments import (
     EveryModelOption,
     ModelsArgument,
@@ -8,7 +10,7 @@ from tollkeeper.cli.arguments import (
     OrganizationArgument,
     ProjectArgument,
 )
-from tollkeeper.cli.command import Invocation, command, noun_app, run_with_services, service_command
+from tollkeeper.cli.command import Invocation, command, noun_app, service_command
 from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.organization import Project
 from tollkeeper.services.use_cases import Services
@@ -67,14 +69,12 @@ def project_allow_models(
     every: EveryModelOption = False,
 ) -> Record:
     """Set the list of models that the calls of a project may use."""
-    entries = allowed_entries(models, every=every)
 
-    async def allow(services: Services) -> Project:
+    async def allow(services: Services, entries: Sequence[str]) -> dict[str, object]:
         identity = await services.names.project_named(project)
-        return await services.projects.project_allow_models(identity, entries)
+        return project_view(await services.projects.project_allow_models(identity, entries))
 
-    changed = run_with_services(invocation, allow)
-    return allowed_record(invocation, project_view(changed), changed.models)
+    return allow_models(invocation, models, allow, every=every)
 
 
 @service_command(app, "archive", example="tollkeeper project archive Web")

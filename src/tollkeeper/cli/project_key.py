@@ -1,12 +1,13 @@
 """`tollkeeper project-key`: the keys of a project."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from tollkeeper.api.organization.keys import project_key_view
-from tollkeeper.cli.allowed_models import allowed_entries, allowed_record
+from tollkeeper.cli.allowed_models import allow_models
 from tollkeeper.cli.amounts import seconds_of
 from tollkeeper.cli.arguments import (
     EveryModelOption,
@@ -18,7 +19,7 @@ from tollkeeper.cli.arguments import (
     customer_permissions,
     listed_permissions,
 )
-from tollkeeper.cli.command import Invocation, command, noun_app, run_with_services, service_command
+from tollkeeper.cli.command import Invocation, command, noun_app, service_command
 from tollkeeper.cli.output import SHOWN_ONCE, Listing, Record
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.domain.organization import ProjectKey
@@ -115,14 +116,13 @@ def project_key_allow_models(
     every: EveryModelOption = False,
 ) -> Record:
     """Set the list of models that the calls of a project key may use."""
-    entries = allowed_entries(models, every=every)
 
-    async def allow(services: Services) -> dict[str, Any]:
+    async def allow(services: Services, entries: Sequence[str]) -> dict[str, Any]:
         identity = await services.names.project_key_named(key)
         changed = await services.project_keys.project_key_allow_models(identity, entries)
         return _view(services, changed)
 
-    return allowed_record(invocation, run_with_services(invocation, allow), entries)
+    return allow_models(invocation, models, allow, every=every)
 
 
 @service_command(app, "rotate", example="tollkeeper project-key rotate app --grace 24h")
