@@ -18,7 +18,7 @@ from tollkeeper.storage.database import Connection
 # resolutions and marks have added since the last fold. A resolution of a marked reservation
 # reduces unsettled, any other resolution reduces held. Both reduce the month of the hold. What is
 # pending is summed up before the accounts join it: it is little, however many accounts there are.
-_CURRENT: LiteralString = """
+_PENDING: LiteralString = """
     WITH pending AS NOT MATERIALIZED (
         SELECT u.organization_id, u.project_id, u.month,
             sum(CASE WHEN u.kind = 'unsettled' OR m.reservation_id IS NULL THEN u.hold ELSE 0 END)
@@ -33,6 +33,8 @@ _CURRENT: LiteralString = """
             sum(u.overage) AS to_overage
         FROM unfolded u LEFT JOIN unsettled_marks m
           ON m.organization_id = u.organization_id AND m.reservation_id = u.reservation_id
+"""
+_CURRENT: LiteralString = """
         GROUP BY u.organization_id, u.project_id, u.month
     ), pending_accounts AS NOT MATERIALIZED (
         SELECT organization_id, sum(from_held) AS from_held, sum(to_unsettled) AS to_unsettled,
@@ -79,10 +81,11 @@ _CURRENT: LiteralString = """
 """
 
 
-def with_balances(*query: LiteralString) -> LiteralString:
+def with_balances(*query: LiteralString, pending: LiteralString = "") -> LiteralString:
     """Prepends the definitions of `balances` and `project_balances` to a query. The query may begin
-    with further definitions: `, name AS (`."""
-    return _CURRENT + "".join(query)
+    with further definitions: `, name AS (`. A query about a range of organizations gives the same
+    range as the condition `pending` on `unfolded u`: PostgreSQL does not pass a range through a join."""
+    return _PENDING + pending + _CURRENT + "".join(query)
 
 
 @dataclass(frozen=True, slots=True)

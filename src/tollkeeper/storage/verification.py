@@ -77,11 +77,15 @@ _RESERVED: LiteralString = """
     )
 """
 
+_IN_SLICE: LiteralString = "WHERE u.organization_id > %(after)s AND u.organization_id <= %(end)s"
+
 _BALANCES: LiteralString = with_balances(
     _RESERVED,
     """
     , granted AS (
-        SELECT organization_id, sum(amount) AS amount FROM grants GROUP BY organization_id
+        SELECT organization_id, sum(amount) AS amount FROM grants
+        WHERE organization_id > %(after)s AND organization_id <= %(end)s
+        GROUP BY organization_id
     ), totals AS (
         SELECT a.organization_id, coalesce(g.amount, 0) AS granted,
             coalesce(sum(r.held), 0) AS held, coalesce(sum(r.unsettled), 0) AS unsettled,
@@ -108,6 +112,7 @@ _BALANCES: LiteralString = with_balances(
        -- Code of before this column does not give back, so that the account may have too much.
        OR k.overage_in_flight < r.overage_in_flight
     """,
+    pending=_IN_SLICE,
 )
 
 _PROJECTS: LiteralString = with_balances(
@@ -129,6 +134,7 @@ _PROJECTS: LiteralString = with_balances(
     WHERE (k.held, k.unsettled, k.settled, k.live_holds)
        IS DISTINCT FROM (r.held, r.unsettled, r.settled, r.live_holds)
     """,
+    pending=_IN_SLICE,
 )
 
 # Monthly caps rely on these sums: each balance's month against the holds that were made in it.
@@ -151,6 +157,7 @@ _MONTHS: LiteralString = with_balances(
     HAVING (k.month_held, k.month_settled)
         IS DISTINCT FROM (coalesce(sum(r.held + r.unsettled), 0), coalesce(sum(r.settled), 0))
     """,
+    pending=_IN_SLICE,
 )
 
 # The amounts of a settlement by price dimension.
