@@ -1,16 +1,17 @@
 """`tollkeeper init`: a commented settings file to start from."""
 
+import tomllib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tollkeeper.cli.command import Invocation, command, command_app
-from tollkeeper.cli.output import Record
-from tollkeeper.domain.errors import StateConflict
+from tollkeeper.cli.output import CommandOutput, Listing, Record, write_new_file
 from tollkeeper.settings import DEFAULT_FILE
 
 FILE_NAME = "tollkeeper.toml"
+_NEXT = "Next: tollkeeper migrate, then tollkeeper serve."
 
 app = command_app()
 
@@ -22,13 +23,32 @@ def init(
         Path,
         typer.Argument(metavar="DIR", help="Where to write it.", show_default="the current folder"),
     ] = Path(),
-) -> Record:
+    from_litellm: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="YAML",
+            help="Convert this configuration of a LiteLLM proxy, and list what has no equivalent.",
+            show_default=False,
+        ),
+    ] = None,
+) -> CommandOutput:
     """Write a commented tollkeeper.toml."""
     path = directory.resolve() / FILE_NAME
+    if from_litellm is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_new_file(path, DEFAULT_FILE.read_text(encoding="utf-8"))
+        return Record({"path": str(path)}, note=_NEXT)
+    from tollkeeper.bootstrap import build_catalog
+    from tollkeeper.settings.litellm import convert
+    from tollkeeper.settings.load import check_settings
+
+    text, unmapped = convert(from_litellm)
+    catalog = build_catalog(check_settings(path, text, tomllib.loads(text)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(DEFAULT_FILE.read_text(encoding="utf-8"))
-    except FileExistsError:
-        raise StateConflict(f"{path} exists already and is left as it is.") from None
-    return Record({"path": str(path)}, note="Next: tollkeeper migrate, then tollkeeper serve.")
+    write_new_file(path, text)
+    return Listing(
+        [{"setting": one.setting, "reason": one.reason} for one in unmapped],
+        columns=("setting", "reason"),
+        summary={"path": str(path), "models": len(catalog.models)},
+        note=f"{path} has {len(catalog.models)} models. Check each line above, then: tollkeeper doctor.",
+    )

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tollkeeper.cli.command import Invocation, command, noun_app
-from tollkeeper.cli.output import printable
+from tollkeeper.cli.output import printable, write_new_file
 from tollkeeper.cli.report import Report, show_report
-from tollkeeper.domain.errors import NotFound, StateConflict
+from tollkeeper.domain.errors import NotFound
 from tollkeeper.settings.price_list import PriceReview, review, toml_text
 
 app = noun_app("The catalogue of models.")
@@ -44,7 +44,7 @@ def model_import(
         raise NotFound(f"There is no model {unknown!r} in the catalogue.")
     found = review(settings, names)
     if output is not None:
-        _write_new(output, toml_text(found, settings.models))
+        write_new_file(output, toml_text(found, settings.models))
     show_report(
         Report(_content(found, output), _picture(found, output)), as_json=invocation.as_json
     )
@@ -55,14 +55,6 @@ def _pair(text: str) -> tuple[str, str]:
     if not (model and equals and "/" in name):
         raise typer.BadParameter(f"{text!r} is not MODEL=PROVIDER/NAME.", param_hint="--name")
     return model, name
-
-
-def _write_new(path: Path, text: str) -> None:
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise StateConflict(f"{path} exists already and is left as it is.") from None
 
 
 def _content(found: PriceReview, output: Path | None) -> dict[str, Any]:

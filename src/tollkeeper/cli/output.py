@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typer
 
+from tollkeeper.domain.errors import StateConflict
+
 # Imported for what is printed: drawing for people takes longer to import than most commands run.
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
     from rich.table import Table
 
@@ -94,6 +98,15 @@ def printable(text: str) -> str:
     return "".join(
         character if character.isprintable() else ascii(character)[1:-1] for character in text
     )
+
+
+def write_new_file(path: "Path", text: str) -> None:
+    """Writes a file that must not exist yet."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise StateConflict(f"{path} exists already and is left as it is.") from None
 
 
 def _write_json(document: bytes) -> None:

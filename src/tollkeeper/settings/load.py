@@ -23,17 +23,21 @@ _SHOWN_LENGTH_MAX = 80
 def load_settings(config: Path | None) -> Settings:
     """--config, else TOLLKEEPER_CONFIG, else ./tollkeeper.toml, else the defaults."""
     path = config or configured_path()
-    document = read_toml(path or DEFAULT_FILE)
-    _refuse_unknown_variables()
-    try:
-        settings = Settings(**document)
-    except ValidationError as exc:
-        raise SettingsError(_explain(exc, settings_source(config))) from None
-    except SourceError as exc:  # a variable that should hold JSON and does not
-        raise SettingsError(_explain_source(exc)) from None
+    settings = check_settings(path, *_read(path or DEFAULT_FILE))
     # Relative folders are relative to the file, so that commands work from any folder.
     base = Path.cwd() if path is None else path.resolve().parent
     return _anchored(settings, base)
+
+
+def check_settings(path: Path | None, text: str, document: dict[str, Any]) -> Settings:
+    """Returns the settings of a file and the environment. Paths stay relative."""
+    _refuse_unknown_variables()
+    try:
+        return Settings(**document)
+    except ValidationError as exc:
+        raise SettingsError(_explain(exc, SettingsSource(path, text, document))) from None
+    except SourceError as exc:  # a variable that should hold JSON and does not
+        raise SettingsError(_explain_source(exc)) from None
 
 
 def _refuse_unknown_variables() -> None:
@@ -100,10 +104,6 @@ def settings_source(config: Path | None) -> SettingsSource:
     path = config or configured_path()
     text, document = _read(path or DEFAULT_FILE)
     return SettingsSource(path, text, document)
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    return _read(path)[1]
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:

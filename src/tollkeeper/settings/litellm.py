@@ -1,0 +1,734 @@
+"""Converts the configuration of a LiteLLM proxy into a settings file, and lists what has no equivalent."""
+
+import importlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any, Final
+
+from tollkeeper.backends.presets import PRESETS
+from tollkeeper.settings.places import SettingsError
+from tollkeeper.settings.schema import LimitsSettings
+
+_VARIABLE = "os.environ/"
+_ALTERNATIVES_MAX = 16
+_WEIGHT_MAX = 1_000_000
+_RETRIES_MAX = 10
+_ABSENT = ("", "null", "~", "none")
+# Texts that people write as the key of a server that checks none.
+_NO_KEYS = (*_ABSENT, "empty", "fake", "fake-key", "dummy")
+# LiteLLM's configuration leaves these to its list of models. `tollkeeper model import` compares them.
+_CONTEXT_LENGTH = 8192
+_OUTPUT_LENGTH = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Provider:
+    preset: str = ""
+    # The address if the preset has none.
+    url: str = ""
+    # The variable that LiteLLM reads the key from if the configuration names none.
+    key_env: str = ""
+    # What follows the address that LiteLLM is given.
+    path: str = ""
+
+
+_PROVIDERS: Final = {
+    "openai": _Provider("openai"),
+    "azure": _Provider("azure", key_env="AZURE_API_KEY", path="/openai/v1"),
+    "anthropic": _Provider("anthropic", path="/v1"),
+    "gemini": _Provider("gemini"),
+    "vertex_ai": _Provider("vertex-gemini"),
+    "bedrock": _Provider("bedrock"),
+    "mistral": _Provider("mistral"),
+    "groq": _Provider("groq"),
+    "deepseek": _Provider("deepseek"),
+    "xai": _Provider("xai"),
+    "together_ai": _Provider("together", key_env="TOGETHERAI_API_KEY"),
+    "fireworks_ai": _Provider("fireworks", key_env="FIREWORKS_AI_API_KEY"),
+    "openrouter": _Provider("openrouter"),
+    "perplexity": _Provider("perplexity", key_env="PERPLEXITYAI_API_KEY"),
+    "cohere": _Provider("cohere"),
+    "cohere_chat": _Provider("cohere"),
+    "hosted_vllm": _Provider("vllm", key_env="HOSTED_VLLM_API_KEY"),
+    "ollama": _Provider("ollama", path="/v1"),
+    "ollama_chat": _Provider("ollama", path="/v1"),
+    "lm_studio": _Provider("lmstudio"),
+    "llamafile": _Provider("llamacpp"),
+    "cerebras": _Provider(url="https://api.cerebras.ai/v1", key_env="CEREBRAS_API_KEY"),
+    "nvidia_nim": _Provider(
+        url="https://integrate.api.nvidia.com/v1", key_env="NVIDIA_NIM_API_KEY"
+    ),
+    "sambanova": _Provider(url="https://api.sambanova.ai/v1", key_env="SAMBANOVA_API_KEY"),
+    "deepinfra": _Provider(url="https://api.deepinfra.com/v1/openai", key_env="DEEPINFRA_API_KEY"),
+    "openai_like": _Provider(),
+    "custom_openai": _Provider(),
+    "litellm_proxy": _Provider(key_env="LITELLM_PROXY_API_KEY"),
+    "xinference": _Provider(),
+}
+# Providers that LiteLLM recognises by the name of a model.
+_BARE_NAMES = (
+    (re.compile(r"gpt-|chatgpt|o[134](-|$)"), "openai"),
+    (re.compile("claude"), "anthropic"),
+)
+_PRICES: Final = {
+    "input_cost_per_token": "prompt",
+    "output_cost_per_token": "completion",
+    "cache_read_input_token_cost": "input_cache_read",
+    "cache_creation_input_token_cost": "input_cache_write",
+    "cache_creation_input_token_cost_above_1hr": "input_cache_write_1h",
+    "input_cost_per_audio_token": "input_audio",
+    "output_cost_per_audio_token": "output_audio",
+    "output_cost_per_image_token": "output_image",
+    "input_cost_per_image": "image",
+    "input_cost_per_request": "request",
+}
+_TIER = re.compile(r"(\w+)_above_(\d+)k_tokens")
+_MODES = ("chat", "completion", "responses")
+_FEATURES: Final = {
+    "supports_function_calling": "tools",
+    "supports_response_schema": "structured_outputs",
+    "supports_reasoning": "reasoning",
+    "supports_web_search": "web_search",
+}
+_MODALITIES: Final = {
+    "supports_vision": "image",
+    "supports_pdf_input": "file",
+    "supports_audio_input": "audio",
+    "supports_video_input": "video",
+}
+# Presets whose models have JSON mode and schemas, unless the configuration says otherwise.
+_JSON_PRESETS = ("openai", "azure", "gemini", "vertex-gemini")
+
+_BY_CLIENT = "clients send it with each request; there are no defaults for a model"
+_HEALTH = "replicas are probed and ejected without settings; docs/reliability.md says how"
+_LIMITS = "rates are limited for projects, not for deployments: tollkeeper limit set"
+_BUDGETS = "an organization has credit and caps: tollkeeper credit grant, tollkeeper cap set"
+_DEADLINE = "all calls have one deadline, limits.inference_deadline_s"
+_STATE = "gateways share their state in PostgreSQL; no cache server is needed"
+_TELEMETRY = (
+    "/metrics serves Prometheus; OTEL_EXPORTER_OTLP_ENDPOINT sends traces; logs are JSON lines"
+)
+_KEYS = "keys are created with tollkeeper project-key create; no key of LiteLLM is taken over"
+_NOT_COPIED = "a secret is not copied"
+_FALLBACK = "a model falls back for errors only, through its alternatives"
+# Why a setting was left out, by its own name in any section.
+_REASONS: Final = {
+    **dict.fromkeys(
+        (
+            *(
+                "temperature",
+                "top_p",
+                "top_k",
+                "max_tokens",
+                "max_completion_tokens",
+                "seed",
+                "stop",
+            ),
+            *("n", "user", "presence_penalty", "frequency_penalty", "reasoning_effort", "thinking"),
+        ),
+        _BY_CLIENT,
+    ),
+    **dict.fromkeys(("rpm", "tpm", "max_parallel_requests"), _LIMITS),
+    **dict.fromkeys(("timeout", "stream_timeout"), _DEADLINE),
+    **dict.fromkeys(("max_budget", "budget_duration", "max_internal_user_budget"), _BUDGETS),
+    **dict.fromkeys(
+        ("allowed_fails", "cooldown_time", "retry_policy", "disable_cooldowns"), _HEALTH
+    ),
+    **dict.fromkeys(
+        ("allowed_fails_policy", "background_health_checks", "health_check_interval"), _HEALTH
+    ),
+    **dict.fromkeys(("redis_host", "redis_port", "redis_password", "redis_url"), _STATE),
+    **dict.fromkeys(("context_window_fallbacks", "content_policy_fallbacks"), _FALLBACK),
+    **dict.fromkeys(
+        ("success_callback", "failure_callback", "callbacks", "service_callbacks", "set_verbose"),
+        _TELEMETRY,
+    ),
+    "callback_settings": _TELEMETRY,
+    "api_version": "the v1 address of Azure needs none",
+    "base_model": "prices are declared for each model, in pricing",
+    "routing_strategy": "calls are shared by weight, as with simple-shuffle",
+    "enable_pre_call_checks": "the context is always checked before a call",
+    "cache": "answers are not cached; a provider's prompt cache is used and charged",
+    "cache_params": "answers are not cached; a provider's prompt cache is used and charged",
+    "drop_params": "a field that a model lacks is answered with 501; a backend's fields can omit it",
+    "additional_drop_params": "a backend's fields can omit a field",
+    "guardrails": "policies judge requests and answers: docs/guides/policies.md",
+    "master_key": f"{_KEYS}, and operators use commands and the console",
+    "database_url": (
+        "it is LiteLLM's database; create another one (docs/guides/deploy.md) and set database.url"
+    ),
+    "store_model_in_db": "models that are only in LiteLLM's database are not in its configuration",
+    "alerting": "alerts are posted to a signed webhook: [alerts]",
+    "alerting_threshold": "alerts have fixed thresholds: docs/runbook.md",
+    "custom_auth": _KEYS,
+    "global_max_parallel_requests": "a process has at most 10000 calls in flight",
+    "environment_variables": f"{_NOT_COPIED}; set these variables for tollkeeper serve",
+    "include": "included files are not read; merge them into one file",
+    "default_team_settings": "organizations and projects are created with commands",
+    "forward_client_headers_to_llm_api": "headers of clients are never sent to a backend",
+    "pass_through_endpoints": "only calls that can be charged exactly are forwarded",
+}
+_NO_REASON = "there is no such setting"
+
+
+@dataclass(frozen=True, slots=True)
+class Unmapped:
+    """A setting that was left out or guessed, and the reason."""
+
+    setting: str
+    reason: str
+
+
+@dataclass(slots=True)
+class _Conversion:
+    """The settings of the file so far, in the order in which they are written."""
+
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    backends: dict[str, dict[str, Any]] = field(default_factory=dict)
+    models: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    unmapped: list[Unmapped] = field(default_factory=list)
+    # The variable for each secret that stands in the configuration itself.
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def leave(self, setting: str, reason: str = "") -> None:
+        name = setting.rpartition(".")[2]
+        self.unmapped.append(Unmapped(_one_line(setting), reason or _REASONS.get(name, _NO_REASON)))
+
+
+def convert(path: Path) -> tuple[str, tuple[Unmapped, ...]]:
+    """Returns the text of the settings file and what has no equivalent. Raises SettingsError."""
+    document = _section(_read(path), "the file")
+    found = _Conversion()
+    credentials = {
+        str(entry.get("credential_name")): _section(
+            entry.get("credential_values"), "credential_list"
+        )
+        for entry in _entries(document.pop("credential_list", []), "credential_list")
+    }
+    declared = _entries(document.pop("model_list", None), "model_list")
+    for position, entry in enumerate(declared):
+        _add_deployment(found, f"model_list[{position}]", entry, credentials)
+    if not found.models:
+        reasons = "; ".join(f"{one.setting}: {one.reason}" for one in found.unmapped)
+        raise SettingsError(
+            f"{path}: no model can be taken over: {reasons or 'model_list is empty'}"
+        )
+    sections = {
+        name: _section(document.pop(name, {}), name)
+        for name in ("router_settings", "litellm_settings", "general_settings")
+    }
+    models = _with_fallbacks(found, sections)
+    _add_sections(found, sections)
+    for name in document:
+        found.leave(str(name))
+    return _toml(found, models), tuple(found.unmapped)
+
+
+def _read(path: Path) -> Any:
+    try:
+        yaml = importlib.import_module("yaml")
+    except ImportError:
+        raise SettingsError("PyYAML is not installed; install tollkeeper[litellm].") from None
+
+    class TextLoader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
+        """Leaves every scalar as it is written: a price must not become a float."""
+
+        yaml_implicit_resolvers = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
+
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), TextLoader)
+    except OSError as exc:
+        raise SettingsError(f"{path} cannot be read: {exc.strerror}.") from exc
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as exc:
+        mark = getattr(exc, "problem_mark", None)
+        place = f" at line {mark.line + 1}" if mark else ""
+        raise SettingsError(f"{path} is not YAML{place}.") from None
+
+
+def _add_deployment(
+    found: _Conversion, place: str, entry: Mapping[str, Any], credentials: Mapping[str, Any]
+) -> None:
+    name = _text(entry.get("model_name"), f"{place}.model_name")
+    parameters = {**_section(entry.get("litellm_params"), f"{place}.litellm_params")}
+    upstream = _text(parameters.pop("model", None), f"{place}.litellm_params.model")
+    shared = parameters.pop("litellm_credential_name", None)
+    if shared is not None and str(shared) not in credentials:
+        raise SettingsError(f"{place}: credential_list has no {str(shared)!r}")
+    parameters = {**credentials.get(str(shared), {}), **parameters}
+    facts = {**_section(entry.get("model_info", {}), f"{place}.model_info")}
+    if "*" in name + upstream:
+        found.leave(f"{place} ({name})", "each model is declared, with its limits and prices")
+        return
+    mode = str(facts.pop("mode", "chat"))
+    if mode not in _MODES:
+        found.leave(f"{place} ({name})", f"models for {mode} are not served")
+        return
+    at = f"{place}.litellm_params"
+    backend = _backend(found, at, upstream, parameters)
+    if backend is None:
+        return
+    settings, upstream_model = backend
+    deployment = {
+        "settings": settings,
+        "upstream_model": upstream_model,
+        "order": _number(parameters.pop("order", "0")) or Decimal(),
+        "weight": _weight(parameters),
+        **_pricing(found, at, parameters, facts, name),
+        **_abilities(found, place, facts, settings),
+    }
+    for setting in parameters:
+        found.leave(f"{at}.{setting}")
+    for setting in facts:
+        if setting not in ("id", "version", "description", "db_model"):
+            found.leave(f"{place}.model_info.{setting}")
+    found.models.setdefault(name, []).append(deployment)
+
+
+def _backend(
+    found: _Conversion, place: str, model: str, parameters: dict[str, Any]
+) -> tuple[dict[str, Any], str] | None:
+    """Returns the settings of the deployment's backend and the model's name there."""
+    prefix, slash, name = model.partition("/")
+    custom = parameters.pop("custom_llm_provider", None)
+    if not slash or custom is not None or prefix not in _PROVIDERS:
+        bare = next((found for pattern, found in _BARE_NAMES if pattern.match(model)), None)
+        guessed = str(custom) if custom is not None else bare
+        if guessed not in _PROVIDERS:
+            named = repr(str(custom) if custom is not None else (prefix if slash else model))
+            found.leave(f"{place}.model", f"{_one_line(named)} is no provider that is known here")
+            return None
+        prefix, name = guessed, name if custom is not None and prefix == custom else model
+    provider, preset = _PROVIDERS[prefix], _PROVIDERS[prefix].preset
+    settings: dict[str, Any] = {}
+    if prefix == "vertex_ai":
+        preset = "vertex" if "claude" in name else preset
+        url = _vertex_url(found, place, preset, parameters)
+        settings |= _identity(file=parameters.pop("vertex_credentials", None))
+    elif prefix == "bedrock":
+        url, name = _bedrock_url(parameters, name)
+        if "api_key" not in parameters:
+            settings |= {"credential": "sigv4"}
+            settings |= _identity(profile=parameters.pop("aws_profile_name", None))
+            _leave_aws_keys(found, place, parameters)
+    else:
+        url = _url(found, place, provider, parameters)
+        # An address of one's own with `openai/` is any server that speaks OpenAI's protocol.
+        preset = "" if prefix == "openai" and url and "api.openai.com" not in url else preset
+    if url is None:
+        return None
+    has_address = bool(preset and PRESETS[preset].url)
+    if not url and not has_address:
+        found.leave(f"{place}.api_base", f"it is missing, and the address of {prefix} is not known")
+        return None
+    if url and not url.startswith(("http://", "https://")):
+        found.leave(f"{place}.api_base", "it is not an address with http:// or https://")
+        return None
+    own: dict[str, Any] = {"preset": preset} if preset else {}
+    own |= {"urls": [url]} if url else {}
+    return {**own, **_key(found, place, provider, preset, parameters), **settings} | _headers(
+        found, place, parameters
+    ), name
+
+
+def _url(
+    found: _Conversion, place: str, provider: _Provider, parameters: dict[str, Any]
+) -> str | None:
+    """Returns the address, "" for that of the preset, or None if it is in a variable that is not set."""
+    written = str(parameters.pop("api_base", parameters.pop("base_url", "")) or "")
+    if written.startswith(_VARIABLE):
+        variable = written.removeprefix(_VARIABLE)
+        written = os.environ.get(variable, "")
+        if not written:
+            found.leave(
+                f"{place}.api_base", f"set {_one_line(variable)} and repeat: an address is needed"
+            )
+            return None
+    base = written.rstrip("/")
+    if not base or (provider.path and base.endswith(provider.path)):
+        return base or provider.url
+    return base + provider.path
+
+
+def _vertex_url(
+    found: _Conversion, place: str, preset: str, parameters: dict[str, Any]
+) -> str | None:
+    project, region = (
+        str(parameters.pop(f"vertex_{part}", "")) for part in ("project", "location")
+    )
+    if not project or not region or _VARIABLE in project + region:
+        found.leave(
+            f"{place}.vertex_project", "the address needs the project and the location as text"
+        )
+        return None
+    host = "aiplatform" if region == "global" else f"{region}-aiplatform"
+    form = PRESETS[preset].address_form.replace("REGION-aiplatform", host)
+    return form.replace("PROJECT", project).replace("REGION", region)
+
+
+def _bedrock_url(parameters: dict[str, Any], name: str) -> tuple[str, str]:
+    name = re.sub(r"^(converse|invoke|converse_like)/", "", name)
+    region = str(parameters.pop("aws_region_name", "") or "")
+    parted = re.fullmatch(r"([a-z]{2}(?:-[a-z]+)+-\d)/(.+)", name)
+    if parted:
+        region, name = parted[1], parted[2]
+    if not region or region.startswith(_VARIABLE):
+        region = os.environ.get(region.removeprefix(_VARIABLE) or "AWS_REGION", "us-east-1")
+    address = PRESETS["bedrock"].address_form.replace("REGION", region)
+    return str(parameters.pop("aws_bedrock_runtime_endpoint", address)), name
+
+
+def _leave_aws_keys(found: _Conversion, place: str, parameters: dict[str, Any]) -> None:
+    for setting in [name for name in parameters if name.startswith("aws_")]:
+        found.leave(
+            f"{place}.{setting}", "AWS's own library finds keys and roles: set its variables"
+        )
+        del parameters[setting]
+
+
+def _identity(**values: Any) -> dict[str, Any]:
+    named = {name: str(value) for name, value in values.items() if value}
+    return {"identity": named} if named else {}
+
+
+def _key(
+    found: _Conversion, place: str, provider: _Provider, preset: str, parameters: dict[str, Any]
+) -> dict[str, Any]:
+    written = str(parameters.pop("api_key", "") or "")
+    usual = PRESETS[preset].key_env if preset else ""
+    if written.startswith(_VARIABLE):
+        variable = written.removeprefix(_VARIABLE)
+    elif not written:
+        variable = provider.key_env
+        if preset and not usual:  # A server of one's own, or an identity.
+            return {}
+    elif written.lower() in _NO_KEYS:
+        return {}
+    else:
+        base = usual or provider.key_env or "BACKEND_API_KEY"
+        taken = set(found.variables.values())
+        free = (base if number == 1 else f"{base}_{number}" for number in range(1, len(taken) + 2))
+        variable = found.variables.setdefault(
+            written, next(name for name in free if name not in taken)
+        )
+        found.leave(f"{place}.api_key", f"{_NOT_COPIED}; put it into the variable {variable}")
+    return {"api_key_env": variable} if variable and variable != usual else {}
+
+
+def _headers(found: _Conversion, place: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    organization = parameters.pop("organization", None)
+    written = {**_section(parameters.pop("extra_headers", {}), f"{place}.extra_headers")}
+    headers = {str(name).lower(): str(value) for name, value in written.items()}
+    if isinstance(organization, str):
+        headers["openai-organization"] = organization
+    elif organization is not None:
+        found.leave(f"{place}.organization", "a backend has one organization; declare one for each")
+    for name in [name for name, value in headers.items() if value.startswith(_VARIABLE)]:
+        found.leave(f"{place}.extra_headers.{name}", "a header's value cannot be a variable")
+        del headers[name]
+    return {"headers": headers} if headers else {}
+
+
+def _weight(parameters: dict[str, Any]) -> Decimal | None:
+    """LiteLLM picks by `weight`, else by `rpm`, else by `tpm`."""
+    written = [parameters.get(name) for name in ("weight", "rpm", "tpm")]
+    parameters.pop("weight", None)
+    return next((number for number in map(_number, written) if number), None)
+
+
+def _pricing(
+    found: _Conversion, place: str, parameters: dict[str, Any], facts: dict[str, Any], name: str
+) -> dict[str, Any]:
+    plain: dict[str, str] = {}
+    tiers: dict[int, dict[str, str]] = {}
+    written = {**facts, **parameters}
+    for setting, value in written.items():
+        tier = _TIER.fullmatch(setting)
+        dimension = _PRICES.get(tier[1] if tier else setting)
+        number = _number(value)
+        if dimension is None or number is None:
+            continue
+        into = tiers.setdefault(int(tier[2]) * 1000, {}) if tier else plain
+        into[dimension] = f"{number.normalize():f}"
+        parameters.pop(setting, None)
+        facts.pop(setting, None)
+    if not plain:
+        found.leave(
+            f"{place} ({name})",
+            "it has no price per token, so calls cost nothing until you declare pricing;"
+            " tollkeeper model import shows public prices",
+        )
+    # A tier has all of the prices that apply to it.
+    return {
+        "pricing": plain,
+        "price_tiers": [
+            {"above_tokens": above, "pricing": {**plain, **prices}}
+            for above, prices in sorted(tiers.items())
+        ],
+    }
+
+
+def _abilities(
+    found: _Conversion, place: str, facts: dict[str, Any], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns limits, features and modalities. LiteLLM knows them by the model's name."""
+    context = _number(facts.pop("max_input_tokens", None))
+    output = _number(facts.pop("max_output_tokens", facts.pop("max_tokens", None)))
+    facts.pop("max_tokens", None)
+    if context is None or output is None:
+        found.leave(
+            f"{place}.model_info.max_input_tokens",
+            f"it is missing; context_length {_CONTEXT_LENGTH} and max_output_length"
+            f" {_OUTPUT_LENGTH} are placeholders where the configuration has no value",
+        )
+    length = int(context or max(_CONTEXT_LENGTH, output or 0))
+    features = ["tools"]
+    if settings.get("preset") in _JSON_PRESETS:
+        features += ["json_mode", "structured_outputs"]
+    for setting, feature in _FEATURES.items():
+        says = str(facts.pop(setting, "")).lower()
+        if says == "true" and feature not in features:
+            features.append(feature)
+        elif says == "false" and feature in features:
+            features.remove(feature)
+    given = [name for name, _ in _MODALITIES.items() if str(facts.pop(name, "")).lower() == "true"]
+    return {
+        "context_length": length,
+        "max_output_length": min(int(output or _OUTPUT_LENGTH), length),
+        "input_modalities": ["text", *(_MODALITIES[name] for name in given)],
+        "supported_features": features,
+    }
+
+
+def _with_fallbacks(
+    found: _Conversion, sections: Mapping[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Returns the models, each with the backends of its deployments and then of its fallbacks."""
+    fallbacks: dict[str, list[str]] = {}
+    usual: list[str] = []
+    for name in ("litellm_settings", "router_settings"):
+        for entry in _entries(sections[name].pop("fallbacks", []), f"{name}.fallbacks"):
+            for model, others in entry.items():
+                fallbacks[str(model)] = _names(others, f"{name}.fallbacks")
+        usual += _names(sections[name].pop("default_fallbacks", []), f"{name}.default_fallbacks")
+    aliases = _section(
+        sections["router_settings"].pop("model_group_alias", {}),
+        "router_settings.model_group_alias",
+    )
+    targets = {
+        str(alias): str(target.get("model") if isinstance(target, Mapping) else target)
+        for alias, target in aliases.items()
+    }
+    for name in {name for names in fallbacks.values() for name in names} | set(usual):
+        if name not in found.models:
+            found.leave(f"fallbacks ({_one_line(name)})", "this model is not in the file")
+    models = []
+    for name, target in [*((name, name) for name in found.models), *targets.items()]:
+        if target not in found.models:
+            found.leave(f"model_group_alias.{name}", "its model is not in the file")
+            continue
+        others = fallbacks.get(name, fallbacks.get(target, usual))
+        groups = [target, *(other for other in others if other != target and other in found.models)]
+        models.append(_model(found, name, groups))
+    return models
+
+
+def _model(found: _Conversion, name: str, groups: Sequence[str]) -> dict[str, Any]:
+    deployments = [
+        (place, one)
+        for place, group in enumerate(groups)
+        for one in sorted(found.models[group], key=lambda one: one["order"])
+    ]
+    ranks = sorted({(place, one["order"]) for place, one in deployments})
+    if len(deployments) > _ALTERNATIVES_MAX + 1:
+        found.leave(
+            f"model_list ({name})", f"only {_ALTERNATIVES_MAX + 1} of its deployments are used"
+        )
+    weights = _whole([one["weight"] for _, one in deployments])
+    used: list[str] = []
+    for _, one in deployments[: _ALTERNATIVES_MAX + 1]:
+        used.append(_backend_name(found, one["settings"], used))
+    (_, first), *rest = deployments[: _ALTERNATIVES_MAX + 1]
+    model = {
+        "id": name,
+        "backend": used[0],
+        "upstream_model": first["upstream_model"],
+        "weight": weights[0],
+        "context_length": min(one["context_length"] for _, one in deployments),
+        "max_output_length": min(one["max_output_length"] for _, one in deployments),
+        "input_modalities": _common([one["input_modalities"] for _, one in deployments]),
+        "supported_sampling_parameters": ["temperature", "top_p", "stop"],
+        "supported_features": _common([one["supported_features"] for _, one in deployments]),
+        "pricing": first["pricing"],
+        "price_tiers": first["price_tiers"],
+    }
+    model["alternatives"] = [
+        {
+            "backend": used[at],
+            "upstream_model": one["upstream_model"],
+            "order": ranks.index((place, one["order"])),
+            "weight": weights[at],
+            "pricing": one["pricing"],
+            "price_tiers": one["price_tiers"],
+        }
+        for at, (place, one) in enumerate(rest, 1)
+    ]
+    return model
+
+
+def _whole(weights: Sequence[Decimal | None]) -> list[int]:
+    """Returns the weights as whole numbers of the same proportion."""
+    if None in weights:
+        return [1] * len(weights)
+    found = [weight for weight in weights if weight is not None]
+    smallest = min(found)
+    scale = 1 if all(weight == int(weight) for weight in found) else 10 / smallest
+    return [min(max(round(weight * scale), 1), _WEIGHT_MAX) for weight in found]
+
+
+def _common(lists: Sequence[Sequence[str]]) -> list[str]:
+    return [item for item in lists[0] if all(item in other for other in lists)]
+
+
+def _backend_name(found: _Conversion, settings: dict[str, Any], used: Sequence[str]) -> str:
+    """Returns the backend with these settings. A model names a backend once, so the same address has
+    a second backend for the second deployment of a model."""
+    base = str(settings.get("preset") or "server")
+    for number in range(1, len(found.backends) + 2):
+        name = base if number == 1 else f"{base}-{number}"
+        if name in used:
+            continue
+        if found.backends.setdefault(name, settings) == settings:
+            return name
+    raise AssertionError("one more name than backends is tried")
+
+
+def _add_sections(found: _Conversion, sections: Mapping[str, dict[str, Any]]) -> None:
+    """Sets the settings that are not of a model; the rest is left out with its reason."""
+    found.sections["extensions"] = {"model_listing": True, "messages": True}
+    router, library, general = (
+        sections[name] for name in ("router_settings", "litellm_settings", "general_settings")
+    )
+    request_timeout = _number(library.pop("request_timeout", None))
+    deadline = _number(router.pop("timeout", None)) or request_timeout
+    limits: dict[str, Any] = {}
+    if deadline:
+        limits["inference_deadline_s"] = min(max(int(deadline), 1), 86400)
+    megabytes = _number(general.pop("max_request_size_mb", None))
+    if megabytes:
+        limits["body_bytes"] = min(max(int(megabytes * 2**20), 1024), 2**30)
+        limits["bodies_bytes"] = max(LimitsSettings().bodies_bytes, 8 * int(limits["body_bytes"]))
+    retries = _number(library.pop("num_retries", None))
+    retries = _number(router.pop("num_retries", None)) or retries
+    if retries is not None:
+        for settings in found.backends.values():
+            settings["retries"] = min(int(retries), _RETRIES_MAX)
+    pool = _number(general.pop("database_connection_pool_limit", None))
+    days = re.fullmatch(r"(\d+)d", str(general.get("maximum_spend_logs_retention_period")))
+    if days:
+        del general["maximum_spend_logs_retention_period"]
+    if str(router.get("routing_strategy")) == "simple-shuffle":
+        del router["routing_strategy"]
+    json_logs = str(library.pop("json_logs", "")).lower() == "true"
+    found.sections |= {
+        "limits": limits,
+        "database": {"pool_size": min(max(int(pool), 2), 1000)} if pool else {},
+        "activity": {"retention_days": max(int(days[1]), 1)} if days else {},
+        "logs": {"format": "json"} if json_logs else {},
+    }
+    for section, settings in sections.items():
+        for name in settings:
+            found.leave(f"{section}.{name}")
+
+
+def _toml(found: _Conversion, models: Sequence[Mapping[str, Any]]) -> str:
+    lines = [
+        "# Converted from the configuration of a LiteLLM proxy. docs/guides/migrating-from-litellm.md"
+    ]
+    lines += [
+        "# explains each line. These settings have no equivalent, or need your attention:",
+        "#",
+    ]
+    lines += [f"# {one.setting}: {one.reason}" for one in found.unmapped] or ["# (none)"]
+    for name, settings in found.sections.items():
+        lines += _table(f"[{name}]", settings) if settings else []
+    for name, settings in found.backends.items():
+        lines += _table("[[backends]]", {"name": name, **settings})
+    for model in models:
+        plain = {name: value for name, value in model.items() if name != "alternatives"}
+        if not model["alternatives"]:
+            del plain["weight"]
+        lines += _table("[[models]]", plain)
+        for alternative in model["alternatives"]:
+            lines += _table("[[models.alternatives]]", alternative)
+    return "\n".join(lines) + "\n"
+
+
+def _table(header: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield header
+    for name, value in settings.items():
+        if value not in ({}, []):
+            yield f"{name} = {_value(value)}"
+
+
+def _value(value: Any) -> str:
+    match value:
+        case str():
+            # A JSON string is a TOML string, apart from one character.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list():
+            return f"[{', '.join(map(_value, value))}]"
+        case Mapping():
+            pairs = (f"{_bare(name)} = {_value(inner)}" for name, inner in value.items())
+            return f"{{ {', '.join(pairs)} }}"
+        case _:
+            return json.dumps(value)
+
+
+def _bare(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
+
+
+def _section(value: Any, place: str) -> dict[str, Any]:
+    if isinstance(value, str) and value.lower() in _ABSENT:
+        return {}
+    if not isinstance(value, dict):
+        raise SettingsError(f"{_one_line(place)} must be a mapping of names to values")
+    return {str(name): inner for name, inner in value.items()}
+
+
+def _entries(value: Any, place: str) -> list[dict[str, Any]]:
+    if isinstance(value, str) and value.lower() in _ABSENT:
+        return []
+    if not isinstance(value, list):
+        raise SettingsError(f"{place} must be a list")
+    return [_section(entry, f"{place}[{at}]") for at, entry in enumerate(value)]
+
+
+def _names(value: Any, place: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise SettingsError(f"{place} must be a list of model names")
+    return list(value)
+
+
+def _text(value: Any, place: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise SettingsError(f"{place} must be a text")
+    return value
+
+
+def _number(value: Any) -> Decimal | None:
+    try:
+        number = Decimal(str(value).replace("_", ""))
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() and number >= 0 else None
+
+
+def _one_line(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
