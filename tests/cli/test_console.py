@@ -1,7 +1,6 @@
 """`tollkeeper console` as a process: it makes tokens, refuses unsafe addresses, serves and stops."""
 
 import hashlib
-import json
 import os
 import re
 import socket
@@ -10,34 +9,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx2
-import psutil
 import psycopg
 import pytest
 
-from tests.support.program import Program, stop
+from tests.support.program import Program, running_console
 from tollkeeper.storage.revisions import code_revision
-
-
-@contextmanager
-def _running(program: Program, *arguments: str) -> Iterator[tuple[psutil.Popen, dict[str, Any]]]:
-    process = psutil.Popen(
-        program.line("console", "--json", *arguments),
-        cwd=program.folder,
-        env=program.process_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        first = process.stdout.readline()
-        assert first, process.stderr.read()
-        yield process, json.loads(first)
-    finally:
-        process.stderr.close()
-        stop(process)
 
 
 def _sign_in(address: str, token: str) -> httpx2.Response:
@@ -54,7 +32,7 @@ def test_a_new_token_and_its_digest(program: Program) -> None:
 
 
 def test_it_serves_with_a_token_of_its_own_and_stops(cold_program: Program) -> None:
-    with _running(cold_program) as (process, said):
+    with running_console(cold_program) as (process, said):
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", said["console"])
         page = _sign_in(said["console"], said["operator_token"])
         assert page.status_code == 200
@@ -67,7 +45,7 @@ def test_it_serves_with_a_token_of_its_own_and_stops(cold_program: Program) -> N
 @pytest.mark.slow
 def test_it_holds_a_lease_while_it_runs(cold_program: Program, shared_conninfo: str) -> None:
     """So that `migrate` can name it."""
-    with _running(cold_program) as (process, said):
+    with running_console(cold_program) as (process, said):
         assert _sign_in(said["console"], said["operator_token"]).status_code == 200
         _until_leases_are(shared_conninfo, process.pid, [("console", code_revision())])
         process.terminate()
@@ -94,7 +72,7 @@ def test_it_takes_the_token_of_the_settings(program: Program, cold_program: Prog
     configured = cold_program.with_environment(
         TOLLKEEPER_CONSOLE__TOKEN_SHA256=made["token_sha256"]
     )
-    with _running(configured) as (_, said):
+    with running_console(configured) as (_, said):
         assert said["operator_token"] is None
         assert _sign_in(said["console"], made["value"]).status_code == 200
 

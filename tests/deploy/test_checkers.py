@@ -12,7 +12,7 @@ from tests.journeys.clients.environments import python_environment
 pytestmark = pytest.mark.slow
 
 _DEPLOY = Path(__file__).parents[2] / "deploy"
-_UNIT = _DEPLOY / "systemd" / "tollkeeper.service"
+_UNITS = sorted((_DEPLOY / "systemd").glob("*.service"))
 _LOCKS = Path(__file__).with_name("locks")
 _WITHIN_S = 120
 # systemd's own measure, from 0.0 (closed) to 10.0; times ten.
@@ -48,18 +48,20 @@ def test_manifests_fit_the_schemas_of_kubernetes(checkers: Path) -> None:
 
 
 @_has_systemd
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", _UNITS, ids=lambda path: path.name)
+def test_systemd_accepts_the_unit(source: Path, tmp_path: Path) -> None:
     program = tmp_path / "tollkeeper"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    unit = tmp_path / _UNIT.name
-    unit.write_text(_UNIT.read_text().replace("/opt/tollkeeper/bin/tollkeeper", str(program)))
+    unit = tmp_path / source.name
+    unit.write_text(source.read_text().replace("/opt/tollkeeper/bin/tollkeeper", str(program)))
     _accepts("systemd-analyze", "verify", unit)
 
 
 @_has_systemd
-def test_the_unit_is_closed() -> None:
-    line = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(_UNIT)]
+@pytest.mark.parametrize("unit", _UNITS, ids=lambda path: path.name)
+def test_the_unit_is_closed(unit: Path) -> None:
+    line = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)]
     shown = subprocess.run(line, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
     found = re.search(r"exposure level for \S+ (\d+)\.(\d)", shown.stdout)
     assert found is not None, shown.stdout + shown.stderr

@@ -19,6 +19,7 @@ from tests.support.command_lines import parse_arguments, parse_line
 from tests.support.tables import each
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.bootstrap import build_catalog
+from tollkeeper.console.start import require_safe_address
 from tollkeeper.hosting.descriptors import CONNECTIONS_MAX, KEEP_ALIVE_S
 from tollkeeper.settings import Settings, load_settings
 
@@ -27,6 +28,7 @@ _DEPLOY = _ROOT / "deploy"
 _DOCKERFILE = (_DEPLOY / "Dockerfile").read_text()
 _COMPOSE = yaml.safe_load((_DEPLOY / "compose.yaml").read_text())
 _UNIT = (_DEPLOY / "systemd" / "tollkeeper.service").read_text()
+_CONSOLE_UNIT = (_DEPLOY / "systemd" / "tollkeeper-console.service").read_text()
 _NGINX = (_DEPLOY / "nginx" / "nginx.conf").read_text()
 _CADDY = (_DEPLOY / "caddy" / "Caddyfile").read_text()
 _MANIFESTS = [
@@ -37,20 +39,26 @@ _MANIFESTS = [
 # What a worker and its supervisor take at most after the grace period (hosting/shutdown.py).
 _AFTER_GRACE_S = 35
 _DEFAULTS = Settings()
+_CONSOLE = "tollkeeper-console"
 
 
-def _manifest(kind: str) -> Any:
-    (found,) = [document for document in _MANIFESTS if document["kind"] == kind]
+def _manifest(kind: str, name: str = "") -> Any:
+    names = {name} if name else {"tollkeeper", "tollkeeper-migrate"}
+    (found,) = [
+        document
+        for document in _MANIFESTS
+        if document["kind"] == kind and document["metadata"]["name"] in names
+    ]
     return found
 
 
-def _container(kind: str) -> Any:
-    (container,) = _manifest(kind)["spec"]["template"]["spec"]["containers"]
+def _container(kind: str, name: str = "") -> Any:
+    (container,) = _manifest(kind, name)["spec"]["template"]["spec"]["containers"]
     return container
 
 
-def _unit_values(name: str) -> list[str]:
-    return re.findall(rf"^{name}=(.*)$", _UNIT, re.MULTILINE)
+def _unit_values(name: str, unit: str = _UNIT) -> list[str]:
+    return re.findall(rf"^{name}=(.*)$", unit, re.MULTILINE)
 
 
 def _docker_environment() -> dict[str, str]:
@@ -58,12 +66,12 @@ def _docker_environment() -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in block.replace("\\\n", " ").split())
 
 
-def _kubernetes_environment() -> dict[str, str]:
-    return {entry["name"]: entry["value"] for entry in _container("Deployment")["env"]}
+def _kubernetes_environment(name: str = "") -> dict[str, str]:
+    return {entry["name"]: entry["value"] for entry in _container("Deployment", name)["env"]}
 
 
-def _unit_environment() -> dict[str, str]:
-    return dict(pair.split("=", 1) for pair in _unit_values("Environment"))
+def _unit_environment(unit: str = _UNIT) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in _unit_values("Environment", unit))
 
 
 _ENVIRONMENTS = {
@@ -71,6 +79,9 @@ _ENVIRONMENTS = {
     "compose": _COMPOSE["services"]["tollkeeper"]["environment"],
     "kubernetes": _kubernetes_environment(),
     "systemd": _unit_environment(),
+    "compose console": _COMPOSE["services"]["console"]["environment"],
+    "kubernetes console": _kubernetes_environment(_CONSOLE),
+    "systemd console": _unit_environment(_CONSOLE_UNIT),
 }
 
 
@@ -79,6 +90,10 @@ def _settings_files() -> dict[str, str]:
         "compose": (_DEPLOY / "tollkeeper.toml").read_text(),
         "kubernetes": _manifest("ConfigMap")["data"]["tollkeeper.toml"],
     }
+
+
+# Fits a password and a digest.
+_FILLED_IN = "0" * 64
 
 
 def _is_setting(variable: str) -> bool:
@@ -94,20 +109,26 @@ def test_every_variable_is_a_setting(place: str) -> None:
     assert {name for name in ours - {"TOLLKEEPER_CONFIG"} if not _is_setting(name)} == set()
 
 
-@pytest.mark.parametrize("place", ["compose", "kubernetes"])
+@pytest.mark.parametrize(
+    "place", ["compose", "kubernetes", "compose console", "kubernetes console"]
+)
 def test_the_settings_load_with_that_environment(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "tollkeeper.toml"
-    file.write_text(_settings_files()[place])
+    file.write_text(_settings_files()[place.split(maxsplit=1)[0]])
     for name, value in {**_docker_environment(), **_ENVIRONMENTS[place]}.items():
         if name.startswith("TOLLKEEPER_") and name != "TOLLKEEPER_CONFIG":
-            monkeypatch.setenv(name, re.sub(r"\$\{\w+:\?\}", "secret", value))
+            monkeypatch.setenv(name, re.sub(r"\$\{\w+:[?-]\}", _FILLED_IN, value))
     settings = load_settings(file)
     assert settings.server.host == "0.0.0.0"
     assert settings.database.data_dir == Path("/var/lib/tollkeeper")
     assert not settings.embedded.enabled
     assert build_catalog(settings).find(settings.models[0].id) is not None
+    if place.endswith("console"):
+        # It may listen there, because a proxy with TLS is in front.
+        assert settings.console.host == "0.0.0.0"
+        require_safe_address(settings)
 
 
 def test_every_other_variable_is_asked_for() -> None:
@@ -123,25 +144,37 @@ def _command_lines() -> Iterator[list[str]]:
     yield _COMPOSE["services"]["migrate"]["command"]
     yield _container("Job")["args"]
     yield _container("Deployment")["args"]
+    yield _COMPOSE["services"]["console"]["command"]
+    yield _container("Deployment", _CONSOLE)["args"]
 
 
 def test_every_command_parses() -> None:
     assert '\nENTRYPOINT ["tollkeeper"]\n' in _DOCKERFILE
     lines = list(_command_lines())
-    assert sorted(line[0] for line in lines) == ["migrate", "migrate", "serve", "serve"]
+    assert sorted(line[0] for line in lines) == [
+        *("console", "console", "migrate", "migrate", "serve", "serve")
+    ]
     for arguments in lines:
         parse_arguments(arguments)
     commands = [
         line for name in ("ExecStartPre", "ExecStart", "ExecReload") for line in _unit_values(name)
     ]
     assert [line.split()[1] for line in commands] == ["migrate", "serve", "reload"]
+    commands += _unit_values("ExecStart", _CONSOLE_UNIT)
+    assert commands[-1].split()[1:] == ["console"]
     for line in commands:
         parse_line(line)
 
 
 def test_ports_are_those_that_the_program_listens_on() -> None:
     public, operator = _DEFAULTS.server.port, _DEFAULTS.operator.port
-    assert f"\nEXPOSE {public} {operator}\n" in _DOCKERFILE
+    console = _DEFAULTS.console.port
+    assert f"\nEXPOSE {public} {operator} {console}\n" in _DOCKERFILE
+    assert _COMPOSE["services"]["console"]["ports"] == [f"127.0.0.1:{console}:{console}"]
+    (port,) = _container("Deployment", _CONSOLE)["ports"]
+    assert port == {"name": "console", "containerPort": console}
+    assert f"proxy_pass http://10.0.0.11:{console};" in _NGINX
+    assert f"reverse_proxy 10.0.0.11:{console}\n" in _CADDY
     assert f"http://127.0.0.1:{operator}/healthz" in _DOCKERFILE
     assert f"127.0.0.1:{public}:{public}" in _COMPOSE["services"]["tollkeeper"]["ports"]
     ports = {port["name"]: port["containerPort"] for port in _container("Deployment")["ports"]}
@@ -200,6 +233,87 @@ def test_nothing_is_killed_before_it_has_settled_its_calls() -> None:
     assert int(stop_s) > needed_s
 
 
+def test_the_console_is_called_by_its_own_name() -> None:
+    """A proxy in front of it is trusted, and nobody else can set the address of a client."""
+    name = "console.example.com"
+    compose = _ENVIRONMENTS["compose console"]
+    assert json.loads(compose["TOLLKEEPER_CONSOLE__ALLOWED_HOSTS"]) == [name]
+    (network,) = _COMPOSE["networks"]["default"]["ipam"]["config"]
+    assert json.loads(compose["TOLLKEEPER_CONSOLE__TRUSTED_PROXIES"]) == [network["gateway"]]
+    declared = tomllib.loads(_settings_files()["kubernetes"])["console"]
+    assert declared["allowed_hosts"] == [name]
+    container = _container("Deployment", _CONSOLE)
+    for kind in ("readiness", "liveness"):
+        probe = container[f"{kind}Probe"]["httpGet"]
+        assert (probe["path"], probe["port"]) == ("/healthz", "console")
+        assert probe["httpHeaders"] == [{"name": "Host", "value": name}]
+    (_, nginx), (_, caddy) = _NGINX.split(f"server_name {name};"), _CADDY.split(f"\n{name} {{")
+    for header in ("Host $host;", "X-Forwarded-For $remote_addr;", "X-Forwarded-Proto $scheme;"):
+        assert f"proxy_set_header {header}" in nginx
+    assert "deny all;" in nginx
+    assert "respond 403" in caddy
+
+
+def test_the_console_is_as_confined_as_the_gateway() -> None:
+    hardening = _UNIT.partition("StateDirectory=")[2]
+    assert hardening
+    assert _CONSOLE_UNIT.partition("StateDirectory=")[2] == hardening
+    ours, gateways = (_container("Deployment", name) for name in (_CONSOLE, ""))
+    for part in ("securityContext", "envFrom", "volumeMounts", "image"):
+        assert ours[part] == gateways[part]
+
+
+def test_only_named_connections_are_allowed() -> None:
+    policies = {
+        document["metadata"]["name"]: document["spec"]
+        for document in _MANIFESTS
+        if document["kind"] == "NetworkPolicy"
+    }
+    pods = {
+        name: _manifest(kind, name)["spec"]["template"]["metadata"]["labels"]
+        for kind, name in (
+            ("Deployment", "tollkeeper"),
+            ("Deployment", _CONSOLE),
+            ("Job", "tollkeeper-migrate"),
+        )
+    }
+    for name in ("tollkeeper", _CONSOLE):
+        selected = policies[name]["podSelector"]["matchLabels"]
+        assert selected.items() <= pods[name].items()
+        ports = [port["port"] for rule in policies[name]["ingress"] for port in rule["ports"]]
+        assert ports == [port["name"] for port in _container("Deployment", name)["ports"]]
+        assert all(rule["from"] for rule in policies[name]["ingress"])
+    egress = policies["tollkeeper-egress"]
+    shared = egress["podSelector"]["matchLabels"]
+    assert all(shared.items() <= labels.items() for labels in pods.values())
+    assert [port["port"] for rule in egress["egress"] for port in rule["ports"]] == [
+        *(53, 53, 5432, 443)
+    ]
+
+
+def test_pods_are_spread_over_machines_and_zones() -> None:
+    template = _manifest("Deployment")["spec"]["template"]
+    spread = template["spec"]["topologySpreadConstraints"]
+    assert [one["topologyKey"] for one in spread] == [
+        "kubernetes.io/hostname",
+        "topology.kubernetes.io/zone",
+    ]
+    for one in spread:
+        selected = one["labelSelector"]["matchLabels"]
+        assert selected.items() <= template["metadata"]["labels"].items()
+
+
+def test_the_ledger_is_verified_before_its_alert_fires() -> None:
+    rules = yaml.safe_load((_DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"][0][
+        "rules"
+    ]
+    (rule,) = [rule for rule in rules if rule["alert"] == "TollkeeperLedgerNotVerified"]
+    allowed_s = int(rule["expr"].rpartition("> ")[2])
+    for text in _settings_files().values():
+        hours = tomllib.loads(text)["ledger"]["verify_every_hours"]
+        assert 0 < 2 * hours * 3600 <= allowed_s
+
+
 def test_nothing_runs_as_root_or_writes_where_it_should_not() -> None:
     users = re.findall(r"^USER (\d+)$", _DOCKERFILE, re.MULTILINE)
     assert users == ["10001"]
@@ -215,8 +329,8 @@ def test_nothing_runs_as_root_or_writes_where_it_should_not() -> None:
 def test_manifests_fit_each_other() -> None:
     labels = _manifest("Deployment")["spec"]["template"]["metadata"]["labels"]
     for kind in ("Deployment", "PodDisruptionBudget"):
-        assert _manifest(kind)["spec"]["selector"]["matchLabels"] == labels
-    assert _manifest("Service")["spec"]["selector"] == labels
+        assert _manifest(kind)["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert _manifest("Service")["spec"]["selector"].items() <= labels.items()
     target = _manifest("HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
     assert (target["kind"], target["name"]) == (
         "Deployment",
@@ -234,9 +348,8 @@ def test_no_secret_is_written_down() -> None:
     assert _unit_values("EnvironmentFile")
 
 
-_IMAGE = re.compile(
-    r"[a-z.]+(?:/[a-z]+){2}:v?\d+\.\d+(?:\.\d+)?(?:-[a-z-]+)?(?:@sha256:[0-9a-f]{64})?"
-)
+_IMAGE = re.compile(r"[a-z.]+(?:/[a-z]+){2}:v?\d+\.\d+(?:\.\d+)?(?:-[a-z-]+)?")
+_PINNED = re.compile(r"\$\{(\w+)_IMAGE:\?\}@\$\{\1_DIGEST:\?run sh deploy/pin-images.sh\}")
 
 
 def _images() -> dict[str, str]:
@@ -245,16 +358,20 @@ def _images() -> dict[str, str]:
 
 
 def test_images_are_named_in_one_place() -> None:
-    """With registry, version and, where they are pinned, digest."""
-    images = _images()
-    assert [image for image in images.values() if not _IMAGE.fullmatch(image)] == []
+    """With registry and version. Nothing starts without a digest: an empty variable is refused."""
+    values = _images()
+    images = {name.removesuffix("_IMAGE") for name in values if name.endswith("_IMAGE")}
+    assert set(values) == {f"{name}_{part}" for name in images for part in ("IMAGE", "DIGEST")}
+    for name in images:
+        assert _IMAGE.fullmatch(values[f"{name}_IMAGE"])
+        assert re.fullmatch("(sha256:[0-9a-f]{64})?", values[f"{name}_DIGEST"])
     bases = re.findall(r"^FROM (\S+)", _DOCKERFILE, re.MULTILINE)
     assert bases == ["${PYTHON_IMAGE}"] * 2
-    arguments = _COMPOSE["services"]["tollkeeper"]["build"]["args"]
-    assert arguments == {"PYTHON_IMAGE": "${PYTHON_IMAGE:?}"}
+    base = _COMPOSE["services"]["tollkeeper"]["build"]["args"]["PYTHON_IMAGE"]
     foreign = {service["image"] for service in _COMPOSE["services"].values()} - {"tollkeeper"}
-    used = {image.removeprefix("${").removesuffix(":?}") for image in foreign} | {"PYTHON_IMAGE"}
-    assert used == set(images)
+    pinned = [_PINNED.fullmatch(image) for image in (base, *sorted(foreign))]
+    assert {found[1] for found in pinned if found} == images
+    assert None not in pinned
 
 
 # What a registry would say.
@@ -277,16 +394,16 @@ def test_images_are_pinned_by_their_digests(tmp_path: Path) -> None:
         return subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
 
     file = tmp_path / "images.env"
-    tagged = re.sub(r"@sha256:\w+$", "", file.read_text(), flags=re.MULTILINE)
+    tagged = re.sub(r"=sha256:\w+$", "=", file.read_text(), flags=re.MULTILINE)
     file.write_text(tagged)
     assert pin("--check").returncode == 1
     for _ in range(2):  # A second time it asks by tag again.
         assert pin().returncode == 0
         pinned = file.read_text()
-        for image in re.findall(r"^[A-Z_]+=(\S+)$", tagged, re.MULTILINE):
+        for name, image in re.findall(r"^([A-Z]+)_IMAGE=(\S+)$", tagged, re.MULTILINE):
             digest = hashlib.sha256(image.encode()).hexdigest()
-            assert f"={image}@sha256:{digest}\n" in pinned
-        assert re.sub(r"@sha256:\w+", "", pinned) == tagged
+            assert f"={image}\n{name}_DIGEST=sha256:{digest}\n" in pinned
+        assert re.sub(r"=sha256:\w+", "=", pinned) == tagged
     assert pin("--check").returncode == 0
     docker.write_text("#!/bin/sh\necho nothing\n")
     assert pin().returncode == 1

@@ -80,8 +80,10 @@ class Proxy:
         text = (_DEPLOY / "nginx" / "nginx.conf").read_text()
         text = self.place.in_file(text)
         text = text.replace("listen 443 ", f"listen 127.0.0.1:{self.port} ")
-        text = text.replace("/etc/nginx/tls/gateway.crt", str(self.certificate))
-        text = text.replace("/etc/nginx/tls/gateway.key", str(self.certificate.with_suffix(".key")))
+        for name in ("gateway", "console"):
+            text = text.replace(f"/etc/nginx/tls/{name}.crt", str(self.certificate))
+            key = str(self.certificate.with_suffix(".key"))
+            text = text.replace(f"/etc/nginx/tls/{name}.key", key)
         places = "".join(
             f"{name}_temp_path {self.folder / name};\n"
             for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -99,6 +101,8 @@ class Proxy:
         files = f"{self.certificate} {self.certificate.with_suffix('.key')}"
         site = f"https://127.0.0.1:{self.port} {{\n\ttls {files}"
         text = text.replace("gateway.example.com {", site)
+        other = f"https://127.0.0.1:{_free_port()} {{\n\ttls {files}"
+        text = text.replace("\nconsole.example.com {", f"\n{other}")
         text = "{\n\tadmin off\n\tauto_https disable_redirects\n}\n" + text
         config = self.folder / "Caddyfile"
         config.write_text(text)

@@ -26,6 +26,14 @@ _RULES = {
 }
 
 
+def test_a_share_is_alerted_only_with_traffic() -> None:
+    """One failure of two requests is no outage."""
+    shares = [rule for rule in _RULES.values() if "\n  / sum" in rule["expr"]]
+    assert {rule["alert"] for rule in shares} == {"TollkeeperErrors", "TollkeeperMissingVerdicts"}
+    for rule in shares:
+        assert re.search(r"and sum by \(\w+\) \(increase\(\w+\[\d+m\]\)\) >= 20\s*$", rule["expr"])
+
+
 def test_every_kind_and_every_rule_has_its_section() -> None:
     assert set(_SECTIONS) == {kind.value for kind in AlertKind} | set(_RULES)
 
@@ -41,6 +49,7 @@ def test_a_section_has_three_checks_commands_and_a_fix(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(_RULES))
 def test_a_rule_links_to_its_section(name: str) -> None:
     page, _, anchor = _RULES[name]["annotations"]["runbook_url"].partition("#")
-    assert page == "https://docs.example.com/runbook.html"
+    # As `make docs` builds it.
+    assert page == "https://docs.example.com/docs/runbook.html"
     assert anchor in anchors_of(_RUNBOOK)
     assert anchor == slug(_SECTIONS[name].split("\n")[0])

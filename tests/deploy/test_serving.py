@@ -10,9 +10,10 @@ from urllib.parse import quote
 
 import httpx2
 import pytest
+import yaml
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.support.program import Program, serving
+from tests.support.program import Program, running_console, serving
 
 _DEPLOY = Path(__file__).parents[2] / "deploy"
 _WITHIN_S = 60
@@ -58,3 +59,35 @@ def test_it_serves_and_its_probes_answer(deployed: Program) -> None:
         assert refused.status_code == 401
     check_again = subprocess.run(check, check=False, capture_output=True, timeout=_WITHIN_S)
     assert check_again.returncode != 0
+
+
+def test_the_console_answers_its_probes_and_its_proxy(deployed: Program) -> None:
+    compose = yaml.safe_load((_DEPLOY / "compose.yaml").read_text())["services"]["console"]
+    declared = {
+        name: value.removesuffix("${CONSOLE_TOKEN_SHA256:-}")
+        for name, value in compose["environment"].items()
+        if name.startswith("TOLLKEEPER_CONSOLE__")
+    }
+    proxy = {
+        "TOLLKEEPER_CONSOLE__TRUSTED_PROXIES": '["127.0.0.1"]',
+        "TOLLKEEPER_CONSOLE__PORT": "0",
+    }
+    program = deployed.with_environment(**{**declared, **proxy})
+    assert program.run("migrate").code == 0
+    with running_console(program) as (_, said):
+        port = said["console"].rpartition(":")[2]
+        program_name, *arguments = compose["healthcheck"]["test"][1:]
+        assert program_name == "python"
+        check = [argument.replace(":8082", f":{port}") for argument in arguments]
+        subprocess.run([sys.executable, *check], check=True, capture_output=True, timeout=_WITHIN_S)
+        named = {"Host": "console.example.com"}
+        address = f"http://127.0.0.1:{port}"
+        assert httpx2.get(f"{address}/healthz", headers=named).status_code == 200
+        assert (
+            httpx2.get(f"{address}/healthz", headers={"Host": "other.example.com"}).status_code
+            == 421
+        )
+        forwarded = {**named, "X-Forwarded-For": "10.1.2.3", "X-Forwarded-Proto": "https"}
+        page = httpx2.get(f"{address}/sign-in", headers=forwarded)
+        assert page.status_code == 200
+        assert "max-age" in page.headers["strict-transport-security"]

@@ -300,7 +300,7 @@ def test_text_of_the_configuration_cannot_leave_its_string(tmp_path: Path) -> No
             "router_settings must be a mapping",
         ),
         (
-            "{model_list: [{model_name: a, litellm_params: {model: groq/x}}], router_settings: {fallbacks: [{a: b}]}}",
+            "{model_list: [{model_name: a, litellm_params: {model: o1}}],router_settings: {fallbacks: [b: 1]}}",
             "router_settings.fallbacks must be a list of model names",
         ),
         (

@@ -145,6 +145,28 @@ def serving(program: Program, *options: str) -> Iterator[Serving]:
         stop(process)
 
 
+@contextmanager
+def running_console(
+    program: Program, *arguments: str
+) -> Iterator[tuple[psutil.Popen, dict[str, Any]]]:
+    """The process of a console, and what it says when it has started."""
+    process = psutil.Popen(
+        program.line("console", "--json", *arguments),
+        cwd=program.folder,
+        env=program.process_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        first = process.stdout.readline()
+        assert first, process.stderr.read()
+        yield process, json.loads(first)
+    finally:
+        process.stderr.close()
+        stop(process)
+
+
 def stop(process: psutil.Popen) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)

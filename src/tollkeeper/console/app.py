@@ -47,7 +47,14 @@ _STATUS: tuple[tuple[type[TollkeeperError], int], ...] = (
     (Unavailable, 503),
 )
 
+
+async def _healthy(_request: Request) -> Response:
+    """Answers probes: the process lives. It asks no database, because a restart would not help that."""
+    return PlainTextResponse("ok")
+
+
 ROUTES = [
+    Route("/healthz", _healthy),
     Route("/sign-in", sign_in.show_sign_in),
     Route("/sign-in", sign_in.sign_in, methods=["POST"]),
     Route("/sign-out", sign_in.sign_out, methods=["POST"]),
