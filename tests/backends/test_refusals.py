@@ -95,7 +95,7 @@ def test_every_status_has_its_rule_and_every_rule_its_row_in_the_documents() -> 
     named = [status for statuses in listed for status in statuses]
     assert len(set(named)) == len(named), "no status has two rules of its own"
     assert {status for rule in STATUS_RULES for status in rule.statuses} == {*range(200, 600)}
-    operating = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    document = (Path(__file__).parents[2] / "docs" / "unsettled.md").read_text()
     for rule in STATUS_RULES:
         of_many = isinstance(rule.statuses, range)
         statuses = "" if of_many else f"| {', '.join(map(str, rule.statuses))} "
@@ -103,7 +103,7 @@ def test_every_status_has_its_rule_and_every_rule_its_row_in_the_documents() -> 
         # What is wrong with a request itself is wrong on every replica.
         asked_again = not rule.may_have_run and rule.statuses != (400, 422)
         replica = "may be asked" if asked_again else "no"
-        assert f"{statuses}| {rule.reason} | {replica} | {books} |" in operating
+        assert f"{statuses}| {rule.reason} | {replica} | {books} |" in document
 
 
 @pytest.mark.parametrize(

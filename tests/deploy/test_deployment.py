@@ -422,7 +422,7 @@ def test_proxies_pass_streams_on_as_they_come() -> None:
 
 
 def test_a_pod_has_the_memory_that_its_limits_allow() -> None:
-    """As docs/operating.md adds it up."""
+    """As docs/running.md adds it up."""
     limits, server = _DEFAULTS.limits, _DEFAULTS.server
     assert server.workers == 1
     allowed = _container("Deployment")["resources"]["limits"]["memory"]

@@ -1,4 +1,4 @@
-"""Backup and restore as docs/operating.md says, with its own commands and lines: after a mistake the
+"""Backup and restore as docs/backup.md says, with its own commands and lines: after a mistake the
 books are those of the moment before it, and a new standby follows the restored server."""
 
 import json
@@ -31,7 +31,7 @@ _BROKEN_IN_THE_WHEEL = ("pg_verifybackup",)
 
 def _block(containing: str) -> Block:
     """The block of the document that has this text."""
-    document = ROOT / "docs" / "operating.md"
+    document = ROOT / "docs" / "backup.md"
     (found,) = [block for block in blocks_of(document) if containing in block.text]
     return found
 

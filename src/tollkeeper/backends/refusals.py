@@ -33,7 +33,7 @@ class StatusRule:
     reason: str
 
 
-# The first row that has a status decides. `docs/operating.md` shows the same rows.
+# The first row that has a status decides. `docs/unsettled.md` shows the same rows.
 STATUS_RULES = (
     # Statuses with which model servers and gateways refuse.
     StatusRule((400, 422), False, "was refused for what it asks"),
