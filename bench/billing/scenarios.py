@@ -1,0 +1,136 @@
+"""Loads the scenarios: recorded exchanges, faults on top of them, and trials with many calls."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.journeys.exchanges.exchange import PRICED, RECORDED, Exchange, load
+
+from bench.billing.truth import PRICES, Truth, bill, price, rule_of
+
+_HERE = Path(__file__).parent
+LEFT_OUT: dict[str, str] = json.loads((_HERE / "left_out.json").read_text())
+# Exchanges with shapes that no provider sends, or that only something in between sends.
+_INVENTED = ("proxy", "imitation", "A server behind", "LiteLLM")
+_INVENTED_REASON = "it is the shape of a proxy or an imitation, which has no published price rule"
+_SYNTHETIC_REASON = "no provider's documentation shows this shape; we made it up"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong in a scenario. Each scenario has at most one fault."""
+
+    # The upstream closes the connection after so many events.
+    cut_after: int | None = None
+    # Instead of closing the connection, the upstream says nothing more.
+    stalls: bool = False
+    client_leaves: bool = False
+    # The status of the upstream's first answer. The second call succeeds.
+    first_fails: int | None = None
+    # The first model always answers 503. The exchange is the answer of the model behind it.
+    falls_back: bool = False
+    pause_s: float = 0
+    # The size of the pieces in which a stream is sent.
+    piece_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    kind: str
+    shows: str
+    exchange: Exchange
+    # `chat` or `responses`, and what the client sends there.
+    face: str
+    ask: dict[str, Any]
+    # A card of `prices.json`.
+    card: str
+    truth: Truth
+    fault: Fault = field(default_factory=Fault)
+
+    @property
+    def prices(self) -> dict[str, Any]:
+        return PRICES[self.card]
+
+    @property
+    def fallback(self) -> str:
+        """The name of the second model of a scenario that falls back."""
+        return f"{self.name}--second"
+
+
+def load_scenarios() -> list[Scenario]:
+    return [*_exchanges(), *_faults()]
+
+
+def left_out() -> dict[str, str]:
+    """Every exchange that is no scenario, and why."""
+    reasons = {}
+    for folder in (RECORDED, PRICED):
+        for path in sorted(folder.glob("*.json")):
+            if (reason := _reason_to_leave_out(path)) is not None:
+                reasons[path.stem] = reason
+    return reasons
+
+
+def _reason_to_leave_out(path: Path) -> str | None:
+    written = json.loads(path.read_text())
+    if path.stem in LEFT_OUT:
+        return LEFT_OUT[path.stem]
+    if any(word in written["who"] for word in _INVENTED):
+        return _INVENTED_REASON
+    return _SYNTHETIC_REASON if written["source"] == "synthetic" else None
+
+
+def _exchanges() -> list[Scenario]:
+    found = []
+    for folder, card in ((RECORDED, "standard"), (PRICED, "conditional")):
+        for path in sorted(folder.glob("*.json")):
+            if _reason_to_leave_out(path) is None:
+                exchange = load(path.stem, folder)
+                shows = json.loads(path.read_text())["shows"]
+                found.append(_scenario(path.stem, "exchange", shows, exchange, card))
+    return found
+
+
+def _scenario(
+    name: str, kind: str, shows: str, exchange: Exchange, card: str, fault: Fault | None = None
+) -> Scenario:
+    face = "chat" if "chat" in exchange.asks else "responses"
+    fault = fault or Fault()
+    answer = exchange.answer
+    if fault.cut_after is not None:
+        answer = {"lines": cut(answer["lines"], fault.cut_after)}
+    truth = bill(_rule(exchange), answer, exchange.request, card)
+    return Scenario(
+        *(name, kind, shows, exchange, face, exchange.asks[face], card, truth), fault=fault
+    )
+
+
+def _rule(exchange: Exchange) -> dict[str, Any]:
+    return rule_of(exchange.who.removeprefix("Google "), exchange.protocol)
+
+
+def cut(lines: list[Any], events: int) -> list[Any]:
+    """The lines of the first events. A blank line ends an event."""
+    ends = [position for position, line in enumerate(lines) if line == ""]
+    return lines[: ends[events - 1] + 1]
+
+
+def _faults() -> list[Scenario]:
+    found = []
+    for written in json.loads((_HERE / "faults.json").read_text()):
+        name, base = written.pop("name"), written.pop("exchange")
+        fault = Fault(**written)
+        card = "fallback" if fault.falls_back else "standard"
+        shows = "; ".join(f"{key.replace('_', ' ')}: {value}" for key, value in written.items())
+        found.append(_scenario(name, "fault", f"{base}, {shows}", load(base), card, fault))
+    return found
+
+
+def call_cost(card: str, prompt: int, completion: int) -> Truth:
+    """The cost of one call of a trial, whose counts the upstream reports as they are."""
+    counts = dict.fromkeys(("cache_read", "cache_write", "cache_write_1h", "input_audio"), 0)
+    counts |= {"prompt": prompt, "completion": completion}
+    usd, lines = price(counts, PRICES[card], None)
+    return Truth(usd, lines, "", counts)

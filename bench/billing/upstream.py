@@ -1,0 +1,149 @@
+"""Plays the scripted provider: it answers each call with the bytes of the scenario that the call names.
+
+The path of a call names its scenario: `/s/NAME/…`. Each gateway gets this path as the provider's
+address, so that no gateway has to send the name in another way.
+"""
+
+import asyncio
+import json
+import re
+from collections import Counter, defaultdict
+from typing import Any
+
+from tests.journeys.exchanges.exchange import _line, frames_of
+from tests.support.stream_server import StreamServer
+from tests.support.upstream import JSON_TYPE, SSE_TYPE, Peer
+from tests.support.upstream_converse import FRAMES_TYPE
+from tests.support.upstream_wire import Received
+
+from bench.billing.scenarios import Scenario
+
+_SCENARIO = re.compile(r"^/s/([^/]+)")
+# How long the provider works on an answer whose client leaves, and how long a gateway may take to
+# give up a stream that stalls.
+_WORK_S = 1.5
+_STALL_S = 60
+
+
+class Provider(StreamServer):
+    """Answers calls. `calls` has the requests of each scenario, `answered` counts complete answers."""
+
+    def __init__(self, scenarios: list[Scenario], port: int = 0) -> None:
+        super().__init__(self._answer_calls, hosts=("127.0.0.1",), port=port)
+        self._scenarios = {scenario.name: scenario for scenario in scenarios}
+        self.calls: dict[str, list[Received]] = defaultdict(list)
+        self.answered: Counter[str] = Counter()
+        # Calls of trials: name, JSON answer, and how long the provider works on it.
+        self.trials: dict[str, tuple[dict[str, Any], float]] = {}
+
+    async def _answer_calls(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not writer.is_closing():
+            request = await _read_request(reader)
+            found = _SCENARIO.match(request.path)
+            name = found.group(1) if found else ""
+            self.calls[name].append(request)
+            peer = Peer(request, reader, writer)
+            try:
+                await self._answer(name, peer)
+            except ConnectionError:
+                return
+
+    async def _answer(self, name: str, peer: Peer) -> None:
+        if name in self.trials:
+            await self._answer_trial(name, peer)
+            return
+        scenario = self._scenarios.get(name.removesuffix("--second"))
+        if scenario is None or not _is_inference(peer.request.path):
+            await _send_json(peer, 404, {"error": {"message": "no such scenario", "type": "x"}})
+            return
+        fault = scenario.fault
+        first = len(self.calls[name]) == 1
+        if fault.falls_back and name == scenario.name:
+            await _send_json(peer, 503, _ERROR)
+        elif fault.first_fails is not None and first:
+            await _send_json(peer, fault.first_fails, _ERROR)
+        else:
+            await _play(scenario, peer)
+            self.answered[name] += 1
+
+    async def _answer_trial(self, name: str, peer: Peer) -> None:
+        body, delay_s = self.trials[name]
+        await asyncio.sleep(delay_s)
+        await _send_json(peer, 200, body)
+        self.answered[name] += 1
+
+
+_ERROR = {"error": {"message": "The server is overloaded.", "type": "server_error", "code": None}}
+
+
+def _is_inference(path: str) -> bool:
+    return "count" not in path and "tokenize" not in path
+
+
+async def _play(scenario: Scenario, peer: Peer) -> None:
+    answer, fault = scenario.exchange.answer, scenario.fault
+    if not scenario.exchange.streamed:
+        if fault.client_leaves:
+            await asyncio.sleep(_WORK_S)
+        body = answer.get("before_body", "").encode() + json.dumps(answer["body"]).encode()
+        await peer.send_head(answer.get("status", 200), JSON_TYPE, length=len(body))
+        await peer.send(body)
+        return
+    pieces = _pieces(scenario)
+    binary = "frames" in answer
+    await peer.send_head(200, FRAMES_TYPE if binary else SSE_TYPE)
+    # A client that leaves does so after the first half.
+    half = len(pieces) // 2
+    for number, piece in enumerate(pieces):
+        if fault.client_leaves and number == half:
+            await asyncio.sleep(_WORK_S)
+        if fault.pause_s:
+            await asyncio.sleep(fault.pause_s)
+        await peer.send_chunk(piece)
+    if fault.cut_after is None:
+        await peer.end_chunks()
+        return
+    if fault.stalls:
+        async with asyncio.timeout(_STALL_S):
+            await peer.until_left()
+    peer.close()
+
+
+def _pieces(scenario: Scenario) -> list[bytes]:
+    """The bytes of a stream: each event, or pieces of the size that the fault names."""
+    answer, fault = scenario.exchange.answer, scenario.fault
+    if "frames" in answer:
+        return frames_of(scenario.exchange)
+    end = answer.get("line_end", "\n")
+    lines = [_line(line) + end for line in answer["lines"]]
+    events, event = [], ""
+    for line in lines:
+        event += line
+        if line == end:
+            events.append(event.encode())
+            event = ""
+    if event:
+        events.append(event.encode())
+    events = events[: fault.cut_after]
+    if fault.piece_bytes is None:
+        return events
+    whole, size = b"".join(events), fault.piece_bytes
+    return [whole[start : start + size] for start in range(0, len(whole), size)]
+
+
+async def _send_json(peer: Peer, status: int, body: dict[str, Any]) -> None:
+    content = json.dumps(body).encode()
+    await peer.send_head(status, JSON_TYPE, length=len(content))
+    await peer.send(content)
+
+
+async def _read_request(reader: asyncio.StreamReader) -> Received:
+    head = await reader.readuntil(b"\r\n\r\n")
+    headers = Received(head, b"").headers
+    if headers.get("transfer-encoding") != "chunked":
+        return Received(head, await reader.readexactly(int(headers.get("content-length", "0"))))
+    body = b""
+    while size := int((await reader.readline()).split(b";")[0], 16):
+        body += (await reader.readexactly(size + 2))[:-2]
+    await reader.readline()
+    return Received(head, body)
