@@ -165,6 +165,9 @@ def _counts(
     def read(name: str) -> int:
         return next((n for path in rule.get(name, ()) if (n := _at(report, path))), 0)
 
+    if not _finished(events) and not any(_at(report, path) for path in rule["output"]):
+        # A running total that does not count the output yet.
+        return None
     prompt, output = read("input"), read("output")
     if any(not isinstance(count, int) or count < 0 for count in (prompt, output)):
         return None
@@ -200,6 +203,12 @@ def _counts(
         "output_image": image,
         "web_search": _searches(rule, report, events),
     }
+
+
+def _finished(events: list[dict[str, Any]]) -> bool:
+    """Whether an answer of Gemini has ended. Other answers have no such events."""
+    said = [event for event in events if "candidates" in event]
+    return not said or "finishReason" in json.dumps(said)
 
 
 def _searches(rule: dict[str, Any], report: dict[str, Any], events: list[dict[str, Any]]) -> int:

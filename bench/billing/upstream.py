@@ -19,10 +19,10 @@ from tests.support.upstream_wire import Received
 from bench.billing.scenarios import Scenario
 
 _SCENARIO = re.compile(r"^/s/([^/]+)")
-# How long the provider works on an answer whose client leaves, and how long a gateway may take to
-# give up a stream that stalls.
-_WORK_S = 1.5
-_STALL_S = 60
+# How long the provider works on after a client has left: a gateway has this time to notice.
+_WORK_S = 1.0
+# How long the provider waits for a client to leave, and for a gateway to give up a stream that stalls.
+_PATIENCE_S = 60
 
 
 class Provider(StreamServer):
@@ -33,6 +33,8 @@ class Provider(StreamServer):
         self._scenarios = {scenario.name: scenario for scenario in scenarios}
         self.calls: dict[str, list[Received]] = defaultdict(list)
         self.answered: Counter[str] = Counter()
+        # Set when the client of a scenario has left.
+        self.left: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         # Calls of trials: name, JSON answer, and how long the provider works on it.
         self.trials: dict[str, tuple[dict[str, Any], float]] = {}
 
@@ -45,7 +47,7 @@ class Provider(StreamServer):
             peer = Peer(request, reader, writer)
             try:
                 await self._answer(name, peer)
-            except ConnectionError:
+            except (ConnectionError, TimeoutError):
                 return
 
     async def _answer(self, name: str, peer: Peer) -> None:
@@ -63,7 +65,7 @@ class Provider(StreamServer):
         elif fault.first_fails is not None and first:
             await _send_json(peer, fault.first_fails, _ERROR)
         else:
-            await _play(scenario, peer)
+            await _play(scenario, peer, self.left[scenario.name])
             self.answered[name] += 1
 
     async def _answer_trial(self, name: str, peer: Peer) -> None:
@@ -80,11 +82,11 @@ def _is_inference(path: str) -> bool:
     return "count" not in path and "tokenize" not in path
 
 
-async def _play(scenario: Scenario, peer: Peer) -> None:
+async def _play(scenario: Scenario, peer: Peer, left: asyncio.Event) -> None:
     answer, fault = scenario.exchange.answer, scenario.fault
     if not scenario.exchange.streamed:
         if fault.client_leaves:
-            await asyncio.sleep(_WORK_S)
+            await _work_on(left)
         body = answer.get("before_body", "").encode() + json.dumps(answer["body"]).encode()
         await peer.send_head(answer.get("status", 200), JSON_TYPE, length=len(body))
         await peer.send(body)
@@ -92,11 +94,11 @@ async def _play(scenario: Scenario, peer: Peer) -> None:
     pieces = _pieces(scenario)
     binary = "frames" in answer
     await peer.send_head(200, FRAMES_TYPE if binary else SSE_TYPE)
-    # A client that leaves does so after the first half.
-    half = len(pieces) // 2
+    # A client that leaves does so after the first half, and the last event is never in it.
+    half = max(1, len(pieces) // 2)
     for number, piece in enumerate(pieces):
         if fault.client_leaves and number == half:
-            await asyncio.sleep(_WORK_S)
+            await _work_on(left)
         if fault.pause_s:
             await asyncio.sleep(fault.pause_s)
         await peer.send_chunk(piece)
@@ -104,9 +106,16 @@ async def _play(scenario: Scenario, peer: Peer) -> None:
         await peer.end_chunks()
         return
     if fault.stalls:
-        async with asyncio.timeout(_STALL_S):
+        async with asyncio.timeout(_PATIENCE_S):
             await peer.until_left()
     peer.close()
+
+
+async def _work_on(left: asyncio.Event) -> None:
+    """Wait until the client has left, and then as long as an answer takes to finish."""
+    async with asyncio.timeout(_PATIENCE_S):
+        await left.wait()
+    await asyncio.sleep(_WORK_S)
 
 
 def _pieces(scenario: Scenario) -> list[bytes]:

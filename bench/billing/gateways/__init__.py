@@ -1,0 +1,1 @@
+"""How each gateway is set up, called and asked for its books."""

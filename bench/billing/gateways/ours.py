@@ -1,0 +1,247 @@
+"""tollkeeper as a benchmarked gateway: its program, with a database, as an operator runs it."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from bench.billing.gateways.base import (
+    CHAT_PATH,
+    RESPONSES_PATH,
+    Booked,
+    Gateway,
+    Request,
+    Session,
+    provider_url,
+)
+from bench.billing.scenarios import Scenario
+from bench.gateway import make_tenants
+from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.storage.migrations import migrate
+
+_PICO = Decimal(10) ** 12
+_BOOKED_WITHIN_S = 60
+_NAMES = {
+    "cache_read": "input_cache_read",
+    "cache_write": "input_cache_write",
+    "cache_write_1h": "input_cache_write_1h",
+}
+# Protocols of a provider's own: the header of the key, the path before the protocol's own, and where
+# a request names its service tier.
+_NATIVE = {
+    "messages": ("x-api-key", "/v1", "service_tier"),
+    "gemini": ("x-goog-api-key", "/v1beta", "serviceTier"),
+    "converse": ("bearer", "", "serviceTier.type"),
+    "bedrock_messages": ("bearer", "", "service_tier"),
+}
+_BOOKS = """
+    SELECT r.model, r.id::text, r.hold, d.kind, d.estimated, m.reason AS unsettled,
+        d.prompt, d.completion, d.input_cache_read, d.input_cache_write, d.input_audio,
+        d.output_image, d.web_search, d.image, d.request,
+        d.prompt + d.completion + d.input_cache_read + d.image + d.request + d.input_cache_write
+            + d.input_audio + d.output_audio + d.output_image + d.web_search + d.verdict AS cost
+    FROM reservations r
+    LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
+    LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
+"""
+
+
+class OurSession(Session):
+    def __init__(self, url: str, key: str, conninfo: str) -> None:
+        self._url = url
+        self._key = key
+        self._conninfo = conninfo
+
+    def request(self, scenario: Scenario) -> Request:
+        path = CHAT_PATH if scenario.face == "chat" else RESPONSES_PATH
+        headers = {"authorization": f"Bearer {self._key}"}
+        return Request(self._url + path, headers, {**scenario.ask, "model": scenario.name})
+
+    async def books(self, scenarios: list[Scenario]) -> dict[str, Booked]:
+        rows = await asyncio.to_thread(_resolved_rows, self._conninfo)
+        return {
+            scenario.name: _booked([row for row in rows if row["model"] == scenario.name])
+            for scenario in scenarios
+        }
+
+
+def _booked(rows: list[dict[str, Any]]) -> Booked:
+    """What the rows of one model say together. A call that never reached a provider has no row."""
+    if any(row["kind"] is None for row in rows):
+        return Booked(None, certain=False, record=rows)
+    usd = sum((Decimal(row["cost"]) / _PICO for row in rows), Decimal(0))
+    return Booked(usd, certain=not any(row["estimated"] for row in rows), record=rows)
+
+
+def _resolved_rows(conninfo: str) -> list[dict[str, Any]]:
+    """Read the ledger when every hold is resolved or marked as unsettled."""
+    until = time.monotonic() + _BOOKED_WITHIN_S
+    with psycopg.connect(conninfo, autocommit=True, row_factory=dict_row) as connection:
+        while True:
+            rows = connection.execute(_BOOKS).fetchall()
+            held = [row for row in rows if row["kind"] is None and row["unsettled"] is None]
+            if not held or time.monotonic() > until:
+                return rows
+            time.sleep(0.1)
+
+
+@dataclass(frozen=True)
+class Ours(Gateway):
+    name: str = "tollkeeper"
+    # The database of a test. Without it the benchmark runs an embedded one.
+    conninfo: str | None = None
+
+    @asynccontextmanager
+    async def running(
+        self, folder: Path, provider: int, scenarios: list[Scenario]
+    ) -> AsyncIterator[OurSession]:
+        backends = [backend for scenario in scenarios for backend in _backends(scenario, provider)]
+        models = [_model(scenario) for scenario in scenarios]
+        with ExitStack() as stack:
+            conninfo = self.conninfo or stack.enter_context(database(folder))
+            config = write_settings(folder, conninfo, backends, models)
+            [tenant] = await make_tenants(config, conninfo, 1)
+            url = stack.enter_context(serving(config, folder))
+            yield OurSession(url, tenant.key, conninfo)
+
+
+@contextmanager
+def database(folder: Path) -> Iterator[str]:
+    with EmbeddedPostgres(folder) as server:
+        migrate(server.conninfo)
+        yield server.conninfo
+
+
+@contextmanager
+def serving(config: Path, folder: Path, processes: int = 1) -> Iterator[str]:
+    """Run the gateway's program. Yields its address."""
+    with (
+        (folder / "tollkeeper.log").open("ab") as log,
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tollkeeper", "serve", "--config", str(config)),
+                *("--workers", str(processes), "--json"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())["public"]
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(60)
+
+
+def write_settings(
+    folder: Path, conninfo: str, backends: list[dict[str, Any]], models: list[dict[str, Any]]
+) -> Path:
+    settings = {
+        "server": {"port": 0},
+        "operator": {"port": 0},
+        "console": {"port": 0},
+        "database": {"url": _url(conninfo), "data_dir": str(folder)},
+        "limits": {"requests_per_minute": 1_000_000, "concurrency": 10_000},
+    }
+    lines = [f"{name} = {_toml(section)}" for name, section in settings.items()]
+    for name, tables in (("backends", backends), ("models", models)):
+        for table in tables:
+            lines += [f"[[{name}]]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+    config = folder / "tollkeeper.toml"
+    config.write_text("\n".join(lines) + "\n")
+    return config
+
+
+def _url(conninfo: str) -> str:
+    parts = psycopg.conninfo.conninfo_to_dict(conninfo)
+    if conninfo.startswith("postgresql:"):
+        return conninfo
+    return f"postgresql://{parts['user']}@/{parts['dbname']}?host={parts['host']}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f'"{name}" = {_toml(item)}' for name, item in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)
+
+
+def _backends(scenario: Scenario, provider: int) -> list[dict[str, Any]]:
+    """A backend for each scenario, so that a failing provider affects no other scenario."""
+    names = [scenario.name, *([scenario.fallback] if scenario.fault.falls_back else [])]
+    return [_backend(scenario, name, provider) for name in names]
+
+
+def _backend(scenario: Scenario, name: str, provider: int) -> dict[str, Any]:
+    protocol = scenario.exchange.protocol
+    credential, path, _ = _NATIVE.get(protocol, ("", "/v1", ""))
+    url = provider_url(provider, name) + path
+    backend: dict[str, Any] = {"name": name, "protocol": protocol, "urls": [url]}
+    if scenario.fault.first_fails is not None:
+        # A retry goes to another replica: the same server under another name.
+        backend["urls"] = [url, url.replace("127.0.0.1", "localhost")]
+    if scenario.fault.stalls:
+        backend["idle_timeout_s"] = 5
+    if credential:
+        backend |= {"tokenize_path": "none", "credential": credential}
+    return backend
+
+
+def _model(scenario: Scenario) -> dict[str, Any]:
+    protocol = scenario.exchange.protocol
+    native = protocol in _NATIVE
+    features = ["tools", "reasoning", "web_search", *(["structured_outputs"] if native else [])]
+    model: dict[str, Any] = {
+        "id": scenario.name,
+        "backend": scenario.name,
+        "upstream_model": scenario.name,
+        "context_length": 131_072,
+        "max_output_length": 8192,
+        "supported_sampling_parameters": ["temperature", "top_p", "seed", "stop"],
+        "supported_features": features,
+        **_prices(scenario.prices),
+    }
+    if scenario.card == "conditional":
+        tier = _NATIVE[protocol][2] if native else "service_tier"
+        model |= {
+            "supported_features": [],
+            "input_modalities": ["text", "audio"],
+            "output_modalities": ["text"] if protocol == "responses" else ["text", "image"],
+            "token_bounds": {"audio": 1000},
+            "options": {"service_tier": tier},
+        }
+    if scenario.fault.falls_back:
+        model["alternatives"] = [
+            {"backend": scenario.fallback, "upstream_model": scenario.fallback}
+            | _prices(scenario.prices)
+        ]
+        # The first model has other prices, at which nothing may be booked.
+        model["pricing"] = {"prompt": "0.000003", "completion": "0.000015"}
+    return model
+
+
+def _prices(card: dict[str, Any]) -> dict[str, Any]:
+    prices: dict[str, Any] = {"pricing": _names(card)}
+    if "above" in card:
+        above = {"above_tokens": card["above_tokens"], "pricing": _names(card["above"])}
+        prices |= {"price_tiers": [above], "service_tiers": card["service_tiers"]}
+    return prices
+
+
+def _names(card: dict[str, Any]) -> dict[str, str]:
+    return {_NAMES.get(name, name): value for name, value in card.items() if isinstance(value, str)}

@@ -1,0 +1,124 @@
+"""Plays scenarios through a running gateway and compares its books with the true costs."""
+
+import asyncio
+from dataclasses import dataclass
+from decimal import Decimal
+
+import httpx2
+
+from bench.billing.gateways.base import Booked, Request, Session
+from bench.billing.scenarios import Scenario
+from bench.billing.upstream import Provider
+
+_CALL_WITHIN_S = 90
+_CONCURRENCY = 8
+_BYTES_WITHIN_S = 3.0
+_PAUSE_S = 0.05
+# Gateways that compute with floats are exact if their amount is off by less than this.
+EXACT_WITHIN = Decimal("0.000000001")
+
+
+@dataclass(frozen=True)
+class Result:
+    scenario: str
+    true: Decimal | None
+    booked: Decimal | None
+    certain: bool
+    # What the client got: the status, or the exception.
+    answer: str
+    # The reason why a gateway was not asked, or has no figure.
+    not_offered: str | None = None
+
+    @property
+    def error(self) -> Decimal | None:
+        """How much more is booked than billed. A missing entry books nothing."""
+        if self.true is None or self.not_offered is not None:
+            return None
+        return (self.booked or Decimal(0)) - self.true
+
+    @property
+    def exact(self) -> bool | None:
+        return None if self.error is None else abs(self.error) < EXACT_WITHIN and self.certain
+
+
+async def play_all(
+    session: Session, provider: Provider, scenarios: list[Scenario]
+) -> tuple[dict[str, str], dict[str, Booked]]:
+    """Play the scenarios. Returns what each client got and what is booked."""
+    turns = asyncio.Semaphore(_CONCURRENCY)
+    async with httpx2.AsyncClient(timeout=_CALL_WITHIN_S, verify=False) as client:
+
+        async def play(scenario: Scenario) -> str:
+            async with turns:
+                try:
+                    return await _play(client, session.request(scenario), scenario, provider)
+                except (httpx2.HTTPError, TimeoutError) as exc:
+                    return f"{type(exc).__name__}: {exc}"
+
+        answers = await asyncio.gather(*(play(scenario) for scenario in scenarios))
+    named = {scenario.name: answer for scenario, answer in zip(scenarios, answers, strict=True)}
+    return named, await session.books(scenarios)
+
+
+async def _play(
+    client: httpx2.AsyncClient, request: Request, scenario: Scenario, provider: Provider
+) -> str:
+    if not scenario.fault.client_leaves:
+        answer = await client.post(request.url, headers=request.headers, json=request.body)
+        return f"{answer.status_code}" + ("" if answer.status_code == 200 else f" {answer.text}")
+    try:
+        return await _leave_early(client, request, scenario, provider)
+    finally:
+        provider.left[scenario.name].set()
+
+
+async def _leave_early(
+    client: httpx2.AsyncClient, request: Request, scenario: Scenario, provider: Provider
+) -> str:
+    """Leave when the first bytes have come; without a stream, when the provider works on it. A gateway
+    that holds a stream back gets some time."""
+    patience_s = _BYTES_WITHIN_S if scenario.exchange.streamed else 0.0
+    asked = asyncio.create_task(_first_bytes(client, request))
+    try:
+        async with asyncio.timeout(_CALL_WITHIN_S):
+            while not asked.done():
+                if provider.calls[scenario.name]:
+                    if patience_s <= 0:
+                        return "left"
+                    patience_s -= _PAUSE_S
+                await asyncio.sleep(_PAUSE_S)
+            return await asked
+    finally:
+        asked.cancel()
+        await asyncio.wait([asked])
+
+
+async def _first_bytes(client: httpx2.AsyncClient, request: Request) -> str:
+    async with client.stream(
+        "POST", request.url, headers=request.headers, json=request.body
+    ) as answer:
+        async for _ in answer.aiter_bytes():
+            break
+        return f"{answer.status_code}, left"
+
+
+def results(
+    scenarios: list[Scenario],
+    answers: dict[str, str],
+    books: dict[str, Booked],
+    not_offered: dict[str, str],
+) -> list[Result]:
+    found = []
+    for scenario in scenarios:
+        booked = books.get(scenario.name, Booked(None))
+        found.append(
+            Result(
+                scenario.name,
+                scenario.truth.usd,
+                booked.usd,
+                booked.certain,
+                answers.get(scenario.name, "")[:300],
+                not_offered.get(scenario.name),
+            )
+        )
+    return found

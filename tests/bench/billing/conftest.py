@@ -1,0 +1,10 @@
+"""The database of the billing benchmark."""
+
+import pytest
+
+from tests.support.databases import own_database
+
+
+@pytest.fixture(scope="session")
+def conninfo(shared_conninfo: str) -> str:
+    return own_database(shared_conninfo, "billing")
