@@ -1,0 +1,32 @@
+"""A custom callback of LiteLLM, as its documentation shows one: writes each call's record to a file.
+
+LiteLLM loads this file itself, in its own environment.
+"""
+
+import json
+import os
+
+from litellm.integrations.custom_logger import CustomLogger  # type: ignore[import-not-found]
+
+
+class _Log(CustomLogger):  # type: ignore[misc]
+    async def async_log_success_event(self, kwargs, response, start, end):  # type: ignore[no-untyped-def]
+        _write(kwargs)
+
+    async def async_log_failure_event(self, kwargs, response, start, end):  # type: ignore[no-untyped-def]
+        _write(kwargs)
+
+
+def _write(kwargs):  # type: ignore[no-untyped-def]
+    record = dict(kwargs.get("standard_logging_object") or {})
+    wanted = (
+        *("id", "call_type", "status", "model_group", "model", "response_cost", "stream"),
+        *("prompt_tokens", "completion_tokens", "cost_breakdown", "error_str"),
+        "response_cost_failure_debug_info",
+    )
+    record = {name: record.get(name) for name in wanted}
+    with open(os.environ["BILLING_LOG"], "a") as file:
+        file.write(json.dumps(record, default=str) + "\n")
+
+
+log = _Log()
