@@ -14,6 +14,8 @@ _CALL_WITHIN_S = 90
 _CONCURRENCY = 8
 _BYTES_WITHIN_S = 3.0
 _PAUSE_S = 0.05
+# So much of an answer is in the results.
+_SHOWN = 300
 # Gateways that compute with floats are exact if their amount is off by less than this.
 EXACT_WITHIN = Decimal("0.000000001")
 
@@ -57,7 +59,7 @@ async def play_all(
 
         answers = await asyncio.gather(*(play(scenario) for scenario in scenarios))
     named = {scenario.name: answer for scenario, answer in zip(scenarios, answers, strict=True)}
-    return named, await session.books(scenarios)
+    return named, await session.books(scenarios, named)
 
 
 async def _play(
@@ -65,7 +67,7 @@ async def _play(
 ) -> str:
     if not scenario.fault.client_leaves:
         answer = await client.post(request.url, headers=request.headers, json=request.body)
-        return f"{answer.status_code}" + ("" if answer.status_code == 200 else f" {answer.text}")
+        return f"{answer.status_code} {answer.text}"
     try:
         return await _leave_early(client, request, scenario, provider)
     finally:
@@ -104,21 +106,19 @@ async def _first_bytes(client: httpx2.AsyncClient, request: Request) -> str:
 
 def results(
     scenarios: list[Scenario],
+    provider: Provider,
     answers: dict[str, str],
     books: dict[str, Booked],
     not_offered: dict[str, str],
 ) -> list[Result]:
     found = []
     for scenario in scenarios:
-        booked = books.get(scenario.name, Booked(None))
+        name = scenario.name
+        booked, answer = books.get(name, Booked(None)), answers.get(name, "")[:_SHOWN]
+        reason = not_offered.get(name)
+        if reason is None and not provider.calls[name]:
+            reason = f"the gateway did not call the provider: {answer}"
         found.append(
-            Result(
-                scenario.name,
-                scenario.truth.usd,
-                booked.usd,
-                booked.certain,
-                answers.get(scenario.name, "")[:300],
-                not_offered.get(scenario.name),
-            )
+            Result(name, scenario.truth.usd, booked.usd, booked.certain, answer, reason)
         )
     return found

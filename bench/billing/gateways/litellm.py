@@ -81,7 +81,9 @@ class LiteLLMSession(Session):
         path = CHAT_PATH if scenario.face == "chat" else RESPONSES_PATH
         return Request(self._url + path, self._headers, {**scenario.ask, "model": scenario.name})
 
-    async def books(self, scenarios: list[Scenario]) -> dict[str, Booked]:
+    async def books(
+        self, scenarios: list[Scenario], answers: dict[str, str]
+    ) -> dict[str, Booked]:
         await asyncio.sleep(_LOGGED_WITHIN_S)
         records: dict[str, list[dict[str, Any]]] = {}
         lines = self._log.read_text().splitlines() if self._log.exists() else []

@@ -69,7 +69,9 @@ class OurSession(Session):
         headers = {"authorization": f"Bearer {self._key}"}
         return Request(self._url + path, headers, {**scenario.ask, "model": scenario.name})
 
-    async def books(self, scenarios: list[Scenario]) -> dict[str, Booked]:
+    async def books(
+        self, scenarios: list[Scenario], answers: dict[str, str]
+    ) -> dict[str, Booked]:
         rows = await asyncio.to_thread(_resolved_rows, self._conninfo)
         return {
             scenario.name: _booked([row for row in rows if row["model"] == scenario.name])

@@ -52,7 +52,7 @@ async def test_tollkeeper_books_every_scenario_exactly(tmp_path: Path, conninfo:
         gateway.running(tmp_path, provider.port, SCENARIOS) as session,
     ):
         answers, books = await play_all(session, provider, SCENARIOS)
-    found = results(SCENARIOS, answers, books, {})
+    found = results(SCENARIOS, provider, answers, books, {})
     wrong = [
         result for result in found if not result.exact and (result.true is not None or result.certain)
     ]

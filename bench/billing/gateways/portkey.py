@@ -1,0 +1,24 @@
+"""Portkey's open-source gateway. It passes usage on, but it computes no cost and has no budgets."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.billing.gateways.base import Gateway, Session
+from bench.billing.scenarios import Scenario
+
+
+@dataclass(frozen=True)
+class Portkey(Gateway):
+    name: str = "Portkey"
+
+    def not_offered(self, scenario: Scenario) -> str | None:
+        return "the open-source gateway computes no cost; only Portkey's hosted service does"
+
+    @asynccontextmanager
+    async def running(
+        self, folder: Path, provider: int, scenarios: list[Scenario]
+    ) -> AsyncIterator[Session]:
+        raise AssertionError("no scenario is offered")
+        yield

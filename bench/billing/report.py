@@ -1,0 +1,174 @@
+"""The table, the chart and the JSON of a run."""
+
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from html import escape
+from typing import Any
+
+from bench.billing.play import Result
+
+_OURS = "tollkeeper"
+_NONE = "not offered"
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """Many calls of one client: what the provider bills, and what the gateway books."""
+
+    trial: str
+    true: Decimal
+    booked: Decimal
+    budget: Decimal | None
+    calls: int
+    answered: int
+
+    @property
+    def overspent(self) -> Decimal | None:
+        return None if self.budget is None else max(Decimal(0), self.true - self.budget)
+
+    @property
+    def lost(self) -> Decimal:
+        return max(Decimal(0), self.true - self.booked)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one gateway did. `missing` is the reason if it could not run."""
+
+    gateway: str
+    version: str
+    results: list[Result]
+    trials: list[TrialResult]
+    trials_not_run: dict[str, str]
+    missing: str | None = None
+
+    @property
+    def compared(self) -> list[Result]:
+        return [result for result in self.results if result.error is not None]
+
+    @property
+    def exact(self) -> int:
+        return sum(bool(result.exact) for result in self.compared)
+
+    @property
+    def share(self) -> Decimal:
+        return Decimal(self.exact) / max(1, len(self.compared))
+
+
+_HEADER = (
+    *("gateway", "scenarios", "exact", "mean error", "worst error", "true total", "booked total"),
+    *("usage unknown: says so", "budget overspent", "lost after a kill"),
+)
+
+
+def as_markdown(runs: list[Run]) -> str:
+    lines = ["| " + " | ".join(_HEADER) + " |", "|" + "---|" * len(_HEADER)]
+    lines += ["| " + " | ".join(_row(run)) + " |" for run in runs]
+    return "\n".join(lines)
+
+
+def _row(run: Run) -> list[str]:
+    name = f"{run.gateway} {run.version}".strip()
+    if run.missing is not None:
+        return [name, run.missing, *[""] * (len(_HEADER) - 2)]
+    compared = run.compared
+    if not compared:
+        return [name, "0", _NONE, *[_NONE] * (len(_HEADER) - 3)]
+    errors = [abs(_relative(result)) for result in compared]
+    worst = max(compared, key=lambda result: abs(_relative(result)))
+    unknown = [
+        result for result in run.results if result.true is None and result.not_offered is None
+    ]
+    says_so = sum(not result.certain for result in unknown)
+    booked = sum((result.booked or Decimal(0) for result in compared), Decimal(0))
+    return [
+        name,
+        str(len(compared)),
+        f"{run.exact} ({run.share * 100:.1f} %)",
+        f"{sum(errors) / len(errors) * 100:.1f} %",
+        f"{_relative(worst) * 100:+.0f} % ({worst.scenario})" if not _all_exact(run) else "0 %",
+        f"{sum((result.true or Decimal(0) for result in compared), Decimal(0)):.6f}",
+        f"{booked:.6f}",
+        f"{says_so} of {len(unknown)}",
+        _trials(run, "race"),
+        _trials(run, "kill"),
+    ]
+
+
+def _all_exact(run: Run) -> bool:
+    return run.exact == len(run.compared)
+
+
+def _relative(result: Result) -> Decimal:
+    """The error as a share of the true cost. What is booked for a free call counts as 100 %."""
+    assert result.error is not None
+    if not result.true:
+        return Decimal(bool(result.error))
+    return result.error / result.true
+
+
+def _trials(run: Run, kind: str) -> str:
+    found = [trial for trial in run.trials if trial.trial.startswith(kind)]
+    if not found:
+        reasons = {why for name, why in run.trials_not_run.items() if name.startswith(kind)}
+        return "; ".join(sorted(reasons)) or _NONE
+    if kind == "race":
+        worst = max(found, key=lambda trial: trial.overspent or 0)
+        assert worst.budget
+        return f"{(worst.overspent or 0) / worst.budget * 100:.0f} %"
+    lost, true = sum(trial.lost for trial in found), sum(trial.true for trial in found)
+    return f"{lost / true * 100:.0f} %"
+
+
+_LEFT, _WIDTH, _BAR = 130, 720, 28
+
+
+def draw(runs: list[Run]) -> str:
+    """Draw the share of exact bookings as bars, in the style of the other charts."""
+    shown = [run for run in runs if run.missing is None]
+    height = 84 + _BAR * len(shown)
+    wide = _WIDTH - _LEFT - 30
+    bottom = 40 + _BAR * len(shown)
+    drawn = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
+        f'viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="12">'
+        f'<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="{_LEFT}" y="28" font-size="14">Bookings that equal the provider\'s bill, %</text>',
+    ]
+    for percent in range(0, 101, 25):
+        x = _LEFT + wide * percent / 100
+        drawn.append(
+            f'<line x1="{x:.1f}" y1="40" x2="{x:.1f}" y2="{bottom}" stroke="#ddd"/>'
+            f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{percent}</text>'
+        )
+    drawn += [_bar(run, number, wide) for number, run in enumerate(shown)]
+    caption = "Only scenarios that a gateway offers, and whose cost the provider reports"
+    drawn.append(
+        f'<text x="{_LEFT}" y="{height - 10}" font-size="10" fill="#666">{caption}</text>'
+    )
+    return "\n".join([*drawn, "</svg>\n"])
+
+
+def _bar(run: Run, number: int, wide: int) -> str:
+    y = 44 + _BAR * number
+    name = f'<text x="{_LEFT - 8}" y="{y + 15}" text-anchor="end">{escape(run.gateway)}</text>'
+    if not run.compared:
+        return f'{name}<text x="{_LEFT + 6}" y="{y + 15}" fill="#666">computes no costs</text>'
+    colour = "#c2703d" if run.gateway == _OURS else "#3b6ea5"
+    width = float(run.share) * wide
+    said = f"{run.share * 100:.1f} ({run.exact} of {len(run.compared)})"
+    return (
+        f'{name}<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="20" fill="{colour}"/>'
+        f'<text x="{_LEFT + width - 6:.1f}" y="{y + 15}" text-anchor="end" fill="white">{said}</text>'
+    )
+
+
+def as_json(runs: list[Run], machine: str, at: str) -> dict[str, Any]:
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [plain(item) for item in value]
+        return f"{value:f}" if isinstance(value, Decimal) else value
+
+    return {"at": at, "machine": machine, "gateways": [plain(asdict(run)) for run in runs]}
