@@ -3,7 +3,7 @@
 import pytest
 from playwright.async_api import expect
 
-from tests.support.console_site import ConsoleSite, Watched
+from tests.support.console_site import ConsoleSite, Watched, confirm
 
 pytestmark = pytest.mark.slow
 
@@ -36,8 +36,8 @@ async def test_an_admin_key_is_made_used_and_revoked(site: ConsoleSite, watched:
     assert made[0].expires_at is not None
     assert round((made[0].expires_at - made[0].created_at) / 86_400) == 7
 
-    page.on("dialog", lambda dialog: dialog.accept())
     await page.get_by_role("button", name="Revoke reader").click()
+    await confirm(page, "Revoke key")
     await expect(page.get_by_text("The key is revoked.")).to_be_visible()
     assert (await client.get("/v1/organization/admin_api_keys", headers=headers)).status_code == 401
     newest = (await site.services.audit.audit_list(organization_id=tenant.organization_id)).entries
@@ -78,7 +78,6 @@ async def test_a_key_of_another_organization_is_not_revoked(
         "(button, id) => { button.form.action = button.form.action.replace(/[^/]*$/, id) }",
         str(key.id),
     )
-    page.on("dialog", lambda dialog: dialog.accept())
     await button.click()
     await expect(page.get_by_role("alert")).to_contain_text("There is no such Admin API key.")
     watched.faults.clear()

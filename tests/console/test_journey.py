@@ -6,10 +6,11 @@ from uuid import UUID
 import pytest
 from playwright.async_api import expect
 
-from tests.support.console_site import ConsoleSite, Watched
+from tests.support.console_site import ConsoleSite, Watched, confirm
 from tests.support.judged_gateway import Asked, Opinion
 from tests.support.upstream import chat, reset_before_headers
 from tollkeeper.domain.caps import CapPeriod
+from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.policy import PolicyState
 
 pytestmark = pytest.mark.slow
@@ -31,7 +32,8 @@ async def test_from_an_organization_to_a_key_that_works(
     await page.get_by_label("Amount in USD").fill("12.5")
     await page.get_by_label("Note").fill("first credit")
     await page.get_by_role("button", name="Grant credit").click()
-    await expect(page.get_by_text("The credit was granted.")).to_be_visible()
+    await confirm(page, "Grant $12.5")
+    await expect(page.get_by_text("$12.5 was granted.")).to_be_visible()
     await page.get_by_label("New project").fill("Shop")
     await page.get_by_role("button", name="Create project").click()
     await expect(page.get_by_role("heading", name="Shop")).to_be_visible()
@@ -81,8 +83,8 @@ async def test_a_key_is_suspended_and_revoked(site: ConsoleSite, watched: Watche
     await page.get_by_role("button", name="Unsuspend app").click()
     await expect(page.get_by_text("The key is in use again.")).to_be_visible()
     assert (await site.judged.chat()).status_code == 200
-    page.on("dialog", lambda dialog: dialog.accept())
     await page.get_by_role("button", name="Revoke app").click()
+    await confirm(page, "Revoke key")
     await expect(page.get_by_text("The key is revoked.")).to_be_visible()
     assert (await site.judged.chat()).status_code == 401
 
@@ -152,6 +154,7 @@ async def test_a_policy_from_a_question_to_enforcing(site: ConsoleSite, watched:
     await expect(page.get_by_label("A text")).to_have_value("there is a bomb")
     await page.goto(address)
     await page.get_by_role("button", name="Publish draft").click()
+    await confirm(page, "Publish as enforcing")
     await expect(page.get_by_text("The draft is published.")).to_be_visible()
     assert (await site.judged.chat("a bomb")).status_code == 403
     assert (await site.judged.chat("peace")).status_code == 200
@@ -159,12 +162,14 @@ async def test_a_policy_from_a_question_to_enforcing(site: ConsoleSite, watched:
     await expect(page.get_by_text("The policy is paused.")).to_be_visible()
     assert (await site.judged.chat("a bomb")).status_code == 200
     await page.get_by_role("button", name="Resume").click()
+    await confirm(page, "Resume as enforcing")
     await expect(page.get_by_text("The policy is in force again.")).to_be_visible()
     await page.get_by_label("Question").fill("Does it say grenade?")
     await page.get_by_role("button", name="Save draft").click()
     pending = page.locator(".difference").first
     await expect(pending).to_contain_text("+ Does it say grenade?")
     await page.get_by_role("button", name="Publish draft").click()
+    await confirm(page, "Publish as enforcing")
     life = page.locator(".life")
     await expect(life).to_contain_text("Version 2")
     await expect(life.locator(".removed")).to_contain_text("Does it say bomb?")
@@ -259,16 +264,18 @@ async def test_unsettled_calls_are_resolved(site: ConsoleSite, watched: Watched)
     row = page.locator("#unsettled tr", has_text=str(entries[0].request_id)[-8:])
     await row.get_by_label(f"Cost of {entries[0].request_id} in USD").fill("0.0001")
     await row.get_by_role("button", name="Settle").click()
-    await expect(page.get_by_text("The reservation is resolved.")).to_be_visible()
+    await confirm(page, "Charge $0.0001")
+    await expect(page.get_by_text("The call is settled: $0.0001 was charged.")).to_be_visible()
     settled = await services.activity.activity_show(entries[0].request_id)
     assert (settled.settlement, settled.cost_picousd) == ("settled", 10**8)
     # All of a backend.
-    page.on("dialog", lambda dialog: dialog.accept())
     form = page.locator("form[action='/unsettled/all']")
     await form.get_by_label("Backend").select_option("scripted")
     await form.get_by_label("Release").check()
     await form.get_by_role("button", name="Resolve all").click()
-    await expect(page.get_by_text("The unsettled reservations are resolved.")).to_be_visible()
+    hold = usd_from_picousd(sum(entry.hold_picousd or 0 for entry in entries[1:]))
+    await confirm(page, f"Release ${hold}")
+    await expect(page.get_by_text(f"are released: ${hold} was given back.")).to_be_visible()
     for entry in entries[1:]:
         resolved = await services.activity.activity_show(entry.request_id)
         assert (resolved.settlement, resolved.cost_picousd) == ("released", 0)
@@ -337,7 +344,8 @@ async def test_changes_are_in_the_audit_with_their_session(
     await page.goto(f"{site.address}/organizations/{organization}")
     await page.get_by_label("Amount in USD").fill("3")
     await page.get_by_role("button", name="Grant credit").click()
-    await expect(page.get_by_text("The credit was granted.")).to_be_visible()
+    await confirm(page, "Grant $3")
+    await expect(page.get_by_text("$3 was granted.")).to_be_visible()
     await page.goto(f"{site.address}/audit?organization={organization}")
     row = page.locator("#changes tbody tr").first
     await expect(row).to_contain_text("credit_grant")

@@ -129,7 +129,12 @@ async def test_a_form_from_another_site_is_refused(
 
 async def test_a_form_counts_once(operator: httpx2.AsyncClient, site: ConsoleSite) -> None:
     tenant = site.judged.scripted.tenant
-    data = {"form_token": await _form_token(operator), "once": "abc", "amount": "1"}
+    data = {
+        "form_token": await _form_token(operator),
+        "once": "abc",
+        "amount": "1",
+        "confirmed": "yes",
+    }
     path = f"/organizations/{tenant.organization_id}/grant-credit"
     assert (await operator.post(path, data=data)).status_code == 303
     again = await operator.post(path, data=data)

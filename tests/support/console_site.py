@@ -128,6 +128,11 @@ async def watched_page(context: BrowserContext) -> Watched:
     return watched
 
 
+async def confirm(page: Page, button: str) -> None:
+    """Press the button of the dialog that asks for a confirmation."""
+    await page.get_by_role("dialog").get_by_role("button", name=button, exact=True).click()
+
+
 async def sign_in(page: Page, address: str, token: str = TOKEN) -> None:
     await page.goto(f"{address}/sign-in")
     await page.get_by_label("Operator token").fill(token)

@@ -1,9 +1,11 @@
-"""The one way by which a page changes something: the form is checked, the change is made by its
-service, and the browser is sent to a page that shows it."""
+"""The one way by which a page changes something: the form is checked, the operator confirms what cannot
+be undone or moves money, the change is made by its service, and the browser is sent to a page that
+shows it."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeVar
+from urllib.parse import urlencode
 
 import structlog
 from starlette.requests import Request
@@ -11,6 +13,8 @@ from starlette.responses import RedirectResponse, Response
 
 from tollkeeper.console.context import console_of, session_of
 from tollkeeper.console.forms import Form, read_form
+from tollkeeper.console.notices import notice_mark
+from tollkeeper.console.rendering import render
 from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import (
     InvalidRequest,
@@ -39,23 +43,52 @@ Page = Callable[[Request, Refused | None], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """What an operator confirms before a change: its amount and its consequence."""
+
+    title: str
+    consequence: str
+    # What the button says that makes the change.
+    button: str
+    facts: Mapping[str, object] = field(default_factory=dict)
+    # Fields that the confirmed form has beside those of the first one.
+    carried: Mapping[str, str] = field(default_factory=dict)
+
+
+# The name of what the page says afterwards, and the amount that it names.
+Notice: TypeAlias = tuple[str, int]
+Ask = Callable[[Form], Awaitable[Question | None]]
+
+
+@dataclass(frozen=True, slots=True)
 class Action(Generic[T]):
     """What a button of a page does: calls a use case with the fields of the form."""
 
-    # The name of what the page says afterwards.
-    notice: str
+    # The name of what the page says afterwards; with an amount, it depends on the result.
+    notice: str | Callable[[Any], Notice]
     work: Callable[[Services, T, Form], Awaitable[Any]]
+    # Returns what is to be confirmed; None if the change needs no confirmation.
+    ask: Callable[[Services, T, Form], Awaitable[Question | None]] | None = None
 
 
 async def checked_form(request: Request) -> Form:
-    """The form, if it comes from a page of this session and was not sent before."""
+    """Return the form, if it comes from a page of this session and was not sent before."""
+    form = await _own_form(request)
+    _require_first(request, form)
+    return form
+
+
+async def _own_form(request: Request) -> Form:
     form = await read_form(request)
     sessions = console_of(request).sessions
     if not sessions.form_is_ours(session_of(request), form.text("form_token", default="")):
         raise PermissionDenied("This form is not from a page of this session: load the page again.")
-    if sessions.sent_before(form.text("once", default="")):
-        raise StateConflict("This form was sent before; nothing was changed a second time.")
     return form
+
+
+def _require_first(request: Request, form: Form) -> None:
+    if console_of(request).sessions.sent_before(form.text("once", default="")):
+        raise StateConflict("This form was sent before; nothing was changed a second time.")
 
 
 async def act(
@@ -66,22 +99,44 @@ async def act(
     if action is None:
         raise NotFound("There is no such page.")
 
-    async def handle(form: Form) -> Response:
-        await action.work(console_of(request).services, subject, form)
-        return done(address, action.notice)
+    services = console_of(request).services
 
-    return await answer_form(request, handle, page)
+    async def ask(form: Form) -> Question | None:
+        return None if action.ask is None else await action.ask(services, subject, form)
+
+    async def handle(form: Form) -> Response:
+        result = await action.work(services, subject, form)
+        if isinstance(action.notice, str):
+            return done(request, address, action.notice)
+        return done(request, address, *action.notice(result))
+
+    return await answer_form(request, handle, page, ask=ask, back=address)
 
 
 async def answer_form(
-    request: Request, handle: Callable[[Form], Awaitable[Response]], page: Page
+    request: Request,
+    handle: Callable[[Form], Awaitable[Response]],
+    page: Page,
+    *,
+    ask: Ask | None = None,
+    back: str = "/",
 ) -> Response:
-    """Lets `handle` make the change, which the audit records as one of this session. If the change is
-    refused, the page is shown again with the reason and with the fields as they were filled in."""
+    """Let `handle` make the change, which the audit records as one of this session. If `ask` returns a
+    question, a page asks it first, from which `back` leads away. If the change is refused, the page is
+    shown again with the reason and with the fields as they were filled in."""
     filled: Mapping[str, str] = {}
     try:
-        form = await checked_form(request)
+        form = await _own_form(request)
         filled = form.filled
+        # A form that is still to be confirmed does not count as sent.
+        if ask is not None and not form.text("confirmed", default=""):
+            question = await ask(form)
+            if question is not None:
+                return _confirmation(request, question, form, back)
+            # The script only wants to know whether there is a question.
+            if form.text("asking", default=""):
+                return Response(status_code=204)
+        _require_first(request, form)
         with acting_as(Actor(ActorKind.CONSOLE, session_of(request).name)):
             response = await handle(form)
         _log.info("the console has processed a form", path=request.url.path)
@@ -94,7 +149,24 @@ async def answer_form(
     return response
 
 
-def done(address: str, notice: str) -> Response:
-    """Sends the browser on, so that loading the page again repeats nothing."""
-    mark = "&" if "?" in address else "?"
-    return RedirectResponse(f"{address}{mark}notice={notice}", 303)
+def _confirmation(request: Request, question: Question, form: Form, back: str) -> Response:
+    own = ("form_token", "once", "asking", *question.carried)
+    kept = [(name, value) for name, value in form.text_items() if name not in own]
+    return render(
+        request,
+        "confirm.html",
+        nav="",
+        title=question.title,
+        question=question,
+        fields=[*kept, *question.carried.items()],
+        back=back,
+    )
+
+
+def done(request: Request, address: str, notice: str, amount: int | None = None) -> Response:
+    """Send the browser on, so that loading the page again repeats nothing."""
+    said: dict[str, object] = {"notice": notice}
+    if amount is not None:
+        secret = console_of(request).sessions.form_token(session_of(request))
+        said |= {"amount": amount, "mark": notice_mark(secret, notice, str(amount))}
+    return RedirectResponse(f"{address}{'&' if '?' in address else '?'}{urlencode(said)}", 303)

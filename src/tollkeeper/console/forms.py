@@ -27,7 +27,10 @@ class Form:
 
     @property
     def filled(self) -> Mapping[str, str]:
-        return {name: value for name, value in self.data.multi_items() if isinstance(value, str)}
+        return dict(self.text_items())
+
+    def text_items(self) -> list[tuple[str, str]]:
+        return [(name, value) for name, value in self.data.multi_items() if isinstance(value, str)]
 
     def text(self, name: str, *, default: str | None = None) -> str:
         value = self.data.get(name)

@@ -1,8 +1,17 @@
-"""What a page says after a change. An address names one of these, so it cannot say anything else."""
+"""What a page says after a change. An address names one of these, so it cannot say anything else. An
+amount in the address counts only with a mark that the session has made for it."""
 
+import hmac
+from collections.abc import Mapping
+
+from tollkeeper.domain.money import usd_from_picousd
+
+# The fields of an address that carry a notice.
+NOTICE_FIELDS = ("notice", "amount", "mark")
 NOTICES = {
     "organization-created": "The organization was created.",
-    "credit-granted": "The credit was granted.",
+    "credit-granted": "{amount} was granted.",
+    "credit-withdrawn": "{amount} was withdrawn.",
     "cap-set": "The cap is set.",
     "cap-cleared": "The cap was removed.",
     "overage-set": "The bound of overage is set.",
@@ -16,8 +25,10 @@ NOTICES = {
     "key-suspended": "The key is suspended.",
     "key-unsuspended": "The key is in use again.",
     "key-revoked": "The key is revoked.",
-    "resolved": "The reservation is resolved.",
-    "all-resolved": "The unsettled reservations are resolved.",
+    "settled": "The call is settled: {amount} was charged.",
+    "released": "The call is released: {amount} of its hold was given back.",
+    "all-settled": "The unsettled calls are settled: {amount} was charged.",
+    "all-released": "The unsettled calls are released: {amount} was given back.",
     "verified": "The ledger was verified.",
     "policy-created": "The policy was created as a draft. Nothing is judged before it is published.",
     "policy-edited": "The draft was changed. What is published stays in force until you publish.",
@@ -26,3 +37,20 @@ NOTICES = {
     "policy-resumed": "The policy is in force again.",
     "signed-out": "You are signed out.",
 }
+
+
+def notice_text(query: Mapping[str, str], secret: str) -> str | None:
+    """Return what the page says; None if the address names no notice, or an amount without its mark."""
+    name, amount = query.get("notice", ""), query.get("amount", "")
+    text = NOTICES.get(name)
+    if text is None or "{amount}" not in text:
+        return text
+    if not hmac.compare_digest(
+        query.get("mark", "").encode(), notice_mark(secret, name, amount).encode()
+    ):
+        return None
+    return text.format(amount=f"${usd_from_picousd(int(amount))}")
+
+
+def notice_mark(secret: str, name: str, amount: str) -> str:
+    return hmac.digest(secret.encode(), f"{name} {amount}".encode(), "sha256").hex()[:32]

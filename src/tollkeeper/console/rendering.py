@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, localcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -16,11 +16,13 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from tollkeeper.console.changes import Refused
 from tollkeeper.console.context import console_of, session_of
-from tollkeeper.console.notices import NOTICES
+from tollkeeper.console.notices import NOTICE_FIELDS, notice_text
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.percent import percent_of
+
+if TYPE_CHECKING:
+    from tollkeeper.console.changes import Refused
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SHORT_DIGITS = 3
@@ -81,23 +83,23 @@ def render(
     *,
     nav: str,
     title: str,
-    refused: Refused | None = None,
+    refused: "Refused | None" = None,
     filled: Mapping[str, str] | None = None,
     **values: Any,
 ) -> Response:
     """Render a page. `refused` is shown at its top, and fills its forms with what was sent. `filled`
     fills the forms of a page that answers a form."""
     console = console_of(request)
-    session = session_of(request)
+    form_token = console.sessions.form_token(session_of(request))
     text = _environment.get_template(template).render(
         nav=nav,
         title=title,
         navigation=NAVIGATION,
-        form_token=console.sessions.form_token(session),
+        form_token=form_token,
         once=_once,
         problem=None if refused is None else refused.error,
         filled=Fields((filled or {}) if refused is None else refused.filled),
-        notice=NOTICES.get(request.query_params.get("notice", "")),
+        notice=notice_text(request.query_params, form_token),
         now=console.services.clock(),
         query=Fields(request.query_params),
         path=request.url.path,
@@ -117,7 +119,7 @@ def address_with(request: Request, **changes: object) -> str:
     kept = {
         name: value
         for name, value in request.query_params.items()
-        if name not in ("notice", *changes)
+        if name not in (*NOTICE_FIELDS, *changes)
     }
     kept |= {name: str(value) for name, value in changes.items() if value is not None}
     return request.url.path + (f"?{urlencode(kept)}" if kept else "")

@@ -3,10 +3,11 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import answer_form, done
+from tollkeeper.console.changes import Question, answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, key_id, organization_id
 from tollkeeper.console.pages import organizations
+from tollkeeper.console.pages.keys import revoke_question
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.errors import InvalidRequest
 
@@ -43,8 +44,14 @@ async def revoke(request: Request) -> Response:
     identity = organization_id(request.path_params["organization"])
     key = key_id(request.path_params["key"])
 
-    async def handle(_form: Form) -> Response:
-        await console_of(request).services.admin_keys.admin_key_revoke(identity, key)
-        return done(f"/organizations/{identity}", "key-revoked")
+    services, address = console_of(request).services, f"/organizations/{identity}"
 
-    return await answer_form(request, handle, organizations.show)
+    async def ask(_form: Form) -> Question | None:
+        page = await services.admin_keys.admin_key_list(identity, after=None, limit=100)
+        return next((revoke_question(one.name) for one in page.keys if one.id == key), None)
+
+    async def handle(_form: Form) -> Response:
+        await services.admin_keys.admin_key_revoke(identity, key)
+        return done(request, address, "key-revoked")
+
+    return await answer_form(request, handle, organizations.show, ask=ask, back=address)

@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Action, Refused, act, answer_form
+from tollkeeper.console.changes import Action, Question, Refused, act, answer_form
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, key_id, optional, project_id
@@ -13,6 +13,7 @@ from tollkeeper.domain.access import CUSTOMER_PERMISSIONS, KeyId
 from tollkeeper.domain.caps import COUNTED_PERIODS
 from tollkeeper.domain.organization import Project, ProjectKey
 from tollkeeper.domain.views import CapUse
+from tollkeeper.services.use_cases import Services
 
 _SHOWN_MAX = 500
 _HOUR_S = 3600
@@ -106,6 +107,18 @@ async def change(request: Request) -> Response:
     return await act(request, _ACTIONS, key, address, show_all)
 
 
+def revoke_question(name: str) -> Question:
+    return Question(
+        f"Revoke {name}?",
+        "Programs that use the key are refused from now on. This cannot be undone.",
+        "Revoke key",
+    )
+
+
+async def _ask_about_revoke(_: Services, key: ProjectKey, __: Form) -> Question:
+    return revoke_question(key.name)
+
+
 _ACTIONS: dict[str, Action[ProjectKey]] = {
     "suspend": Action(
         "key-suspended",
@@ -118,6 +131,7 @@ _ACTIONS: dict[str, Action[ProjectKey]] = {
     "revoke": Action(
         "key-revoked",
         lambda services, key, _: services.project_keys.project_key_revoke(key.id),
+        _ask_about_revoke,
     ),
     "allow-models": Action(
         "models-set",

@@ -3,13 +3,14 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Action, Refused, act, answer_form, done
+from tollkeeper.console.changes import Action, Notice, Question, Refused, act, answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, organization_id
-from tollkeeper.console.rendering import render
+from tollkeeper.console.rendering import exact_usd, render
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, OrganizationId
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.services.ledger.billing import Grant
 from tollkeeper.services.use_cases import Services
 
 _KEYS_NAMED_MAX = 500
@@ -33,7 +34,7 @@ async def create(request: Request) -> Response:
     async def handle(form: Form) -> Response:
         services = console_of(request).services
         made = await services.organizations.organization_create(form.text("name"))
-        return done(f"/organizations/{made.id}", "organization-created")
+        return done(request, f"/organizations/{made.id}", "organization-created")
 
     return await answer_form(request, handle, show_all)
 
@@ -71,12 +72,37 @@ async def change(request: Request) -> Response:
     return await act(request, _ACTIONS, identity, f"/organizations/{identity}", show)
 
 
+async def _ask_about_credit(services: Services, identity: OrganizationId, form: Form) -> Question:
+    amount = form.picousd("amount")
+    organization = await services.organizations.organization_show(identity)
+    balance = await services.billing.credit_show(identity)
+    verb, shown = ("Grant", amount) if amount > 0 else ("Withdraw", -amount)
+    return Question(
+        f"{verb} {exact_usd(shown)}?",
+        "The organization can spend it at once."
+        if amount > 0
+        else "Calls are refused as soon as the rest is spent.",
+        f"{verb} {exact_usd(shown)}",
+        facts={
+            "Organization": organization.name,
+            "Available now": exact_usd(balance.available_picousd),
+            "Available afterwards": exact_usd(balance.available_picousd + amount),
+        },
+    )
+
+
+def _credit_notice(grant: Grant) -> Notice:
+    name = "credit-granted" if grant.amount_picousd > 0 else "credit-withdrawn"
+    return name, abs(grant.amount_picousd)
+
+
 _ACTIONS: dict[str, Action[OrganizationId]] = {
     "grant-credit": Action(
-        "credit-granted",
+        _credit_notice,
         lambda services, identity, form: services.billing.credit_grant(
             identity, form.picousd("amount"), form.text("note", default="")
         ),
+        _ask_about_credit,
     ),
     "set-cap": Action(
         "cap-set",

@@ -55,6 +55,6 @@ async def create(request: Request) -> Response:
             organization, OPERATION_CREATE, f"console-{form.text('once')}", meaning
         )
         made = await services.policies.policy_create(name, description, rule, asked)
-        return done(f"/policies/{made.id}", "policy-created")
+        return done(request, f"/policies/{made.id}", "policy-created")
 
     return await answer_form(request, handle, show_all)

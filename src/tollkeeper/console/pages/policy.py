@@ -9,15 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tollkeeper.bootstrap.administration import judge_format
-from tollkeeper.console.changes import Action, Refused, act
+from tollkeeper.console.changes import Action, Question, Refused, act
 from tollkeeper.console.charts import counted_days, threshold_chart
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form
 from tollkeeper.console.policy_form import description_of, name_of, rule_of
-from tollkeeper.console.rendering import day, render
+from tollkeeper.console.rendering import day, number, render
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.percent import percent_of
-from tollkeeper.domain.policy import Policy, PolicyVersion, Rule
+from tollkeeper.domain.policy import Mode, Policy, PolicyVersion, Rule
 from tollkeeper.domain.reports import DAY_S
 from tollkeeper.services.policies.statistics import PolicyReport
 from tollkeeper.services.use_cases import Services
@@ -135,6 +135,42 @@ async def _set_threshold(services: Services, policy: Policy, form: Form) -> None
     )
 
 
+async def _ask_about_publish(services: Services, policy: Policy, _: Form) -> Question | None:
+    return await _ask_about_enforcing(services, policy, policy.draft, "Publish")
+
+
+async def _ask_about_resume(services: Services, policy: Policy, _: Form) -> Question | None:
+    rule = policy.draft if policy.published is None else policy.published.rule
+    return await _ask_about_enforcing(services, policy, rule, "Resume")
+
+
+async def _ask_about_enforcing(
+    services: Services, policy: Policy, rule: Rule, verb: str
+) -> Question | None:
+    """Ask only if calls will be denied."""
+    if rule.mode is not Mode.ENFORCING:
+        return None
+    counts = await services.policy_statistics.policy_counts(policy.organization_id, days=7)
+    asked, matched = counts.get(policy.id, (0, 0))
+    threshold = rule.match_threshold_basis_points or services.default_threshold
+    return Question(
+        f"{verb} {policy.name} as enforcing?",
+        "Calls that match are denied from now on, and calls fail while the judge does not answer.",
+        f"{verb} as enforcing",
+        facts={
+            "Question": rule.rule,
+            "Judges": {"both": "requests and answers", "request": "requests"}.get(
+                rule.direction, "answers"
+            ),
+            "Applies to": {"organization": "every project", "projects": "chosen projects"}.get(
+                rule.scope, "requests that name it"
+            ),
+            "Threshold": percent_of(threshold),
+            "Last 7 days": f"{number(matched)} of {number(asked)} verdicts matched",
+        },
+    )
+
+
 _ACTIONS: dict[str, Action[Policy]] = {
     "edit": Action("policy-edited", _edit),
     "set-threshold": Action("policy-edited", _set_threshold),
@@ -144,6 +180,7 @@ _ACTIONS: dict[str, Action[Policy]] = {
         lambda services, policy, form: services.policies.policy_publish(
             policy.organization_id, policy.id, form.required_integer("revision")
         ),
+        _ask_about_publish,
     ),
     "pause": Action(
         "policy-paused",
@@ -156,6 +193,7 @@ _ACTIONS: dict[str, Action[Policy]] = {
         lambda services, policy, form: services.policies.policy_resume(
             policy.organization_id, policy.id, form.required_integer("revision")
         ),
+        _ask_about_resume,
     ),
 }
 

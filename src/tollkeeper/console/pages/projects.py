@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Action, Refused, act, answer_form, done
+from tollkeeper.console.changes import Action, Question, Refused, act, answer_form, done
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, organization_id, project_id
@@ -15,6 +15,7 @@ from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.organization import Project
 from tollkeeper.domain.views import CapUse
 from tollkeeper.services.ledger.billing import LimitChange
+from tollkeeper.services.use_cases import Services
 
 
 async def show_all(request: Request, refused: Refused | None = None) -> Response:
@@ -44,7 +45,7 @@ async def create(request: Request) -> Response:
         services = console_of(request).services
         organization = organization_id(form.text("organization"))
         made = await services.projects.project_create(organization, form.text("name"))
-        return done(f"/projects/{made.id}", "project-created")
+        return done(request, f"/projects/{made.id}", "project-created")
 
     return await answer_form(request, handle, show_all)
 
@@ -84,12 +85,21 @@ def _limit(form: Form, name: str) -> LimitChange:
     return form.integer(name, optional=True) or "default"
 
 
+async def _ask_about_archive(_: Services, project: Project, __: Form) -> Question:
+    return Question(
+        f"Archive {project.name}?",
+        "Its keys admit no new calls. Costs and activity stay readable. This cannot be undone.",
+        "Archive project",
+    )
+
+
 _ACTIONS: dict[str, Action[Project]] = {
     "archive": Action(
         "project-archived",
         lambda services, project, _: services.projects.project_archive(
             project.organization_id, project.id
         ),
+        _ask_about_archive,
     ),
     "set-cap": Action(
         "cap-set",

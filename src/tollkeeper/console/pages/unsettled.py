@@ -1,18 +1,20 @@
 """Unsettled calls: what nobody knows, why and since when; resolve one, or all of a backend."""
 
+from datetime import datetime
 from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tollkeeper.bootstrap.services import unsettled_rule
-from tollkeeper.console.changes import Refused, answer_form, done
+from tollkeeper.console.changes import Question, Refused, answer_form, done
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, optional, request_id
-from tollkeeper.console.rendering import render
-from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.console.rendering import duration, exact_usd, number, render
+from tollkeeper.domain.errors import InvalidRequest, StateConflict
 from tollkeeper.services.ledger.bulk_resolution import BulkAction
 from tollkeeper.services.use_cases import Services
+from tollkeeper.storage.unsettled import UnsettledSelection
 
 _SHOWN_MAX = 200
 
@@ -22,10 +24,10 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
     services = console.services
     backend = optional(request.query_params, "backend")
     backlog = await services.bulk_resolution.ledger_backlog(
-        older_than_s=0, models=_models_of(services, backend)
+        older_than_s=0, models=_models_on(services, backend)
     )
     entries = await services.reconciliation.ledger_unsettled(limit=_SHOWN_MAX)
-    models = _models_of(services, backend)
+    models = _models_on(services, backend)
     names = {one.id: one.name for one in await services.organizations.organization_list()}
     return render(
         request,
@@ -46,35 +48,95 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
 
 
 async def resolve(request: Request) -> Response:
-    async def handle(form: Form) -> Response:
-        services = console_of(request).services
-        reservation: UUID = request_id(request.path_params["reservation"])
-        how = form.text("how")
-        if how not in ("settle", "release"):
-            raise InvalidRequest("Settle with an amount, or release.", param="how")
-        amount = form.picousd("amount") if how == "settle" else None
-        await services.reconciliation.ledger_resolve(reservation, settle_picousd=amount)
-        there = form.text("from", default="")
-        return done(f"/activity/{reservation}" if there == "call" else "/unsettled", "resolved")
+    services = console_of(request).services
+    reservation: UUID = request_id(request.path_params["reservation"])
 
-    return await answer_form(request, handle, show)
+    async def ask(form: Form) -> Question:
+        amount = _amount(form)
+        entry = (await services.traffic.call_story(reservation)).entry
+        hold = exact_usd(entry.hold_picousd)
+        facts = {"Call": reservation, "Model": entry.model, "Hold": hold}
+        if amount is None:
+            return Question(
+                f"Release the hold of {hold}?",
+                "The organization pays nothing for the call. This cannot be undone.",
+                f"Release {hold}",
+                facts=facts,
+            )
+        far = " This is more than twice the hold." if amount > 2 * (entry.hold_picousd or 0) else ""
+        return Question(
+            f"Settle the call with {exact_usd(amount)}?",
+            f"The organization pays this amount for the call.{far} This cannot be undone.",
+            f"Charge {exact_usd(amount)}",
+            facts=facts,
+        )
+
+    async def handle(form: Form) -> Response:
+        amount = _amount(form)
+        entry = await services.reconciliation.ledger_resolve(
+            reservation, settle_picousd=amount, confirmed=True
+        )
+        there = f"/activity/{reservation}" if form.text("from", default="") else "/unsettled"
+        if amount is None:
+            return done(request, there, "released", entry.hold_picousd)
+        return done(request, there, "settled", amount)
+
+    return await answer_form(request, handle, show, ask=ask, back="/unsettled")
 
 
 async def resolve_all(request: Request) -> Response:
-    async def handle(form: Form) -> Response:
-        services = console_of(request).services
-        backend = form.text("backend", default="") or None
+    services = console_of(request).services
+
+    async def ask(form: Form) -> Question:
         hours = form.required_integer("older_than_hours")
         if hours < 0:
             raise InvalidRequest("Older than is a number of hours.", param="older_than_hours")
-        action = _action(form)
+        settles = _action(form) is BulkAction.SETTLE_HOLD
         backlog = await services.bulk_resolution.ledger_backlog(
-            older_than_s=hours * 3600, models=_models_of(services, backend)
+            older_than_s=hours * 3600, models=_models_of(services, form)
         )
-        await services.bulk_resolution.ledger_resolve_all(backlog.selection, action)
-        return done("/unsettled", "all-resolved")
+        if not backlog.reservations:
+            raise StateConflict("No call is unsettled for as long.")
+        marked_before = backlog.selection.marked_before
+        assert marked_before is not None, "it was asked for"
+        calls, hold = number(backlog.reservations), exact_usd(backlog.hold_picousd)
+        return Question(
+            f"Charge {hold} for {calls} calls?" if settles else f"Release {calls} calls?",
+            "Each call is charged its whole hold. This cannot be undone."
+            if settles
+            else f"Nothing is charged, and {hold} is given back. This cannot be undone.",
+            f"Charge {hold}" if settles else f"Release {hold}",
+            facts={
+                "Calls": calls,
+                "Held for them": hold,
+                "Oldest": duration(max(reason.oldest_age_s for reason in backlog.reasons)),
+            },
+            carried={"marked_before": marked_before.isoformat()},
+        )
 
-    return await answer_form(request, handle, show)
+    async def handle(form: Form) -> Response:
+        selection = UnsettledSelection(_marked_before(form), models=_models_of(services, form))
+        action = _action(form)
+        resolved = await services.bulk_resolution.ledger_resolve_all(selection, action)
+        name = "all-settled" if action is BulkAction.SETTLE_HOLD else "all-released"
+        return done(request, "/unsettled", name, resolved.hold_picousd)
+
+    return await answer_form(request, handle, show, ask=ask, back="/unsettled")
+
+
+def _amount(form: Form) -> int | None:
+    how = form.text("how")
+    if how not in ("settle", "release"):
+        raise InvalidRequest("Settle with an amount, or release.", param="how")
+    return form.picousd("amount") if how == "settle" else None
+
+
+def _marked_before(form: Form) -> datetime:
+    """Return the time of the question: what became unsettled since then is not resolved."""
+    try:
+        return datetime.fromisoformat(form.text("marked_before"))
+    except ValueError:
+        raise InvalidRequest("Confirm the amount first.", param="marked_before") from None
 
 
 def _action(form: Form) -> BulkAction:
@@ -84,7 +146,11 @@ def _action(form: Form) -> BulkAction:
         raise InvalidRequest("Settle the holds, or release them.", param="how") from None
 
 
-def _models_of(services: Services, backend: str | None) -> tuple[str, ...] | None:
+def _models_of(services: Services, form: Form) -> tuple[str, ...] | None:
+    return _models_on(services, form.text("backend", default="") or None)
+
+
+def _models_on(services: Services, backend: str | None) -> tuple[str, ...] | None:
     if backend is None:
         return None
     models = services.catalog.catalog.models

@@ -17,9 +17,38 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
 });
 
-document.addEventListener("submit", (event) => {
-  const question = event.target.dataset.confirm;
-  if (question && !confirm(question)) event.preventDefault();
+// The page that asks for a confirmation is shown as a dialog. If it does not come, the form is sent as
+// without a script: then the answer is the page itself, or says what is wrong.
+const ANSWER_WITHIN_MS = 10000;
+
+async function askInDialog(form, submitter) {
+  const body = new URLSearchParams(new FormData(form, submitter));
+  body.set("asking", "yes");
+  const answer = await fetch(form.action, { method: "POST", body, redirect: "manual", signal: AbortSignal.timeout(ANSWER_WITHIN_MS) });
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const question = page.querySelector("[data-confirmation]");
+  if (!answer.ok || !question) return false;
+  const dialog = document.createElement("dialog");
+  dialog.setAttribute("aria-labelledby", question.getAttribute("aria-labelledby"));
+  dialog.append(...question.childNodes);
+  dialog.addEventListener("close", () => { dialog.remove(); submitter?.focus(); });
+  dialog.querySelector("[data-cancel]").addEventListener("click", (event) => {
+    event.preventDefault();
+    dialog.close();
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+  return true;
+}
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (!("ask" in form.dataset)) return;
+  event.preventDefault();
+  const asked = await askInDialog(form, event.submitter).catch(() => false);
+  if (asked) return;
+  delete form.dataset.ask;
+  form.requestSubmit(event.submitter);
 });
 
 document.addEventListener("change", (event) => {
