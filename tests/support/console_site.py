@@ -15,9 +15,10 @@ from tests.support.gateway import running_gateway
 from tests.support.judged_gateway import JudgedGateway, ScriptedJudge
 from tests.support.scripted_gateway import ScriptedGateway, eventually, scripted_settings
 from tests.support.upstream import Upstream, chat
-from tollkeeper.console.context import ProbedReplica
+from tollkeeper.console.context import Finding, MachineChecks, ProbedReplica
 from tollkeeper.console.sessions import token_digest
 from tollkeeper.console.start import make_console
+from tollkeeper.domain.views import StandingAlert
 from tollkeeper.hosting.listeners import address_of, bind
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
@@ -69,9 +70,24 @@ async def console_site(data_dir: Path, conninfo: str) -> AsyncIterator[ConsoleSi
                 yield ConsoleSite(address, settings, JudgedGateway(scripted, judge))
 
 
+async def no_replicas() -> list[ProbedReplica]:
+    return []
+
+
+async def _no_alerts() -> list[StandingAlert]:
+    return []
+
+
+async def all_well() -> list[Finding]:
+    return [Finding("database", "ok", "durable"), Finding("judge", "warning", "slow")]
+
+
 @asynccontextmanager
 async def serving_console(
-    settings: Settings, services: Services, token: str = TOKEN
+    settings: Settings,
+    services: Services,
+    token: str = TOKEN,
+    machine: MachineChecks | None = None,
 ) -> AsyncIterator[str]:
     """The console's address, on a free port and in this event loop."""
 
@@ -83,7 +99,11 @@ async def serving_console(
         ]
 
     app = make_console(
-        settings, services, token_digest(token), config=None, ask_replicas=ask_replicas
+        settings,
+        services,
+        token_digest(token),
+        config=None,
+        machine=machine or MachineChecks(ask_replicas, _no_alerts, all_well),
     )
     listener = bind("127.0.0.1", 0, setting="test")
     async with _serving(app, listener):

@@ -14,8 +14,6 @@ from tollkeeper.hosting.replica_probe import ask_operator_listener
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
-# What a subject may have, in the order in which people see it.
-_PARTS = ("organization_id", "project_id", "key_id", "period", "backend", "gateway")
 _ANSWER_WITHIN_S = 2.0
 
 app = noun_app("What is wrong now: raised alerts.")
@@ -24,7 +22,7 @@ app = noun_app("What is wrong now: raised alerts.")
 @command(app, "list", example="tollkeeper alert list")
 def alert_list(invocation: Invocation) -> Listing:
     """List the raised alerts, oldest first. A running gateway raises and clears them."""
-    of_gateway = asyncio.run(_alerts_of_gateway(invocation.settings()))
+    of_gateway = asyncio.run(alerts_of_gateway(invocation.settings()))
     note = ""
     try:
         rows = run_with_services(invocation, _stored_alerts)
@@ -50,7 +48,7 @@ async def _stored_alerts(services: Services) -> list[dict[str, Any]]:
     return [_view(alert, names) for alert in alerts]
 
 
-async def _alerts_of_gateway(settings: Settings) -> list[StandingAlert] | None:
+async def alerts_of_gateway(settings: Settings) -> list[StandingAlert] | None:
     """The alerts that the gateway on this machine keeps in its process: they are also there while the
     database is down. None if no gateway answers."""
     operator = settings.operator
@@ -63,13 +61,11 @@ async def _alerts_of_gateway(settings: Settings) -> list[StandingAlert] | None:
 
 
 def _view(alert: StandingAlert, names: Mapping[str, str]) -> dict[str, Any]:
-    """`about` is the subject for people: with names instead of ids, the owner before what it owns."""
-    sorted_parts = sorted(alert.subject.items(), key=lambda part: _PARTS.index(part[0]))
     return {
         "raised_at": alert.raised_at,
         "kind": alert.kind,
         "level": alert.level,
-        "about": ", ".join(names.get(value, value) for _, value in sorted_parts),
+        "about": alert.about(names),
         "detail": alert.detail,
         "subject": dict(alert.subject),
     }

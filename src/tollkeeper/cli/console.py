@@ -1,5 +1,6 @@
 """`tollkeeper console`: runs the web console until a signal stops it."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -10,13 +11,16 @@ from typing import Annotated
 
 import typer
 
+from tollkeeper.cli.alert import alerts_of_gateway
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.database import check_newest_server, command_database
+from tollkeeper.cli.doctor import examine
 from tollkeeper.cli.event_loop import run_in_loop
 from tollkeeper.cli.output import SHOWN_ONCE, Record, show
-from tollkeeper.console.context import ProbedReplica
+from tollkeeper.console.context import Finding, MachineChecks, ProbedReplica
 from tollkeeper.console.sessions import new_token, token_digest
 from tollkeeper.console.start import is_secure, require_safe_address, run_console
+from tollkeeper.domain.views import StandingAlert
 from tollkeeper.hosting.listeners import address_of, bind
 from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.replica_probe import probe_replicas
@@ -72,7 +76,7 @@ def console(
                 listener,
                 digest,
                 config=invocation.config,
-                ask_replicas=lambda: _replicas(settings),
+                machine=_machine_checks(invocation, settings),
                 take_signals=take_signals,
             )
         )
@@ -111,6 +115,17 @@ def _end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def _machine_checks(invocation: Invocation, settings: Settings) -> MachineChecks:
+    async def gateway_alerts() -> list[StandingAlert]:
+        return await alerts_of_gateway(settings) or []
+
+    async def doctor() -> list[Finding]:
+        # In a thread: the checks of the database wait for it.
+        return [Finding(*found) for found in await asyncio.to_thread(examine, invocation)]
+
+    return MachineChecks(lambda: _replicas(settings), gateway_alerts, doctor)
 
 
 async def _replicas(settings: Settings) -> list[ProbedReplica]:

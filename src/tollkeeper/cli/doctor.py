@@ -72,7 +72,7 @@ Finding = tuple[str, CheckResult, str]
 def doctor(invocation: Invocation) -> Listing:
     """Check settings, database, backends and judge."""
     with working("Checking settings, database, backends and judge", quiet=invocation.as_json):
-        findings = _examine(invocation)
+        findings = examine(invocation)
     bad = [name for name, verdict, _ in findings if verdict is CheckResult.BAD]
     shown = ", ".join(dict.fromkeys(bad))
     return Listing(
@@ -86,7 +86,7 @@ def doctor(invocation: Invocation) -> Listing:
     )
 
 
-def _examine(invocation: Invocation) -> list[Finding]:
+def examine(invocation: Invocation) -> list[Finding]:
     try:
         settings = invocation.settings()
         build_catalog(settings)

@@ -14,6 +14,7 @@ from tollkeeper.console.guard import Guard
 from tollkeeper.console.pages import (
     activity,
     admin_keys,
+    alerts,
     audit,
     backends,
     call,
@@ -79,6 +80,7 @@ ROUTES = [
     Route("/costs.csv", costs.download),
     Route("/activity", activity.show),
     Route("/activity/{request_id}", call.show),
+    Route("/alerts", alerts.show),
     Route("/unsettled", unsettled.show),
     Route("/unsettled/all", unsettled.resolve_all, methods=["POST"]),
     Route("/unsettled/{reservation}", unsettled.resolve, methods=["POST"]),

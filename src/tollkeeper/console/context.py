@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from tollkeeper.console.sessions import Session, Sessions, SignInAttempts
+from tollkeeper.domain.views import StandingAlert
 from tollkeeper.services.policies.judge import Judge
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
@@ -24,7 +25,30 @@ class ProbedReplica:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check of `tollkeeper doctor`: ok, warning or bad."""
+
+    name: str
+    verdict: str
+    detail: str
+
+
 Probe = Callable[[], Awaitable[list[ProbedReplica]]]
+
+
+@dataclass(frozen=True, slots=True)
+class MachineChecks:
+    """What commands find out about this machine and its surroundings."""
+
+    # Asks every replica of every backend.
+    replicas: Probe
+    # The alerts that the gateway on this machine keeps in its process.
+    gateway_alerts: Callable[[], Awaitable[list[StandingAlert]]]
+    # Runs the checks of `tollkeeper doctor`.
+    doctor: Callable[[], Awaitable[list[Finding]]]
+
+
 OpenJudge = Callable[[], AbstractAsyncContextManager[Judge]]
 
 
@@ -35,8 +59,9 @@ class Console:
     origins: tuple[SettingOrigin, ...]
     sessions: Sessions
     attempts: SignInAttempts
-    # Asks every replica of every backend.
+    # What is known of the replicas.
     probe: Probe
+    machine: MachineChecks
     # The configured judge, for trials of rules; None where the settings have none.
     open_judge: OpenJudge | None
     # Whether cookies travel over HTTPS only.

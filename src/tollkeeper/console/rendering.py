@@ -2,6 +2,7 @@
 page has around its content."""
 
 import json
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ NAVIGATION = (
         "",
         (
             NavEntry("overview", "/", "Overview"),
+            NavEntry("alerts", "/alerts", "Alerts"),
             NavEntry("activity", "/activity", "Activity"),
             NavEntry("costs", "/costs", "Costs"),
             NavEntry("unsettled", "/unsettled", "Unsettled"),
@@ -235,6 +237,22 @@ def chart_data(value: Mapping[str, Any]) -> Markup:
     )
 
 
+def labelled(table: str) -> Markup:
+    """Give each cell the heading of its column: on a narrow screen, a row is a card of its cells."""
+    columns = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table, re.DOTALL)
+    headings = [Markup(text).striptags() for text in columns]
+
+    def label_row(row: re.Match[str]) -> str:
+        column = iter(headings)
+        return re.sub(
+            r'<t[dh](?=[ >])(?! scope="col")',
+            lambda cell: Markup('{} data-label="{}"').format(Markup(cell[0]), next(column, "")),
+            row[0],
+        )
+
+    return Markup(re.sub(r"<tr\b.*?</tr>", label_row, table, flags=re.DOTALL))
+
+
 def _make_environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
@@ -258,6 +276,7 @@ def _make_environment() -> Environment:
         "day": day,
         "ago": ago,
         "chart_data": chart_data,
+        "labelled": labelled,
     }
     environment.globals["percent"] = percent
     return environment

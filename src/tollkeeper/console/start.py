@@ -2,7 +2,7 @@
 
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 
 from tollkeeper.bootstrap import master_secret, running_judge, running_services
 from tollkeeper.console.app import build_console
-from tollkeeper.console.context import Console, ProbedReplica
+from tollkeeper.console.context import Console, MachineChecks
 from tollkeeper.console.lease import held_lease
 from tollkeeper.console.replica_watch import ReplicaWatch
 from tollkeeper.console.server import TakeSignals, serve
@@ -23,8 +23,6 @@ from tollkeeper.services.use_cases import Services
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings
 from tollkeeper.settings.origins import setting_origins
-
-AskReplicas = Callable[[], Awaitable[list[ProbedReplica]]]
 
 
 def require_safe_address(settings: Settings) -> None:
@@ -67,7 +65,7 @@ def make_console(
     token_sha256: str,
     *,
     config: Path | None,
-    ask_replicas: AskReplicas,
+    machine: MachineChecks,
     open_judge: Callable[[], AbstractAsyncContextManager[Judge]] | None = None,
 ) -> Starlette:
     sessions = Sessions(
@@ -83,7 +81,8 @@ def make_console(
         origins=setting_origins(settings, config),
         sessions=sessions,
         attempts=SignInAttempts(services.clock),
-        probe=ReplicaWatch(ask_replicas),
+        probe=ReplicaWatch(machine.replicas),
+        machine=machine,
         open_judge=judge,
         secure=is_secure(settings),
     )
@@ -97,7 +96,7 @@ async def run_console(
     token_sha256: str,
     *,
     config: Path | None,
-    ask_replicas: AskReplicas,
+    machine: MachineChecks,
     take_signals: TakeSignals,
 ) -> None:
     """Serves until SIGTERM or SIGINT. Raises StateConflict where it ended because the schema has
@@ -106,7 +105,5 @@ async def run_console(
         running_services(settings, conninfo) as services,
         held_lease(services.database),
     ):
-        app = make_console(
-            settings, services, token_sha256, config=config, ask_replicas=ask_replicas
-        )
+        app = make_console(settings, services, token_sha256, config=config, machine=machine)
         await serve(app, settings, listener, take_signals)

@@ -108,6 +108,10 @@ class RareFilter:
         return self.policy_id is not None or self.cost_picousd_min is not None
 
 
+# What the subject of an alert may have, in the order in which people see it.
+_SUBJECT_PARTS = ("organization_id", "project_id", "key_id", "period", "backend", "gateway")
+
+
 @dataclass(frozen=True, slots=True)
 class StandingAlert:
     """A raised alert as an operator sees it."""
@@ -117,6 +121,11 @@ class StandingAlert:
     subject: Mapping[str, str]
     detail: str
     raised_at: int
+
+    def about(self, names: Mapping[str, str]) -> str:
+        """Return the subject for people: with names instead of ids, the owner before what it owns."""
+        parts = sorted(self.subject.items(), key=lambda part: _SUBJECT_PARTS.index(part[0]))
+        return ", ".join(names.get(value, value) for _, value in parts)
 
 
 @dataclass(frozen=True, slots=True)

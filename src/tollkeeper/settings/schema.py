@@ -103,6 +103,8 @@ class ConsoleSettings(Section):
     allowed_hosts: tuple[Name, ...] = ()
     # Addresses whose X-Forwarded-For and X-Forwarded-Proto are believed.
     trusted_proxies: tuple[Name, ...] = ()
+    # Where the documents are served, for links to the runbook. Empty: the console names its sections.
+    docs_url: str = Field(default="", pattern=r"^(https?://[^\s]{1,500})?$")
     # The certificate and its key. Empty: the console speaks HTTP.
     tls_files: tuple[str, ...] = Field(default=(), repr=False)
 

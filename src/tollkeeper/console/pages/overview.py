@@ -10,6 +10,7 @@ from tollkeeper.console.changes import Refused, answer_form, done
 from tollkeeper.console.charts import traffic_chart
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import RANGES_S, Form, time_range
+from tollkeeper.console.pages.alerts import shown_alerts
 from tollkeeper.console.rendering import render
 from tollkeeper.console.replica_views import ReplicaViews
 from tollkeeper.domain.traffic import BackendTraffic
@@ -54,6 +55,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         ],
         overhead_us=[report.latencies("overhead").percentile_ms(share) for share in _SHARES],
         money=money,
+        alerts=await shown_alerts(console),
         replicas=replicas,
         views=ReplicaViews(await services.replica_reports.replica_report_list(), services.clock()),
         chart=traffic_chart(report.steps, time),

@@ -1,0 +1,89 @@
+"""Alerts: what is wrong now, since when, and what to do about it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tollkeeper.console.context import Console, console_of
+from tollkeeper.console.rendering import render
+from tollkeeper.domain.alerts import AlertKind
+from tollkeeper.domain.views import StandingAlert
+
+# The section of docs/runbook.md for each kind.
+SECTIONS = {
+    AlertKind.CAP: "Cap used",
+    AlertKind.CREDIT: "Credit used",
+    AlertKind.NEGATIVE_BALANCE: "Negative balance",
+    AlertKind.STOPPED: "Stopped organization",
+    AlertKind.UNSETTLED: "Unsettled calls",
+    AlertKind.BACKEND_DOWN: "Backend down",
+    AlertKind.LEDGER_DIFFERENCE: "Ledger difference",
+    AlertKind.USAGE_REPORT: "Usage that cannot be true",
+    AlertKind.POLICY_DRIFT: "Values of a policy have drifted",
+    AlertKind.DATABASE_UNREACHABLE: "Database unreachable",
+    AlertKind.DATABASE_NOT_WRITABLE: "Database not writable",
+    AlertKind.OLD_DATABASE_SERVER: "Old database server",
+    AlertKind.NOT_READY: "Not ready",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAlert:
+    kind: str
+    level: int
+    about: str
+    detail: str
+    raised_at: int
+    section: str
+    # Empty if the settings do not say where the documents are.
+    runbook_url: str
+    # The page of the console that shows what is wrong; empty if there is none.
+    page: str
+
+
+async def show(request: Request) -> Response:
+    console = console_of(request)
+    return render(
+        request,
+        "alerts.html",
+        nav="alerts",
+        title="Alerts",
+        alerts=await shown_alerts(console),
+        webhook=bool(console.settings.alerts.webhook_url),
+    )
+
+
+async def shown_alerts(console: Console) -> list[ShownAlert]:
+    """Return the raised alerts, oldest first: those of the database and those of the gateway here."""
+    stored = await console.services.alerts.alert_list()
+    found = [*stored, *await console.machine.gateway_alerts()]
+    names = await console.services.names.names_of(
+        value for alert in found for value in alert.subject.values()
+    )
+    shown = [_shown(alert, names, console.settings.console.docs_url) for alert in found]
+    return sorted(shown, key=lambda alert: alert.raised_at)
+
+
+def _shown(alert: StandingAlert, names: Mapping[str, str], docs_url: str) -> ShownAlert:
+    section = SECTIONS[alert.kind]
+    anchor = section.lower().replace(" ", "-")
+    return ShownAlert(
+        kind=alert.kind,
+        level=alert.level,
+        about=alert.about(names),
+        detail=alert.detail,
+        raised_at=alert.raised_at,
+        section=section,
+        runbook_url=f"{docs_url.rstrip('/')}/runbook.html#{anchor}" if docs_url else "",
+        page=_page(alert),
+    )
+
+
+def _page(alert: StandingAlert) -> str:
+    if alert.kind is AlertKind.UNSETTLED:
+        return "/unsettled"
+    if "organization_id" in alert.subject:
+        return f"/organizations/{alert.subject['organization_id']}"
+    return "/backends" if "backend" in alert.subject else ""

@@ -1,0 +1,62 @@
+"""Raised alerts on the overview and on their page."""
+
+import re
+from pathlib import Path
+
+import httpx2
+
+from tests.support.console_site import TOKEN, ConsoleSite, all_well, no_replicas, serving_console
+from tools.site import slug
+from tollkeeper.console.context import MachineChecks
+from tollkeeper.console.pages.alerts import SECTIONS
+from tollkeeper.domain.alerts import AlertKind
+from tollkeeper.domain.caps import CapPeriod
+from tollkeeper.domain.views import StandingAlert
+
+_RUNBOOK = (Path(__file__).parents[2] / "docs" / "runbook.md").read_text()
+
+
+async def test_raised_alerts_are_on_both_pages_with_what_to_do(site: ConsoleSite) -> None:
+    """Those that every gateway wrote down, and those that the one here keeps in its process."""
+    scripted = site.judged.scripted
+    organization = scripted.tenant.organization_id
+    await site.judged.entry(await site.judged.chat())
+    await scripted.balance()
+    await site.services.caps.cap_set(organization, 1, CapPeriod.MONTH)
+    await site.services.alerts.check()
+
+    async def of_gateway() -> list[StandingAlert]:
+        return [StandingAlert(AlertKind.NOT_READY, 100, {"gateway": "here"}, "no backend", 5)]
+
+    docs = site.settings.console.model_copy(update={"docs_url": "https://docs.example.com/"})
+    settings = site.settings.model_copy(update={"console": docs})
+    machine = MachineChecks(no_replicas, of_gateway, all_well)
+    async with (
+        serving_console(settings, site.services, machine=machine) as address,
+        httpx2.AsyncClient(base_url=address) as client,
+    ):
+        await client.post("/sign-in", data={"token": TOKEN})
+        pages = [(await client.get(path)).text for path in ("/", "/alerts")]
+    name = (await site.services.organizations.organization_show(organization)).name
+    for page in pages:
+        rows = re.findall(r"<tr>.*?</tr>", page.partition('id="alerts"')[2], re.DOTALL)[1:]
+        assert "not ready" in rows[0], "the oldest is first"
+        assert "runbook.html#not-ready" in rows[0]
+        full = next(row for row in rows if "cap" in row and name in row)
+        assert f'href="/organizations/{organization}"' in full
+        assert 'href="https://docs.example.com/runbook.html#cap-used"' in full
+        assert "<time" in full
+    await site.services.caps.cap_clear(organization)
+    await site.services.alerts.check()
+    without = [
+        alert.subject.get("organization_id") for alert in await site.services.alerts.alert_list()
+    ]
+    assert str(organization) not in without
+
+
+def test_every_kind_has_its_section_of_the_runbook() -> None:
+    assert set(SECTIONS) == set(AlertKind)
+    for kind, section in SECTIONS.items():
+        text = _RUNBOOK.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+        assert f"`{kind}`" in text, section
+        assert slug(section) == section.lower().replace(" ", "-")
