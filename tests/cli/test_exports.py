@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.program import Program, write_config
 from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
-from tollkeeper.cli.csv_text import csv_lines
+from tollkeeper.domain.csv_text import csv_lines
 from tollkeeper.domain.money import picousd_from_usd
 
 

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import httpx2
+from tools.site import slug
 
 from tests.support.console_site import TOKEN, ConsoleSite, all_well, no_replicas, serving_console
-from tools.site import slug
 from tollkeeper.console.context import MachineChecks
 from tollkeeper.console.pages.alerts import SECTIONS
 from tollkeeper.domain.alerts import AlertKind

@@ -57,6 +57,11 @@ async def _addresses(site: ConsoleSite) -> Addresses:
             "/backends",
             "/settings",
             "/audit",
+            "/alerts",
+            "/months",
+            "/reconcile",
+            "/doctor",
+            "/backends/scripted/try",
             "/no-such-page",
         )
     )

@@ -1,13 +1,11 @@
 """`tollkeeper activity`: the records of inference requests."""
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
-import msgspec
 import typer
 
-from tollkeeper.cli.activity_export import ExportFormat, export
 from tollkeeper.cli.arguments import SinceOption, UntilOption
 from tollkeeper.cli.command import (
     Invocation,
@@ -18,11 +16,10 @@ from tollkeeper.cli.command import (
 )
 from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.errors import NotFound
-from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.traffic import TimeRange, TrafficFilter
-from tollkeeper.domain.usage import Usage
-from tollkeeper.domain.views import ActivityEntry
+from tollkeeper.domain.views import RareFilter
 from tollkeeper.services.calls.activity import LIST_LIMIT_MAX
+from tollkeeper.services.calls.activity_export import ExportFormat, activity_view, exported
 from tollkeeper.services.use_cases import Services
 
 app = noun_app("The records of inference requests.")
@@ -43,7 +40,7 @@ async def activity_show(
     ],
 ) -> Record:
     """Show the record of one request."""
-    return Record(_view(await services.activity.activity_show(_request_id(request))))
+    return Record(activity_view(await services.activity.activity_show(_request_id(request))))
 
 
 OrganizationFilter = Annotated[
@@ -79,7 +76,7 @@ async def activity_list(
         organization_id=organization_filter, project_id=project_filter, status=status, limit=limit
     )
     return Listing(
-        [_view(entry) for entry in entries],
+        [activity_view(entry) for entry in entries],
         columns=(
             *("started_at", "request_id", "status", "error", "requests"),
             *("model", "cost", "settlement"),
@@ -111,7 +108,12 @@ def activity_export(
             else await names.organization_named(organization),
             project_id=None if project is None else await names.project_named(project),
         )
-        return await export(services, wanted, time, form, _view)
+        written = 0
+        async for text, records in exported(services.traffic, wanted, RareFilter(), time, form):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            written += records
+        return written
 
     written = run_with_services(invocation, run)
     if not invocation.as_json:
@@ -123,56 +125,3 @@ def _request_id(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise NotFound(f"There is no request {text}.") from None
-
-
-def _view(entry: ActivityEntry) -> dict[str, Any]:
-    return {
-        "request_id": entry.request_id,
-        "organization_id": entry.organization_id,
-        "project_id": entry.project_id,
-        "api_key_id": entry.key_id,
-        "operation": entry.operation,
-        "model": entry.model,
-        "streamed": entry.streamed,
-        "started_at": entry.started_at_ms // 1000,
-        "duration_ms": entry.duration_ms,
-        "first_piece_ms": entry.first_piece_ms,
-        "status": entry.status,
-        "error": entry.error_code,
-        "finish": entry.finish,
-        "usage": None if entry.usage is None else _usage_view(entry.usage),
-        "reported_usage": entry.reported_usage,
-        "reported_cost": _usd(entry.reported_cost_picousd),
-        "estimated": entry.estimated,
-        "hold": _usd(entry.hold_picousd),
-        "cost": _usd(entry.cost_picousd),
-        "settlement": entry.settlement,
-        "unsettled_reason": entry.unsettled_reason,
-        "backend": entry.backend,
-        "replica": entry.replica,
-        "verdicts": msgspec.to_builtins(entry.verdicts),
-        "requests": entry.requests,
-    }
-
-
-def _usage_view(usage: Usage) -> dict[str, int | str]:
-    """Audio and the service tier stand there only where a backend has named them."""
-    view: dict[str, int | str] = {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "reasoning_tokens": usage.reasoning_tokens,
-        "cache_write_tokens": usage.cache_write_tokens,
-        "web_searches": usage.web_searches,
-    }
-    if usage.input_audio_tokens or usage.output_audio_tokens:
-        view["input_audio_tokens"] = usage.input_audio_tokens
-        view["output_audio_tokens"] = usage.output_audio_tokens
-    if usage.service_tier is not None:
-        view["service_tier"] = usage.service_tier
-    return view
-
-
-def _usd(amount: int | None) -> str | None:
-    return None if amount is None else usd_from_picousd(amount)

@@ -15,11 +15,11 @@ from tollkeeper.api.organization.costs import cost_page_view
 from tollkeeper.cli.amounts import unix_seconds
 from tollkeeper.cli.arguments import OrganizationArgument, UntilOption
 from tollkeeper.cli.command import command_app
-from tollkeeper.cli.csv_text import csv_lines
 from tollkeeper.cli.output import printable
 from tollkeeper.cli.progress import working
 from tollkeeper.cli.report import Report, report_command
 from tollkeeper.domain.conventions import COST_PAGE_DEFAULT, COST_PAGE_MAX
+from tollkeeper.domain.csv_text import csv_lines
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.reports import (

@@ -1,9 +1,8 @@
 """`tollkeeper ledger reconcile`: a provider's bill beside the books."""
 
-from datetime import date, timedelta
-from decimal import Decimal
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -15,40 +14,38 @@ from tollkeeper.cli.command import Invocation, run_with_services
 from tollkeeper.cli.output import printable
 from tollkeeper.cli.report import Report, show_report
 from tollkeeper.domain.errors import InvalidRequest, StateConflict
-from tollkeeper.services.ledger.bill import BillColumns, BillComparison, BillDay, Figure, read_bill
+from tollkeeper.services.ledger.bill import (
+    BillComparison,
+    BillDay,
+    bill_columns,
+    day_number,
+    named_values,
+    plain_number,
+    read_bill,
+    shown_day,
+    tolerance_of,
+)
 from tollkeeper.storage.backend_usage import ComparedFigure, Tolerance
 
-_EPOCH = date(1970, 1, 1)
-_DAY, _MODEL = "day", "model"
+T = TypeVar("T")
 # Rows that people are shown; programs get all of them.
 _SHOWN_MAX = 200
 
 
-def _tolerance(text: str) -> Tolerance:
-    number = text.removesuffix("%")
-    whole, _, fraction = number.partition(".")
-    if not (whole.isascii() and whole.isdigit() and (fraction or "0").isdigit()) or len(text) > 30:
-        raise typer.BadParameter(f"{text!r} is neither a percentage (0.5%) nor USD (0.01).")
-    if text.endswith("%"):
-        return Tolerance(part=Decimal(number).scaleb(-2))
-    return Tolerance(usd=Decimal(number))
+def _option(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Let the text of an option be read by `read`, whose error is one of usage."""
+
+    def parse(text: str) -> T:
+        try:
+            return read(text)
+        except InvalidRequest as exc:
+            raise typer.BadParameter(exc.message) from None
+
+    return parse
 
 
 def _pairs(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for entry in text.split(","):
-        name, separator, value = (piece.strip() for piece in entry.partition("="))
-        if not (name and separator and value):
-            raise typer.BadParameter(f"{entry!r} is not name=value.")
-        found[name] = value
-    return found
-
-
-def _day_number(text: str) -> int:
-    try:
-        return (date.fromisoformat(text) - _EPOCH).days
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a day such as 2026-09-01.") from None
+    return named_values(text, "columns")
 
 
 BackendArgument = Annotated[
@@ -64,7 +61,7 @@ ColumnsOption = Annotated[
         help="How the file calls day, model and what is to be compared: requests, "
         "input_tokens, uncached_input_tokens, cached_input_tokens, cache_write_tokens, "
         "output_tokens, cost (USD).",
-        parser=_pairs,
+        parser=_option(_pairs),
         show_default=False,
     ),
 ]
@@ -81,7 +78,7 @@ ToleranceOption = Annotated[
     typer.Option(
         metavar="0.5%|USD",
         help="Differences up to this are none: a percentage, or USD for costs.",
-        parser=_tolerance,
+        parser=_option(tolerance_of),
         show_default="none",
     ),
 ]
@@ -90,7 +87,7 @@ DayOption = Annotated[
     typer.Option(
         metavar="DAY",
         help="The first or the last day to compare, YYYY-MM-DD.",
-        parser=_day_number,
+        parser=_option(day_number),
         show_default="by the file",
     ),
 ]
@@ -116,8 +113,8 @@ def ledger_reconcile(
     """Compare a provider's bill with the books, by UTC day and model. Fails if something differs."""
     names: dict[str, str] = {}
     for entry in model or []:
-        names.update(_pairs(entry))
-    named = _columns(columns)
+        names.update(_option(_pairs)(entry))
+    named = bill_columns(columns)
     with file.open(encoding="utf-8", newline="") as lines:
         found = run_with_services(
             invocation,
@@ -137,26 +134,12 @@ def ledger_reconcile(
         raise StateConflict(f"The bill and the books differ in {len(differences)} places.")
 
 
-def _columns(named: dict[str, str]) -> BillColumns:
-    unknown = sorted(set(named) - {_DAY, _MODEL, *Figure})
-    if unknown:
-        raise InvalidRequest(f"There is nothing to compare called {unknown[0]}.", param="columns")
-    figures = {Figure(name): column for name, column in named.items() if name in set(Figure)}
-    if _DAY not in named or _MODEL not in named or not figures:
-        raise InvalidRequest(
-            "Name the columns of the file: day, model and at least one to compare, as in "
-            "--columns day=date,model=model,cost=amount",
-            param="columns",
-        )
-    return BillColumns(named[_DAY], named[_MODEL], figures)
-
-
 def _content(backend: str, found: BillComparison) -> dict[str, Any]:
     return {
         "ok": not found.differences,
         "backend": backend,
-        "since": _shown_day(found.first_day),
-        "until": _shown_day(found.last_day),
+        "since": shown_day(found.first_day),
+        "until": shown_day(found.last_day),
         "compared": len(found.days),
         "differences": [_entry(entry) for entry in found.differences],
         "totals": _figures(found.totals),
@@ -165,7 +148,7 @@ def _content(backend: str, found: BillComparison) -> dict[str, Any]:
 
 def _entry(entry: BillDay) -> dict[str, Any]:
     return {
-        "day": _shown_day(entry.day),
+        "day": shown_day(entry.day),
         "model": entry.model,
         "kind": entry.kind,
         "figures": _figures(entry.figures),
@@ -176,9 +159,9 @@ def _entry(entry: BillDay) -> dict[str, Any]:
 def _figures(pairs: tuple[ComparedFigure, ...]) -> dict[str, Any]:
     return {
         pair.figure: {
-            "bill": None if pair.bill is None else _number(pair.bill),
-            "books": None if pair.books is None else _number(pair.books),
-            "difference": _number(pair.difference),
+            "bill": None if pair.bill is None else plain_number(pair.bill),
+            "books": None if pair.books is None else plain_number(pair.books),
+            "difference": plain_number(pair.difference),
             "differs": pair.differs,
         }
         for pair in pairs
@@ -194,10 +177,10 @@ def _picture(found: BillComparison) -> RenderableType:
     for entry in found.differences[:_SHOWN_MAX]:
         for pair in entry.figures:
             if pair.differs:
-                table.add_row(*_cells(_shown_day(entry.day), entry.model, entry.kind, pair))
+                table.add_row(*_cells(shown_day(entry.day), entry.model, entry.kind, pair))
     for pair in found.totals:
         table.add_row(*_cells("total", "", "differs" if pair.differs else "same", pair))
-    days = f"{_shown_day(found.first_day)} to {_shown_day(found.last_day)}"
+    days = f"{shown_day(found.first_day)} to {shown_day(found.last_day)}"
     lines = [f"{len(found.days)} days and models compared, {days}."]
     if len(found.differences) > _SHOWN_MAX:
         lines.append(f"{len(found.differences) - _SHOWN_MAX} more differ; --json has all of them.")
@@ -213,17 +196,7 @@ def _cells(day: str, model: str, kind: str, pair: ComparedFigure) -> tuple[str |
         Text(printable(model)),
         kind,
         pair.figure,
-        "-" if pair.bill is None else _number(pair.bill),
-        "-" if pair.books is None else _number(pair.books),
-        _number(pair.difference),
+        "-" if pair.bill is None else plain_number(pair.bill),
+        "-" if pair.books is None else plain_number(pair.books),
+        plain_number(pair.difference),
     )
-
-
-def _shown_day(day: int) -> str:
-    return str(_EPOCH + timedelta(days=day))
-
-
-def _number(value: Decimal) -> str:
-    """Exact, without exponent and without zeros at the end."""
-    text = format(value, "f")
-    return (text.rstrip("0").rstrip(".") if "." in text else text) or "0"

@@ -1,13 +1,14 @@
 """What every page works with."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
 from tollkeeper.console.sessions import Session, Sessions, SignInAttempts
+from tollkeeper.domain.errors import DeadlineExceeded, Unavailable
 from tollkeeper.domain.views import StandingAlert
 from tollkeeper.services.policies.judge import Judge
 from tollkeeper.services.use_cases import Services
@@ -34,6 +35,7 @@ class Finding:
     detail: str
 
 
+_STREAMS_MAX = 8
 Probe = Callable[[], Awaitable[list[ProbedReplica]]]
 
 
@@ -66,8 +68,38 @@ class Console:
     open_judge: OpenJudge | None
     # Whether cookies travel over HTTPS only.
     secure: bool
-    # One trial at a time: the local engine is started for each.
-    trial_turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    # One trial at a time: the local engine may be started for each.
+    _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+
+    # Answers that go on: tails and downloads.
+    _streams: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_STREAMS_MAX))
+
+    async def stream(self, pieces: AsyncIterator[str], deadline_s: float) -> AsyncIterator[str]:
+        """Pass the pieces on for `deadline_s` at most. Call `require_stream` first."""
+        try:
+            async with self._streams, asyncio.timeout(deadline_s):
+                async for piece in pieces:
+                    yield piece
+        except TimeoutError:
+            raise DeadlineExceeded(f"This took longer than {deadline_s:.0f} s.") from None
+
+    def require_stream(self) -> None:
+        if self._streams.locked():
+            raise Unavailable(f"There are {_STREAMS_MAX} open tails and downloads; end one first.")
+
+    @asynccontextmanager
+    async def turn(self, deadline_s: float) -> AsyncIterator[None]:
+        """Hold the turn of trials, checks and exports, which take machines or tables for themselves.
+        Raises Unavailable if another one runs, and DeadlineExceeded after `deadline_s`."""
+        if self._turn.locked():
+            raise Unavailable(
+                "Another trial, check or export is running; try again when it has ended."
+            )
+        try:
+            async with self._turn, asyncio.timeout(deadline_s):
+                yield
+        except TimeoutError:
+            raise DeadlineExceeded(f"This took longer than {deadline_s:.0f} s.") from None
 
 
 def console_of(request: Request) -> Console:

@@ -118,13 +118,13 @@ def status_range(text: str | None) -> StatusRange | None:
 def time_range(query: QueryParams, now: int, *, default: str = "24h") -> TimeRange:
     """`since` and `until`, or the last so many hours or days that `range` names."""
     since, until = optional(query, "since"), optional(query, "until")
-    if since is not None or until is not None:
+    if (since is not None or until is not None) and optional(query, "range") is None:
         end = now + 1 if until is None else moment(until, "until")
         start = end - RANGES_S[default] if since is None else moment(since, "since")
         if start > end:
             raise InvalidRequest("The time ends before it begins.", param="until")
         return TimeRange(max(0, start), end)
-    name = query.get("range", default)
+    name = optional(query, "range") or default
     if name not in RANGES_S:
         raise InvalidRequest(f"A range is one of {', '.join(RANGES_S)}.", param="range")
     return TimeRange(max(0, now + 1 - RANGES_S[name]), now + 1)

@@ -35,6 +35,14 @@ NOTICES = {
     "policy-published": "The draft is published.",
     "policy-paused": "The policy is paused.",
     "policy-resumed": "The policy is in force again.",
+    "renamed": "The name is changed.",
+    "organization-archived": "The organization is archived: its keys admit no calls.",
+    "caps-reset": "The caps count for the present day and month again.",
+    "calibrated": "The calibration in use is changed.",
+    "recovered": "The holds of dead processes are marked as unsettled.",
+    "month-closed": "The month is closed. Keep its digest elsewhere too.",
+    "month-exported": "The export is noted.",
+    "month-dropped": "The rows of the month are dropped.",
     "signed-out": "You are signed out.",
 }
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -49,6 +49,8 @@ NAVIGATION = (
             NavEntry("activity", "/activity", "Activity"),
             NavEntry("costs", "/costs", "Costs"),
             NavEntry("unsettled", "/unsettled", "Unsettled"),
+            NavEntry("months", "/months", "Months"),
+            NavEntry("reconcile", "/reconcile", "Reconcile"),
         ),
     ),
     (
@@ -65,6 +67,7 @@ NAVIGATION = (
         (
             NavEntry("models", "/models", "Models"),
             NavEntry("backends", "/backends", "Backends"),
+            NavEntry("doctor", "/doctor", "Doctor"),
             NavEntry("settings", "/settings", "Settings"),
             NavEntry("audit", "/audit", "Audit"),
         ),
@@ -218,6 +221,11 @@ def day(unix_s: float | None) -> str:
     return _NOTHING if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d")
 
 
+def local(unix_s: float) -> str:
+    """A time as a field for date and time has it."""
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
 def ago(unix_s: float | None, now: int) -> Markup | str:
     """How long ago, with the time beside the pointer."""
     if unix_s is None:
@@ -240,17 +248,18 @@ def chart_data(value: Mapping[str, Any]) -> Markup:
 def labelled(table: str) -> Markup:
     """Give each cell the heading of its column: on a narrow screen, a row is a card of its cells."""
     columns = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table, re.DOTALL)
-    headings = [Markup(text).striptags() for text in columns]
+    headings = [escape(Markup(text).striptags()) for text in columns]  # noqa: S704 - our own template
 
     def label_row(row: re.Match[str]) -> str:
         column = iter(headings)
         return re.sub(
             r'<t[dh](?=[ >])(?! scope="col")',
-            lambda cell: Markup('{} data-label="{}"').format(Markup(cell[0]), next(column, "")),
+            lambda cell: f'{cell[0]} data-label="{next(column, "")}"',
             row[0],
         )
 
-    return Markup(re.sub(r"<tr\b.*?</tr>", label_row, table, flags=re.DOTALL))
+    text = re.sub(r"<tr\b.*?</tr>", label_row, table, flags=re.DOTALL)
+    return Markup(text)  # noqa: S704 - the template has escaped every value
 
 
 def _make_environment() -> Environment:
@@ -275,6 +284,7 @@ def _make_environment() -> Environment:
         "clock": clock,
         "day": day,
         "ago": ago,
+        "local": local,
         "chart_data": chart_data,
         "labelled": labelled,
     }

@@ -1,41 +1,45 @@
-"""Activity: calls as a list with filters, and their volume over time."""
+"""Activity: calls as a list with filters, their volume over time, a live tail and downloads."""
 
+import asyncio
 import re
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
 from urllib.parse import urlencode
 from uuid import UUID
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from tollkeeper.console.charts import traffic_chart
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import (
     RANGES_S,
-    key_id,
     optional,
     organization_id,
-    project_id,
     status_range,
     time_range,
 )
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
-from tollkeeper.domain.traffic import TrafficFilter
-from tollkeeper.domain.views import Position, RareFilter
+from tollkeeper.domain.traffic import TimeRange, TrafficFilter
+from tollkeeper.domain.views import ActivityEntry, Position, RareFilter
+from tollkeeper.services.calls.activity_export import ExportFormat, exported
+from tollkeeper.services.calls.traffic import PAGE_MAX
 from tollkeeper.services.use_cases import Services
 
 _LIMIT = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """How people call what the list names by ids."""
-
-    organizations: dict[UUID, str]
-    projects: dict[UUID, str]
+_EXPORT_S = 600.0
+# A tail ends after so long, and the browser opens another one, with its session checked again.
+_TAIL_S = 60.0
+_TAIL_EVERY_S = 1.0
+_TAIL_RANGE_S = 300
+# What a page of the list can be sorted by; the list itself has the newest calls first.
+SORTS: dict[str, Callable[[ActivityEntry], int]] = {
+    "cost": lambda entry: entry.cost_picousd or 0,
+    "duration": lambda entry: entry.duration_ms or 0,
+    "tokens": lambda entry: 0 if entry.usage is None else entry.usage.total_tokens,
+}
 
 
 async def show(request: Request) -> Response:
@@ -45,8 +49,13 @@ async def show(request: Request) -> Response:
     if wanted is not None:
         return RedirectResponse(f"/activity/{urlencode({'': wanted})[1:]}", 303)
     time = time_range(query, services.clock())
+    sort = optional(query, "sort")
     page = await services.traffic.activity_page(
-        _filter(query), _rare(query), time, before=_position(query), limit=_LIMIT
+        await _filter(services, query),
+        _rare(query),
+        time,
+        before=_position(query),
+        limit=_LIMIT if sort is None else PAGE_MAX,
     )
     return render(
         request,
@@ -54,24 +63,103 @@ async def show(request: Request) -> Response:
         nav="activity",
         title="Activity",
         page=page,
+        entries=_sorted(page.entries, sort),
+        sorts=list(SORTS),
+        sort_max=PAGE_MAX,
         older=None if page.older is None else _written(page.older),
         total=sum(found.requests for found in page.steps),
         rare=bool(_rare(query)),
         ranges=RANGES_S,
-        range=None if optional(query, "since") else query.get("range", "24h"),
+        range=_range(query),
         chart=traffic_chart(page.steps, time),
-        names=await _names(services),
+        time=time,
+        organizations={
+            found.id: found.name for found in await services.organizations.organization_list()
+        },
+        names=await services.names.names_of(
+            identity
+            for entry in page.entries
+            for identity in (entry.organization_id, entry.project_id, entry.key_id)
+        ),
         models=[model.id for model in services.catalog.catalog.models],
     )
 
 
-def _filter(query: QueryParams) -> TrafficFilter:
+async def export(request: Request) -> Response:
+    """Send the records that fit, as `tollkeeper activity export` writes them."""
+    console, query = console_of(request), request.query_params
+    services = console.services
+    try:
+        form = ExportFormat(query.get("format", "csv"))
+    except ValueError:
+        raise InvalidRequest("A format is csv or jsonl.", param="format") from None
+    pages = exported(
+        services.traffic,
+        await _filter(services, query),
+        _rare(query),
+        time_range(query, services.clock()),
+        form,
+    )
+    console.require_stream()
+    # What is wrong with the filters is said before the first byte.
+    first, _ = await anext(pages)
+
+    async def texts() -> AsyncIterator[str]:
+        yield first
+        async for text, _ in pages:
+            yield text
+
+    return StreamingResponse(
+        console.stream(texts(), _EXPORT_S),
+        media_type="text/csv; charset=utf-8" if form is ExportFormat.CSV else "application/jsonl",
+        headers={"Content-Disposition": f'attachment; filename="activity.{form}"'},
+    )
+
+
+async def tail(request: Request) -> Response:
+    """Tell the page as events that there are newer calls that fit. The page reads them by itself."""
+    console, query = console_of(request), request.query_params
+    services = console.services
+    wanted, rare = await _filter(services, query), _rare(query)
+
+    async def newest() -> str:
+        now = services.clock()
+        time = TimeRange(max(0, now - _TAIL_RANGE_S), now + 1)
+        page = await services.traffic.activity_page(wanted, rare, time, limit=1)
+        return str(page.entries[0].request_id) if page.entries else ""
+
+    async def events() -> AsyncIterator[str]:
+        # What the page has seen already, if the browser opens the tail again.
+        told = request.headers.get("last-event-id") or await newest()
+        yield f"retry: 1000\nid: {told}\nevent: open\ndata:\n\n"
+        for _ in range(int(_TAIL_S / _TAIL_EVERY_S)):
+            await asyncio.sleep(_TAIL_EVERY_S)
+            found = await newest()
+            # A comment shows that the connection lives, and finds out if the browser has left.
+            yield f"id: {found}\ndata: {found}\n\n" if found not in ("", told) else ":\n\n"
+            told = found or told
+
+    console.require_stream()
+    return StreamingResponse(console.stream(events(), 2 * _TAIL_S), media_type="text/event-stream")
+
+
+def _sorted(entries: Sequence[ActivityEntry], sort: str | None) -> Sequence[ActivityEntry]:
+    if sort is None:
+        return entries
+    if sort not in SORTS:
+        raise InvalidRequest(f"Calls are sorted by {', '.join(SORTS)}.", param="sort")
+    return sorted(entries, key=SORTS[sort], reverse=True)
+
+
+async def _filter(services: Services, query: QueryParams) -> TrafficFilter:
+    """Projects and keys are named by name or id, in the organization if one is chosen."""
     organization, project = optional(query, "organization"), optional(query, "project")
-    key = optional(query, "key")
+    key, names = optional(query, "key"), services.names
+    owner = None if organization is None else organization_id(organization)
     return TrafficFilter(
-        organization_id=None if organization is None else organization_id(organization),
-        project_id=None if project is None else project_id(project),
-        key_id=None if key is None else key_id(key),
+        organization_id=owner,
+        project_id=None if project is None else await names.project_named(project, owner),
+        key_id=None if key is None else await names.project_key_named(key, owner),
         model=optional(query, "model"),
         status=status_range(optional(query, "status")),
     )
@@ -103,6 +191,7 @@ def _written(position: Position) -> str:
     return f"{position.started_at_ms}.{position.request_id}"
 
 
-async def _names(services: Services) -> Names:
-    organizations = await services.organizations.organization_list()
-    return Names({found.id: found.name for found in organizations}, {})
+def _range(query: QueryParams) -> str | None:
+    """Return the range that is shown; None if the address has days instead."""
+    days = optional(query, "since") or optional(query, "until")
+    return optional(query, "range") or (None if days else "24h")

@@ -9,7 +9,7 @@ from tollkeeper.console.forms import Form, key_id, organization_id
 from tollkeeper.console.pages import organizations
 from tollkeeper.console.pages.keys import revoke_question
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.errors import InvalidRequest, NotFound
 
 _DAY_S = 86_400
 
@@ -55,3 +55,17 @@ async def revoke(request: Request) -> Response:
         return done(request, address, "key-revoked")
 
     return await answer_form(request, handle, organizations.show, ask=ask, back=address)
+
+
+async def rename(request: Request) -> Response:
+    identity = organization_id(request.path_params["organization"])
+    key = key_id(request.path_params["key"])
+
+    async def handle(form: Form) -> Response:
+        services = console_of(request).services
+        if (await services.admin_keys.admin_key_show(key)).organization_id != identity:
+            raise NotFound("There is no such Admin API key.", param="key")
+        await services.admin_keys.admin_key_rename(key, form.text("name"))
+        return done(request, f"/organizations/{identity}", "renamed")
+
+    return await answer_form(request, handle, organizations.show)

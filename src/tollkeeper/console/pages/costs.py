@@ -1,7 +1,5 @@
 """Costs by day: the cost report of the API, as a chart, a table and a file."""
 
-import csv
-import io
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from tollkeeper.console.forms import key_id, optional, project_id, time_range
 from tollkeeper.console.rendering import day, render
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.conventions import COST_PAGE_MAX
+from tollkeeper.domain.csv_text import csv_lines
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.reports import CostDimension, CostQuery, CostRow, days_of
@@ -108,24 +107,17 @@ async def download(request: Request) -> Response:
     time = _time(request, services)
     table = await cost_table(request, services, chosen.organization.id, grouping, time)
     names = await _names(services, chosen.organization.id, name)
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(["day", name, "name", "amount_usd"])
-    for group, amounts in table.by_group.items():
-        for day_, amount in zip(table.days, amounts, strict=True):
-            if amount:
-                shown = _harmless(names.get(group, group))
-                writer.writerow([day_, _harmless(group), shown, usd_from_picousd(amount)])
+    rows = [
+        (day_, group, names.get(group, group), usd_from_picousd(amount))
+        for group, amounts in table.by_group.items()
+        for day_, amount in zip(table.days, amounts, strict=True)
+        if amount
+    ]
     return Response(
-        text.getvalue(),
+        csv_lines([("day", name, "name", "amount_usd"), *rows]),
         media_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": 'attachment; filename="costs.csv"'},
     )
-
-
-def _harmless(text: str) -> str:
-    """A name that a spreadsheet does not take for a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 async def cost_table(

@@ -139,6 +139,12 @@ _ACTIONS: dict[str, Action[ProjectKey]] = {
             key.id, form.words("models")
         ),
     ),
+    "rename": Action(
+        "renamed",
+        lambda services, key, form: services.project_keys.project_key_rename(
+            key.id, form.text("name")
+        ),
+    ),
     "set-cap": Action(
         "cap-set",
         lambda services, key, form: services.caps.cap_set(

@@ -91,6 +91,17 @@ async def _ask_about_credit(services: Services, identity: OrganizationId, form: 
     )
 
 
+async def _ask_about_archive(services: Services, identity: OrganizationId, _: Form) -> Question:
+    organization = await services.organizations.organization_show(identity)
+    balance = await services.billing.credit_show(identity)
+    return Question(
+        f"Archive {organization.name}?",
+        "Its projects are archived and its keys admit no calls. This cannot be undone.",
+        "Archive organization",
+        facts={"Available": exact_usd(balance.available_picousd)},
+    )
+
+
 def _credit_notice(grant: Grant) -> Notice:
     name = "credit-granted" if grant.amount_picousd > 0 else "credit-withdrawn"
     return name, abs(grant.amount_picousd)
@@ -103,6 +114,20 @@ _ACTIONS: dict[str, Action[OrganizationId]] = {
             identity, form.picousd("amount"), form.text("note", default="")
         ),
         _ask_about_credit,
+    ),
+    "rename": Action(
+        "renamed",
+        lambda services, identity, form: services.organizations.organization_rename(
+            identity, form.text("name")
+        ),
+    ),
+    "archive": Action(
+        "organization-archived",
+        lambda services, identity, _: services.organizations.organization_archive(identity),
+        _ask_about_archive,
+    ),
+    "reset-caps": Action(
+        "caps-reset", lambda services, identity, _: services.caps.cap_reset(identity)
     ),
     "set-cap": Action(
         "cap-set",

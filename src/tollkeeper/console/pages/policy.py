@@ -87,6 +87,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
             guarantees=None if calibration is None else calibration.report.get("guarantees"),
         ),
         calibration=calibration,
+        calibrations=await services.calibrations.calibration_list(identity, policy.id),
         drift=await services.policy_statistics.policy_drift(identity, policy.id),
         bins=_bins(report),
         would_match=sum(
@@ -181,6 +182,12 @@ _ACTIONS: dict[str, Action[Policy]] = {
             policy.organization_id, policy.id, form.required_integer("revision")
         ),
         _ask_about_publish,
+    ),
+    "calibrate": Action(
+        "calibrated",
+        lambda services, policy, form: services.calibrations.calibration_activate(
+            policy.organization_id, policy.id, form.integer("number") or None
+        ),
     ),
     "pause": Action(
         "policy-paused",

@@ -1,6 +1,5 @@
 """Tries a rule on texts before it becomes a policy, with the judge that policies use."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.calibration import CONFIDENCE, guarantees
-from tollkeeper.domain.errors import DeadlineExceeded, InvalidRequest, Unavailable
+from tollkeeper.domain.errors import InvalidRequest, Unavailable
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.trial import labelled_values, separate
 from tollkeeper.services.policies.labelled_texts import read_texts
@@ -83,16 +82,9 @@ async def run(request: Request) -> Response:
             Direction.RESPONSE if form.text("direction") == "response" else Direction.REQUEST
         )
         texts = await _texts(form)
-        if console.trial_turn.locked():
-            raise Unavailable("Another trial is running; try again when it has ended.")
-        try:
-            async with console.trial_turn, asyncio.timeout(_DEADLINE_S), open_judge() as judge:
-                judge.meter = console.services.judge_costs.note
-                trial = await PolicyTrial(judge).try_rule(rule, texts, direction=direction)
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"The judge took longer than {_DEADLINE_S} s: try fewer texts."
-            ) from None
+        async with console.turn(_DEADLINE_S), open_judge() as judge:
+            judge.meter = console.services.judge_costs.note
+            trial = await PolicyTrial(judge).try_rule(rule, texts, direction=direction)
         return await show(request, trial=trial, filled=form.filled)
 
     return await answer_form(request, handle, show)

@@ -101,6 +101,12 @@ _ACTIONS: dict[str, Action[Project]] = {
         ),
         _ask_about_archive,
     ),
+    "rename": Action(
+        "renamed",
+        lambda services, project, form: services.projects.project_rename(
+            project.id, form.text("name")
+        ),
+    ),
     "set-cap": Action(
         "cap-set",
         lambda services, project, form: services.caps.cap_set(

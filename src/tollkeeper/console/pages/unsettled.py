@@ -84,6 +84,14 @@ async def resolve(request: Request) -> Response:
     return await answer_form(request, handle, show, ask=ask, back="/unsettled")
 
 
+async def recover(request: Request) -> Response:
+    async def handle(_form: Form) -> Response:
+        await console_of(request).services.recovery.ledger_recover()
+        return done(request, "/unsettled", "recovered")
+
+    return await answer_form(request, handle, show)
+
+
 async def resolve_all(request: Request) -> Response:
     services = console_of(request).services
 

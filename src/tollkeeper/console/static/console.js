@@ -80,6 +80,23 @@ async function refresh(part) {
   document.dispatchEvent(new CustomEvent("refreshed"));
 }
 
+// A live tail hears of new calls at once. The browser opens it again when the server ends it; if it may
+// not, the page follows by itself as before.
+for (const button of document.querySelectorAll("[data-tail]")) {
+  let source = null;
+  button.addEventListener("click", () => {
+    if (source) {
+      source.close();
+      source = null;
+    } else {
+      source = new EventSource(button.dataset.tailAddress);
+      source.onmessage = () => refresh(document.querySelector(`[data-refresh="${button.dataset.tail}"]`)).catch(() => {});
+      source.onerror = () => { if (source?.readyState === EventSource.CLOSED) button.click(); };
+    }
+    button.setAttribute("aria-pressed", String(source !== null));
+  });
+}
+
 for (const part of document.querySelectorAll("[data-refresh-every]")) {
   setInterval(() => {
     if (isBusy(part)) return;

@@ -4,7 +4,7 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from itertools import groupby
@@ -51,6 +51,66 @@ class Bill:
     figures: tuple[Figure, ...]
     # The day, the provider's name of the model, and the amounts of the figures.
     lines: Iterable[tuple[int, str, list[Decimal]]]
+
+
+_DAY, _MODEL = "day", "model"
+
+
+def bill_columns(named: Mapping[str, str]) -> BillColumns:
+    """Return the columns by what they hold: `day`, `model` and at least one figure."""
+    unknown = sorted(set(named) - {_DAY, _MODEL, *Figure})
+    if unknown:
+        raise InvalidRequest(f"There is nothing to compare called {unknown[0]}.", param="columns")
+    figures = {Figure(name): column for name, column in named.items() if name in set(Figure)}
+    if _DAY not in named or _MODEL not in named or not figures:
+        raise InvalidRequest(
+            "Name the columns of the file: day, model and at least one to compare, as in "
+            "day=date,model=model,cost=amount",
+            param="columns",
+        )
+    return BillColumns(named[_DAY], named[_MODEL], figures)
+
+
+def named_values(text: str, param: str) -> dict[str, str]:
+    """Read `name=value,name=value`."""
+    found: dict[str, str] = {}
+    for entry in text.split(","):
+        name, separator, value = (piece.strip() for piece in entry.partition("="))
+        if not (name and separator and value):
+            raise InvalidRequest(f"{entry!r} is not name=value.", param=param)
+        found[name] = value
+    return found
+
+
+def tolerance_of(text: str) -> Tolerance:
+    """Read a percentage (`0.5%`) or USD (`0.01`)."""
+    number = text.removesuffix("%")
+    whole, _, fraction = number.partition(".")
+    if not (whole.isascii() and whole.isdigit() and (fraction or "0").isdigit()) or len(text) > 30:
+        raise InvalidRequest(
+            f"{text!r} is neither a percentage (0.5%) nor USD (0.01).", param="tolerance"
+        )
+    if text.endswith("%"):
+        return Tolerance(part=Decimal(number).scaleb(-2))
+    return Tolerance(usd=Decimal(number))
+
+
+def day_number(text: str) -> int:
+    """Read a day such as 2026-09-01."""
+    try:
+        return (date.fromisoformat(text) - _EPOCH).days
+    except ValueError:
+        raise InvalidRequest(f"{text!r} is not a day such as 2026-09-01.", param="day") from None
+
+
+def shown_day(day: int) -> str:
+    return str(_EPOCH + timedelta(days=day))
+
+
+def plain_number(value: Decimal) -> str:
+    """Write it exactly, without exponent and without zeros at the end."""
+    text = format(value, "f")
+    return (text.rstrip("0").rstrip(".") if "." in text else text) or "0"
 
 
 def read_bill(lines: Iterable[str], columns: BillColumns) -> Bill:

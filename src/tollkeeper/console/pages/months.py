@@ -1,0 +1,106 @@
+"""The months of the ledger: close, download, note as exported, drop."""
+
+import gzip
+import tempfile
+from contextlib import ExitStack
+from functools import partial
+
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from tollkeeper.console.changes import Action, Question, Refused, act, answer_form, done
+from tollkeeper.console.context import console_of
+from tollkeeper.console.forms import Form
+from tollkeeper.console.rendering import number, render
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.months import Month, month_of_text
+from tollkeeper.services.ledger.months import LedgerMonth
+from tollkeeper.services.use_cases import Services
+
+_EXPORT_S = 1800.0
+_PIECE_BYTES = 65_536
+
+
+async def show(request: Request, refused: Refused | None = None) -> Response:
+    return render(
+        request,
+        "months.html",
+        nav="months",
+        title="Months",
+        refused=refused,
+        months=await console_of(request).services.months.ledger_months(),
+    )
+
+
+async def close(request: Request) -> Response:
+    async def ask(_form: Form) -> Question:
+        return Question(
+            "Close the next month?",
+            "Its rows become immutable, and their totals are written. This cannot be undone.",
+            "Close month",
+        )
+
+    async def handle(_form: Form) -> Response:
+        await console_of(request).services.months.ledger_close()
+        return done(request, "/months", "month-closed")
+
+    return await answer_form(request, handle, show, ask=ask, back="/months")
+
+
+async def download(request: Request) -> Response:
+    """Send the rows of a closed month as one file, as `tollkeeper ledger export` writes it. The file is
+    complete before its first byte is sent, so that a browser never keeps half of a month."""
+    console = console_of(request)
+    month = month_of_text(request.path_params["month"])
+    with ExitStack() as stack:
+        raw = stack.enter_context(tempfile.TemporaryFile())
+        # Without name and time, so that the same rows are the same bytes.
+        async with console.turn(_EXPORT_S):
+            with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
+                await console.services.months.ledger_export(month, file.write)
+        raw.seek(0)
+        stack.pop_all()
+    return StreamingResponse(
+        iter(partial(raw.read, _PIECE_BYTES), b""),
+        media_type="application/gzip",
+        headers={"Content-Disposition": f'attachment; filename="ledger-{month}.csv.gz"'},
+        background=BackgroundTask(raw.close),
+    )
+
+
+async def change(request: Request) -> Response:
+    month = month_of_text(request.path_params["month"])
+    return await act(request, _ACTIONS, month, "/months", show)
+
+
+async def _exported(services: Services, month: Month, form: Form) -> LedgerMonth:
+    """Note the export: who gives the digest of its text has the whole file."""
+    digest = form.text("sha256").lower()
+    export = await services.months.ledger_export(month, lambda _: None)
+    if digest != export.digest.hex():
+        raise InvalidRequest(
+            "This is not the SHA-256 of the uncompressed file: download it again.", param="sha256"
+        )
+    return await services.months.ledger_exported(export, form.text("file_name"))
+
+
+async def _ask_about_drop(services: Services, month: Month, _: Form) -> Question:
+    found = await services.months.ledger_check_drop(month)
+    assert found.close is not None, "only a closed month can be dropped"
+    assert found.exported is not None, "only an exported month can be dropped"
+    return Question(
+        f"Drop {number(found.close.reservations)} reservations of {month}?",
+        f"They will be in {found.exported.file_name} only. Their totals stay. This cannot be undone.",
+        "Drop the rows",
+    )
+
+
+_ACTIONS: dict[str, Action[Month]] = {
+    "exported": Action("month-exported", _exported),
+    "drop": Action(
+        "month-dropped",
+        lambda services, month, _: services.months.ledger_drop(month),
+        _ask_about_drop,
+    ),
+}
