@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tollkeeper.services.ledger.billing import Billing
     from tollkeeper.services.ledger.caps import Caps
     from tollkeeper.services.ledger.costs import Costs
+    from tollkeeper.services.ledger.payments import Payments
+    from tollkeeper.services.ledger.statements import Statements
     from tollkeeper.services.policies.calibrations import Calibrations
     from tollkeeper.services.policies.directory import PolicyDirectory
     from tollkeeper.services.policies.policies import Policies
@@ -149,6 +151,18 @@ class Administration:
         from tollkeeper.services.ledger.costs import Costs
 
         return Costs(self.database, self.vault, self.clock)
+
+    @cached_property
+    def payments(self) -> "Payments":
+        from tollkeeper.services.ledger.payments import Payments
+
+        return Payments(self.database, self.project_limits)
+
+    @cached_property
+    def statements(self) -> "Statements":
+        from tollkeeper.services.ledger.statements import Statements
+
+        return Statements(self.database)
 
     @cached_property
     def audit(self) -> "Audit":

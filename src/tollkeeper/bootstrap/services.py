@@ -150,6 +150,8 @@ def build_services(
         plans=Plans(models, catalog, backends, isolation),
         costs=administration.costs,
         billing=administration.billing,
+        payments=administration.payments,
+        statements=administration.statements,
         caps=administration.caps,
         reconciliation=Reconciliation(database, verification_ages(settings)),
         bulk_resolution=books.bulk_resolution,

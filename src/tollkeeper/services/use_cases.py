@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from tollkeeper.services.ledger.log_comparison import RequestLogComparison
     from tollkeeper.services.ledger.months import LedgerMonths
     from tollkeeper.services.ledger.overview import LedgerOverview
+    from tollkeeper.services.ledger.payments import Payments
     from tollkeeper.services.ledger.reconciliation import Reconciliation
     from tollkeeper.services.ledger.recovery import Lease, Recovery
+    from tollkeeper.services.ledger.statements import Statements
     from tollkeeper.services.models import CurrentCatalog, Models
     from tollkeeper.services.policies.calibrations import Calibrations
     from tollkeeper.services.policies.checks import PolicyChecks
@@ -68,6 +70,8 @@ class Services:
     plans: Plans
     costs: Costs
     billing: Billing
+    payments: Payments
+    statements: Statements
     caps: Caps
     reconciliation: Reconciliation
     bulk_resolution: BulkResolution

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.caps import DAY_S, Cap, CapPeriod, end_day
+from tollkeeper.domain.payments import REFUND_KINDS, BookedGrant, GrantKind
 from tollkeeper.domain.spend import Spend
 from tollkeeper.domain.views import Balance, CapUse
 from tollkeeper.storage.database import Connection
@@ -59,7 +60,7 @@ _CURRENT: LiteralString = """
             a.month,
             a.month_held - coalesce(m.resolved, 0) AS month_held,
             a.month_settled + coalesce(m.to_settled, 0) AS month_settled,
-            a.cap, a.cap_period, a.stopped
+            a.cap, a.cap_period, a.stopped, a.refunded
         FROM accounts a LEFT JOIN pending_accounts p ON p.organization_id = a.organization_id
         LEFT JOIN pending_account_months m
           ON m.organization_id = a.organization_id AND m.month = a.month
@@ -175,19 +176,46 @@ async def insert_grant(
     organization_id: OrganizationId,
     grant_id: UUID,
     amount_picousd: int,
+    kind: GrantKind,
     note: str,
+    payment_id: str | None,
 ) -> None:
+    # A grant is never dated in a closed month, also if the clock was set back.
     await connection.execute(
-        "INSERT INTO grants (organization_id, id, amount, note) VALUES (%s, %s, %s, %s)",
-        (organization_id, grant_id, amount_picousd, note),
+        """
+        INSERT INTO grants (organization_id, id, amount, kind, note, payment_id, granted_at)
+        VALUES (%s, %s, %s, %s, %s, %s,
+            greatest(clock_timestamp(), to_timestamp(ledger_open_day() * 86400.0)))
+        """,
+        (organization_id, grant_id, amount_picousd, kind, note, payment_id),
     )
     await connection.execute(
         """
-        UPDATE accounts SET granted = granted + %(amount)s, available = available + %(amount)s
+        UPDATE accounts SET granted = granted + %(amount)s, available = available + %(amount)s,
+            refunded = refunded - %(refund)s
         WHERE organization_id = %(organization)s
         """,
-        {"amount": amount_picousd, "organization": organization_id},
+        {
+            "amount": amount_picousd,
+            "refund": amount_picousd if kind in REFUND_KINDS else 0,
+            "organization": organization_id,
+        },
     )
+
+
+async def find_grants(
+    connection: Connection, organization_id: OrganizationId, until: int, limit: int
+) -> list[BookedGrant]:
+    """Grants from before `until`, newest first."""
+    cursor = await connection.execute(
+        """
+        SELECT id, kind, amount, note, payment_id, extract(epoch FROM granted_at)::bigint
+        FROM grants WHERE organization_id = %s AND granted_at < to_timestamp(%s)
+        ORDER BY granted_at DESC, id LIMIT %s
+        """,
+        (organization_id, until, limit),
+    )
+    return [BookedGrant(row[0], GrantKind(row[1]), *row[2:]) for row in await cursor.fetchall()]
 
 
 async def write_cap(

@@ -1,6 +1,7 @@
 """SQL of the cost roll-up. Settlements keep one row for each day, project, key and line item."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import LiteralString
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
@@ -59,17 +60,25 @@ async def find_rows(
     ]
 
 
-async def count_unsettled(
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """Calls whose cost is not known yet, and what is held for them."""
+
+    calls: int
+    hold_picousd: int
+
+
+async def sum_unsettled(
     connection: Connection,
     organization_id: OrganizationId,
     days: DayRange,
     *,
-    project_ids: Sequence[ProjectId],
-    api_key_ids: Sequence[KeyId],
-) -> int:
+    project_ids: Sequence[ProjectId] = (),
+    api_key_ids: Sequence[KeyId] = (),
+) -> Unsettled:
     """Counts the calls whose hold was made on these days and whose cost is not known yet."""
     cursor = await connection.execute(
-        _COUNT_UNSETTLED,
+        _SUM_UNSETTLED,
         {
             "organization": organization_id,
             "first": days.first * DAY_S,
@@ -78,13 +87,12 @@ async def count_unsettled(
             "keys": list(api_key_ids),
         },
     )
-    row = await cursor.fetchone()
-    assert row is not None
-    return int(row[0])
+    [row] = await cursor.fetchall()
+    return Unsettled(*row)
 
 
-_COUNT_UNSETTLED: LiteralString = """
-    SELECT count(*) FROM unsettled_marks m
+_SUM_UNSETTLED: LiteralString = """
+    SELECT count(*), coalesce(sum(r.hold), 0) FROM unsettled_marks m
     JOIN reservations r ON r.organization_id = m.organization_id AND r.id = m.reservation_id
     WHERE m.organization_id = %(organization)s
       AND r.held_at >= to_timestamp(%(first)s) AND r.held_at < to_timestamp(%(last)s)

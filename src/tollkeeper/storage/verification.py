@@ -14,6 +14,7 @@ from tollkeeper.domain.months import FIRST_ID, LAST_ID, month_of_number
 from tollkeeper.storage import watched_connection
 from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.payments import DUE
 from tollkeeper.storage.period_cap_checks import PERIOD_CAP_SUMS
 from tollkeeper.storage.price_columns import lines, total
 
@@ -83,32 +84,35 @@ _BALANCES: LiteralString = with_balances(
     _RESERVED,
     """
     , granted AS (
-        SELECT organization_id, sum(amount) AS amount FROM grants
-        WHERE organization_id > %(after)s AND organization_id <= %(end)s
+        SELECT organization_id, sum(amount) AS amount,
+            - coalesce(sum(amount) FILTER (WHERE kind IN ('refund', 'test_refund')), 0) AS refunded
+        FROM grants WHERE organization_id > %(after)s AND organization_id <= %(end)s
         GROUP BY organization_id
     ), totals AS (
         SELECT a.organization_id, coalesce(g.amount, 0) AS granted,
+            coalesce(g.refunded, 0) AS refunded,
             coalesce(sum(r.held), 0) AS held, coalesce(sum(r.unsettled), 0) AS unsettled,
             coalesce(sum(r.settled), 0) AS settled, coalesce(sum(r.overage), 0) AS overage,
             coalesce(sum(r.overage_in_flight), 0) AS overage_in_flight
         FROM accounts a LEFT JOIN granted g USING (organization_id)
         LEFT JOIN reserved r USING (organization_id)
         WHERE a.organization_id > %(after)s AND a.organization_id <= %(end)s
-        GROUP BY a.organization_id, g.amount
+        GROUP BY a.organization_id, g.amount, g.refunded
     ), kept AS (
         SELECT organization_id, granted, available, held, unsettled, settled, overage,
-               overage_in_flight
+               overage_in_flight, refunded
         FROM balances
         WHERE organization_id > %(after)s AND organization_id <= %(end)s
     ), recomputed AS MATERIALIZED (
         SELECT organization_id, granted, granted - held - unsettled - settled AS available, held,
-               unsettled, settled, overage, overage_in_flight
+               unsettled, settled, overage, overage_in_flight, refunded
         FROM totals
     )
     SELECT k.organization_id::text, format('kept %%s, recomputed %%s', k, r)
     FROM kept k JOIN recomputed r USING (organization_id)
-    WHERE (k.granted, k.available, k.held, k.unsettled, k.settled, k.overage)
-       IS DISTINCT FROM (r.granted, r.available, r.held, r.unsettled, r.settled, r.overage)
+    WHERE (k.granted, k.available, k.held, k.unsettled, k.settled, k.overage, k.refunded)
+       IS DISTINCT FROM
+          (r.granted, r.available, r.held, r.unsettled, r.settled, r.overage, r.refunded)
        -- Code of before this column does not give back, so that the account may have too much.
        OR k.overage_in_flight < r.overage_in_flight
     """,
@@ -289,6 +293,32 @@ _TENANTS: LiteralString = """
       AND (r.id < %(closed_from)s OR r.id >= %(closed_to)s)
 """
 
+# A payment of an organization is granted once, and what refunds and disputes took back is withdrawn.
+# Grants that name a payment belong to a recorded one of the same organization and mode.
+_PAYMENTS: LiteralString = (
+    "WITH due AS ("  # noqa: S608 - the pieces are constants of the program
+    + DUE
+    + """
+        WHERE p.organization > %(after)s AND p.organization <= %(end)s AND p.paid IS NOT NULL
+        GROUP BY p.id
+    ), granted AS (
+        SELECT organization_id, payment_id,
+            coalesce(sum(amount) FILTER (WHERE kind IN ('payment', 'test_payment')), 0) AS paid,
+            coalesce(- sum(amount) FILTER (WHERE kind IN ('refund', 'test_refund')), 0) AS withdrawn,
+            bool_and(kind IN ('payment', 'refund')) AS livemode,
+            bool_or(kind IN ('payment', 'refund')) AS any_livemode
+        FROM grants WHERE payment_id IS NOT NULL
+          AND organization_id > %(after)s AND organization_id <= %(end)s
+        GROUP BY organization_id, payment_id
+    )
+    SELECT coalesce(d.id, g.payment_id), format('events say %%s paid and %%s withdrawn, granted %%s '
+        'and withdrew %%s', d.paid, d.withdrawn, g.paid, g.withdrawn)
+    FROM due d FULL JOIN granted g ON g.organization_id = d.organization AND g.payment_id = d.id
+    WHERE (d.paid, d.withdrawn, d.livemode, d.livemode)
+        IS DISTINCT FROM (g.paid, g.withdrawn, g.livemode, g.any_livemode)
+    """
+)
+
 # A cost lies on the day of its admission, or, if that day is in a closed month, in a later month. Rows
 # of older versions lie on the day of their settlement.
 _DAYS: LiteralString = """
@@ -340,6 +370,7 @@ SUMS: dict[str, Query] = {
     "a month's spending is the sum of its rows": _MONTHS,
     "the cost report is the sum of settled rows": _ROLLUP,
     "held and settled stay within the caps": _CAPS,
+    "payments are granted as their events say": _PAYMENTS,
     **PERIOD_CAP_SUMS,
 }
 # Rows, each by itself: a range of ids can be checked without the others.

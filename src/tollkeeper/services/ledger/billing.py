@@ -16,6 +16,8 @@ from tollkeeper.domain.admission import (
 )
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
+from tollkeeper.domain.payments import ADDING_KINDS, WITHDRAWING_KINDS, BookedGrant, GrantKind
+from tollkeeper.domain.reports import TIME_MAX
 from tollkeeper.domain.views import Balance
 from tollkeeper.services.audit import record_change
 from tollkeeper.services.ledger.locked_account import lock_account, no_organization
@@ -24,6 +26,7 @@ from tollkeeper.storage.accounts import OwnLimits
 from tollkeeper.storage.database import Connection, Database
 
 _NOTE_LENGTH_MAX = 1000
+GRANTS_PAGE_MAX = 1000
 REQUESTS_PER_MINUTE_MAX = 10_000_000
 CONCURRENCY_MAX = 1_000_000
 
@@ -36,6 +39,7 @@ class Grant:
     id: UUID
     organization_id: OrganizationId
     amount_picousd: int
+    kind: GrantKind
     note: str
     # The balance right after the grant.
     balance: Balance
@@ -78,34 +82,45 @@ class Billing:
         self._limits = limits
 
     async def credit_grant(
-        self, organization_id: OrganizationId, amount_picousd: int, note: str = ""
+        self,
+        organization_id: OrganizationId,
+        amount_picousd: int,
+        note: str = "",
+        kind: GrantKind | None = None,
     ) -> Grant:
-        """Adds credit. A negative amount withdraws credit, but no more than is available."""
+        """Adds credit. A negative amount withdraws credit, but no more than is available. Without a
+        kind, the change is a grant or a withdrawal."""
         if amount_picousd == 0:
             raise InvalidRequest("A grant of 0 USD changes nothing.", param="amount")
         if len(note) > _NOTE_LENGTH_MAX or "\x00" in note:
             raise InvalidRequest(f"A note has at most {_NOTE_LENGTH_MAX} characters.", param="note")
-        grant_id = uuid4()
+        kinds = ADDING_KINDS if amount_picousd > 0 else WITHDRAWING_KINDS
+        if kind not in (None, *kinds):
+            raise InvalidRequest(
+                f"Credit that is {'added' if amount_picousd > 0 else 'withdrawn'} is of the kind "
+                f"{', '.join(kinds)}.",
+                param="kind",
+            )
         async with self._database.transaction() as connection:
             state = await self._lock(connection, organization_id)
-            _check_grant(state, amount_picousd)
-            await accounts.insert_grant(connection, organization_id, grant_id, amount_picousd, note)
-            balance = await accounts.find_balance(connection, organization_id)
-            assert balance is not None
-            await record_change(
-                connection,
-                organization_id,
-                "credit_grant",
-                "credit",
-                organization_id,
-                before={"available": usd_from_picousd(balance.available_picousd - amount_picousd)},
-                after={
-                    "available": usd_from_picousd(balance.available_picousd),
-                    "grant": usd_from_picousd(amount_picousd),
-                    "note": note,
-                },
+            _check_available(state, amount_picousd)
+            return await book_grant(
+                connection, organization_id, state, amount_picousd, kind or kinds[0], note
             )
-        return Grant(grant_id, organization_id, amount_picousd, note, balance)
+
+    async def credit_list(
+        self,
+        organization_id: OrganizationId,
+        *,
+        until: int = TIME_MAX,
+        limit: int = 100,
+    ) -> list[BookedGrant]:
+        """Grants from before `until`, newest first."""
+        assert 1 <= limit <= GRANTS_PAGE_MAX
+        async with self._database.reading(organization_id) as connection:
+            if await accounts.find_balance(connection, organization_id) is None:
+                raise no_organization(organization_id)
+            return await accounts.find_grants(connection, organization_id, until, limit)
 
     async def credit_show(self, organization_id: OrganizationId) -> Balance:
         """The balance of this moment, including settlements that are not folded in yet."""
@@ -268,15 +283,52 @@ def _own_limits(own: OwnLimits) -> dict[str, int | None]:
     return {"requests_per_minute": own.requests_per_minute, "concurrency": own.concurrency}
 
 
-def _check_grant(state: AccountState, amount_picousd: int) -> None:
+async def book_grant(
+    connection: Connection,
+    organization_id: OrganizationId,
+    state: AccountState,
+    amount_picousd: int,
+    kind: GrantKind,
+    note: str,
+    payment_id: str | None = None,
+) -> Grant:
+    """Writes a grant and its audit entry. The account must be locked; `state` is its state."""
+    _check_total(state, amount_picousd)
+    grant_id = uuid4()
+    await accounts.insert_grant(
+        connection, organization_id, grant_id, amount_picousd, kind, note, payment_id
+    )
+    balance = await accounts.find_balance(connection, organization_id)
+    assert balance is not None
+    await record_change(
+        connection,
+        organization_id,
+        "credit_grant",
+        "credit",
+        organization_id,
+        before={"available": usd_from_picousd(balance.available_picousd - amount_picousd)},
+        after={
+            "available": usd_from_picousd(balance.available_picousd),
+            "grant": usd_from_picousd(amount_picousd),
+            "kind": kind,
+            "note": note,
+        },
+    )
+    return Grant(grant_id, organization_id, amount_picousd, kind, note, balance)
+
+
+def _check_available(state: AccountState, amount_picousd: int) -> None:
     available = state.available_picousd
     if amount_picousd < 0 and available + amount_picousd < 0:
         raise StateConflict(
             f"{usd_from_picousd(-amount_picousd)} USD cannot be withdrawn: "
             f"{usd_from_picousd(available)} USD is available."
         )
+
+
+def _check_total(state: AccountState, amount_picousd: int) -> None:
     spend = state.spend
-    granted = available + spend.held_picousd + spend.unsettled_picousd + spend.settled_picousd
+    granted = state.balance_picousd + spend.settled_picousd
     if granted + amount_picousd > PICOUSD_MAX:
         raise InvalidRequest(
             f"An organization's credit is at most {usd_from_picousd(PICOUSD_MAX)} USD in all.",

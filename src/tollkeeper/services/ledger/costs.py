@@ -79,7 +79,7 @@ class Costs:
             await _require_own(connection, organization_id, query)
             # Counted before the sums are read: a call that is settled in between is reported as
             # unsettled and as a cost, and never in neither.
-            unsettled = await costs.count_unsettled(
+            unsettled = await costs.sum_unsettled(
                 connection,
                 organization_id,
                 shown,
@@ -99,7 +99,7 @@ class Costs:
         if rest.first < rest.last:
             next_page = self._write_cursor(organization_id, query, rest)
         return CostPage(
-            buckets=buckets_of(shown, rows), next_page=next_page, unsettled_requests=unsettled
+            buckets=buckets_of(shown, rows), next_page=next_page, unsettled_requests=unsettled.calls
         )
 
     async def whole_cost_report(

@@ -1,0 +1,88 @@
+"""The statement of one organization for one month, in UTC."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.months import Month
+from tollkeeper.domain.payments import GrantKind
+
+# `MODEL, DIMENSION`, and for an adjustment the day of the call. A model's name may contain anything.
+_LINE_ITEM = re.compile(
+    r"(?P<model>.*), [a-z_]+(?:, adjustment of (?P<day>\d{4}-\d{2}-\d{2}))?", re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GrantTotal:
+    kind: GrantKind
+    count: int
+    amount_picousd: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectCost:
+    """What a project spent in the month, as the roll-up has it."""
+
+    project_id: ProjectId
+    project_name: str
+    line_item: str
+    amount_picousd: int
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a project's calls of a model cost. An adjustment is the cost of a call of a closed month,
+    whose cost was not known when that month was closed; `adjusts_day` is the day of the call."""
+
+    project_id: ProjectId
+    project_name: str
+    model: str
+    adjusts_day: str | None
+    amount_picousd: int
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    organization_id: OrganizationId
+    month: Month
+    opening_picousd: int
+    grants: tuple[GrantTotal, ...]
+    charges: tuple[Charge, ...]
+    adjustments: tuple[Charge, ...]
+    closing_picousd: int
+    # The month is closed, so the statement never changes.
+    final: bool
+    # Calls of the month whose cost is not known yet, and what is held for them. They are not charged.
+    unsettled_calls: int
+    unsettled_picousd: int
+
+    @property
+    def granted_picousd(self) -> int:
+        return sum(grant.amount_picousd for grant in self.grants)
+
+    @property
+    def charged_picousd(self) -> int:
+        return sum(charge.amount_picousd for charge in self.charges)
+
+    @property
+    def adjusted_picousd(self) -> int:
+        return sum(charge.amount_picousd for charge in self.adjustments)
+
+
+def charges_of(costs: Iterable[ProjectCost]) -> tuple[Charge, ...]:
+    """Sums by project and model, and for adjustments also by day; sorted by their names."""
+    sums: dict[tuple[str, ProjectId, str, str | None], int] = defaultdict(int)
+    for cost in costs:
+        found = _LINE_ITEM.fullmatch(cost.line_item)
+        assert found is not None, cost.line_item
+        sums[cost.project_name, cost.project_id, found["model"], found["day"]] += (
+            cost.amount_picousd
+        )
+    ordered = sorted(sums.items(), key=lambda item: (*item[0][:3], item[0][3] or ""))
+    return tuple(
+        Charge(project_id, name, model, day, amount)
+        for (name, project_id, model, day), amount in ordered
+    )

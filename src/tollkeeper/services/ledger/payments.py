@@ -1,0 +1,151 @@
+"""Books the events of a payment provider as grants of credit.
+
+An event adds to what is known about its payment; then the payment's grants are made equal to what is
+known. So the order of events and their repetition change nothing, and the lock of the payment lets
+concurrent events of two processes follow one another.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.admission import ProjectLimits
+from tollkeeper.domain.errors import NotFound, StateConflict
+from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.payments import (
+    OPEN_OUTCOMES,
+    EventOutcome,
+    GrantKind,
+    Payment,
+    PaymentEvent,
+    PaymentReport,
+    RecordedEvent,
+)
+from tollkeeper.services.ledger.billing import book_grant
+from tollkeeper.services.ledger.locked_account import lock_account, no_organization
+from tollkeeper.storage import organizations, payments
+from tollkeeper.storage.database import Connection, Database
+
+EVENTS_PAGE_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    outcome: EventOutcome
+    # For an operator: why it is not booked.
+    detail: str = ""
+
+
+class Payments:
+    def __init__(self, database: Database, limits: ProjectLimits) -> None:
+        self._database = database
+        self._limits = limits
+
+    async def payment_receive(self, event: PaymentEvent) -> Booking:
+        """Books an event, and records what became of it. A repeated event changes nothing."""
+        async with self._database.transaction() as connection:
+            if event.report is None:
+                outcome = EventOutcome.REFUSED if event.refused else EventOutcome.IGNORED
+                booking = Booking(outcome, event.reason)
+            else:
+                booking = await self._add(connection, event.report, livemode=event.livemode)
+            await payments.record_event(connection, event, booking.outcome, booking.detail)
+        return booking
+
+    async def payment_assign(self, payment_id: str, organization_id: OrganizationId) -> Payment:
+        """Names the organization of a payment whose events name none, and grants the credit."""
+        async with self._database.transaction() as connection:
+            if await organizations.find(connection, organization_id) is None:
+                raise no_organization(organization_id)
+            await payments.assign(connection, payment_id, organization_id)
+            payment = await payments.find_due(connection, payment_id)
+            if payment is None:
+                raise NotFound(f"There is no payment {payment_id}.")
+            if payment.organization_id != organization_id:
+                raise StateConflict(
+                    f"The payment belongs to the organization {payment.organization_id}."
+                )
+            await self._book(connection, payment)
+        return payment
+
+    async def payment_event_list(
+        self, *, open_only: bool = False, limit: int = 100
+    ) -> list[RecordedEvent]:
+        """Newest first; with `open_only`, those that an operator has to look at."""
+        assert 1 <= limit <= EVENTS_PAGE_MAX
+        async with self._database.reading() as connection:
+            return await payments.find_events(
+                connection, outcomes=OPEN_OUTCOMES if open_only else (), limit=limit
+            )
+
+    async def _add(
+        self, connection: Connection, report: PaymentReport, *, livemode: bool
+    ) -> Booking:
+        organization_id = await _find_organization(connection, report.organization)
+        if not await payments.add_report(connection, report, organization_id, livemode=livemode):
+            mode = "test" if livemode else "live"
+            return Booking(EventOutcome.REFUSED, f"the payment was made in {mode} mode")
+        payment = await payments.find_due(connection, report.payment_id)
+        assert payment is not None
+        await self._book(connection, payment)
+        return _booking(payment, report, organization_id)
+
+    async def _book(self, connection: Connection, payment: Payment) -> None:
+        """Makes the payment's grants equal to what was paid and taken back. The payment is locked."""
+        organization_id, paid = payment.organization_id, payment.paid_picousd
+        if organization_id is None or paid is None:
+            return
+        locked = await lock_account(connection, self._limits, organization_id)
+        granted, withdrawn = await payments.find_granted(connection, organization_id, payment.id)
+        payment_kind, refund_kind = (
+            (GrantKind.PAYMENT, GrantKind.REFUND)
+            if payment.livemode
+            else (GrantKind.TEST_PAYMENT, GrantKind.TEST_REFUND)
+        )
+        changes = (
+            (payment_kind, paid - granted),
+            (refund_kind, withdrawn - payment.withdrawn_picousd),
+        )
+        for kind, amount in changes:
+            if amount:
+                await book_grant(
+                    connection,
+                    organization_id,
+                    locked.states[organization_id],
+                    amount,
+                    kind,
+                    note=payment.id,
+                    payment_id=payment.id,
+                )
+
+
+async def _find_organization(connection: Connection, named: str | None) -> OrganizationId | None:
+    try:
+        identity = OrganizationId(UUID(named or ""))
+    except ValueError:
+        return None
+    found = await organizations.find(connection, identity)
+    return None if found is None else identity
+
+
+def _booking(
+    payment: Payment, report: PaymentReport, organization_id: OrganizationId | None
+) -> Booking:
+    """`organization_id` is the one that the event names, if it exists."""
+    if organization_id not in (None, payment.organization_id):
+        return Booking(
+            EventOutcome.REFUSED, f"the payment belongs to organization {payment.organization_id}"
+        )
+    if report.paid_picousd not in (None, payment.paid_picousd):
+        paid = usd_from_picousd(payment.paid_picousd or 0)
+        return Booking(EventOutcome.REFUSED, f"an earlier event reported that {paid} USD was paid")
+    if payment.organization_id is None and report.organization is not None:
+        named = report.organization[:80]
+        return Booking(
+            EventOutcome.UNKNOWN_ORGANIZATION, f"there is no organization {ascii(named)}"
+        )
+    if payment.paid_picousd is None:
+        return Booking(EventOutcome.WAITING, "no event has reported that the payment succeeded")
+    if payment.organization_id is None:
+        return Booking(EventOutcome.UNASSIGNED, "no event names an organization")
+    return Booking(EventOutcome.BOOKED)

@@ -1,0 +1,326 @@
+"""Payment events: each payment is granted once, in whatever order and how often its events arrive."""
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from uuid import uuid4
+
+import pytest
+
+from tests.support import stripe_events as stripe
+from tests.support.books import USD, Books
+from tests.support.tables import each
+from tollkeeper.domain.admission import Refusal
+from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
+from tollkeeper.domain.payments import EventOutcome, GrantKind
+from tollkeeper.services.ledger.stripe_events import read_event
+
+
+async def _receive(books: Books, *bodies: bytes) -> list[EventOutcome]:
+    return [
+        (await books.services.payments.payment_receive(read_event(body))).outcome for body in bodies
+    ]
+
+
+async def _grants(books: Books) -> list[tuple[str, int]]:
+    """All but the first grant, which opened the books; oldest first."""
+    found = await books.services.billing.credit_list(books.organization)
+    return [(grant.kind.value, grant.amount_picousd // (USD // 100)) for grant in found[-2::-1]]
+
+
+async def _total(books: Books, payment: str) -> int:
+    """What all grants of a payment add up to, in cents."""
+    rows = await books.sql(
+        "SELECT coalesce(sum(amount), 0) FROM grants WHERE payment_id = %s", payment
+    )
+    return int(rows[0][0]) // (USD // 100)
+
+
+async def test_a_payment_is_granted_once_for_its_session_and_its_intent(books: Books) -> None:
+    payment = stripe.new_payment()
+    session = stripe.completed(payment, 2500, books.organization)
+    intent = stripe.succeeded(payment, 2500, books.organization)
+    assert await _receive(books, session, intent, session, intent) == [EventOutcome.BOOKED] * 4
+    assert await _grants(books) == [("payment", 2500)]
+    assert (await books.balance())["available"] == 125 * USD
+    await books.assert_right()
+
+
+async def test_payments_of_the_test_mode_are_marked(books: Books) -> None:
+    payment = stripe.new_payment()
+    await _receive(
+        books,
+        stripe.succeeded(payment, 700, books.organization, livemode=False),
+        stripe.refund(payment, "re_t", 200, livemode=False),
+    )
+    assert await _grants(books) == [("test_payment", 700), ("test_refund", -200)]
+    # Events of the other mode do not change it.
+    assert await _receive(books, stripe.charge_refunded(payment, 700)) == [EventOutcome.REFUSED]
+    assert await _total(books, payment) == 500
+    await books.assert_right()
+
+
+@each(
+    ("story", "left"),
+    [
+        ((("pay", 1000), ("charge", 300), ("charge", 800)), 200),
+        ((("pay", 1000), ("refund", "a", 300, "succeeded"), ("refund", "b", 500, "pending")), 200),
+        (
+            (("pay", 1000), ("refund", "a", 300, "succeeded"), ("charge", 300), ("charge", 1000)),
+            0,
+        ),
+        # A refund that failed, also after it had succeeded and was part of the total.
+        (
+            (
+                ("pay", 1000),
+                ("refund", "a", 300, "succeeded"),
+                ("charge", 300),
+                ("refund", "a", 300, "failed"),
+            ),
+            1000,
+        ),
+        ((("pay", 1000), ("dispute", "d", 1000, "needs_response")), 0),
+        (
+            (
+                ("pay", 1000),
+                ("dispute", "d", 1000, "needs_response"),
+                ("dispute", "d", 1000, "won"),
+            ),
+            1000,
+        ),
+        (
+            (
+                ("pay", 1000),
+                ("dispute", "d", 1000, "needs_response"),
+                ("dispute", "d", 1000, "lost"),
+            ),
+            0,
+        ),
+        # An inquiry takes nothing.
+        (
+            (
+                ("pay", 1000),
+                ("dispute", "d", 1000, "warning_needs_response"),
+                ("dispute", "d", 1000, "warning_closed"),
+            ),
+            1000,
+        ),
+        # Refunded and disputed: no more is taken back than was paid.
+        ((("pay", 1000), ("charge", 400), ("dispute", "d", 1000, "lost")), 0),
+    ],
+)
+async def test_every_order_of_events_ends_the_same(
+    books: Books, story: Sequence[tuple[str, object]], left: int
+) -> None:
+    for order in itertools.permutations(story):
+        payment = stripe.new_payment()
+        bodies = [_body(books, payment, told) for told in order]
+        # Each twice, so that every event is also repeated after all others.
+        await _receive(books, *bodies, *bodies)
+        assert await _total(books, payment) == left, order
+    await books.assert_right()
+
+
+def _body(books: Books, payment: str, told: tuple[str, object]) -> bytes:
+    match told:
+        case ("pay", int(cents)):
+            return stripe.succeeded(payment, cents, books.organization)
+        case ("charge", int(cents)):
+            return stripe.charge_refunded(payment, cents)
+        case ("refund", str(name), int(cents), str(status)):
+            return stripe.refund(payment, f"re_{name}{payment}", cents, status)
+        case ("dispute", str(name), int(cents), str(status)):
+            return stripe.dispute(payment, f"dp_{name}{payment}", cents, status)
+    raise AssertionError(told)
+
+
+async def test_a_refund_that_arrives_first_is_withdrawn_with_the_payment(books: Books) -> None:
+    payment = stripe.new_payment()
+    early = stripe.charge_refunded(payment, 400)
+    assert await _receive(books, early) == [EventOutcome.WAITING]
+    assert await _grants(books) == []
+    await _receive(books, stripe.completed(payment, 1000, books.organization))
+    assert sorted(await _grants(books)) == [("payment", 1000), ("refund", -400)]
+    await books.assert_right()
+
+
+async def test_a_refund_of_spent_credit_makes_the_balance_negative(books: Books) -> None:
+    payment = stripe.new_payment()
+    await _receive(books, stripe.succeeded(payment, 500, books.organization))
+    running = await books.hold(5 * USD)
+    await books.spend(100 * USD, 100 * USD)
+    await _receive(books, stripe.charge_refunded(payment, 500))
+    assert (await books.balance())["available"] == -5 * USD
+    # No call is admitted, not even a free one; a call in flight is settled as ever.
+    assert (await books.try_hold(0)).refusal is Refusal.CREDIT
+    await books.settle(running, 4 * USD)
+    assert (await books.balance())["available"] == -4 * USD
+    with pytest.raises(StateConflict, match="-4 USD is available"):
+        await books.grant(-1)
+    await books.grant(5 * USD)
+    await books.hold(1 * USD)
+    await books.assert_right()
+
+
+async def test_a_refund_below_the_overage_bound_stops_calls(books: Books) -> None:
+    payment = stripe.new_payment()
+    await _receive(books, stripe.succeeded(payment, 2000, books.organization))
+    await books.spend(120 * USD, 120 * USD)
+    await _receive(books, stripe.dispute(payment, f"dp_{payment}", 2000, "lost"))
+    assert (await books.try_hold(0)).refusal is Refusal.OVERAGE
+    await books.grant(20 * USD)
+    assert (await books.try_hold(0)).refusal is Refusal.OVERAGE
+    await books.services.billing.overage_clear(books.organization)
+    await books.hold(0)
+    await books.assert_right()
+
+
+async def test_an_event_without_organization_waits_for_one_that_names_it(books: Books) -> None:
+    payment = stripe.new_payment()
+    assert await _receive(books, stripe.succeeded(payment, 900)) == [EventOutcome.UNASSIGNED]
+    assert await _receive(books, stripe.completed(payment, 900, books.organization)) == [
+        EventOutcome.BOOKED
+    ]
+    assert await _grants(books) == [("payment", 900)]
+    events = await books.services.payments.payment_event_list(limit=10)
+    assert {found.outcome for found in events if found.payment_id == payment} == {
+        EventOutcome.BOOKED
+    }
+    await books.assert_right()
+
+
+async def test_an_operator_assigns_a_payment_once(books: Books) -> None:
+    payment, payments = stripe.new_payment(), books.services.payments
+    lost = stripe.succeeded(payment, 900, "no-such-organization")
+    assert await _receive(books, lost) == [EventOutcome.UNKNOWN_ORGANIZATION]
+    [found] = [
+        one
+        for one in await payments.payment_event_list(open_only=True)
+        if one.payment_id == payment
+    ]
+    assert "no-such-organization" in found.detail
+    with pytest.raises(NotFound):
+        await payments.payment_assign("pi_none", books.organization)
+    with pytest.raises(NotFound):
+        await payments.payment_assign(payment, type(books.organization)(uuid4().bytes.hex()))
+    for _ in range(2):
+        await payments.payment_assign(payment, books.organization)
+    assert await _receive(books, lost) == [EventOutcome.BOOKED]
+    assert await _grants(books) == [("payment", 900)]
+    other = await books.services.organizations.organization_create("Other")
+    with pytest.raises(StateConflict, match="belongs to the organization"):
+        await payments.payment_assign(payment, other.id)
+    await books.assert_right()
+
+
+async def test_an_event_of_an_organization_that_comes_later_is_booked_then(books: Books) -> None:
+    payment, events = stripe.new_payment(), books.services.payments
+    made = await books.services.organizations.organization_create("Later")
+    body = stripe.succeeded(payment, 900, uuid4())
+    renamed = body.replace(body.split(b'tollkeeper_organization": "')[1][:36], str(made.id).encode())
+    assert (await events.payment_receive(read_event(body))).outcome == "unknown_organization"
+    assert (await events.payment_receive(read_event(renamed))).outcome == "booked"
+    assert (await books.services.billing.credit_show(made.id)).available_picousd == 9 * USD
+
+
+async def test_events_that_contradict_an_earlier_one_are_refused(books: Books) -> None:
+    payment = stripe.new_payment()
+    other = await books.services.organizations.organization_create("Hostile")
+    await _receive(books, stripe.succeeded(payment, 900, books.organization))
+    assert await _receive(
+        books,
+        stripe.completed(payment, 900, other.id),
+        stripe.completed(payment, 901, books.organization),
+    ) == [EventOutcome.REFUSED, EventOutcome.REFUSED]
+    assert await _grants(books) == [("payment", 900)]
+    assert (await books.services.billing.credit_show(other.id)).granted_picousd == 0
+    await books.assert_right()
+
+
+@each(
+    ("body", "outcome"),
+    [
+        (stripe.event("customer.created", {"id": "cus_1"}), EventOutcome.IGNORED),
+        (stripe.succeeded("pi_eur", 100, currency="eur"), EventOutcome.REFUSED),
+        (stripe.succeeded("pi_zero", 0), EventOutcome.IGNORED),
+        (stripe.succeeded("pi_negative", -5), EventOutcome.REFUSED),
+        (stripe.succeeded("pi_fraction", 5, amount_received=5.5), EventOutcome.REFUSED),
+        (stripe.completed("pi_sub", 100, payment_intent=None), EventOutcome.IGNORED),
+        (stripe.completed("pi_unpaid", 100, payment_status="unpaid"), EventOutcome.WAITING),
+        (stripe.refund("pi_r", "re_r", 100, "something_new"), EventOutcome.REFUSED),
+    ],
+)
+async def test_events_that_cannot_be_booked_are_recorded(
+    books: Books, body: bytes, outcome: EventOutcome
+) -> None:
+    event = read_event(body)
+    assert await _receive(books, body, body) == [outcome] * 2
+    [found] = [
+        one
+        for one in await books.services.payments.payment_event_list(limit=1000)
+        if one.id == event.id
+    ]
+    assert (found.outcome, found.deliveries, bool(found.detail)) == (outcome, 2, True)
+    assert await _grants(books) == []
+
+
+@each(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"\xff",
+        b"[]",
+        b'{"id": "evt_1", "type": "x", "livemode": 1, "data": {"object": {}}}',
+        b'{"id": "evt\\u0000", "type": "x", "livemode": true, "data": {"object": {}}}',
+    ],
+)
+def test_a_body_of_another_format_is_invalid(body: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        read_event(body)
+
+
+async def test_concurrent_events_grant_once(books: Books) -> None:
+    payment = stripe.new_payment()
+    bodies = [
+        stripe.completed(payment, 1000, books.organization),
+        stripe.succeeded(payment, 1000, books.organization),
+        stripe.charge_refunded(payment, 300),
+        stripe.refund(payment, f"re_{payment}", 300),
+    ]
+    await asyncio.gather(*(_receive(books, body) for body in bodies * 4))
+    assert sum(amount for _, amount in await _grants(books)) == 700
+    await books.assert_right()
+
+
+async def test_verify_finds_a_grant_that_no_event_explains(books: Books) -> None:
+    payment = stripe.new_payment()
+    await _receive(books, stripe.succeeded(payment, 1000, books.organization))
+    await books.sql("UPDATE payments SET paid = paid + 1 WHERE id = %s", payment)
+    found = await books.services.reconciliation.ledger_verify()
+    assert [(one.invariant, one.subject) for one in found] == [
+        ("payments are granted as their events say", payment)
+    ]
+    await books.sql("UPDATE payments SET paid = paid - 1, livemode = false WHERE id = %s", payment)
+    [difference] = await books.services.reconciliation.ledger_verify()
+    assert difference.subject == payment
+    await books.sql("UPDATE payments SET livemode = true WHERE id = %s", payment)
+    await books.assert_right()
+
+
+async def test_an_operator_chooses_the_kind_of_a_change(books: Books) -> None:
+    billing = books.services.billing
+    await billing.credit_grant(books.organization, 3 * USD, "wire 17", GrantKind.PAYMENT)
+    await billing.credit_grant(books.organization, -1 * USD, "wire 18", GrantKind.REFUND)
+    await billing.credit_grant(books.organization, -1 * USD)
+    assert await _grants(books) == [("payment", 300), ("refund", -100), ("withdrawal", -100)]
+    for amount, kind in ((1, GrantKind.REFUND), (-1, GrantKind.PAYMENT), (1, GrantKind.WITHDRAWAL)):
+        with pytest.raises(InvalidRequest, match="is of the kind"):
+            await billing.credit_grant(books.organization, amount, kind=kind)
+    page = await books.services.audit.audit_list(organization_id=books.organization, limit=3)
+    assert [(entry.change.after or {})["kind"] for entry in page.entries] == [
+        "withdrawal",
+        "refund",
+        "payment",
+    ]
+    await books.assert_right()
