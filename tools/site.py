@@ -5,47 +5,52 @@ place; any other file is copied; a folder becomes a list of its files. Nothing i
 """
 
 import html
+import json
 import os
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import TextLexer, get_lexer_by_name
+from pygments.util import ClassNotFound
 
 ROOT = Path(__file__).parents[1]
 _START = ("README.md", "docs/README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 _NAVIGATION = "docs/README.md"
 _ELSEWHERE = ("http://", "https://", "mailto:")
+_HERE = Path(__file__).parent
 _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title} - tollkeeper</title>
 <link rel="stylesheet" href="{to_root}site.css">
-<nav aria-label="Pages"><a href="{to_root}index.html"><strong>tollkeeper</strong></a>{navigation}</nav>
-<main>{content}</main>
+<a class="skip" href="#content">Skip to the content</a>
+<header class="side">
+<div class="bar"><a href="{to_root}index.html">tollkeeper</a>
+<button id="menu" type="button" aria-expanded="false" aria-controls="pages">Menu</button></div>
+<form role="search">
+<input id="search" type="search" placeholder="Search" aria-label="Search" autocomplete="off">
+<p id="count" role="status"></p><ul id="found"></ul></form>
+<nav id="pages" aria-label="Pages">{navigation}</nav>
+</header>
+<main id="content" tabindex="-1">{content}</main>
+{contents}
+<script src="{to_root}site.js" data-root="{to_root}"></script>
 </html>
 """
-_STYLE = """:root { color-scheme: light dark; --line: light-dark(#ccd2d8, #3a424a); }
-body { margin: 0; font: 16px/1.55 system-ui, sans-serif; display: flex; }
-nav { box-sizing: border-box; width: 15rem; flex: none; padding: 1.5rem 1rem; height: 100vh; overflow: auto;
-      position: sticky; top: 0; border-right: 1px solid var(--line); font-size: .9rem; }
-nav a { display: block; padding: .15rem 0; text-decoration: none; color: inherit; }
-nav a:hover, nav a[aria-current] { text-decoration: underline; }
-nav p { margin: 1rem 0 .2rem; opacity: .65; }
-main { padding: 1rem 2rem 4rem; max-width: 60rem; min-width: 0; }
-pre, table { display: block; overflow-x: auto; }
-pre { padding: .8rem 1rem; border: 1px solid var(--line); border-radius: .4rem; }
-code { font: .9em/1.45 ui-monospace, monospace; }
-table { border-collapse: collapse; }
-th, td { border: 1px solid var(--line); padding: .3rem .6rem; text-align: left; vertical-align: top; }
-img { max-width: 100%; }
-@media (max-width: 50rem) { body { display: block; }
-  nav { width: auto; height: auto; position: static; border-right: 0; } main { padding: 1rem; } }
-"""
+# A page with fewer sections needs no table of contents.
+_SECTIONS_MIN = 3
+_SEARCHED = ("README.md", "CONTRIBUTING.md")
+_LANGUAGES = {"sh": "bash", "js": "javascript"}
 
 
 def slug(heading: str) -> str:
@@ -65,15 +70,20 @@ class Site:
     # Source, link as written, target, anchor: looked at when every page is known.
     anchored: list[tuple[Path, str, Path, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    # For the search: the title, place and text of each section.
+    index: list[dict[str, str]] = field(default_factory=list)
 
     def build(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        (self.folder / "site.css").write_text(_STYLE)
+        for name in ("site.css", "site.js"):
+            shutil.copyfile(_HERE / name, self.folder / name)
         for name in _START:
             self._add(ROOT / name)
         while self.waiting:
             self._write(self.waiting.pop())
+        index = json.dumps(self.index, ensure_ascii=False, separators=(",", ":"))
+        (self.folder / "search.js").write_text(f"window.searchIndex={index};\n")
         for source, link, target, anchor in self.anchored:
             if target in self.anchors and anchor not in self.anchors[target]:
                 self.problems.append(f"{_shown(source)}: {link} names no heading")
@@ -97,8 +107,11 @@ class Site:
 
     def _write_page(self, path: Path, place: Path, text: str) -> None:
         reader = MarkdownIt("commonmark").enable("table")
+        reader.add_render_rule("fence", _fence)
         tokens = reader.parse(text)
         self.anchors[path] = set()
+        headings: list[tuple[str, str]] = []
+        sections: list[dict[str, str]] = []
         title = _shown(path)
         for position, token in enumerate(tokens):
             if token.type == "heading_open":
@@ -106,16 +119,35 @@ class Site:
                 token.attrSet("id", slug(heading))
                 self.anchors[path].add(slug(heading))
                 title = heading if token.tag == "h1" else title
+                headings.append((token.tag, heading))
+                shown = heading if heading == title else f"{title}: {heading}"
+                at = f"{_place(path).as_posix()}#{slug(heading)}"
+                sections.append({"title": shown.replace("`", ""), "at": at, "text": ""})
+            elif token.content and sections:
+                text = re.sub(r"!?[\[\]`*|]|\([^)]*\)", "", token.content)
+                sections[-1]["text"] += f" {text}"
+            elif token.type == "th_open" and not tokens[position + 1].content:
+                # A cell without a text is no header.
+                token.tag = tokens[position + 2].tag = "td"
             for inner in token.children or ():
                 self._redirect(path, inner)
-        navigation = self._navigation(path)
-        to_root = "../" * (len(_place(path).parts) - 1)
+        if _is_searched(path):
+            self.index += sections
+        content = reader.renderer.render(tokens, reader.options, {})
+        # A picture leads to itself, so that it can be seen larger.
+        content = re.sub(
+            r'<p>(<img src="([^"]+)"[^>]*>)</p>',
+            r'<p class="figure"><a href="\2">\1</a></p>',
+            content,
+        )
+        region = '<div class="table" role="region" aria-label="Table" tabindex="0"><table>'
         place.write_text(
             _PAGE.format(
                 title=html.escape(title.replace("`", "")),
-                to_root=to_root,
-                navigation=navigation,
-                content=reader.renderer.render(tokens, reader.options, {}),
+                to_root="../" * (len(_place(path).parts) - 1),
+                navigation=self._navigation(path),
+                content=content.replace("<table>", region).replace("</table>", "</table></div>"),
+                contents=_contents(headings),
             )
         )
 
@@ -152,6 +184,43 @@ class Site:
                 here = ' aria-current="page"' if target == current else ""
                 parts.append(f'<a href="{there}"{here}>{html.escape(entry[1])}</a>')
         return "".join(parts)
+
+
+def _fence(
+    _renderer: RendererHTML, tokens: Sequence[Token], position: int, _options: object, _env: object
+) -> str:
+    """A block of code with its colours. What follows the language says how tests treat the block."""
+    token = tokens[position]
+    language = token.info.split(" ")[0]
+    try:
+        lexer = get_lexer_by_name(_LANGUAGES.get(language, language))
+    except ClassNotFound:
+        lexer = TextLexer()
+    code = highlight(token.content, lexer, HtmlFormatter(nowrap=True))
+    return f'<div class="code"><pre tabindex="0"><code>{code}</code></pre></div>\n'
+
+
+def _contents(headings: Sequence[tuple[str, str]]) -> str:
+    links = [
+        f'<a href="#{slug(heading)}"{" class=deeper" if tag == "h3" else ""}>{_plain(heading)}</a>'
+        for tag, heading in headings
+        if tag in ("h2", "h3")
+    ]
+    if len(links) < _SECTIONS_MIN:
+        return ""
+    return (
+        f'<nav class="contents" aria-label="On this page"><p>On this page</p>{"".join(links)}</nav>'
+    )
+
+
+def _plain(heading: str) -> str:
+    return html.escape(re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", ""))
+
+
+def _is_searched(path: Path) -> bool:
+    """The documents, but neither folders nor the history."""
+    inside = path.relative_to(ROOT)
+    return path.is_file() and (inside.parts[0] == "docs" or inside.name in _SEARCHED)
 
 
 def _place(path: Path) -> Path:

@@ -1,10 +1,17 @@
 """The site from the documents: whole, closed, and it fails where a link leads nowhere."""
 
+import asyncio
+import json
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from playwright.async_api import Browser
 
+from tests.journeys.clients.environments import AXE_PROJECT, NotInstalled, node_environment
+from tests.support.browser import NoBrowser, find_or_install, running_browser
 from tools import site
 
 pytestmark = pytest.mark.slow
@@ -27,8 +34,113 @@ def test_every_page_is_there_and_every_link_leads_somewhere(tmp_path: Path) -> N
 def test_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
     site.build(tmp_path)
     for page in tmp_path.rglob("*.html"):
-        assert "<script" not in page.read_text()
-        assert re.findall(r'(?:src|<link[^>]*href)="https?:', page.read_text()) == []
+        text = page.read_text()
+        to_root = "../" * (len(page.relative_to(tmp_path).parts) - 1)
+        # The script is ours, and none is inline.
+        assert re.findall(r"<script[^>]*>", text) == [
+            f'<script src="{to_root}site.js" data-root="{to_root}">'
+        ]
+        assert re.findall(r'(?:src|<link[^>]*href)="https?:', text) == []
+
+
+def test_every_section_can_be_found(tmp_path: Path) -> None:
+    site.build(tmp_path)
+    text = (tmp_path / "search.js").read_text()
+    index = json.loads(text.removeprefix("window.searchIndex=").rstrip(";\n"))
+    places = {entry["at"]: entry for entry in index}
+    found = places["docs/unsettled.html#who-was-charged"]
+    assert found["title"] == "Unsettled calls: Who was charged"
+    assert "another replica" in found["text"]
+    for at in places:
+        page, _, anchor = at.partition("#")
+        assert f'id="{anchor}"' in (tmp_path / page).read_text()
+
+
+def test_code_is_coloured_and_pages_have_contents(tmp_path: Path) -> None:
+    site.build(tmp_path)
+    page = (tmp_path / "docs" / "guides" / "connect-a-backend.html").read_text()
+    assert re.search(r'<span class="s2">&quot;vllm&quot;</span>', page)
+    assert '<nav class="contents" aria-label="On this page">' in page
+    assert "not-run" not in page
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    try:
+        chromium = await asyncio.to_thread(find_or_install)
+    except NoBrowser as exc:
+        pytest.fail(str(exc), pytrace=False)
+    async with running_browser(chromium) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def axe_script() -> str:
+    try:
+        node = await asyncio.to_thread(node_environment, AXE_PROJECT, "axe")
+    except NotInstalled as exc:
+        pytest.fail(str(exc), pytrace=False)
+    return (node.project / "node_modules" / "axe-core" / "axe.min.js").read_text()
+
+
+_WIDTHS = (320, 768, 1440)
+_OVERFLOWING = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+
+
+async def test_no_page_is_wider_than_the_screen(browser: Browser, tmp_path: Path) -> None:
+    await asyncio.to_thread(site.build, tmp_path)
+    page = await browser.new_page()
+    wide = []
+    for file in sorted((tmp_path / "docs").rglob("*.html")):
+        await page.goto(file.as_uri())
+        for width in _WIDTHS:
+            await page.set_viewport_size({"width": width, "height": 800})
+            if await page.evaluate(_OVERFLOWING):
+                wide.append((file.name, width))
+    assert wide == []
+
+
+async def test_search_menu_and_copy_work(browser: Browser, tmp_path: Path) -> None:
+    await asyncio.to_thread(site.build, tmp_path)
+    page = await browser.new_page(viewport={"width": 360, "height": 800})
+    await page.goto((tmp_path / "docs" / "backup.html").as_uri())
+    menu = page.get_by_role("button", name="Menu")
+    pages = page.get_by_role("navigation", name="Pages")
+    assert not await pages.is_visible()
+    await menu.focus()
+    await page.keyboard.press("Enter")
+    await pages.wait_for()
+    assert await menu.get_attribute("aria-expanded") == "true"
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await page.get_by_role("button", name="Copy").first.click()
+    await page.get_by_role("button", name="Copied").wait_for()
+    assert "archive_mode = on" in await page.evaluate("navigator.clipboard.readText()")
+    await page.keyboard.press("/")
+    await page.keyboard.type("overage bound")
+    hit = page.get_by_role("link", name="Money: Overage")
+    await hit.first.click()
+    await page.wait_for_url("**/money.html#overage")
+    await page.get_by_role("searchbox").fill("zzzz")
+    await page.get_by_text("Nothing was found.").wait_for()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_axe_reports_nothing(
+    browser: Browser, axe_script: str, scheme: Literal["light", "dark"], tmp_path: Path
+) -> None:
+    await asyncio.to_thread(site.build, tmp_path)
+    found = []
+    for width in (360, 1440):
+        page = await browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        for file in sorted((tmp_path / "docs").rglob("*.html")):
+            await page.goto(file.as_uri())
+            await page.evaluate(axe_script)
+            result = await page.evaluate("axe.run()")
+            found += [
+                (file.name, width, one["id"], one["nodes"][0]["html"])
+                for one in result["violations"]
+            ]
+    assert found == []
 
 
 @pytest.mark.smoke
