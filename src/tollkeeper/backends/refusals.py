@@ -36,17 +36,17 @@ class StatusRule:
 # The first row that has a status decides. `docs/unsettled.md` shows the same rows.
 STATUS_RULES = (
     # Statuses with which model servers and gateways refuse.
-    StatusRule((400, 422), False, "was refused for what it asks"),
+    StatusRule((400, 422), False, "was refused for its content"),
     StatusRule((401, 403), False, "was refused for the backend's key or rules"),
-    StatusRule((402,), False, "was refused because the backend wants money"),
+    StatusRule((402,), False, "was refused because the backend requires payment"),
     StatusRule((404, 405, 501), False, "asks for something that the backend does not have"),
     StatusRule((413, 414, 431), False, "was refused for its size"),
     StatusRule((429, 498, 503, 529), False, "was refused because the backend is busy"),
     StatusRule((500,), False, "failed in the backend itself before any output"),
-    # Statuses of somebody between us and the model, who stopped waiting or lost the answer.
-    StatusRule((408, 504, 524), True, "may have run: something in between stopped waiting for it"),
-    StatusRule((499,), True, "may have run: something in between took us for gone"),
-    StatusRule((502, 520), True, "may have run: something in between lost the answer"),
+    # Statuses of a proxy in front of the model that stopped waiting or lost the answer.
+    StatusRule((408, 504, 524), True, "may have run: a proxy stopped waiting for it"),
+    StatusRule((499,), True, "may have run: a proxy assumed that the gateway had disconnected"),
+    StatusRule((502, 520), True, "may have run: a proxy lost the answer"),
     StatusRule((424,), True, "may have run: the model itself failed at it"),
     # The rest: statuses by which HTTP refuses the request. A status that is in no rule may mean
     # anything.
@@ -55,9 +55,9 @@ STATUS_RULES = (
         False,
         "was refused by the rules of HTTP",
     ),
-    StatusRule(range(300, 400), False, "was sent elsewhere, where the gateway does not follow"),
+    StatusRule(range(300, 400), False, "was redirected, and the gateway follows no redirect"),
     StatusRule(range(200, 300), True, "may have run: the status says that it succeeded"),
-    StatusRule(range(400, 600), True, "may have run: nobody knows what the status means"),
+    StatusRule(range(400, 600), True, "may have run: the meaning of the status is unknown"),
 )
 _OTHER_STATUS = STATUS_RULES[-1]
 _RULE_OF = {status: rule for rule in reversed(STATUS_RULES) for status in rule.statuses}
