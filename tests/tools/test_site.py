@@ -124,22 +124,18 @@ async def test_search_menu_and_copy_work(browser: Browser, tmp_path: Path) -> No
     await page.get_by_text("Nothing was found.").wait_for()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_axe_reports_nothing(
-    browser: Browser, axe_script: str, scheme: Literal["light", "dark"], tmp_path: Path
-) -> None:
+async def test_axe_reports_nothing(browser: Browser, axe_script: str, tmp_path: Path) -> None:
+    """On a narrow light page and a wide dark one of each kind: all pages have the same frame."""
     await asyncio.to_thread(site.build, tmp_path)
     found = []
-    for width in (360, 1440):
+    schemes: tuple[tuple[Literal["light", "dark"], int], ...] = (("light", 360), ("dark", 1440))
+    for scheme, width in schemes:
         page = await browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        for file in sorted((tmp_path / "docs").rglob("*.html")):
-            await page.goto(file.as_uri())
+        for name in ("index", "money", "guides/connect-a-backend", "troubleshooting"):
+            await page.goto((tmp_path / "docs" / f"{name}.html").as_uri())
             await page.evaluate(axe_script)
             result = await page.evaluate("axe.run()")
-            found += [
-                (file.name, width, one["id"], one["nodes"][0]["html"])
-                for one in result["violations"]
-            ]
+            found += [(name, width, one["id"], one["nodes"]) for one in result["violations"]]
     assert found == []
 
 
