@@ -44,7 +44,7 @@ async def test_raised_alerts_are_on_both_pages_with_what_to_do(site: ConsoleSite
         assert "runbook.html#not-ready" in rows[0]
         full = next(row for row in rows if "cap" in row and name in row)
         assert f'href="/organizations/{organization}"' in full
-        assert 'href="https://docs.example.com/runbook.html#cap-used"' in full
+        assert 'href="https://docs.example.com/docs/runbook.html#cap-used"' in full
         assert "<time" in full
     await site.services.caps.cap_clear(organization)
     await site.services.alerts.check()

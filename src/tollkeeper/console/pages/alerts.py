@@ -76,7 +76,7 @@ def _shown(alert: StandingAlert, names: Mapping[str, str], docs_url: str) -> Sho
         detail=alert.detail,
         raised_at=alert.raised_at,
         section=section,
-        runbook_url=f"{docs_url.rstrip('/')}/runbook.html#{anchor}" if docs_url else "",
+        runbook_url=f"{docs_url.rstrip('/')}/docs/runbook.html#{anchor}" if docs_url else "",
         page=_page(alert),
     )
 
