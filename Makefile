@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test check bench growth load soak fuzz profile prove judge lock openapi docs clean
+.PHONY: help install serve test check bench billing growth load soak fuzz profile prove judge lock openapi docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,9 @@ check: $(INSTALLED) ## format, lint, types, layers, versions with known faults
 
 bench: $(INSTALLED) ## measure, beside others; prints a table and writes bench/result.json
 	$(BIN)/python -m bench $(ARGS)
+
+billing: $(INSTALLED) ## what each gateway books for the same calls; prints a table, draws docs/images/billing.svg
+	$(BIN)/python -m bench.billing $(ARGS)
 
 growth: $(INSTALLED) ## CPU per call over organizations, keys, policies, calls and streams; draws docs/images/growth.svg
 	$(BIN)/python -m bench.growth $(ARGS)

@@ -1,12 +1,12 @@
 """Plays scenarios through a running gateway and compares its books with the true costs."""
 
 import asyncio
-from dataclasses import dataclass
-from decimal import Decimal
 
 import httpx2
 
-from bench.billing.gateways.base import Booked, Request, Session
+from bench.billing.gateways.base import Booked, Session
+from bench.billing.request import Request
+from bench.billing.result import Result
 from bench.billing.scenarios import Scenario
 from bench.billing.upstream import Provider
 
@@ -16,31 +16,6 @@ _BYTES_WITHIN_S = 3.0
 _PAUSE_S = 0.05
 # So much of an answer is in the results.
 _SHOWN = 300
-# Gateways that compute with floats are exact if their amount is off by less than this.
-EXACT_WITHIN = Decimal("0.000000001")
-
-
-@dataclass(frozen=True)
-class Result:
-    scenario: str
-    true: Decimal | None
-    booked: Decimal | None
-    certain: bool
-    # What the client got: the status, or the exception.
-    answer: str
-    # The reason why a gateway was not asked, or has no figure.
-    not_offered: str | None = None
-
-    @property
-    def error(self) -> Decimal | None:
-        """How much more is booked than billed. A missing entry books nothing."""
-        if self.true is None or self.not_offered is not None:
-            return None
-        return (self.booked or Decimal(0)) - self.true
-
-    @property
-    def exact(self) -> bool | None:
-        return None if self.error is None else abs(self.error) < EXACT_WITHIN and self.certain
 
 
 async def play_all(
@@ -118,7 +93,5 @@ def results(
         reason = not_offered.get(name)
         if reason is None and not provider.calls[name]:
             reason = f"the gateway did not call the provider: {answer}"
-        found.append(
-            Result(name, scenario.truth.usd, booked.usd, booked.certain, answer, reason)
-        )
+        found.append(Result(name, scenario.truth.usd, booked.usd, booked.certain, answer, reason))
     return found

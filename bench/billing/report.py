@@ -5,30 +5,10 @@ from decimal import Decimal
 from html import escape
 from typing import Any
 
-from bench.billing.play import Result
+from bench.billing.result import Result, TrialResult
 
 _OURS = "tollkeeper"
 _NONE = "not offered"
-
-
-@dataclass(frozen=True)
-class TrialResult:
-    """Many calls of one client: what the provider bills, and what the gateway books."""
-
-    trial: str
-    true: Decimal
-    booked: Decimal
-    budget: Decimal | None
-    calls: int
-    answered: int
-
-    @property
-    def overspent(self) -> Decimal | None:
-        return None if self.budget is None else max(Decimal(0), self.true - self.budget)
-
-    @property
-    def lost(self) -> Decimal:
-        return max(Decimal(0), self.true - self.booked)
 
 
 @dataclass(frozen=True)
@@ -129,12 +109,13 @@ def draw(runs: list[Run]) -> str:
     height = 84 + _BAR * len(shown)
     wide = _WIDTH - _LEFT - 30
     bottom = 40 + _BAR * len(shown)
-    drawn = [
+    head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
         f'viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="12">'
-        f'<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{_LEFT}" y="28" font-size="14">Bookings that equal the provider\'s bill, %</text>',
-    ]
+        f'<rect width="100%" height="100%" fill="white"/>'
+    )
+    title = "Bookings that equal the provider's bill, %"
+    drawn = [head, f'<text x="{_LEFT}" y="28" font-size="14">{title}</text>']
     for percent in range(0, 101, 25):
         x = _LEFT + wide * percent / 100
         drawn.append(
@@ -143,9 +124,7 @@ def draw(runs: list[Run]) -> str:
         )
     drawn += [_bar(run, number, wide) for number, run in enumerate(shown)]
     caption = "Only scenarios that a gateway offers, and whose cost the provider reports"
-    drawn.append(
-        f'<text x="{_LEFT}" y="{height - 10}" font-size="10" fill="#666">{caption}</text>'
-    )
+    drawn.append(f'<text x="{_LEFT}" y="{height - 10}" font-size="10" fill="#666">{caption}</text>')
     return "\n".join([*drawn, "</svg>\n"])
 
 

@@ -71,8 +71,8 @@ def price(
             continue
         each = Decimal(prices[name])
         part = count * each * (1 if name == "web_search" else factor)
-        times = f" × {factor}" if factor != 1 and name != "web_search" else ""
-        lines.append(f"{count} {name} × {each:f}{times} = {part.normalize():f}")
+        times = f" * {factor}" if factor != 1 and name != "web_search" else ""
+        lines.append(f"{count} {name} * {each:f}{times} = {part.normalize():f}")
         usd += part
     return usd, [*lines, f"total = {usd.normalize():f} USD"]
 

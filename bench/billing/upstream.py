@@ -38,7 +38,9 @@ class Provider(StreamServer):
         # Calls of trials: name, JSON answer, and how long the provider works on it.
         self.trials: dict[str, tuple[dict[str, Any], float]] = {}
 
-    async def _answer_calls(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer_calls(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         while not writer.is_closing():
             request = await _read_request(reader)
             found = _SCENARIO.match(request.path)

@@ -7,7 +7,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from bench.billing.request import Request
 from bench.billing.scenarios import Scenario
+from bench.billing.trials import Starter, Trial
 
 CHAT_PATH = "/v1/chat/completions"
 RESPONSES_PATH = "/v1/responses"
@@ -24,13 +26,6 @@ class Booked:
     record: Any = None
 
 
-@dataclass(frozen=True)
-class Request:
-    url: str
-    headers: dict[str, str]
-    body: dict[str, Any]
-
-
 class Session(ABC):
     """A running gateway."""
 
@@ -39,9 +34,7 @@ class Session(ABC):
         """Return what a client of this gateway sends."""
 
     @abstractmethod
-    async def books(
-        self, scenarios: list[Scenario], answers: dict[str, str]
-    ) -> dict[str, Booked]:
+    async def books(self, scenarios: list[Scenario], answers: dict[str, str]) -> dict[str, Booked]:
         """Return what is booked for each scenario, when the gateway has finished its accounting.
         `answers` has what the clients got, for gateways that only report costs there."""
 
@@ -49,6 +42,7 @@ class Session(ABC):
 @dataclass(frozen=True)
 class Gateway(ABC):
     name: str
+    version: str = ""
 
     def not_offered(self, scenario: Scenario) -> str | None:
         """Return the reason why the gateway cannot be asked for this scenario."""
@@ -60,6 +54,16 @@ class Gateway(ABC):
     ) -> AbstractAsyncContextManager[Session]:
         """Run the gateway with these scenarios. `provider` is the port of the provider."""
 
+    def trial_starter(self, trial: Trial) -> Starter | str:
+        """Return how the gateway is run for a trial, or the reason why it cannot be."""
+        return "not offered"
+
 
 def provider_url(provider: int, name: str) -> str:
     return f"http://127.0.0.1:{provider}/s/{name}"
+
+
+def locked_version(name: str) -> str:
+    """The version of a package that the benchmark pins."""
+    wanted = (Path(__file__).parents[2] / "locks" / f"{name}.in").read_text()
+    return wanted.strip().rpartition("==")[2]

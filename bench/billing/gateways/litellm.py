@@ -23,11 +23,12 @@ from bench.billing.gateways.base import (
     RESPONSES_PATH,
     Booked,
     Gateway,
-    Request,
     Session,
+    locked_version,
     provider_url,
 )
 from bench.billing.gateways.processes import running_program
+from bench.billing.request import Request
 from bench.billing.scenarios import Scenario
 from bench.ports import free_port
 
@@ -81,19 +82,14 @@ class LiteLLMSession(Session):
         path = CHAT_PATH if scenario.face == "chat" else RESPONSES_PATH
         return Request(self._url + path, self._headers, {**scenario.ask, "model": scenario.name})
 
-    async def books(
-        self, scenarios: list[Scenario], answers: dict[str, str]
-    ) -> dict[str, Booked]:
+    async def books(self, scenarios: list[Scenario], answers: dict[str, str]) -> dict[str, Booked]:
         await asyncio.sleep(_LOGGED_WITHIN_S)
         records: dict[str, list[dict[str, Any]]] = {}
         lines = self._log.read_text().splitlines() if self._log.exists() else []
         for record in map(json.loads, lines):
             name = str(record["model_group"] or record["model"]).split("/")[-1]
             records.setdefault(name.removesuffix("--second"), []).append(record)
-        return {
-            scenario.name: _booked(records.get(scenario.name, []))
-            for scenario in scenarios
-        }
+        return {scenario.name: _booked(records.get(scenario.name, [])) for scenario in scenarios}
 
 
 def _booked(records: list[dict[str, Any]]) -> Booked:
@@ -104,6 +100,7 @@ def _booked(records: list[dict[str, Any]]) -> Booked:
 @dataclass(frozen=True)
 class LiteLLM(Gateway):
     name: str = "LiteLLM"
+    version: str = locked_version("litellm")
 
     @asynccontextmanager
     async def running(
@@ -127,9 +124,7 @@ class LiteLLM(Gateway):
 
 
 @asynccontextmanager
-async def running_litellm(
-    folder: Path, config: dict[str, Any]
-) -> AsyncIterator[tuple[str, str]]:
+async def running_litellm(folder: Path, config: dict[str, Any]) -> AsyncIterator[tuple[str, str]]:
     """Run the proxy. Yields its address and its master key."""
     program = python_environment("litellm", _LOCKS).with_name("litellm")
     shutil.copy(_HERE / "litellm_log.py", folder)

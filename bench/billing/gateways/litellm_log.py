@@ -5,6 +5,7 @@ LiteLLM loads this file itself, in its own environment.
 
 import json
 import os
+from pathlib import Path
 
 from litellm.integrations.custom_logger import CustomLogger  # type: ignore[import-not-found]
 
@@ -25,7 +26,7 @@ def _write(kwargs):  # type: ignore[no-untyped-def]
         "response_cost_failure_debug_info",
     )
     record = {name: record.get(name) for name in wanted}
-    with open(os.environ["BILLING_LOG"], "a") as file:
+    with Path(os.environ["BILLING_LOG"]).open("a") as file:
         file.write(json.dumps(record, default=str) + "\n")
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,18 @@ from bench.billing.gateways.base import (
     RESPONSES_PATH,
     Booked,
     Gateway,
-    Request,
     Session,
     provider_url,
 )
+from bench.billing.request import Request
 from bench.billing.scenarios import Scenario
+from bench.billing.trials import CARD, Starter, Trial, TrialSession, ask
+from bench.billing.truth import PRICES
 from bench.gateway import make_tenants
+from tollkeeper.bootstrap import running_services
+from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.settings import load_settings
 from tollkeeper.storage.migrations import migrate
 
 _PICO = Decimal(10) ** 12
@@ -69,9 +75,7 @@ class OurSession(Session):
         headers = {"authorization": f"Bearer {self._key}"}
         return Request(self._url + path, headers, {**scenario.ask, "model": scenario.name})
 
-    async def books(
-        self, scenarios: list[Scenario], answers: dict[str, str]
-    ) -> dict[str, Booked]:
+    async def books(self, scenarios: list[Scenario], answers: dict[str, str]) -> dict[str, Booked]:
         rows = await asyncio.to_thread(_resolved_rows, self._conninfo)
         return {
             scenario.name: _booked([row for row in rows if row["model"] == scenario.name])
@@ -102,6 +106,7 @@ def _resolved_rows(conninfo: str) -> list[dict[str, Any]]:
 @dataclass(frozen=True)
 class Ours(Gateway):
     name: str = "tollkeeper"
+    version: str = version("tollkeeper")
     # The database of a test. Without it the benchmark runs an embedded one.
     conninfo: str | None = None
 
@@ -118,6 +123,72 @@ class Ours(Gateway):
             url = stack.enter_context(serving(config, folder))
             yield OurSession(url, tenant.key, conninfo)
 
+    def trial_starter(self, trial: Trial) -> Starter | str:
+        return self._on_trial
+
+    @asynccontextmanager
+    async def _on_trial(
+        self, folder: Path, provider: int, trial: Trial
+    ) -> AsyncIterator[TrialSession]:
+        """The budget is the credit of the organization. Two processes are two workers."""
+        backend = {"name": "trial", "urls": [provider_url(provider, trial.name) + "/v1"]}
+        model = {
+            "id": "trial",
+            "backend": "trial",
+            "upstream_model": "trial",
+            "context_length": 2000,
+            "max_output_length": 1000,
+            **_prices(PRICES[CARD]),
+        }
+        with ExitStack() as stack:
+            server = stack.enter_context(EmbeddedPostgres(folder))
+            migrate(server.conninfo)
+            config = write_settings(folder, server.conninfo, [backend], [model])
+            credit = None if trial.budget is None else int(trial.budget * _PICO)
+            key = await _make_client(config, server.conninfo, credit)
+            running = ExitStack()
+            stack.push(running)
+
+            def start() -> list[Request]:
+                url = running.enter_context(
+                    serving(config, folder, trial.processes, signal.SIGKILL)
+                )
+                headers = {"authorization": f"Bearer {key}"}
+                return [Request(url + CHAT_PATH, headers, {**ask(), "model": "trial"})]
+
+            async def kill() -> list[Request]:
+                running.close()
+                return await asyncio.to_thread(start)
+
+            async def booked() -> Decimal:
+                rows = await asyncio.to_thread(_resolved_rows, server.conninfo)
+                costs = [row["cost"] or 0 for row in rows]
+                return Decimal(sum(costs)) / _PICO
+
+            async def restart_database() -> None:
+                await asyncio.to_thread(_restart, folder, server)
+
+            yield TrialSession(await asyncio.to_thread(start), booked, kill, restart_database)
+
+
+def _restart(folder: Path, server: EmbeddedPostgres) -> None:
+    """Kill the server's main process, as a machine that fails does, and start the server again."""
+    [number, *_] = (folder / "postgres" / "postmaster.pid").read_text().splitlines()
+    os.kill(int(number), signal.SIGQUIT)
+    time.sleep(2)
+    server.ensure_running()
+
+
+async def _make_client(config: Path, conninfo: str, credit: int | None) -> str:
+    async with running_services(load_settings(config), conninfo) as services:
+        organization = await services.organizations.organization_create("trial")
+        project = await services.projects.project_create(organization.id, "trial")
+        _, key = await services.project_keys.project_key_create_by_operator(
+            project.id, "trial", CUSTOMER_PERMISSIONS, None
+        )
+        await services.billing.credit_grant(organization.id, credit or 10**15, "trial")
+        return key
+
 
 @contextmanager
 def database(folder: Path) -> Iterator[str]:
@@ -127,8 +198,10 @@ def database(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def serving(config: Path, folder: Path, processes: int = 1) -> Iterator[str]:
-    """Run the gateway's program. Yields its address."""
+def serving(
+    config: Path, folder: Path, processes: int = 1, number: int = signal.SIGTERM
+) -> Iterator[str]:
+    """Run the gateway's program. Yields its address. The signal `number` ends it."""
     with (
         (folder / "tollkeeper.log").open("ab") as log,
         subprocess.Popen(
@@ -145,7 +218,7 @@ def serving(config: Path, folder: Path, processes: int = 1) -> Iterator[str]:
             assert process.stdout is not None
             yield json.loads(process.stdout.readline())["public"]
         finally:
-            os.killpg(process.pid, signal.SIGTERM)
+            os.killpg(process.pid, number)
             process.wait(60)
 
 

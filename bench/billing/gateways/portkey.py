@@ -1,5 +1,6 @@
 """Portkey's open-source gateway. It passes usage on, but it computes no cost and has no budgets."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -9,9 +10,15 @@ from bench.billing.gateways.base import Gateway, Session
 from bench.billing.scenarios import Scenario
 
 
+def _version() -> str:
+    declared = json.loads((Path(__file__).parents[2] / "portkey" / "package.json").read_text())
+    return str(declared["dependencies"]["@portkey-ai/gateway"])
+
+
 @dataclass(frozen=True)
 class Portkey(Gateway):
     name: str = "Portkey"
+    version: str = _version()
 
     def not_offered(self, scenario: Scenario) -> str | None:
         return "the open-source gateway computes no cost; only Portkey's hosted service does"

@@ -29,7 +29,7 @@ async def running_program(
     variables = {"PATH": os.environ["PATH"], "HOME": str(folder), **environment}
     with (
         (folder / "output").open("ab") as output,
-        subprocess.Popen(
+        subprocess.Popen(  # noqa: ASYNC220 - nothing else runs while a gateway starts
             command,
             env=variables,
             cwd=folder,
@@ -50,7 +50,7 @@ async def _wait(process: subprocess.Popen[bytes], ready: str | Path, folder: Pat
     async with httpx2.AsyncClient(timeout=10, verify=False) as client:
         while time.monotonic() < until and process.poll() is None:
             if isinstance(ready, Path):
-                if ready.is_file():
+                if ready.is_file():  # noqa: ASYNC240 - a local file
                     return
             else:
                 with contextlib.suppress(httpx2.HTTPError):

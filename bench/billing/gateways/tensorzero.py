@@ -14,8 +14,15 @@ from typing import Any
 
 from tests.journeys.clients.environments import python_environment
 
-from bench.billing.gateways.base import Booked, Gateway, Request, Session, provider_url
+from bench.billing.gateways.base import (
+    Booked,
+    Gateway,
+    Session,
+    locked_version,
+    provider_url,
+)
 from bench.billing.gateways.processes import running_program
+from bench.billing.request import Request
 from bench.billing.scenarios import Scenario
 from bench.billing.truth import rule_of
 
@@ -40,9 +47,7 @@ class TensorZeroSession(Session):
         model = f"tensorzero::model_name::{scenario.name}"
         return Request(self._url, {}, {**scenario.ask, "model": model})
 
-    async def books(
-        self, scenarios: list[Scenario], answers: dict[str, str]
-    ) -> dict[str, Booked]:
+    async def books(self, scenarios: list[Scenario], answers: dict[str, str]) -> dict[str, Booked]:
         return {scenario.name: _booked(answers[scenario.name]) for scenario in scenarios}
 
 
@@ -58,6 +63,7 @@ def _booked(answer: str) -> Booked:
 @dataclass(frozen=True)
 class TensorZero(Gateway):
     name: str = "TensorZero"
+    version: str = locked_version("tensorzero")
 
     def not_offered(self, scenario: Scenario) -> str | None:
         if scenario.face != "chat":
@@ -130,8 +136,7 @@ def _costs(scenario: Scenario) -> list[str]:
         paths = [path for path in rule.get(name, ()) if "[" not in path]
         # Some rules name several places: an operator declares the one that the provider uses.
         used = [path for path in paths if f'"{path.split(".")[-1]}"' in said]
-        for path in used[:1]:
-            costs.append(f"{{ {_pointers(path, scenario)}, {unit} = {price} }}")
+        costs.extend(f"{{ {_pointers(path, scenario)}, {unit} = {price} }}" for path in used[:1])
 
     million = Decimal(10) ** 6
     declare("input", Decimal(card["prompt"]) * million)

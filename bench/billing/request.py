@@ -1,0 +1,11 @@
+"""What a client sends to a gateway."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Request:
+    url: str
+    headers: dict[str, str]
+    body: dict[str, Any]
