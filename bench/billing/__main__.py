@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.journeys.clients.environments import NotInstalled
 
 from bench.billing.gateways import GATEWAYS
-from bench.billing.gateways.base import Gateway
+from bench.billing.gateways.base import Booked, Gateway
 from bench.billing.gateways.processes import NotStarted
 from bench.billing.play import play_all, results
 from bench.billing.report import Run, as_json, as_markdown, draw
@@ -79,7 +79,8 @@ async def _run(gateway: Gateway, scenarios: list[Scenario], *, trials: bool) -> 
     run = Run(gateway.name, gateway.version, [], [], {})
     try:
         async with Provider(scenarios) as provider:
-            answers, books = {}, {}
+            answers: dict[str, str] = {}
+            books: dict[str, Booked] = {}
             if offered:
                 _say(f"{gateway.name}: {len(offered)} scenarios")
                 with _folder() as folder:

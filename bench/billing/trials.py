@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,7 @@ class TrialSession:
     booked: Callable[[], Awaitable[Decimal]]
     # Kill the gateway without a warning, and start it again: returns its new requests.
     kill: Callable[[], Awaitable[list[Request]]] | None = None
-    restart_database: Callable[[], Awaitable[None]] | None = None
-    notes: dict[str, str] = field(default_factory=dict)
+    restart_database: Callable[[], Coroutine[Any, Any, None]] | None = None
 
 
 Starter = Callable[[Path, int, Trial], AbstractAsyncContextManager[TrialSession]]
@@ -131,7 +130,7 @@ async def _kill(client: httpx2.AsyncClient, session: TrialSession, trial: Trial)
 async def _restart(client: httpx2.AsyncClient, session: TrialSession, trial: Trial) -> None:
     """Calls one after another; the database is restarted in the middle of them."""
     assert session.restart_database is not None
-    restarting = None
+    restarting: asyncio.Task[None] | None = None
     for number in range(trial.calls):
         if number == trial.calls // 3:
             restarting = asyncio.create_task(session.restart_database())

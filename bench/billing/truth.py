@@ -162,7 +162,7 @@ def _counts(
 ) -> dict[str, int] | None:
     """Split the report into counts that do not overlap, as the rule says."""
 
-    def read(name: str) -> int:
+    def read(name: str) -> Any:
         return next((n for path in rule.get(name, ()) if (n := _at(report, path))), 0)
 
     if not _finished(events) and not any(_at(report, path) for path in rule["output"]):

@@ -30,6 +30,8 @@ from bench.billing.gateways.base import (
 from bench.billing.gateways.processes import running_program
 from bench.billing.request import Request
 from bench.billing.scenarios import Scenario
+from bench.billing.trials import CARD, Starter, Trial, TrialSession, ask
+from bench.billing.truth import PRICES
 from bench.ports import free_port
 
 _HERE = Path(__file__).parent
@@ -121,6 +123,40 @@ class LiteLLM(Gateway):
         }
         async with running_litellm(folder, config) as (url, key):
             yield LiteLLMSession(url, key, folder / "log")
+
+    def trial_starter(self, trial: Trial) -> Starter | str:
+        if trial.kind != "race":
+            return "could not run here: its database needs an engine that no package has"
+        if trial.processes > 1:
+            return "not run: its processes share budgets through Redis"
+        return _on_trial
+
+
+@asynccontextmanager
+async def _on_trial(folder: Path, provider: int, trial: Trial) -> AsyncIterator[TrialSession]:
+    """The budget is the one of a deployment, which works without a database."""
+    parameters: dict[str, Any] = {
+        "model": "openai/trial",
+        "api_base": provider_url(provider, trial.name) + "/v1",
+        "api_key": "unused",
+        "max_budget": float(trial.budget or 0),
+        "budget_duration": "1d",
+        **_prices(PRICES[CARD]),
+    }
+    config = {
+        "model_list": [{"model_name": "trial", "litellm_params": parameters}],
+        "litellm_settings": {"callbacks": ["litellm_log.log"]},
+        "router_settings": {"num_retries": 0, "disable_cooldowns": True},
+    }
+    async with running_litellm(folder, config) as (url, key):
+        headers = {"authorization": f"Bearer {key}"}
+
+        async def booked() -> Decimal:
+            await asyncio.sleep(_LOGGED_WITHIN_S)
+            lines = (folder / "log").read_text().splitlines()
+            return _booked([json.loads(line) for line in lines]).usd or Decimal(0)
+
+        yield TrialSession([Request(url + CHAT_PATH, headers, {**ask(), "model": "trial"})], booked)
 
 
 @asynccontextmanager

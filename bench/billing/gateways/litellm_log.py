@@ -6,19 +6,24 @@ LiteLLM loads this file itself, in its own environment.
 import json
 import os
 from pathlib import Path
+from typing import Any
 
-from litellm.integrations.custom_logger import CustomLogger  # type: ignore[import-not-found]
+from litellm.integrations.custom_logger import CustomLogger
 
 
 class _Log(CustomLogger):  # type: ignore[misc]
-    async def async_log_success_event(self, kwargs, response, start, end):  # type: ignore[no-untyped-def]
+    async def async_log_success_event(
+        self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
         _write(kwargs)
 
-    async def async_log_failure_event(self, kwargs, response, start, end):  # type: ignore[no-untyped-def]
+    async def async_log_failure_event(
+        self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
         _write(kwargs)
 
 
-def _write(kwargs):  # type: ignore[no-untyped-def]
+def _write(kwargs: dict[str, Any]) -> None:
     record = dict(kwargs.get("standard_logging_object") or {})
     wanted = (
         *("id", "call_type", "status", "model_group", "model", "response_cost", "stream"),

@@ -1,8 +1,7 @@
 """Portkey's open-source gateway. It passes usage on, but it computes no cost and has no budgets."""
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +22,7 @@ class Portkey(Gateway):
     def not_offered(self, scenario: Scenario) -> str | None:
         return "the open-source gateway computes no cost; only Portkey's hosted service does"
 
-    @asynccontextmanager
-    async def running(
+    def running(
         self, folder: Path, provider: int, scenarios: list[Scenario]
-    ) -> AsyncIterator[Session]:
+    ) -> AbstractAsyncContextManager[Session]:
         raise AssertionError("no scenario is offered")
-        yield

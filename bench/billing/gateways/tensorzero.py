@@ -130,7 +130,7 @@ def _costs(scenario: Scenario) -> list[str]:
     said = json.dumps(scenario.exchange.answer)
     card = scenario.prices
     beside = rule.get("cache") == "beside"
-    costs = []
+    costs: list[str] = []
 
     def declare(name: str, price: Decimal, unit: str = "cost_per_million") -> None:
         paths = [path for path in rule.get(name, ()) if "[" not in path]
