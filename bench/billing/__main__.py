@@ -83,7 +83,7 @@ async def _run(gateway: Gateway, scenarios: list[Scenario], *, trials: bool) -> 
             books: dict[str, Booked] = {}
             if offered:
                 _say(f"{gateway.name}: {len(offered)} scenarios")
-                with _folder() as folder:
+                with temporary_folder() as folder:
                     async with gateway.running(folder, provider.port, offered) as session:
                         answers, books = await play_all(session, provider, offered)
             run.results.extend(results(scenarios, provider, answers, books, not_offered))
@@ -93,7 +93,7 @@ async def _run(gateway: Gateway, scenarios: list[Scenario], *, trials: bool) -> 
                 run.trials_not_run[trial.name] = starter
                 continue
             _say(f"{gateway.name}: {trial.name}")
-            with _folder() as folder:
+            with temporary_folder() as folder:
                 run.trials.append(await run_trial(starter, folder, trial))
     except (NotInstalled, NotStarted) as exc:
         return Run(gateway.name, gateway.version, [], [], {}, f"could not run here: {exc}")
@@ -106,7 +106,7 @@ async def _explain(gateway: Gateway, scenario: Scenario) -> None:
     if (reason := gateway.not_offered(scenario)) is not None:
         print(f"\n{gateway.name} does not offer this: {reason}")
         return
-    with _folder() as folder:
+    with temporary_folder() as folder:
         async with (
             Provider([scenario]) as provider,
             gateway.running(folder, provider.port, [scenario]) as session,
@@ -131,7 +131,7 @@ async def _explain(gateway: Gateway, scenario: Scenario) -> None:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def temporary_folder() -> Iterator[Path]:
     """A folder for a gateway's files, which the account that runs PostgreSQL can enter."""
     with tempfile.TemporaryDirectory(prefix="tkb-", ignore_cleanup_errors=True) as name:
         folder = Path(name)

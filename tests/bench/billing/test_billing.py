@@ -1,11 +1,17 @@
 """The billing benchmark: tollkeeper books the true cost in every scenario."""
 
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
+import pytest
+from bench.billing.__main__ import temporary_folder
 from bench.billing.gateways.ours import Ours
 from bench.billing.play import play_all, results
+from bench.billing.report import Run, as_markdown, draw
+from bench.billing.result import Result, TrialResult
 from bench.billing.scenarios import left_out, load_scenarios
+from bench.billing.trials import Trial, load_trials, run_trial
 from bench.billing.truth import PRICES, price
 from bench.billing.upstream import Provider
 
@@ -15,6 +21,12 @@ from tests.support.tables import each
 SCENARIOS = load_scenarios()
 EXCHANGES = [scenario for scenario in SCENARIOS if scenario.kind == "exchange"]
 ROWS: dict[str, Row | PricedRow] = {**read_rows(), **read_priced_rows()}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with temporary_folder() as found:
+        yield found
 
 
 def test_there_are_enough_scenarios() -> None:
@@ -60,3 +72,34 @@ async def test_tollkeeper_books_every_scenario_exactly(tmp_path: Path, conninfo:
         if not result.exact and (result.true is not None or result.certain)
     ]
     assert wrong == []
+
+
+@pytest.mark.usefixtures("only_long")
+@pytest.mark.parametrize("trial", load_trials(), ids=lambda trial: trial.name)
+async def test_tollkeeper_overspends_and_loses_nothing(trial: Trial, folder: Path) -> None:
+    starter = Ours().trial_starter(trial)
+    assert not isinstance(starter, str)
+    result = await run_trial(starter, folder, trial)
+    assert result.answered > 0
+    assert (result.overspent or 0, result.booked) == (0, result.true)
+
+
+def test_the_report_counts_what_is_exact_and_what_is_not_offered() -> None:
+    cent = Decimal("0.01")
+    found = [
+        Result("right", cent, cent, True, "200"),
+        Result("twice", cent, 2 * cent, True, "200"),
+        Result("missing", cent, None, True, "200"),
+        Result("absent", cent, None, True, "", not_offered="no such endpoint"),
+        Result("unknown", None, cent, False, "200"),
+    ]
+    race = TrialResult("race", true=3 * cent, booked=cent, budget=2 * cent, calls=9, answered=3)
+    run = Run("other", "1.0", found, [race], {"kill": "needs a database"})
+    absent = Run("absent", "", [], [], {}, missing="could not run here: no such host")
+    row, other = as_markdown([run, absent]).splitlines()[2:]
+    assert row == (
+        "| other 1.0 | 3 | 1 (33.3 %) | 66.7 % | +100 % (twice) | 0.030000 | 0.030000 | 1 of 1"
+        " | 50 % | needs a database |"
+    )
+    assert other.startswith("| absent | could not run here: no such host |")
+    assert "33.3 (1 of 3)" in draw([run, absent])
