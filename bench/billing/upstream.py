@@ -26,7 +26,7 @@ _PATIENCE_S = 60
 
 
 class Provider(StreamServer):
-    """Answers calls. `calls` has the requests of each scenario, `answered` counts complete answers."""
+    """Answers calls. `calls` has the model calls of each scenario, `answered` counts complete answers."""
 
     def __init__(self, scenarios: list[Scenario], port: int = 0) -> None:
         super().__init__(self._answer_calls, hosts=("127.0.0.1",), port=port)
@@ -45,7 +45,9 @@ class Provider(StreamServer):
             request = await _read_request(reader)
             found = _SCENARIO.match(request.path)
             name = found.group(1) if found else ""
-            self.calls[name].append(request)
+            # Some gateways also ask for the list of models.
+            if request.head.startswith(b"POST"):
+                self.calls[name].append(request)
             peer = Peer(request, reader, writer)
             try:
                 await self._answer(name, peer)

@@ -62,6 +62,8 @@ _PROVIDERS = {
     "vLLM": ("hosted_vllm", "/v1"),
     "LM Studio": ("lm_studio", "/v1"),
 }
+# Providers whose Responses endpoint LiteLLM calls under their own name.
+_WITH_RESPONSES = ("azure", "xai", "perplexity")
 _PRICES = {
     "prompt": "input_cost_per_token",
     "completion": "output_cost_per_token",
@@ -201,7 +203,7 @@ def _model(scenario: Scenario, name: str, provider: int) -> dict[str, Any]:
     who, protocol = scenario.exchange.who, scenario.exchange.protocol
     known = [prefix for prefix in _PROVIDERS if who.startswith(prefix)]
     kind, path = _PROVIDERS[max(known, key=len)] if known else ("openai", "/v1")
-    if protocol == "responses" and kind != "azure":
+    if protocol == "responses" and kind not in _WITH_RESPONSES:
         kind, path = ("openai/responses" if scenario.face == "chat" else "openai"), "/v1"
     model = f"{kind}/{name}"
     if protocol == "bedrock_messages":
