@@ -84,7 +84,7 @@ lock: $(INSTALLED) ## resolve the dependencies anew and write the locks
 	  --upgrade --all-extras --group dev pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --upgrade --constraint requirements.lock --extra console --extra otel \
-	  --extra google --extra azure --extra aws pyproject.toml -o deploy/requirements.lock
+	  --extra google --extra azure --extra aws --extra payments pyproject.toml -o deploy/requirements.lock
 	echo uv | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate - -o requirements-uv.lock
 	for wanted in tests/journeys/clients/locks/*.in tests/deploy/locks/*.in bench/locks/*.in tests/fuzz/locks/*.in; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

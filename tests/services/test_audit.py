@@ -77,7 +77,12 @@ async def test_every_change_of_a_tenant_is_recorded(gateway: Gateway, tenant: Te
     by_operation = {entry.change.operation: entry.change for entry in found}
     assert by_operation["organization_grant_check"].before == {"checks": []}
     assert by_operation["organization_grant_check"].after == {"checks": ["kyc"]}
-    assert by_operation["credit_grant"].after == {"available": "5", "grant": "5", "note": "first"}
+    assert by_operation["credit_grant"].after == {
+        "available": "5",
+        "grant": "5",
+        "kind": "grant",
+        "note": "first",
+    }
     assert by_operation["cap_clear"].before == {"amount": "1", "period": "month"}
     assert by_operation["cap_clear"].after is None
     assert by_operation["limit_set"].after == {"requests_per_minute": 100, "concurrency": None}

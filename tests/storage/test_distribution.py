@@ -43,6 +43,9 @@ _OF_NO_TENANT = {
     "alert_observations": "what processes have seen",
     "alert_deliveries": "what is still to be delivered",
     "ended_console_sessions": "operators who signed out",
+    "payments": "what the payment provider reports, which may name no organization",
+    "payment_withdrawals": "refunds and disputes of payments",
+    "payment_events": "the events of the payment provider",
 }
 # Statements that do not name an organization, and why they do not have to.
 _KEY_LOOKUP = (

@@ -67,7 +67,7 @@ async def installed_program(
     settings = scripted_settings(data_dir, upstream.url, **changes)
     dumped = settings.model_dump(mode="json")
     dumped["server"]["port"] = dumped["operator"]["port"] = 0
-    dumped["database"]["url"] = _url(conninfo)
+    dumped["database"]["url"] = database_url(conninfo)
     config = folder / "tollkeeper.toml"
     tables = {name: [dumped[name]] for name in _SECTIONS if dumped[name] is not None}
     arrays = {name: dumped[name] for name in ("backends", "models")}
@@ -81,7 +81,7 @@ async def installed_program(
         yield InstalledProgram(Program(config, folder, environment), upstream, services)
 
 
-def _url(conninfo: str) -> str:
+def database_url(conninfo: str) -> str:
     if conninfo.startswith("postgresql://"):
         return conninfo
     parts = conninfo_to_dict(conninfo)

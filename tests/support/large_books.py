@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import LiteralString
 
-from tests.support.ledger import LedgerTenant, make_tenant
+from tests.support.ledger import LedgerTenant, another_project, make_tenant
 from tollkeeper.domain.months import Month
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.watched_connection import allow_long_statements
@@ -15,10 +15,18 @@ _DAYS = 28
 
 
 async def fill_books(
-    database: Database, *, calls: int, organizations: int, months: Sequence[Month]
+    database: Database,
+    *,
+    calls: int,
+    organizations: int,
+    months: Sequence[Month],
+    projects: int = 1,
 ) -> list[LedgerTenant]:
-    """Makes `calls` resolved calls, evenly among new organizations and these months."""
+    """Makes `calls` resolved calls, evenly among new organizations, their projects and these months.
+    Returns each project with its organization."""
     tenants = [await make_tenant(database, credit=calls * _COSTS) for _ in range(organizations)]
+    for tenant in tenants[:]:
+        tenants += [await another_project(database, tenant) for _ in range(projects - 1)]
     async with database.transaction() as connection:
         await allow_long_statements(connection, minutes=60)
         # No trigger runs, so foreign keys are not checked row by row: `ledger verify` does that.
@@ -50,15 +58,15 @@ _RESERVATIONS: LiteralString = f"""
     SELECT (%(organizations)s::uuid[])[tenant],
         (lpad(to_hex(at_ms), 12, '0') || '7' || left(hash, 3) || '8' || substr(hash, 5, 15))::uuid,
         (%(projects)s::uuid[])[tenant], (%(keys)s::uuid[])[tenant], gen_random_uuid(),
-        'example/chat', {_HOLD}, 0, 0, 0, {_HOLD}, 0, 0, 1, 0, 0, (%(months)s::integer[])[month],
-        to_timestamp(at_ms / 1000.0)
+        'example/chat' || (n / 11 %% 2), {_HOLD}, 0, 0, 0, {_HOLD}, 0, 0, 1, 0, 0,
+        (%(months)s::integer[])[month], to_timestamp(at_ms / 1000.0)
     FROM (
         SELECT n, md5(n::text || random()::text) AS hash,
             1 + n %% cardinality(%(organizations)s::uuid[]) AS tenant, month,
             ((%(days)s::integer[])[month] + n / 7 %% {_DAYS}) * 86400000::bigint
                 + n %% 86400000 AS at_ms
         FROM generate_series(1, %(calls)s) AS n,
-            LATERAL (SELECT 1 + n / 3 %% cardinality(%(months)s::integer[]) AS month) AS chosen
+            LATERAL (SELECT 1 + n / 13 %% cardinality(%(months)s::integer[]) AS month) AS chosen
     ) AS made
 """
 _RESOLUTIONS: LiteralString = f"""

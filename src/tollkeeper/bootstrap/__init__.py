@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tollkeeper.bootstrap.database import located_database
     from tollkeeper.bootstrap.engine import build_engine, running_engine
     from tollkeeper.bootstrap.judge import judge_over, running_judge
+    from tollkeeper.bootstrap.payments import signature_check
     from tollkeeper.bootstrap.preflight import check_settings
     from tollkeeper.bootstrap.secrets import master_secret
     from tollkeeper.bootstrap.services import running_services
@@ -31,6 +32,7 @@ __all__ = [
     "running_engine",
     "running_judge",
     "running_services",
+    "signature_check",
 ]
 
 _FILES = {
@@ -46,6 +48,7 @@ _FILES = {
     "check_settings": "preflight",
     "master_secret": "secrets",
     "running_services": "services",
+    "signature_check": "payments",
 }
 
 

@@ -1,19 +1,24 @@
-"""`tollkeeper credit`: grants credit to an organization and shows its balance."""
+"""`tollkeeper credit`: grants and withdraws credit, and shows balances, grants and payment events."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tollkeeper.cli.amounts import AmountArgument
-from tollkeeper.cli.arguments import OrganizationArgument
+from tollkeeper.cli.arguments import OrganizationArgument, UntilOption
 from tollkeeper.cli.command import noun_app, service_command
-from tollkeeper.cli.output import Record
+from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.payments import ADDING_KINDS, WITHDRAWING_KINDS, GrantKind
+from tollkeeper.domain.reports import TIME_MAX
 from tollkeeper.services.use_cases import Services
 
 if TYPE_CHECKING:
     from tollkeeper.domain.views import Balance
 
+NoteOption = Annotated[str, typer.Option(help="The reason, which is stored with the grant.")]
+LimitOption = Annotated[int, typer.Option(metavar="N", help="How many at most.", min=1, max=1000)]
 app = noun_app("Credit of an organization.")
 
 
@@ -22,25 +27,117 @@ async def credit_grant(
     services: Services,
     organization: OrganizationArgument,
     amount: AmountArgument,
-    note: Annotated[str, typer.Option(help="The reason, which is stored with the grant.")] = "",
+    note: NoteOption = "",
+    kind: Annotated[
+        GrantKind | None,
+        typer.Option(help=f"One of {', '.join(ADDING_KINDS)}.", show_default="grant"),
+    ] = None,
 ) -> Record:
     """Grant credit to an organization. A negative amount takes available credit back."""
+    return await _granted(services, organization, amount, note, kind)
+
+
+# Otherwise a negative amount would be taken for an unknown option.
+app.registered_commands[-1].context_settings = {"ignore_unknown_options": True}
+
+
+@service_command(app, "withdraw", example="tollkeeper credit withdraw Acme 10 --kind refund")
+async def credit_withdraw(
+    services: Services,
+    organization: OrganizationArgument,
+    amount: AmountArgument,
+    note: NoteOption = "",
+    kind: Annotated[
+        GrantKind | None,
+        typer.Option(help=f"One of {', '.join(WITHDRAWING_KINDS)}.", show_default="withdrawal"),
+    ] = None,
+) -> Record:
+    """Take available credit back."""
+    return await _granted(services, organization, -amount, note, kind or GrantKind.WITHDRAWAL)
+
+
+async def _granted(
+    services: Services, organization: str, amount: int, note: str, kind: GrantKind | None
+) -> Record:
     grant = await services.billing.credit_grant(
-        await services.names.organization_named(organization), amount, note
+        await services.names.organization_named(organization), amount, note, kind
     )
     return Record(
         {
             "id": grant.id,
             "organization_id": grant.organization_id,
             "amount": usd_from_picousd(grant.amount_picousd),
+            "kind": grant.kind,
             "note": grant.note,
             **balance_view(grant.balance),
         }
     )
 
 
-# Otherwise a negative amount would be taken for an unknown option.
-app.registered_commands[-1].context_settings = {"ignore_unknown_options": True}
+@service_command(app, "list", example="tollkeeper credit list Acme")
+async def credit_list(
+    services: Services,
+    organization: OrganizationArgument,
+    until: UntilOption = None,
+    limit: LimitOption = 20,
+) -> Listing:
+    """List grants and withdrawals of an organization, newest first."""
+    found = await services.billing.credit_list(
+        await services.names.organization_named(organization),
+        until=TIME_MAX if until is None else until,
+        limit=limit,
+    )
+    rows = [
+        {
+            "id": grant.id,
+            "kind": grant.kind,
+            "amount": usd_from_picousd(grant.amount_picousd),
+            "note": grant.note,
+            "payment_id": grant.payment_id,
+            "granted_at": grant.granted_at,
+        }
+        for grant in found
+    ]
+    return Listing(rows, columns=("granted_at", "kind", "amount", "note"))
+
+
+@service_command(app, "events", example="tollkeeper credit events --open")
+async def credit_events(
+    services: Services,
+    open_only: Annotated[
+        bool, typer.Option("--open", help="Only events that an operator has to look at.")
+    ] = False,
+    limit: LimitOption = 20,
+) -> Listing:
+    """List the events of the payment provider, newest first, with what became of each."""
+    found = await services.payments.payment_event_list(open_only=open_only, limit=limit)
+    return Listing(
+        [asdict(event) for event in found],
+        columns=("received_at", "type", "payment_id", "outcome", "deliveries", "detail"),
+        optional=("deliveries",),
+    )
+
+
+@service_command(app, "assign", example="tollkeeper credit assign pi_3Nabc Acme")
+async def credit_assign(
+    services: Services,
+    payment: Annotated[
+        str, typer.Argument(metavar="PAYMENT", help="The payment intent's id.", show_default=False)
+    ],
+    organization: OrganizationArgument,
+) -> Record:
+    """Grant a payment whose events name no organization of this installation."""
+    identity = await services.names.organization_named(organization)
+    found = await services.payments.payment_assign(payment, identity)
+    paid = found.paid_picousd
+    return Record(
+        {
+            "payment_id": found.id,
+            "organization_id": found.organization_id,
+            "paid": None if paid is None else usd_from_picousd(paid),
+            "withdrawn": usd_from_picousd(found.withdrawn_picousd),
+        }
+    )
 
 
 @service_command(app, "show", example="tollkeeper credit show Acme")

@@ -41,6 +41,7 @@ _COMMANDS = (
     ("overage", "overage", "How far an organization's balance may fall below zero."),
     ("limit", "limit", "Request limits of a project."),
     ("costs", "costs", "What an organization spent, day by day."),
+    ("statement", "statement", "An organization's statement for a month."),
     ("ledger", "ledger", "The ledger: its invariants, unsettled holds, and months."),
     ("activity", "activity", "The records of inference requests."),
     ("alert", "alert", "What is wrong now: raised alerts."),

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from tollkeeper.console import sign_in, static_files
+from tollkeeper.console import payment_webhook, sign_in, static_files
 from tollkeeper.console.context import Console
 from tollkeeper.console.guard import Guard
 from tollkeeper.console.pages import (
@@ -31,6 +31,7 @@ from tollkeeper.console.pages import (
     projects,
     reconcile,
     settings,
+    statements,
     unsettled,
 )
 from tollkeeper.console.rendering import render
@@ -63,11 +64,14 @@ ROUTES = [
     Route("/sign-in", sign_in.sign_in, methods=["POST"]),
     Route("/sign-out", sign_in.sign_out, methods=["POST"]),
     Route("/static/{name}", static_files.static_file),
+    Route("/webhooks/stripe", payment_webhook.receive, methods=["POST"]),
     Route("/", overview.show),
     Route("/verify", overview.verify, methods=["POST"]),
     Route("/organizations", organizations.show_all),
     Route("/organizations", organizations.create, methods=["POST"]),
     Route("/organizations/{organization}", organizations.show),
+    Route("/organizations/{organization}/statement", statements.show),
+    Route("/organizations/{organization}/statement.csv", statements.download),
     Route("/organizations/{organization}/admin-keys", admin_keys.create, methods=["POST"]),
     Route("/organizations/{organization}/admin-keys/{key}", admin_keys.revoke, methods=["POST"]),
     Route(

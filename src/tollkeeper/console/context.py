@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from tollkeeper.console.sessions import Session, Sessions, SignInAttempts
+from tollkeeper.console.small_bodies import SmallBodies
 from tollkeeper.domain.errors import DeadlineExceeded, Unavailable
 from tollkeeper.domain.views import StandingAlert
 from tollkeeper.services.policies.judge import Judge
@@ -51,6 +52,8 @@ class MachineChecks:
     doctor: Callable[[], Awaitable[list[Finding]]]
 
 
+# Whether a body has this signature.
+SignatureCheck = Callable[[bytes, str], bool]
 OpenJudge = Callable[[], AbstractAsyncContextManager[Judge]]
 
 
@@ -68,6 +71,9 @@ class Console:
     open_judge: OpenJudge | None
     # Whether cookies travel over HTTPS only.
     secure: bool
+    # For events of the payment provider; None: the settings have no secret for them.
+    is_signed: SignatureCheck | None = None
+    webhook_bodies: SmallBodies = field(default_factory=SmallBodies)
     # One trial at a time: the local engine may be started for each.
     _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 

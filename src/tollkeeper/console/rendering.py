@@ -4,7 +4,7 @@ page has around its content."""
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, localcontext
@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, Response
 
 from tollkeeper.console.context import console_of, session_of
 from tollkeeper.console.notices import NOTICE_FIELDS, notice_text
+from tollkeeper.domain.csv_text import csv_lines
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.percent import percent_of
 
@@ -112,6 +113,14 @@ def render(
         **values,
     )
     return HTMLResponse(text)
+
+
+def csv_file(name: str, rows: Iterable[Sequence[object]]) -> Response:
+    return Response(
+        csv_lines(rows),
+        media_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )
 
 
 def render_outside(template: str, **values: Any) -> HTMLResponse:

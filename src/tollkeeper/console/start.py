@@ -9,7 +9,12 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 
-from tollkeeper.bootstrap import master_secret, running_judge, running_services
+from tollkeeper.bootstrap import (
+    master_secret,
+    running_judge,
+    running_services,
+    signature_check,
+)
 from tollkeeper.console.app import build_console
 from tollkeeper.console.context import Console, MachineChecks
 from tollkeeper.console.lease import held_lease
@@ -85,6 +90,7 @@ def make_console(
         machine=machine,
         open_judge=judge,
         secure=is_secure(settings),
+        is_signed=signature_check(settings),
     )
     return build_console(console, allowed_hosts(settings))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.months import Month
 from tollkeeper.domain.payments import GrantKind
 
@@ -86,3 +87,29 @@ def charges_of(costs: Iterable[ProjectCost]) -> tuple[Charge, ...]:
         Charge(project_id, name, model, day, amount)
         for (name, project_id, model, day), amount in ordered
     )
+
+
+def statement_rows(statement: Statement) -> list[tuple[str, ...]]:
+    """The statement as a table with a header. Amounts have their sign: the first to the last row but
+    the closing balance add up to it. What is unsettled is not part of the balance and comes last."""
+
+    def row(entry: str, amount: int, *columns: str) -> tuple[str, ...]:
+        project_id, project, model, detail = (*columns, "", "", "", "")[:4]
+        return (entry, project_id, project, model, detail, usd_from_picousd(amount))
+
+    def charge_row(entry: str, charge: Charge) -> tuple[str, ...]:
+        project = (str(charge.project_id), charge.project_name)
+        return row(entry, -charge.amount_picousd, *project, charge.model, charge.adjusts_day or "")
+
+    return [
+        ("entry", "project_id", "project", "model", "detail", "amount_usd"),
+        row("opening balance", statement.opening_picousd),
+        *(row(grant.kind, grant.amount_picousd) for grant in statement.grants),
+        *(charge_row("charge", charge) for charge in statement.charges),
+        *(charge_row("adjustment", charge) for charge in statement.adjustments),
+        row("closing balance", statement.closing_picousd),
+        row(
+            *("unsettled", statement.unsettled_picousd, "", "", ""),
+            f"{statement.unsettled_calls} calls, held and not charged yet",
+        ),
+    ]

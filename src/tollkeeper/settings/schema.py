@@ -27,6 +27,7 @@ from tollkeeper.settings.section import (
     Seconds,
     SecretSource,
     Section,
+    Source,
     misfit,
 )
 from tollkeeper.settings.wording import nearest
@@ -159,6 +160,14 @@ class AlertsSettings(Section):
         if self.webhook_url and not self.webhook_secret:
             raise misfit("needs webhook_secret, to sign with", "webhook_url")
         return self
+
+
+class PaymentsSettings(Section):
+    # The signing secrets of the webhook: one, or two while it is rotated, and one more for each
+    # endpoint of the test mode. Empty: no payment event is accepted.
+    webhook_secrets: tuple[Annotated[Source, Field(min_length=1)], ...] = Field(
+        default=(), max_length=4, repr=False
+    )
 
 
 class LimitsSettings(Section):
@@ -376,6 +385,7 @@ class Settings(BaseSettings):
     secrets: SecretsSettings = SecretsSettings()
     logs: LogsSettings = LogsSettings()
     alerts: AlertsSettings = AlertsSettings()
+    payments: PaymentsSettings = PaymentsSettings()
     limits: LimitsSettings = LimitsSettings()
     ledger: LedgerSettings = LedgerSettings()
     activity: ActivitySettings = ActivitySettings()

@@ -32,8 +32,9 @@ def _is_source(source: str) -> str:
     return source
 
 
+Source = Annotated[str, AfterValidator(_is_source)]
 # The variable or the file that holds a secret; empty: neither.
-SecretSource = Annotated[str, AfterValidator(_is_source), Field(repr=False)]
+SecretSource = Annotated[Source, Field(repr=False)]
 
 
 def misfit(words: str, *at: str | int) -> PydanticCustomError:

@@ -12,10 +12,9 @@ from tollkeeper.console.charts import stacked_days
 from tollkeeper.console.chosen import ChosenOrganization, chosen_organization
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import key_id, optional, project_id, time_range
-from tollkeeper.console.rendering import day, render
+from tollkeeper.console.rendering import csv_file, day, render
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.conventions import COST_PAGE_MAX
-from tollkeeper.domain.csv_text import csv_lines
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.reports import CostDimension, CostQuery, CostRow, days_of
@@ -113,11 +112,7 @@ async def download(request: Request) -> Response:
         for day_, amount in zip(table.days, amounts, strict=True)
         if amount
     ]
-    return Response(
-        csv_lines([("day", name, "name", "amount_usd"), *rows]),
-        media_type="text/csv; charset=utf-8",
-        headers={"Content-Disposition": 'attachment; filename="costs.csv"'},
-    )
+    return csv_file("costs.csv", [("day", name, "name", "amount_usd"), *rows])
 
 
 async def cost_table(

@@ -10,10 +10,12 @@ from tollkeeper.console.rendering import exact_usd, render
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, OrganizationId
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.payments import ADDING_KINDS, WITHDRAWING_KINDS, GrantKind
 from tollkeeper.services.ledger.billing import Grant
 from tollkeeper.services.use_cases import Services
 
 _KEYS_NAMED_MAX = 500
+_GRANTS_SHOWN = 10
 
 
 async def show_all(request: Request, refused: Refused | None = None) -> Response:
@@ -52,6 +54,8 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         refused=refused,
         organization=organization,
         balance=await services.billing.credit_show(identity),
+        grants=await services.billing.credit_list(identity, limit=_GRANTS_SHOWN),
+        grant_kinds=[kind.value for kind in (*ADDING_KINDS, *WITHDRAWING_KINDS)],
         caps=await services.caps.cap_show(identity),
         key_names=await _key_names(services, identity),
         overage=await services.billing.overage_show(identity),
@@ -111,7 +115,7 @@ _ACTIONS: dict[str, Action[OrganizationId]] = {
     "grant-credit": Action(
         _credit_notice,
         lambda services, identity, form: services.billing.credit_grant(
-            identity, form.picousd("amount"), form.text("note", default="")
+            identity, form.picousd("amount"), form.text("note", default=""), _grant_kind(form)
         ),
         _ask_about_credit,
     ),
@@ -170,6 +174,13 @@ async def _key_names(services: Services, identity: OrganizationId) -> dict[KeyId
         identity, limit=_KEYS_NAMED_MAX
     )
     return {key.id: key.name for key in keys}
+
+
+def _grant_kind(form: Form) -> GrantKind | None:
+    text = form.text("kind", default="")
+    if text not in ("", *GrantKind):
+        raise InvalidRequest(f"A kind is one of {', '.join(GrantKind)}.", param="kind")
+    return GrantKind(text) if text else None
 
 
 def cap_period(form: Form) -> CapPeriod:

@@ -141,9 +141,7 @@ def _booking(
         return Booking(EventOutcome.REFUSED, f"an earlier event reported that {paid} USD was paid")
     if payment.organization_id is None and report.organization is not None:
         named = report.organization[:80]
-        return Booking(
-            EventOutcome.UNKNOWN_ORGANIZATION, f"there is no organization {ascii(named)}"
-        )
+        return Booking(EventOutcome.UNKNOWN_ORGANIZATION, f"there is no organization {named!a}")
     if payment.paid_picousd is None:
         return Booking(EventOutcome.WAITING, "no event has reported that the payment succeeded")
     if payment.organization_id is None:

@@ -93,6 +93,7 @@ class _Unbookable(Exception):
 
 
 _T = TypeVar("_T", bound=_Object)
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 def read_event(body: bytes) -> PaymentEvent:
@@ -174,7 +175,7 @@ def _picousd(cents: int) -> int:
     return cents * PICOUSD_PER_CENT
 
 
-def _decode(content: bytes | msgspec.Raw, kind: type[Any]) -> Any:
+def _decode(content: bytes | msgspec.Raw, kind: type[_Struct]) -> _Struct:
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:

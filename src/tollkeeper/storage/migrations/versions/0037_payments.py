@@ -10,7 +10,7 @@ revision = "0037"
 down_revision = "0034"
 compatible_from = "0021"
 
-concurrent_indexes = {"grants_by_time": "ON grants (organization_id, granted_at)"}
+concurrent_indexes = {"grants_of_organization": "ON grants (organization_id, granted_at)"}
 
 _SQL = """
 ALTER TABLE grants

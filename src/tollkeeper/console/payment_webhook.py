@@ -1,0 +1,37 @@
+"""The address that Stripe sends its events to. Nothing is done before the signature is verified."""
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+
+from tollkeeper.console.context import console_of
+from tollkeeper.domain.audit import Actor, ActorKind
+from tollkeeper.domain.payments import OPEN_OUTCOMES, EventOutcome
+from tollkeeper.services.audit import acting_as
+from tollkeeper.services.ledger.stripe_events import read_event
+
+_log = structlog.get_logger("tollkeeper.console")
+
+
+async def receive(request: Request) -> Response:
+    """Stripe repeats an event for days if the answer is not 2xx. So it is 2xx if a repetition would
+    not help."""
+    console = console_of(request)
+    if console.is_signed is None:
+        raise HTTPException(404)
+    try:
+        body = await console.webhook_bodies.read(request)
+    except (TimeoutError, ClientDisconnect):
+        return PlainTextResponse("The event did not arrive in time.", 408)
+    if not console.is_signed(body, request.headers.get("stripe-signature", "")):
+        return PlainTextResponse("The signature is not valid.", 400)
+    event = read_event(body)
+    with acting_as(Actor(ActorKind.SYSTEM, f"stripe {event.id}")):
+        booking = await console.services.payments.payment_receive(event)
+    if booking.outcome in OPEN_OUTCOMES:
+        _log.warning("a payment event was not booked", id=event.id, reason=booking.detail)
+    # An operator may create the organization, or restore a newer backup, before the next repetition.
+    repeat = booking.outcome is EventOutcome.UNKNOWN_ORGANIZATION
+    words = f"{booking.outcome}: {booking.detail}" if booking.detail else booking.outcome
+    return PlainTextResponse(words, 422 if repeat else 200)

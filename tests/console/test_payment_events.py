@@ -1,0 +1,176 @@
+"""Thousands of payment events, repeated, reordered, forged and sent to two consoles at once: each payment
+is granted exactly once, less what was taken back."""
+
+import asyncio
+import json
+import random
+import subprocess
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx2
+import psutil
+
+from tests.support import stripe_events as stripe
+from tests.support.console_site import ConsoleSite, serving_console
+from tests.support.gateway_processes import database_url
+from tests.support.ledger import rows
+from tests.support.program import Program, stop, write_config
+from tests.support.proof import Proof
+from tollkeeper.bootstrap import running_services
+from tollkeeper.domain.access import OrganizationId
+
+_SENDERS = 8
+# What happens to a payment after it succeeded, and what is left of ten dollars.
+_STORIES: tuple[tuple[int, Callable[[str], list[bytes]]], ...] = (
+    (1000, lambda _: []),
+    (1000, lambda _: []),
+    (300, lambda pay: [stripe.charge_refunded(pay, cents) for cents in (100, 400, 700)]),
+    (
+        600,
+        lambda pay: [
+            *(stripe.refund(pay, f"re_{n}{pay}", 200, "pending") for n in (1, 2, 3)),
+            stripe.refund(pay, f"re_1{pay}", 200),
+            stripe.refund(pay, f"re_2{pay}", 200),
+            stripe.refund(pay, f"re_3{pay}", 200, "failed"),
+            stripe.charge_refunded(pay, 600),
+        ],
+    ),
+    (
+        1000,
+        lambda pay: [
+            stripe.dispute(pay, f"dp_{pay}", 1000, status) for status in ("needs_response", "won")
+        ],
+    ),
+    (
+        0,
+        lambda pay: [
+            stripe.charge_refunded(pay, 500),
+            *(stripe.dispute(pay, f"dp_{pay}", 1000, "needs_response"),),
+            stripe.dispute(pay, f"dp_{pay}", 1000, "lost"),
+        ],
+    ),
+)
+
+
+@dataclass
+class _Deliveries:
+    """What is sent, in the order in which it is sent, and what is left of each payment."""
+
+    sent: list[tuple[bytes, dict[str, str], int]] = field(default_factory=list)
+    cents: dict[OrganizationId, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    forged: int = 0
+
+
+def _deliveries(
+    count: int, organizations: list[OrganizationId], chance: random.Random
+) -> _Deliveries:
+    made = _Deliveries()
+    while len(made.sent) < count:
+        organization, payment = chance.choice(organizations), stripe.new_payment()
+        left, story = chance.choice(_STORIES)
+        bodies = [
+            stripe.completed(payment, 1000, organization),
+            stripe.succeeded(payment, 1000, chance.choice((organization, None))),
+            *story(payment),
+        ]
+        made.cents[organization][payment] = left
+        for body in bodies:
+            made.sent += [(body, stripe.signed(body), 200)] * chance.choice((1, 1, 2, 3))
+        # An attacker's payments, with another secret or an old signature.
+        stolen = stripe.succeeded(stripe.new_payment(), 99_999, organization)
+        forgery = chance.choice(({"secret": "whsec_guessed"}, {"at": 1_700_000_000}))
+        made.sent.append((stolen, stripe.signed(stolen, **forgery), 400))  # type: ignore[arg-type]
+        made.forged += 1
+    chance.shuffle(made.sent)
+    return made
+
+
+async def _send(addresses: list[str], deliveries: _Deliveries) -> list[tuple[int, int]]:
+    """Sends everything through both consoles at once; returns the statuses that were not expected."""
+    waiting = list(enumerate(deliveries.sent))[::-1]
+    wrong = []
+
+    async def send(address: str) -> None:
+        async with httpx2.AsyncClient(base_url=address, timeout=120) as client:
+            while waiting:
+                _, (body, headers, status) = waiting.pop()
+                answer = await client.post("/webhooks/stripe", content=body, headers=headers)
+                if answer.status_code != status:
+                    wrong.append((status, answer.status_code))
+
+    await asyncio.gather(*(send(addresses[number % 2]) for number in range(_SENDERS)))
+    return wrong
+
+
+@asynccontextmanager
+async def _two_consoles(
+    site: ConsoleSite, conninfo: str, folder: Path, *, processes: bool
+) -> AsyncIterator[list[str]]:
+    """Two processes, or two consoles of this one with connections of their own."""
+    secret = folder / "secret"
+    secret.write_text(stripe.SECRET)
+    source = f"file:{secret}"
+    async with AsyncExitStack() as stack:
+        if processes:
+            more = f"[payments]\nwebhook_secrets = [{json.dumps(source)}]\n"
+            url = database_url(conninfo)
+            config = write_config(folder, site.settings.database.data_dir, url=url, more=more)
+            program = Program(config, folder)
+            yield [await stack.enter_async_context(_process(program)) for _ in range(2)]
+            return
+        payments = site.settings.payments.model_copy(update={"webhook_secrets": (source,)})
+        settings = site.settings.model_copy(update={"payments": payments})
+        second = await stack.enter_async_context(running_services(settings, conninfo))
+        yield [
+            await stack.enter_async_context(serving_console(settings, services))
+            for services in (site.services, second)
+        ]
+
+
+@asynccontextmanager
+async def _process(program: Program) -> AsyncIterator[str]:
+    process = psutil.Popen(
+        program.line("console", "--json"),
+        cwd=program.folder,
+        env=program.process_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        yield json.loads(await asyncio.to_thread(process.stdout.readline))["console"]
+    finally:
+        await asyncio.to_thread(stop, process)
+
+
+async def test_each_payment_is_granted_exactly_once(
+    site: ConsoleSite, conninfo: str, tmp_path: Path, proof: Proof
+) -> None:
+    database = site.services.database
+    made = [await site.services.organizations.organization_create(f"Payer {n}") for n in range(3)]
+    size = proof.size(quick=600, long=10_000, smoke=120)
+    deliveries = _deliveries(size, [one.id for one in made], random.Random(size))
+    async with _two_consoles(site, conninfo, tmp_path, processes=proof.long) as addresses:
+        assert await _send(addresses, deliveries) == []
+    for organization, expected in deliveries.cents.items():
+        found = await rows(
+            database,
+            """
+            SELECT payment_id, sum(amount) / 10000000000, count(*) FILTER (WHERE kind = 'payment')
+            FROM grants WHERE organization_id = %s GROUP BY payment_id
+            """,
+            organization,
+        )
+        assert {row[0]: (int(row[1]), row[2]) for row in found} == {
+            payment: (cents, 1) for payment, cents in expected.items()
+        }
+        balance = await site.services.billing.credit_show(organization)
+        assert balance.available_picousd == sum(expected.values()) * 10**10
+    assert await site.services.reconciliation.ledger_verify() == []
+    proof.count("payment events", len(deliveries.sent))
+    proof.count("forged payment events", deliveries.forged)
+    proof.count("payments granted once", sum(map(len, deliveries.cents.values())))

@@ -1,0 +1,146 @@
+"""The payment webhook over HTTP: only signed events count, and unsigned ones cost little."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.support import stripe_events as stripe
+from tests.support.console_site import ConsoleSite, serving_console
+from tests.support.scripted_gateway import eventually
+from tollkeeper.bootstrap.payments import TOLERANCE_S
+from tollkeeper.console import small_bodies
+from tollkeeper.domain.payments import EventOutcome
+from tollkeeper.services.ledger.stripe_events import read_event
+from tollkeeper.settings import Settings, SettingsError
+
+_PATH = "/webhooks/stripe"
+_NEW_SECRET = "whsec_new"
+
+
+@pytest.fixture
+def settings(site: ConsoleSite, tmp_path: Path) -> Settings:
+    """With two secrets, as during a rotation."""
+    sources = []
+    for name, secret in (("old", stripe.SECRET), ("new", _NEW_SECRET)):
+        (tmp_path / name).write_text(f"{secret}\n")
+        sources.append(f"file:{tmp_path / name}")
+    payments = site.settings.payments.model_copy(update={"webhook_secrets": tuple(sources)})
+    return site.settings.model_copy(update={"payments": payments})
+
+
+@pytest.fixture
+async def provider(site: ConsoleSite, settings: Settings) -> AsyncIterator[httpx2.AsyncClient]:
+    async with (
+        serving_console(settings, site.services) as address,
+        httpx2.AsyncClient(base_url=address) as client,
+    ):
+        yield client
+
+
+async def _granted(site: ConsoleSite) -> dict[str, int]:
+    found = await site.services.billing.credit_list(site.judged.scripted.tenant.organization_id)
+    return {grant.kind: grant.amount_picousd // 10**10 for grant in found if grant.payment_id}
+
+
+async def test_a_signed_event_is_booked_without_a_session(
+    site: ConsoleSite, provider: httpx2.AsyncClient
+) -> None:
+    organization = site.judged.scripted.tenant.organization_id
+    payment = stripe.new_payment()
+    for secret in (stripe.SECRET, _NEW_SECRET):
+        body = stripe.succeeded(payment, 1234, organization, livemode=False)
+        answer = await provider.post(_PATH, content=body, headers=stripe.signed(body, secret))
+        assert (answer.status_code, answer.text) == (200, "booked")
+    assert await _granted(site) == {"test_payment": 1234}
+    page = await site.services.audit.audit_list(organization_id=organization, limit=1)
+    assert page.entries[0].actor.name.startswith("stripe evt_")
+
+
+async def test_forged_events_change_and_record_nothing(
+    site: ConsoleSite, provider: httpx2.AsyncClient
+) -> None:
+    body = stripe.succeeded(stripe.new_payment(), 1234, site.judged.scripted.tenant.organization_id)
+    now = int(time.time())
+    forged: list[tuple[bytes, dict[str, str]]] = [
+        (body, {}),
+        (body, {"Stripe-Signature": "nonsense"}),
+        (body, {"Stripe-Signature": f"t={now}"}),
+        (body, stripe.signed(body, "whsec_other")),
+        (body, stripe.signed(body, at=now - TOLERANCE_S - 60)),
+        (body.replace(b"1234", b"9999"), stripe.signed(body)),
+        (b"\xff", {"Stripe-Signature": f"t={now},v1=00"}),
+    ]
+    for content, headers in forged:
+        answer = await provider.post(_PATH, content=content, headers=headers)
+        assert answer.status_code == 400, headers
+    assert await _granted(site) == {}
+    events = await site.services.payments.payment_event_list(limit=1000)
+    assert read_event(body).id not in {event.id for event in events}
+
+
+async def test_answers_say_whether_a_repetition_helps(
+    site: ConsoleSite, provider: httpx2.AsyncClient
+) -> None:
+    cases = {
+        stripe.event("customer.created", {"id": "cus_1"}): (200, EventOutcome.IGNORED),
+        stripe.succeeded(stripe.new_payment(), 5, currency="eur"): (200, EventOutcome.REFUSED),
+        stripe.succeeded(stripe.new_payment(), 5): (200, EventOutcome.UNASSIGNED),
+        stripe.succeeded(stripe.new_payment(), 5, "nobody"): (
+            422,
+            EventOutcome.UNKNOWN_ORGANIZATION,
+        ),
+        b'{"id": 5}': (400, None),
+    }
+    for body, (status, outcome) in cases.items():
+        answer = await provider.post(_PATH, content=body, headers=stripe.signed(body))
+        assert answer.status_code == status, answer.text
+        assert outcome is None or answer.text.startswith(f"{outcome}: ")
+
+
+async def test_the_address_needs_a_secret_in_the_settings(site: ConsoleSite) -> None:
+    body = stripe.succeeded(stripe.new_payment(), 5)
+    async with httpx2.AsyncClient(base_url=site.address) as client:
+        answer = await client.post(_PATH, content=body, headers=stripe.signed(body))
+    assert answer.status_code == 404
+
+
+async def test_a_secret_that_is_none_stops_the_start(
+    site: ConsoleSite, settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "new").write_text("sk_live_something")
+    with pytest.raises(SettingsError, match="whsec_") as refused:
+        async with serving_console(settings, site.services):
+            pass
+    assert "sk_live" not in str(refused.value)
+
+
+async def test_bodies_that_do_not_end_keep_no_event_out(
+    site: ConsoleSite, provider: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_bodies, "READING_MAX", 2)
+    never = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b"{"
+        await never.wait()
+
+    slow = [asyncio.create_task(provider.post(_PATH, content=slowly())) for _ in range(4)]
+    # The first two had to give way to the others.
+    await eventually(lambda: sum(task.done() for task in slow) >= 2)
+    assert {(await task).status_code for task in slow if task.done()} == {408}
+    body = stripe.succeeded(stripe.new_payment(), 7, site.judged.scripted.tenant.organization_id)
+    answer = await provider.post(_PATH, content=body, headers=stripe.signed(body))
+    assert answer.text == "booked"
+    for task in slow:
+        task.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+
+
+async def test_a_large_body_is_refused(provider: httpx2.AsyncClient) -> None:
+    body = b" " * (small_bodies.BODY_BYTES_MAX + 1)
+    answer = await provider.post(_PATH, content=body, headers=stripe.signed(body))
+    assert answer.status_code == 413

@@ -1,0 +1,262 @@
+"""Statements: equal to the ledger to the last digit, and from month to month."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.support import stripe_events as stripe
+from tests.support.books import MODEL, USD, Books
+from tests.support.large_books import fill_books
+from tests.support.ledger import LIMITS, LedgerTenant, held, make_tenant, rows, run
+from tests.support.ledger_months import OldBooks, end_month, this_month
+from tests.support.proof import Proof
+from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.csv_text import csv_lines
+from tollkeeper.domain.errors import InvalidRequest, NotFound
+from tollkeeper.domain.months import Month
+from tollkeeper.domain.statements import Charge, ProjectCost, Statement, charges_of, statement_rows
+from tollkeeper.services.ledger.payments import Payments
+from tollkeeper.services.ledger.statements import Statements
+from tollkeeper.services.ledger.stripe_events import read_event
+
+NOW = this_month()
+LAST = NOW.plus(-2)
+BEFORE = NOW.plus(-3)
+
+
+async def test_a_month_shows_grants_charges_and_what_is_unsettled(books: Books) -> None:
+    other = await books.second_project()
+    await books.spend(3 * USD, USD + 1)
+    await books.spend(2 * USD, 2 * USD + 5)  # with overage
+    await other.spend(USD, 7)
+    await books.leave_unsettled(await books.hold(4 * USD))
+    await books.hold(5 * USD)
+    await books.grant(-6 * USD)
+    payment = stripe.new_payment()
+    for body in (
+        stripe.succeeded(payment, 1250, books.organization),
+        stripe.charge_refunded(payment, 50),
+    ):
+        await books.services.payments.payment_receive(read_event(body))
+    found = await books.services.statements.statement_show(books.organization)
+    assert (found.month, found.final, found.opening_picousd) == (NOW, False, 0)
+    assert {grant.kind: (grant.count, grant.amount_picousd) for grant in found.grants} == {
+        "grant": (1, 100 * USD),
+        "payment": (1, 1250 * USD // 100),
+        "refund": (1, -USD // 2),
+        "withdrawal": (1, -6 * USD),
+    }
+    assert {
+        (charge.project_id, charge.model): charge.amount_picousd for charge in found.charges
+    } == {
+        (books.project, MODEL): 3 * USD + 6,
+        (other.project, MODEL): 7,
+    }
+    assert found.adjustments == ()
+    balance = await books.balance()
+    assert found.closing_picousd == balance["granted"] - balance["settled"]
+    assert (found.unsettled_calls, found.unsettled_picousd) == (1, 4 * USD)
+    _assert_adds_up(found)
+
+
+async def test_a_statement_has_only_its_organization(books: Books) -> None:
+    await books.spend(3 * USD, USD)
+    other = await books.services.organizations.organization_create("Other")
+    found = await books.services.statements.statement_show(other.id)
+    assert (found.opening_picousd, found.grants, found.charges, found.closing_picousd) == (
+        *(0, (), ()),
+        0,
+    )
+
+
+async def test_a_month_that_has_not_begun_and_an_unknown_organization(books: Books) -> None:
+    statements = books.services.statements
+    with pytest.raises(InvalidRequest, match="has not begun"):
+        await statements.statement_show(books.organization, NOW.next)
+    with pytest.raises(NotFound):
+        await statements.statement_show(type(books.organization)(int=5), NOW)
+    found = await statements.statement_show(books.organization, Month(1970, 1))
+    assert (found.opening_picousd, found.closing_picousd, found.grants) == (0, 0, ())
+
+
+def test_line_items_are_read_whatever_a_model_is_called() -> None:
+    project = ProjectId(Month(2026, 1).first_id)
+    costs = [
+        ProjectCost(project, "Site", line_item, 1)
+        for line_item in (
+            "a, prompt",
+            "a, completion",
+            "a, prompt, adjustment of 2026-01-31",
+            "b, adjustment of 2026-01-31, prompt",
+            "c\nd, request",
+        )
+    ]
+    assert [
+        (found.model, found.adjusts_day, found.amount_picousd) for found in charges_of(costs)
+    ] == [
+        ("a", None, 2),
+        ("a", "2026-01-31", 1),
+        ("b, adjustment of 2026-01-31", None, 1),
+        ("c\nd", None, 1),
+    ]
+
+
+def test_a_table_adds_up_and_is_harmless_in_a_spreadsheet() -> None:
+    charge = Charge(ProjectId(NOW.first_id), "=SUM(A1)", "m", None, 5)
+    made = Statement(
+        *(OrganizationId(NOW.first_id), NOW, 7, (), (charge,), (), 2),
+        final=True,
+        unsettled_calls=0,
+        unsettled_picousd=0,
+    )
+    _assert_adds_up(made)
+    assert ",'=SUM(A1),m,,-0.000000000005\n" in csv_lines(statement_rows(made))
+
+
+async def test_a_dropped_month_keeps_its_statement_and_gets_adjustments_later(
+    old: OldBooks,
+) -> None:
+    database = old.process.database
+    tenant = await make_tenant(database, credit=1000)
+    await _date_grants(old, tenant, BEFORE)
+    await old.spend(tenant, BEFORE, 10, 9)
+    await _date_calls(old, tenant)
+    late = await held(old.process, tenant, 50)
+    await old.process.ledger.mark_unsettled(late, "reset")
+    statements = Statements(database)
+    before = await statements.statement_show(tenant.organization_id, BEFORE)
+    assert (before.opening_picousd, before.closing_picousd, before.final) == (0, 991, False)
+    await end_month(old, BEFORE)
+    # Its call was admitted in the closed month, and its cost is known only now.
+    await run(
+        database,
+        "UPDATE reservations SET held_at = to_timestamp(%s::bigint * 86400) WHERE id = %s",
+        BEFORE.first_day + 3,
+        late.id,
+    )
+    await old.reconciliation.ledger_resolve(late.id, settle_picousd=40)
+    after = await statements.statement_show(tenant.organization_id, BEFORE)
+    assert after.final
+    assert (after.charges, after.closing_picousd) == (before.charges, 991)
+    current = await statements.statement_show(tenant.organization_id, NOW)
+    [adjustment] = current.adjustments
+    day = datetime.fromtimestamp((BEFORE.first_day + 3) * 86400, UTC).strftime("%Y-%m-%d")
+    assert (adjustment.adjusts_day, adjustment.amount_picousd) == (day, 40)
+    assert (current.opening_picousd, current.closing_picousd) == (991, 951)
+    _assert_adds_up(current)
+
+
+async def test_the_statement_of_a_simulated_month_equals_the_ledger(
+    old: OldBooks, proof: Proof
+) -> None:
+    """Two months of calls with overage, releases, grants, payments, refunds and unsettled calls."""
+    database = old.process.database
+    calls = proof.size(quick=2_000, long=200_000, smoke=400)
+    tenants = await fill_books(
+        *(database,), calls=calls, organizations=2, months=[BEFORE, LAST], projects=3
+    )
+    organizations = list({tenant.organization_id: tenant for tenant in tenants}.values())
+    payments, statements = Payments(database, LIMITS), Statements(database)
+    for number, tenant in enumerate(organizations):
+        for month in (BEFORE, LAST):
+            payment = stripe.new_payment()
+            for body in (
+                stripe.succeeded(
+                    payment, 1000 + number, tenant.organization_id, livemode=number > 0
+                ),
+                stripe.charge_refunded(payment, 333, livemode=number > 0),
+            ):
+                await payments.payment_receive(read_event(body))
+            await _date_grants(old, tenant, month)
+        unsettled = await old.hold(tenant, LAST, 77)
+        await old.process.ledger.mark_unsettled(unsettled, "reset")
+    await run(
+        database,
+        """
+        UPDATE reservations SET held_at = to_timestamp(%s::bigint * 86400)
+        WHERE hold = 77 AND id >= %s AND id < %s
+        """,
+        *(LAST.first_day + 1, LAST.first_id, LAST.end_id),
+    )
+    assert await old.verify() == []
+    shown: dict[Month, list[Statement]] = {}
+    for tenant in organizations:
+        closing = 0
+        for month in (BEFORE, LAST, LAST.next, NOW):
+            found = await statements.statement_show(tenant.organization_id, month)
+            assert found.opening_picousd == closing
+            _assert_adds_up(found)
+            assert await _charges_in_the_ledger(old, tenant, month) == {
+                (charge.project_id, charge.model): charge.amount_picousd for charge in found.charges
+            }
+            closing = found.closing_picousd
+            shown.setdefault(month, []).append(found)
+        [[balance]] = await rows(
+            database,
+            "SELECT granted - settled FROM accounts WHERE organization_id = %s",
+            tenant.organization_id,
+        )
+        assert closing == balance
+    assert [found.unsettled_picousd for found in shown[LAST]] == [77, 77]
+    assert len(shown[BEFORE][0].charges) == 3 * 2
+    await end_month(old, BEFORE)
+    for tenant, before in zip(organizations, shown[BEFORE], strict=True):
+        after = await statements.statement_show(tenant.organization_id, BEFORE)
+        assert statement_rows(after) == statement_rows(before)
+        assert after.final
+    proof.count("calls in statements", calls)
+
+
+def _assert_adds_up(found: Statement) -> None:
+    assert found.closing_picousd == (
+        found.opening_picousd
+        + found.granted_picousd
+        - found.charged_picousd
+        - found.adjusted_picousd
+    )
+
+
+async def _date_grants(old: OldBooks, tenant: LedgerTenant, month: Month) -> None:
+    """Dates the grants of today in the month."""
+    await run(
+        old.process.database,
+        """
+        UPDATE grants SET granted_at = to_timestamp(%s::bigint * 86400)
+        WHERE organization_id = %s AND granted_at > now() - interval '1 hour'
+        """,
+        month.first_day,
+        tenant.organization_id,
+    )
+
+
+async def _date_calls(old: OldBooks, tenant: LedgerTenant) -> None:
+    """Dates calls as their ids say; the ledger has dated them today."""
+    database = old.process.database
+    day = BEFORE.first_day + 1
+    for statement in (
+        "UPDATE reservations SET held_at = to_timestamp(%s::bigint * 86400) WHERE organization_id = %s",
+        "UPDATE resolutions SET day = %s WHERE organization_id = %s",
+        "UPDATE cost_rollup SET day = %s WHERE organization_id = %s",
+    ):
+        await run(database, statement, day, tenant.organization_id)
+
+
+async def _charges_in_the_ledger(
+    old: OldBooks, tenant: LedgerTenant, month: Month
+) -> dict[tuple[object, str], int]:
+    """From single calls: what was settled, and the overage."""
+    found = await rows(
+        old.process.database,
+        """
+        SELECT r.project_id, r.model, sum(d.settled + coalesce(o.amount, 0))
+        FROM reservations r
+        JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
+        LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
+        WHERE r.organization_id = %s AND d.kind = 'settled'
+          AND r.held_at >= to_timestamp(%s::bigint * 86400)
+          AND r.held_at < to_timestamp(%s::bigint * 86400)
+        GROUP BY r.project_id, r.model
+        """,
+        *(tenant.organization_id, month.first_day, month.next.first_day),
+    )
+    return {(project, model): int(amount) for project, model, amount in found if amount}
