@@ -11,12 +11,14 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support import stripe_events
 from tests.support.activity_records import VERDICT, record_of, written
 from tests.support.backend_calls import MODEL as CATALOG_MODEL
 from tests.support.books import MODEL, USD, Books
 from tests.support.program import Outcome, Program
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.ledger.recovery import Lease
+from tollkeeper.services.ledger.stripe_events import read_event
 from tollkeeper.storage.processes import LEASE_S
 
 
@@ -51,11 +53,69 @@ async def test_credit(operator: Program, books: Books) -> None:
     )
     assert granted.pop("id")
     assert (granted.pop("amount"), granted.pop("note")) == ("0.000000000001", "a crumb")
+    assert granted.pop("kind") == "grant"
     assert granted == {**expected, "granted": "100.000000000001", "available": "94"}
     withdrawn = await _json(operator, "credit", "grant", books.organization, "-94")
     assert (withdrawn["amount"], withdrawn["available"]) == ("-94", "0")
     assert await _refusal(operator, "credit", "grant", books.organization, "-0.5") == (
         "0.5 USD cannot be withdrawn: 0 USD is available."
+    )
+
+
+async def test_kinds_of_credit(operator: Program, books: Books) -> None:
+    organization = books.organization
+    paid = await _json(operator, "credit", "grant", organization, "5", "--kind", "payment")
+    assert (paid["kind"], paid["amount"]) == ("payment", "5")
+    back = await _json(operator, "credit", "withdraw", organization, "2", "--note", "sorry")
+    assert (back["kind"], back["amount"], back["available"]) == ("withdrawal", "-2", "103")
+    assert "is of the kind" in await _refusal(
+        operator, "credit", "withdraw", organization, "2", "--kind", "payment"
+    )
+    listed = (await _json(operator, "credit", "list", organization, "--limit", 2))["data"]
+    assert [(row["kind"], row["amount"], row["note"], row["payment_id"]) for row in listed] == [
+        ("withdrawal", "-2", "sorry", None),
+        ("payment", "5", "", None),
+    ]
+
+
+async def test_payment_events_are_listed_and_assigned(operator: Program, books: Books) -> None:
+    payment = stripe_events.new_payment()
+    event = read_event(stripe_events.succeeded(payment, 1050, "nobody"))
+    await books.services.payments.payment_receive(event)
+    listed = (await _json(operator, "credit", "events", "--open", "--limit", 1000))["data"]
+    [found] = [row for row in listed if row["id"] == event.id]
+    assert (found["outcome"], found["payment_id"]) == ("unknown_organization", payment)
+    assert "'nobody'" in found["detail"]
+    assigned = await _json(operator, "credit", "assign", payment, books.organization)
+    assert assigned == {
+        "payment_id": payment,
+        "organization_id": str(books.organization),
+        "paid": "10.5",
+        "withdrawn": "0",
+    }
+    listed = (await _json(operator, "credit", "events", "--limit", 1000))["data"]
+    [found] = [row for row in listed if row["id"] == event.id]
+    assert (found["outcome"], found["organization_id"]) == ("booked", str(books.organization))
+
+
+async def test_a_statement(operator: Program, books: Books) -> None:
+    await books.spend(10 * USD, USD + 1)
+    await books.leave_unsettled(await books.hold(3 * USD))
+    found = await _json(operator, "statement", books.organization)
+    assert (found["opening_balance"], found["closing_balance"]) == ("0", "98.999999999999")
+    assert found["grants"] == [{"kind": "grant", "count": 1, "amount": "100"}]
+    [charge] = found["charges"]
+    assert (charge["model"], charge["amount"]) == (MODEL, "1.000000000001")
+    assert found["unsettled"] == {"calls": 1, "held": "3"}
+    month = f"{datetime.now(UTC):%Y-%m}"
+    assert (found["month"], found["final"], found["adjustments"]) == (month, False, [])
+    text = (await _run(operator, "statement", books.organization, "--csv")).out
+    assert text.splitlines()[0] == "entry,project_id,project,model,detail,amount_usd"
+    assert "closing balance,,,,,98.999999999999" in text.splitlines()
+    shown = (await _run(operator, "statement", books.organization, "--month", month)).out
+    assert "98.999999999999" in shown
+    assert "A month is written YYYY-MM" in await _refusal(
+        operator, "statement", books.organization, "--month", "10/2026"
     )
 
 

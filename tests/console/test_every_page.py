@@ -47,6 +47,8 @@ async def _addresses(site: ConsoleSite) -> Addresses:
             "/unsettled",
             "/organizations",
             f"/organizations/{tenant.organization_id}",
+            f"/organizations/{tenant.organization_id}/statement",
+            f"/organizations/{tenant.organization_id}/statement.csv",
             f"/projects?{organization}",
             f"/projects/{tenant.project_id}",
             f"/keys?{organization}",

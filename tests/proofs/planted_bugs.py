@@ -4,6 +4,7 @@ from tests.proofs.bug import Bug, SqlBug
 from tests.proofs.planted_cap_bugs import CAP_BUGS
 from tests.proofs.planted_isolation_bugs import ISOLATION_BUGS
 from tests.proofs.planted_month_bugs import MONTH_BUGS
+from tests.proofs.planted_payment_bugs import PAYMENT_BUGS
 
 HISTORIES = ("proofs/test_simulation.py",)
 CHARGED = ("journeys/calls/test_who_was_charged.py",)
@@ -396,5 +397,6 @@ BUGS = {
     ),
     **CAP_BUGS,
     **MONTH_BUGS,
+    **PAYMENT_BUGS,
     **ISOLATION_BUGS,
 }

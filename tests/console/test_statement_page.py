@@ -1,0 +1,79 @@
+"""The statement in the console: the numbers of the ledger, as a page, on paper and as a file."""
+
+import csv
+import io
+from decimal import Decimal
+
+import httpx2
+import pytest
+
+from tests.support import stripe_events as stripe
+from tests.support.console_site import TOKEN, ConsoleSite, Watched
+from tests.support.upstream import reset_before_headers
+from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.services.ledger.stripe_events import read_event
+
+
+async def _busy_month(site: ConsoleSite) -> str:
+    """Calls, one of them unsettled, a payment and a refund; returns the address of the statement."""
+    judged, organization = site.judged, site.judged.scripted.tenant.organization_id
+    await judged.chat("Hello")
+    judged.model.play(reset_before_headers())
+    await judged.chat("Hello")
+    payment = stripe.new_payment()
+    for body in (
+        stripe.succeeded(payment, 2500, organization),
+        stripe.charge_refunded(payment, 500),
+    ):
+        await site.services.payments.payment_receive(read_event(body))
+    return f"/organizations/{organization}/statement"
+
+
+async def test_page_and_file_have_the_numbers_of_the_ledger(site: ConsoleSite) -> None:
+    path = await _busy_month(site)
+    organization = site.judged.scripted.tenant.organization_id
+    balance = await site.services.billing.credit_show(organization)
+    closing = usd_from_picousd(balance.granted_picousd - balance.settled_picousd)
+    async with httpx2.AsyncClient(base_url=site.address) as client:
+        await client.post("/sign-in", data={"token": TOKEN})
+        page = (await client.get(path)).text
+        file = await client.get(f"{path}.csv")
+        for month, status in (("2026-13", 400), ("9999-01", 400), ("2020-01", 200)):
+            assert (await client.get(path, params={"month": month})).status_code == status
+        other = await site.services.organizations.organization_create("Other")
+        assert "None." in (await client.get(path.replace(str(organization), str(other.id)))).text
+    assert f'id="closing">${closing}<' in page
+    assert "1 calls of this month are not settled" in page
+    assert file.headers["content-disposition"].startswith('attachment; filename="statement-2')
+    rows = list(csv.DictReader(io.StringIO(file.text)))
+    entries = [row["entry"] for row in rows]
+    assert entries == [
+        *("opening balance", "grant", "payment", "refund", "charge"),
+        *("closing balance", "unsettled"),
+    ]
+    amounts = [Decimal(row["amount_usd"]) for row in rows]
+    assert sum(amounts[:-2]) == amounts[-2] == Decimal(closing)
+
+
+@pytest.mark.slow
+async def test_paper_has_the_statement_and_nothing_else(
+    site: ConsoleSite, watched: Watched
+) -> None:
+    path = await _busy_month(site)
+    await watched.page.goto(site.address + path)
+    await watched.page.emulate_media(media="print")
+    assert not await watched.page.locator(".side").is_visible()
+    assert not await watched.page.get_by_role("link", name="Download CSV").is_visible()
+    for name in ("#opening", "#closing", "#grants", "#charges", "#unsettled"):
+        assert await watched.page.locator(name).is_visible(), name
+
+
+async def test_an_organization_shows_its_latest_grants(site: ConsoleSite) -> None:
+    await _busy_month(site)
+    organization = site.judged.scripted.tenant.organization_id
+    async with httpx2.AsyncClient(base_url=site.address) as client:
+        await client.post("/sign-in", data={"token": TOKEN})
+        page = (await client.get(f"/organizations/{organization}")).text
+    table = page.partition('id="grants"')[2].partition("</table>")[0]
+    assert table.index("<td>refund</td>") < table.index("<td>payment</td>")
+    assert "$-5" in table

@@ -1,0 +1,38 @@
+"""Bugs in payments and statements, and the tests that must catch them."""
+
+from tests.proofs.bug import Bug, SqlBug
+
+PAYMENT_BUGS = {
+    "a payment is granted again for each event": Bug(
+        "Payments._book",
+        "(payment_kind, paid - granted)",
+        "(payment_kind, paid)",
+        ("services/ledger/test_payments.py",),
+    ),
+    "a refund that failed stays withdrawn": SqlBug(
+        "DUE",
+        """
+        - coalesce(sum(w.amount) FILTER (WHERE w.kind = 'refund' AND NOT w.withdrawn), 0)
+        """,
+        "",
+        ("services/ledger/test_payments.py",),
+    ),
+    "an old report of a dispute replaces a newer one": SqlBug(
+        "_add_withdrawal",
+        "WHERE (excluded.stage, excluded.amount) > (w.stage, w.amount)",
+        "",
+        ("services/ledger/test_payments.py",),
+    ),
+    "an event without a valid signature is booked": Bug(
+        "receive",
+        'if not console.is_signed(body, request.headers.get("stripe-signature", "")):',
+        "if False:",
+        ("console/test_payment_webhook.py",),
+    ),
+    "a statement leaves out the changes since its month": Bug(
+        "Statements.statement_show",
+        "closing = balance.granted_picousd - balance.settled_picousd - later",
+        "closing = balance.granted_picousd - balance.settled_picousd",
+        ("services/ledger/test_statements.py",),
+    ),
+}
