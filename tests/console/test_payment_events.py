@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 import httpx2
 import psutil
@@ -151,8 +152,10 @@ async def test_each_payment_is_granted_exactly_once(
     site: ConsoleSite, conninfo: str, tmp_path: Path, proof: Proof
 ) -> None:
     database = site.services.database
-    made = [await site.services.organizations.organization_create(f"Payer {n}") for n in range(3)]
-    size = proof.size(quick=600, long=10_000, smoke=120)
+    made = [
+        await site.services.organizations.organization_create(f"Payer {uuid4()}") for _ in range(3)
+    ]
+    size = proof.size(quick=600, long=10_000, smoke=60)
     deliveries = _deliveries(size, [one.id for one in made], random.Random(size))
     async with _two_consoles(site, conninfo, tmp_path, processes=proof.long) as addresses:
         assert await _send(addresses, deliveries) == []
@@ -160,7 +163,7 @@ async def test_each_payment_is_granted_exactly_once(
         found = await rows(
             database,
             """
-            SELECT payment_id, sum(amount) / 10000000000, count(*) FILTER (WHERE kind = 'payment')
+            SELECT payment_id, div(sum(amount), 10000000000), count(*) FILTER (WHERE kind = 'payment')
             FROM grants WHERE organization_id = %s GROUP BY payment_id
             """,
             organization,

@@ -122,22 +122,22 @@ async def test_bodies_that_do_not_end_keep_no_event_out(
     site: ConsoleSite, provider: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(small_bodies, "READING_MAX", 2)
-    never = asyncio.Event()
-
-    async def slowly() -> AsyncIterator[bytes]:
-        yield b"{"
-        await never.wait()
-
-    slow = [asyncio.create_task(provider.post(_PATH, content=slowly())) for _ in range(4)]
-    # The first two had to give way to the others.
-    await eventually(lambda: sum(task.done() for task in slow) >= 2)
-    assert {(await task).status_code for task in slow if task.done()} == {408}
+    url, slow = provider.base_url, []
+    for _ in range(4):
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        head = f"POST {_PATH} HTTP/1.1\r\nHost: {url.host}\r\nContent-Length: 1000\r\n\r\n{{"
+        writer.write(head.encode())
+        slow.append((reader, writer))
+    # Two of them have to give way to the others.
+    answers = [asyncio.create_task(reader.readline()) for reader, _ in slow]
+    await eventually(lambda: sum(answer.done() for answer in answers) == 2)
+    assert {answer.result()[:12] for answer in answers if answer.done()} == {b"HTTP/1.1 408"}
     body = stripe.succeeded(stripe.new_payment(), 7, site.judged.scripted.tenant.organization_id)
     answer = await provider.post(_PATH, content=body, headers=stripe.signed(body))
     assert answer.text == "booked"
-    for task in slow:
-        task.cancel()
-    await asyncio.gather(*slow, return_exceptions=True)
+    for _, writer in slow:
+        writer.close()
+    await asyncio.gather(*answers)
 
 
 async def test_a_large_body_is_refused(provider: httpx2.AsyncClient) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 from decimal import Decimal
+from uuid import uuid4
 
 import httpx2
 import pytest
@@ -40,7 +41,7 @@ async def test_page_and_file_have_the_numbers_of_the_ledger(site: ConsoleSite) -
         file = await client.get(f"{path}.csv")
         for month, status in (("2026-13", 400), ("9999-01", 400), ("2020-01", 200)):
             assert (await client.get(path, params={"month": month})).status_code == status
-        other = await site.services.organizations.organization_create("Other")
+        other = await site.services.organizations.organization_create(f"Other {uuid4()}")
         assert "None." in (await client.get(path.replace(str(organization), str(other.id)))).text
     assert f'id="closing">${closing}<' in page
     assert "1 calls of this month are not settled" in page

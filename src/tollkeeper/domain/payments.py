@@ -117,12 +117,12 @@ class Payment:
 class RecordedEvent:
     """An event as operators see it. One that waited for another event is booked when that came."""
 
+    outcome: EventOutcome
     id: str
     type: str
     livemode: bool
     payment_id: str | None
     organization_id: OrganizationId | None
-    outcome: EventOutcome
     detail: str
     deliveries: int
     received_at: int

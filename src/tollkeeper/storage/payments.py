@@ -145,17 +145,14 @@ async def find_events(
     cursor = await connection.execute(
         _FIND_EVENTS, {"outcomes": list(outcomes), "limit": limit}, prepare=False
     )
-    return [
-        RecordedEvent(*row[:5], EventOutcome(row[5]), *row[6:]) for row in await cursor.fetchall()
-    ]
+    return [RecordedEvent(EventOutcome(row[0]), *row[1:]) for row in await cursor.fetchall()]
 
 
 _FIND_EVENTS: LiteralString = """
     SELECT * FROM (
-        SELECT e.id, e.type, e.livemode, e.payment_id, p.organization,
-            CASE WHEN e.outcome NOT IN ('refused', 'ignored') AND p.organization IS NOT NULL
+        SELECT CASE WHEN e.outcome NOT IN ('refused', 'ignored') AND p.organization IS NOT NULL
                 AND p.paid IS NOT NULL THEN 'booked' ELSE e.outcome END AS outcome,
-            e.detail, e.deliveries, extract(epoch FROM e.received_at)::bigint AS received_at
+            e.id, e.type, e.livemode, e.payment_id, p.organization, e.detail, e.deliveries, extract(epoch FROM e.received_at)::bigint AS received_at
         FROM payment_events e LEFT JOIN payments p ON p.id = e.payment_id
         ORDER BY e.received_at DESC, e.id
     ) AS found

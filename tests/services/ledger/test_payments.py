@@ -208,7 +208,7 @@ async def test_an_operator_assigns_a_payment_once(books: Books) -> None:
         await payments.payment_assign(payment, books.organization)
     assert await _receive(books, lost) == [EventOutcome.BOOKED]
     assert await _grants(books) == [("payment", 900)]
-    other = await books.services.organizations.organization_create("Other")
+    other = await books.services.organizations.organization_create(f"Other {uuid4()}")
     with pytest.raises(StateConflict, match="belongs to the organization"):
         await payments.payment_assign(payment, other.id)
     await books.assert_right()
@@ -216,7 +216,7 @@ async def test_an_operator_assigns_a_payment_once(books: Books) -> None:
 
 async def test_an_event_of_an_organization_that_comes_later_is_booked_then(books: Books) -> None:
     payment, events = stripe.new_payment(), books.services.payments
-    made = await books.services.organizations.organization_create("Later")
+    made = await books.services.organizations.organization_create(f"Later {uuid4()}")
     body = stripe.succeeded(payment, 900, uuid4())
     renamed = body.replace(
         body.split(b'tollkeeper_organization": "')[1][:36], str(made.id).encode()
@@ -228,7 +228,7 @@ async def test_an_event_of_an_organization_that_comes_later_is_booked_then(books
 
 async def test_events_that_contradict_an_earlier_one_are_refused(books: Books) -> None:
     payment = stripe.new_payment()
-    other = await books.services.organizations.organization_create("Hostile")
+    other = await books.services.organizations.organization_create(f"Hostile {uuid4()}")
     await _receive(books, stripe.succeeded(payment, 900, books.organization))
     assert await _receive(
         books,

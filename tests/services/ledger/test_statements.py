@@ -1,6 +1,7 @@
 """Statements: equal to the ledger to the last digit, and from month to month."""
 
 from datetime import UTC, datetime
+from uuid import uuid4
 
 import pytest
 
@@ -61,7 +62,7 @@ async def test_a_month_shows_grants_charges_and_what_is_unsettled(books: Books) 
 
 async def test_a_statement_has_only_its_organization(books: Books) -> None:
     await books.spend(3 * USD, USD)
-    other = await books.services.organizations.organization_create("Other")
+    other = await books.services.organizations.organization_create(f"Other {uuid4()}")
     found = await books.services.statements.statement_show(other.id)
     assert (found.opening_picousd, found.grants, found.charges, found.closing_picousd) == (
         *(0, (), ()),
