@@ -44,7 +44,7 @@ async def test_page_and_file_have_the_numbers_of_the_ledger(site: ConsoleSite) -
         other = await site.services.organizations.organization_create(f"Other {uuid4()}")
         assert "None." in (await client.get(path.replace(str(organization), str(other.id)))).text
     assert f'id="closing">${closing}<' in page
-    assert "1 calls of this month are not settled" in page
+    assert "Calls of this month that are not settled: 1." in page
     assert file.headers["content-disposition"].startswith('attachment; filename="statement-2')
     rows = list(csv.DictReader(io.StringIO(file.text)))
     entries = [row["entry"] for row in rows]
@@ -77,4 +77,4 @@ async def test_an_organization_shows_its_latest_grants(site: ConsoleSite) -> Non
         page = (await client.get(f"/organizations/{organization}")).text
     table = page.partition('id="grants"')[2].partition("</table>")[0]
     assert table.index("<td>refund</td>") < table.index("<td>payment</td>")
-    assert "$-5" in table
+    assert "-$5" in table

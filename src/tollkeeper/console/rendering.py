@@ -165,7 +165,9 @@ def usd(picousd: int | None) -> Markup | str:
 
 
 def exact_usd(picousd: int | None) -> str:
-    return _NOTHING if picousd is None else f"${usd_from_picousd(picousd)}"
+    if picousd is None:
+        return _NOTHING
+    return f"{'-' if picousd < 0 else ''}${usd_from_picousd(abs(picousd))}"
 
 
 def number(value: float | None) -> str:

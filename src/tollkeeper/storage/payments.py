@@ -150,9 +150,11 @@ async def find_events(
 
 _FIND_EVENTS: LiteralString = """
     SELECT * FROM (
-        SELECT CASE WHEN e.outcome NOT IN ('refused', 'ignored') AND p.organization IS NOT NULL
+        SELECT
+            CASE WHEN e.outcome NOT IN ('refused', 'ignored') AND p.organization IS NOT NULL
                 AND p.paid IS NOT NULL THEN 'booked' ELSE e.outcome END AS outcome,
-            e.id, e.type, e.livemode, e.payment_id, p.organization, e.detail, e.deliveries, extract(epoch FROM e.received_at)::bigint AS received_at
+            e.id, e.type, e.livemode, e.payment_id, p.organization, e.detail, e.deliveries,
+            extract(epoch FROM e.received_at)::bigint AS received_at
         FROM payment_events e LEFT JOIN payments p ON p.id = e.payment_id
         ORDER BY e.received_at DESC, e.id
     ) AS found
