@@ -12,6 +12,7 @@ from playwright.async_api import Browser, Page
 
 from tests.support.console_site import TOKEN, ConsoleSite, sign_in, watched_page
 from tests.support.upstream import reset_before_headers
+from tollkeeper.domain.caps import CapPeriod
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +35,7 @@ async def _addresses(site: ConsoleSite) -> Addresses:
     lost = await judged.chat("Hello")
     assert (await judged.entry(answered)).verdicts
     assert (await judged.entry(lost)).settlement == "unsettled"
+    await site.services.caps.cap_set(tenant.organization_id, 10**12, CapPeriod.MONTH)
     await _long_names(site)
     organization = f"organization={tenant.organization_id}"
     return Addresses(
@@ -60,6 +62,8 @@ async def _addresses(site: ConsoleSite) -> Addresses:
             "/settings",
             "/audit",
             "/alerts",
+            "/costs/all",
+            f"/budgets?{organization}",
             "/months",
             "/reconcile",
             "/doctor",

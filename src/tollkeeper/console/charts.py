@@ -52,6 +52,30 @@ def stacked_days(days: Sequence[str], series: Mapping[str, Sequence[str]]) -> di
     }
 
 
+def hourly(hours: Sequence[int], amounts: Sequence[str]) -> dict[str, Any]:
+    """Bars of amounts by hour since 1970."""
+    return {
+        "kind": "bars",
+        "x": [_iso(hour * 3600) for hour in hours],
+        "step_s": 3600,
+        "unit": "USD",
+        "series": [{"name": "cost", "values": [float(amount) for amount in amounts]}],
+    }
+
+
+def burn_down(days: Sequence[str], left: Sequence[str], pace: Sequence[str]) -> dict[str, Any]:
+    """Lines of what is left of a cap: so far, and at an even pace. Amounts are decimal strings."""
+    return {
+        "kind": "lines",
+        "x": list(days),
+        "unit": "USD",
+        "series": [
+            {"name": "left", "values": [float(value) for value in left]},
+            {"name": "even pace", "values": [float(value) for value in pace], "dash": True},
+        ],
+    }
+
+
 def counted_days(days: Sequence[str], series: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """Bars of counts by day, beside each other."""
     return {

@@ -22,6 +22,7 @@ from tollkeeper.console.notices import NOTICE_FIELDS, notice_text
 from tollkeeper.domain.csv_text import csv_lines
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.percent import percent_of
+from tollkeeper.domain.traffic import Latencies
 
 if TYPE_CHECKING:
     from tollkeeper.console.changes import Refused
@@ -31,6 +32,7 @@ _SHORT_DIGITS = 3
 _DOLLAR_PLACES = 4
 # A dash in the place of a value that there is not.
 _NOTHING = "\u2013"
+_PERCENTILE_CALLS_MIN = 20
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
@@ -49,6 +51,7 @@ NAVIGATION = (
             NavEntry("alerts", "/alerts", "Alerts"),
             NavEntry("activity", "/activity", "Activity"),
             NavEntry("costs", "/costs", "Costs"),
+            NavEntry("budgets", "/budgets", "Budgets"),
             NavEntry("unsettled", "/unsettled", "Unsettled"),
             NavEntry("months", "/months", "Months"),
             NavEntry("reconcile", "/reconcile", "Reconcile"),
@@ -198,6 +201,18 @@ def microseconds(value: float | None) -> str:
     return f"{value / 1000:.1f} ms" if value >= 1000 else f"{value:.0f} µs"
 
 
+def percentile(latencies: Latencies, share: float) -> float | None:
+    """Return None for fewer calls than a percentile says something about."""
+    calls = sum(latencies.by_rung.values())
+    return None if calls < _PERCENTILE_CALLS_MIN else latencies.percentile_ms(share)
+
+
+def latency(value: float | None, unit: str = "ms") -> str:
+    if value is None:
+        return "Too few calls"
+    return milliseconds(value) if unit == "ms" else microseconds(value)
+
+
 def percent(part: float, whole: float) -> str:
     return _NOTHING if not whole else f"{100 * part / whole:.1f} %"
 
@@ -290,6 +305,7 @@ def _make_environment() -> Environment:
         "compact": compact,
         "ms": milliseconds,
         "us": microseconds,
+        "latency": latency,
         "duration": duration,
         "when": when,
         "clock": clock,
@@ -299,7 +315,7 @@ def _make_environment() -> Environment:
         "chart_data": chart_data,
         "labelled": labelled,
     }
-    environment.globals["percent"] = percent
+    environment.globals |= {"percent": percent, "percentile": percentile}
     return environment
 
 

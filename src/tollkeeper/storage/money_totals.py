@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import LiteralString
+from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.views import Balance
@@ -72,6 +73,42 @@ async def sum_cost_of_day(connection: Connection, day: int) -> int:
     )
     [[found]] = await cursor.fetchall()
     return int(found)
+
+
+async def find_costs_by_organization(
+    connection: Connection, first_day: int, last_day: int
+) -> list[tuple[OrganizationId, int, int]]:
+    """Each organization's cost of each day from the first to before the last, if there was one."""
+    cursor = await connection.execute(
+        """
+        SELECT o.id, c.day, c.amount FROM organizations o CROSS JOIN LATERAL (
+            SELECT day, sum(amount_picousd) AS amount FROM cost_rollup
+            WHERE organization_id = o.id AND day >= %s AND day < %s GROUP BY day
+        ) c
+        """,
+        (first_day, last_day),
+        prepare=False,
+    )
+    return [
+        (OrganizationId(owner), day, int(amount)) for owner, day, amount in await cursor.fetchall()
+    ]
+
+
+async def find_costs_by_hour(
+    connection: Connection, organization_id: OrganizationId, first_id: UUID, last_id: UUID
+) -> list[tuple[int, int]]:
+    """The hours since 1970 in which settled calls between two request ids began, and their costs."""
+    cursor = await connection.execute(
+        """
+        SELECT ('x' || left(replace(r.reservation_id::text, '-', ''), 12))::bit(48)::bigint / 3600000,
+            sum(r.settled + coalesce(o.amount, 0))
+        FROM resolutions r LEFT JOIN overages o USING (organization_id, reservation_id)
+        WHERE r.organization_id = %s AND r.reservation_id >= %s AND r.reservation_id < %s
+        GROUP BY 1 ORDER BY 1
+        """,
+        (organization_id, first_id, last_id),
+    )
+    return [(hour, int(amount)) for hour, amount in await cursor.fetchall()]
 
 
 async def write_verification(connection: Connection, differences: int) -> None:

@@ -8,20 +8,27 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.charts import stacked_days
+from tollkeeper.console.charts import hourly, stacked_days
 from tollkeeper.console.chosen import ChosenOrganization, chosen_organization
 from tollkeeper.console.context import console_of
-from tollkeeper.console.forms import key_id, optional, project_id, time_range
+from tollkeeper.console.forms import RANGES_S, key_id, optional, project_id, time_range
+from tollkeeper.console.months_compared import (
+    MonthsCompared,
+    compare_months,
+    month_start,
+    two_months,
+)
 from tollkeeper.console.rendering import csv_file, day, render
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.conventions import COST_PAGE_MAX
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.domain.reports import CostDimension, CostQuery, CostRow, days_of
+from tollkeeper.domain.reports import DAY_S, CostDimension, CostQuery, CostRow, days_of
 from tollkeeper.domain.traffic import TimeRange
 from tollkeeper.services.use_cases import Services
 
 _NAMES_MAX = 1000
+_HOURS = 48
 # More groups than a chart can tell apart: the smallest ones are shown together.
 _SERIES_MAX = 9
 _OTHERS = "others"
@@ -62,6 +69,61 @@ class CostTable:
         return [sum(column) for column in columns] or [0] * len(self.days)
 
 
+async def show_all(request: Request) -> Response:
+    """Every organization: this month beside the last one, and the last 30 days."""
+    services = console_of(request).services
+    now = services.clock()
+    names = {found.id: found.name for found in await services.organizations.organization_list()}
+    by_organization = await services.ledger_overview.costs_by_organization(two_months(now))
+    days = days_of(now + 1 - RANGES_S["30d"], now + 1)
+    dearest_first = sorted(
+        (
+            (str(identity), tuple(found.get(day_, 0) for day_ in range(days.first, days.last)))
+            for identity, found in by_organization.items()
+        ),
+        key=lambda item: (-sum(item[1]), item[0]),
+    )
+    table = CostTable(
+        days=tuple(day(number * DAY_S) for number in range(days.first, days.last)),
+        by_group=dict(dearest_first),
+        unsettled=0,
+    )
+    shown = {str(identity): name for identity, name in names.items()}
+    months = {
+        str(identity): compare_months(found, now) for identity, found in by_organization.items()
+    }
+    return render(
+        request,
+        "costs_all.html",
+        nav="costs",
+        title="Costs of all organizations",
+        table=table,
+        names=shown,
+        chart=_chart(table, shown),
+        months=months,
+    )
+
+
+async def month_spend(
+    services: Services, organization: OrganizationId, dimension: CostDimension
+) -> dict[str, int]:
+    """What each project or key has spent in this month, by its id."""
+    now = services.clock()
+    query = CostQuery(
+        start_time=month_start(now),
+        end_time=now + 1,
+        project_ids=(),
+        api_key_ids=(),
+        group_by=(dimension,),
+        limit=COST_PAGE_MAX,
+    )
+    page = await services.costs.whole_cost_report(organization, query)
+    found: dict[str, int] = defaultdict(int)
+    for row in (row for bucket in page.buckets for row in bucket.rows):
+        found[str(getattr(row, dimension))] += row.amount_picousd
+    return found
+
+
 async def show(request: Request) -> Response:
     services = console_of(request).services
     chosen = await chosen_organization(request)
@@ -78,6 +140,8 @@ async def show(request: Request) -> Response:
             "time": time,
             "chart": _chart(table, names),
             "savings": await services.traffic.cache_savings(identity, time),
+            "hours": await _hours_chart(services, identity),
+            "months": await _months(services, identity),
             "projects": await services.projects.project_list(identity),
             "judged": await services.judge_costs.judge_usage(
                 identity, days_of(time.start, time.end)
@@ -94,6 +158,34 @@ async def show(request: Request) -> Response:
         range=request.query_params.get("range", "30d"),
         **values,
     )
+
+
+async def _hours_chart(services: Services, identity: OrganizationId) -> dict[str, object] | None:
+    """The last two days; None if nothing was spent in them."""
+    last = services.clock() // 3600 + 1
+    found = await services.ledger_overview.costs_by_hour(identity, last - _HOURS, last)
+    hours = range(last - _HOURS, last)
+    amounts = [usd_from_picousd(found.get(hour, 0)) for hour in hours]
+    return hourly(hours, amounts) if found else None
+
+
+async def _months(services: Services, identity: OrganizationId) -> MonthsCompared:
+    now = services.clock()
+    days = two_months(now)
+    query = CostQuery(
+        start_time=days.first * DAY_S,
+        end_time=now + 1,
+        project_ids=(),
+        api_key_ids=(),
+        group_by=(),
+        limit=COST_PAGE_MAX,
+    )
+    page = await services.costs.whole_cost_report(identity, query)
+    by_day = {
+        bucket.start_time // DAY_S: sum(row.amount_picousd for row in bucket.rows)
+        for bucket in page.buckets
+    }
+    return compare_months(by_day, now)
 
 
 async def download(request: Request) -> Response:

@@ -7,11 +7,13 @@ from tollkeeper.console.changes import Action, Question, Refused, act, answer_fo
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, key_id, optional, project_id
+from tollkeeper.console.pages.costs import month_spend
 from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS, KeyId
 from tollkeeper.domain.caps import COUNTED_PERIODS
 from tollkeeper.domain.organization import Project, ProjectKey
+from tollkeeper.domain.reports import CostDimension
 from tollkeeper.domain.views import CapUse
 from tollkeeper.services.use_cases import Services
 
@@ -48,6 +50,9 @@ async def show_all(request: Request, refused: Refused | None = None) -> Response
         projects=projects,
         keys=keys,
         caps=caps,
+        spend={}
+        if chosen.organization is None
+        else await month_spend(services, chosen.organization.id, CostDimension.API_KEY_ID),
         periods=[period.value for period in COUNTED_PERIODS],
         shown_max=_SHOWN_MAX,
         permissions=sorted(CUSTOMER_PERMISSIONS),

@@ -11,7 +11,7 @@ from tollkeeper.console.charts import traffic_chart
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import RANGES_S, Form, time_range
 from tollkeeper.console.pages.alerts import shown_alerts
-from tollkeeper.console.rendering import render
+from tollkeeper.console.rendering import percentile, render
 from tollkeeper.console.replica_views import ReplicaViews
 from tollkeeper.domain.traffic import BackendTraffic
 from tollkeeper.services.calls.traffic import TrafficReport
@@ -53,7 +53,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         rows=[
             _row(model, report, found, model) for model, found in sorted(report.by_model.items())
         ],
-        overhead_us=[report.latencies("overhead").percentile_ms(share) for share in _SHARES],
+        overhead_us=[percentile(report.latencies("overhead"), share) for share in _SHARES],
         money=money,
         alerts=await shown_alerts(console),
         replicas=replicas,
@@ -79,6 +79,6 @@ def _row(
     return LatencyRow(
         name,
         traffic,
-        tuple(whole.percentile_ms(share) for share in _SHARES),
-        tuple(first.percentile_ms(share) for share in _SHARES),
+        tuple(percentile(whole, share) for share in _SHARES),
+        tuple(percentile(first, share) for share in _SHARES),
     )

@@ -7,12 +7,14 @@ from tollkeeper.console.changes import Action, Question, Refused, act, answer_fo
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, organization_id, project_id
+from tollkeeper.console.pages.costs import month_spend
 from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.allowed_models import unmatched
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.organization import Project
+from tollkeeper.domain.reports import CostDimension
 from tollkeeper.domain.views import CapUse
 from tollkeeper.services.ledger.billing import LimitChange
 from tollkeeper.services.use_cases import Services
@@ -37,6 +39,9 @@ async def show_all(request: Request, refused: Refused | None = None) -> Response
         chosen=chosen,
         projects=projects,
         caps=caps,
+        spend={}
+        if chosen.organization is None
+        else await month_spend(services, chosen.organization.id, CostDimension.PROJECT_ID),
     )
 
 

@@ -73,6 +73,19 @@ function bars(data) {
   return { traces, layout };
 }
 
+function lines(data) {
+  const traces = data.series.map((series, number) => ({
+    type: "scatter",
+    mode: series.dash ? "lines" : "lines+markers",
+    name: plain(series.name),
+    x: data.x.slice(0, series.values.length),
+    y: series.values,
+    line: { color: color(series.dash ? "chart-9" : `chart-${1 + number}`), dash: series.dash ? "dot" : "solid", width: 2 },
+    hovertemplate: "$%{y:.8~f}",
+  }));
+  return { traces, layout: frame({ dragmode: false, xaxis: { type: "date" }, yaxis: { tickprefix: "$", tickformat: "~g" } }) };
+}
+
 // Plotly writes a midnight without a time.
 function unixSeconds(text) {
   return Math.round(Date.parse(text.includes(" ") ? `${text.replace(" ", "T")}Z` : text) / 1000);
@@ -196,7 +209,7 @@ function moveThreshold(plot, data) {
 async function drawChart(figure) {
   const data = JSON.parse(figure.querySelector("script").textContent);
   const plot = figure.querySelector(".plot");
-  const { traces, layout } = data.kind === "threshold" ? histogram(data) : bars(data);
+  const { traces, layout } = { threshold: histogram, bars, lines }[data.kind](data);
   const config = data.kind === "threshold" ? { ...CONFIG, edits: { shapePosition: true } } : CONFIG;
   await Plotly.newPlot(plot, traces, layout, config);
   if (data.zoom) zoomByDragging(plot, data);

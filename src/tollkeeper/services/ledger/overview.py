@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.reports import DAY_S
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.months import request_id
+from tollkeeper.domain.reports import DAY_S, DayRange
 from tollkeeper.domain.views import Balance, ReasonTotal
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.ledger.open_holds import OpenHolds
@@ -11,6 +13,9 @@ from tollkeeper.storage import money_totals, unsettled
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.money_totals import LedgerVerification, MoneyTotals
 from tollkeeper.storage.unsettled import EVERYTHING
+
+_HOURS_MAX = 48
+_HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,28 @@ class LedgerOverview:
                 unsettled=tuple(await unsettled.total_by_reason(connection, EVERYTHING)),
                 oldest_hold_s=await self._open_holds.oldest_age_s(connection),
                 verification=await money_totals.find_verification(connection),
+            )
+
+    async def costs_by_organization(self, days: DayRange) -> dict[OrganizationId, dict[int, int]]:
+        """The cost of each organization by day; days without one are left out."""
+        async with self._database.reading() as connection:
+            rows = await money_totals.find_costs_by_organization(connection, days.first, days.last)
+        found: dict[OrganizationId, dict[int, int]] = {}
+        for organization_id, day, amount in rows:
+            found.setdefault(organization_id, {})[day] = amount
+        return found
+
+    async def costs_by_hour(
+        self, organization_id: OrganizationId, first_hour: int, last_hour: int
+    ) -> dict[int, int]:
+        """The cost of the calls that began in each hour since 1970, from the first to before the
+        last: 48 hours at most, because their calls are read one by one."""
+        if not 0 <= last_hour - first_hour <= _HOURS_MAX:
+            raise InvalidRequest(f"Costs by hour cover at most {_HOURS_MAX} hours.")
+        first, last = (request_id(hour * _HOUR_MS, 0) for hour in (first_hour, last_hour))
+        async with self._database.reading(organization_id) as connection:
+            return dict(
+                await money_totals.find_costs_by_hour(connection, organization_id, first, last)
             )
 
     async def credit_list(self) -> dict[OrganizationId, Balance]:

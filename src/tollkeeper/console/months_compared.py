@@ -1,0 +1,45 @@
+"""The costs of this month beside those of the last one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from tollkeeper.domain.reports import DAY_S, DayRange
+
+
+@dataclass(frozen=True, slots=True)
+class MonthsCompared:
+    """This month so far, the last month until the same day, and the whole last month."""
+
+    this_picousd: int
+    last_so_far_picousd: int
+    last_picousd: int
+
+
+def two_months(now: int) -> DayRange:
+    """The days from the first of the last month to today."""
+    return DayRange(first=_first_day(_first_day(now // DAY_S) - 1), last=now // DAY_S + 1)
+
+
+def month_start(now: int) -> int:
+    return _first_day(now // DAY_S) * DAY_S
+
+
+def compare_months(by_day: Mapping[int, int], now: int) -> MonthsCompared:
+    today = now // DAY_S
+    this = _first_day(today)
+    last = _first_day(this - 1)
+    same_day = min(last + today - this, this - 1)
+    return MonthsCompared(
+        this_picousd=sum(amount for day, amount in by_day.items() if this <= day <= today),
+        last_so_far_picousd=sum(
+            amount for day, amount in by_day.items() if last <= day <= same_day
+        ),
+        last_picousd=sum(amount for day, amount in by_day.items() if last <= day < this),
+    )
+
+
+def _first_day(day: int) -> int:
+    """The first day of the month of a day since 1970."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day)
+    return day - moment.day + 1

@@ -1,0 +1,74 @@
+"""On a phone, rows of tables are cards, and every action is on the screen."""
+
+import httpx2
+import pytest
+from playwright.async_api import Browser
+
+from tests.support.console_site import TOKEN, ConsoleSite, sign_in
+from tollkeeper.console.rendering import labelled, latency, percentile
+from tollkeeper.domain.traffic import Latencies
+
+_OFF_SCREEN = """() => [...document.querySelector("main").querySelectorAll(
+    "a, button, input, select, summary")]
+  .filter(one => one.type !== "hidden" && one.checkVisibility())
+  .map(one => [one, one.getBoundingClientRect()])
+  .filter(([, box]) => box.width && (box.right > innerWidth + 1 || box.left < -1))
+  .map(([one]) => one.outerHTML.slice(0, 120))"""
+
+
+def test_cells_get_the_heading_of_their_column() -> None:
+    table = (
+        '<thead><tr><th scope="col">Name</th><th scope="col" class="num"><b>A &amp; "B"</b></th></tr></thead>'
+        '<tbody><tr><th scope="row">x</th><td class="num">1</td></tr></tbody>'
+    )
+    found = labelled(table)
+    assert '<th data-label="Name" scope="row">x</th>' in found
+    assert '<td data-label="A &amp; &#34;B&#34;" class="num">1</td>' in found
+    assert found.count("data-label") == 2
+
+
+def test_percentiles_need_twenty_calls() -> None:
+    few, enough = Latencies({10: 19}), Latencies({10: 20})
+    assert latency(percentile(few, 0.5)) == "Too few calls"
+    assert latency(percentile(enough, 0.5)) == "3 ms"
+
+
+async def test_a_chart_has_a_title(site: ConsoleSite) -> None:
+    organization = site.judged.scripted.tenant.organization_id
+    await site.judged.entry(await site.judged.chat())
+    async with httpx2.AsyncClient(base_url=site.address, timeout=60) as client:
+        await client.post("/sign-in", data={"token": TOKEN})
+        page = (await client.get(f"/activity?organization={organization}")).text
+    assert "<figcaption>Calls over time by status</figcaption>" in page
+
+
+@pytest.mark.slow
+async def test_no_action_is_off_screen_at_360_pixels(site: ConsoleSite, browser: Browser) -> None:
+    tenant = site.judged.scripted.tenant
+    entry = await site.judged.entry(await site.judged.chat())
+    context = await browser.new_context(viewport={"width": 360, "height": 800})
+    context.set_default_timeout(60_000)
+    page = await context.new_page()
+    await sign_in(page, site.address)
+    organization = f"organization={tenant.organization_id}"
+    problems = {}
+    for path in (
+        "/",
+        f"/activity?{organization}",
+        f"/activity/{entry.request_id}",
+        "/organizations",
+        f"/organizations/{tenant.organization_id}",
+        f"/projects/{tenant.project_id}",
+        f"/keys?{organization}",
+        "/models",
+        "/backends",
+        "/months",
+        "/reconcile",
+        "/audit",
+    ):
+        await page.goto(site.address + path)
+        off = await page.evaluate(_OFF_SCREEN)
+        if off:
+            problems[path] = off
+    await context.close()
+    assert problems == {}
