@@ -62,6 +62,8 @@ async def _addresses(site: ConsoleSite) -> Addresses:
             "/settings",
             "/audit",
             "/alerts",
+            "/start",
+            f"/playground?{organization}",
             "/costs/all",
             f"/budgets?{organization}",
             "/months",

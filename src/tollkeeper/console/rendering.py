@@ -48,6 +48,7 @@ NAVIGATION = (
         "",
         (
             NavEntry("overview", "/", "Overview"),
+            NavEntry("start", "/start", "Get started"),
             NavEntry("alerts", "/alerts", "Alerts"),
             NavEntry("activity", "/activity", "Activity"),
             NavEntry("costs", "/costs", "Costs"),
@@ -63,6 +64,7 @@ NAVIGATION = (
             NavEntry("organizations", "/organizations", "Organizations"),
             NavEntry("projects", "/projects", "Projects"),
             NavEntry("keys", "/keys", "Keys"),
+            NavEntry("playground", "/playground", "Playground"),
             NavEntry("policies", "/policies", "Policies"),
         ),
     ),
@@ -124,6 +126,11 @@ def csv_file(name: str, rows: Iterable[Sequence[object]]) -> Response:
         media_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )
+
+
+def fragment(template: str, **values: Any) -> str:
+    """A part of a page that is streamed."""
+    return _environment.get_template(template).render(**values)
 
 
 def render_outside(template: str, **values: Any) -> HTMLResponse:

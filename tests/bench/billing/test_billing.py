@@ -14,6 +14,7 @@ from bench.billing.scenarios import left_out, load_scenarios
 from bench.billing.trials import Trial, load_trials, run_trial
 from bench.billing.truth import PRICES, price
 from bench.billing.upstream import Provider
+
 from tests.journeys.exchanges.charges import US, PricedRow, Row, read_priced_rows, read_rows
 from tests.support.tables import each
 
@@ -66,7 +67,9 @@ async def test_tollkeeper_books_every_scenario_exactly(tmp_path: Path, conninfo:
         answers, books = await play_all(session, provider, SCENARIOS)
     found = results(SCENARIOS, provider, answers, books, {})
     wrong = [
-        result for result in found if not result.exact and (result.true is not None or result.certain)
+        result
+        for result in found
+        if not result.exact and (result.true is not None or result.certain)
     ]
     assert wrong == []
 

@@ -1,0 +1,176 @@
+"""A first run from an organization to a call, and a playground: a call beside its hold and settlement."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from uuid import UUID
+
+from markupsafe import escape
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from tollkeeper.console.changes import Question, Refused, answer_form
+from tollkeeper.console.chosen import chosen_organization
+from tollkeeper.console.context import Console, console_of, session_of
+from tollkeeper.console.forms import Form, optional, project_id, request_id
+from tollkeeper.console.gateway_call import Opened, call_gateway
+from tollkeeper.console.pages.keys import created
+from tollkeeper.console.rendering import exact_usd, fragment, render
+from tollkeeper.domain.access import KeyId, Permission
+from tollkeeper.domain.audit import Actor, ActorKind
+from tollkeeper.domain.errors import InvalidRequest, NotFound, TollkeeperError
+from tollkeeper.domain.views import CallLedger
+from tollkeeper.services.audit import acting_as
+
+_KEY_S = 600
+_SILENCE_S = 60.0
+_CALL_S = 300.0
+_PROMPT_LENGTH_MAX = 20_000
+# How long a page waits for the settlement, which is durable before the last byte of an answer is sent.
+_SETTLED_TRIES, _SETTLED_PAUSE_S = 20, 0.25
+# Where the answer goes into the page.
+_HERE = "<!-- the answer -->"
+
+
+async def show_start(request: Request, refused: Refused | None = None) -> Response:
+    return render(request, "start.html", nav="start", title="Get started", refused=refused)
+
+
+async def start(request: Request) -> Response:
+    """Make an organization with a project, credit and a key."""
+
+    async def ask(form: Form) -> Question:
+        amount = exact_usd(_credit(form))
+        return Question(
+            f"Create {form.text('organization')} with {amount}?",
+            "The organization can spend its credit at once.",
+            f"Create and grant {amount}",
+            facts={"Project": form.text("project"), "Key": form.text("key"), "Credit": amount},
+        )
+
+    async def handle(form: Form) -> Response:
+        services = console_of(request).services
+        amount, project_name, key_name = _credit(form), form.text("project"), form.text("key")
+        organization = await services.organizations.organization_create(form.text("organization"))
+        project = await services.projects.project_create(organization.id, project_name)
+        await services.billing.credit_grant(organization.id, amount, "first credit")
+        key, value = await services.project_keys.project_key_create_by_operator(
+            project.id, key_name, None, None
+        )
+        return created(request, key, value)
+
+    return await answer_form(request, handle, show_start, ask=ask, back="/start")
+
+
+def _credit(form: Form) -> int:
+    amount = form.picousd("amount")
+    if amount <= 0:
+        raise InvalidRequest("The credit is more than 0 USD.", param="amount")
+    return amount
+
+
+async def show(request: Request, refused: Refused | None = None) -> Response:
+    services = console_of(request).services
+    chosen = await chosen_organization(request)
+    projects = []
+    if chosen.organization is not None:
+        found = await services.projects.project_list(chosen.organization.id)
+        projects = [project for project in found if project.archived_at is None]
+    return render(
+        request,
+        "playground.html",
+        nav="playground",
+        title="Playground",
+        refused=refused,
+        chosen=chosen,
+        projects=projects,
+        models=[model.id for model in services.catalog.catalog.models],
+        project=optional(request.query_params, "project"),
+        answering=False,
+    )
+
+
+async def call(request: Request) -> Response:
+    """Stream the page: the hold when the gateway has answered, then the answer, then its settlement."""
+
+    async def handle(form: Form) -> Response:
+        console = console_of(request)
+        services = console.services
+        prompt, model = form.text("prompt"), form.text("model")
+        if len(prompt) > _PROMPT_LENGTH_MAX:
+            raise InvalidRequest("The prompt is too long for the playground.", param="prompt")
+        project = await services.projects.project_show(project_id(form.text("project")))
+        console.require_stream()
+        key, value = await services.project_keys.project_key_create_by_operator(
+            project.id, "console playground", [Permission.INFERENCE_WRITE], _KEY_S
+        )
+        page = render(
+            request,
+            "playground.html",
+            nav="playground",
+            title="Playground",
+            filled=form.filled,
+            chosen=await chosen_organization(request),
+            projects=[project],
+            models=[one.id for one in services.catalog.catalog.models],
+            project=str(project.id),
+            answering=True,
+        )
+        before, _, after = bytes(page.body).decode().partition(_HERE)
+
+        async def pieces() -> AsyncIterator[str]:
+            yield before
+            try:
+                async with aclosing(_answer(console, value, model, prompt)) as answer:
+                    async for piece in answer:
+                        yield piece
+            finally:
+                # In a task of its own, which a browser that leaves does not cancel.
+                actor = Actor(ActorKind.CONSOLE, session_of(request).name)
+                await asyncio.shield(asyncio.create_task(_revoke(console, key.id, actor)))
+            yield after
+
+        return StreamingResponse(console.stream(pieces(), _CALL_S), media_type="text/html")
+
+    return await answer_form(request, handle, show)
+
+
+async def _revoke(console: Console, key: KeyId, actor: Actor) -> None:
+    with acting_as(actor):
+        await console.services.project_keys.project_key_revoke(key)
+
+
+async def _answer(console: Console, key: str, model: str, prompt: str) -> AsyncIterator[str]:
+    opened: Opened | None = None
+    try:
+        calling = call_gateway(console.settings, key, model, prompt, timeout_s=_SILENCE_S)
+        async with aclosing(calling) as events:
+            async for event in events:
+                if isinstance(event, Opened):
+                    opened = event
+                    ledger = await _ledger(console, event, settled=False)
+                    yield fragment("playground_hold.html", opened=event, ledger=ledger)
+                else:
+                    yield str(escape(event.text))
+    except TollkeeperError as exc:
+        yield fragment("playground_hold.html", opened=None, problem=exc.message)
+    yield "</pre>"
+    if opened is not None:
+        ledger = await _ledger(console, opened, settled=True)
+        yield fragment("playground_settlement.html", opened=opened, ledger=ledger)
+
+
+async def _ledger(console: Console, opened: Opened, *, settled: bool) -> CallLedger | None:
+    """What the ledger has of the call; with `settled`, when it has ended."""
+    identity: UUID = request_id(opened.request_id)
+    found: CallLedger | None = None
+    for _ in range(_SETTLED_TRIES):
+        try:
+            found = (await console.services.traffic.call_story(identity)).ledger
+        except NotFound:
+            found = None
+        ended = found is not None and (found.resolution or found.mark)
+        if (found and not settled) or ended or opened.status >= 400:
+            break
+        await asyncio.sleep(_SETTLED_PAUSE_S)
+    return found

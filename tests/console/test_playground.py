@@ -1,0 +1,103 @@
+"""From nothing to a call in one flow, and a call beside its hold and settlement."""
+
+import re
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import httpx2
+import pytest
+
+from tests.console.test_confirmations import hidden_fields
+from tests.support.console_site import TOKEN, ConsoleSite, serving_console
+from tollkeeper.domain.money import usd_from_picousd
+
+
+@pytest.fixture
+async def operator(site: ConsoleSite) -> AsyncIterator[httpx2.AsyncClient]:
+    """A console that knows where the gateway of this test listens."""
+    address = site.judged.scripted.gateway.client.base_url
+    server = site.settings.server.model_copy(update={"host": address.host, "port": address.port})
+    settings = site.settings.model_copy(update={"server": server})
+    async with (
+        serving_console(settings, site.services) as console,
+        httpx2.AsyncClient(base_url=console, timeout=60) as client,
+    ):
+        assert (await client.post("/sign-in", data={"token": TOKEN})).status_code == 303
+        yield client
+
+
+async def _form(client: httpx2.AsyncClient, once: str) -> dict[str, str]:
+    found = re.search(r'name="form_token" value="([0-9a-f]+)"', (await client.get("/models")).text)
+    assert found is not None
+    return {"form_token": found[1], "once": once}
+
+
+async def test_from_nothing_to_a_call_with_its_hold_and_settlement(
+    operator: httpx2.AsyncClient, site: ConsoleSite
+) -> None:
+    sent = await _form(operator, "start") | {
+        "organization": f"Start {site.judged.scripted.tenant.organization_id}",
+        "project": "Shop",
+        "amount": "3",
+        "key": "server",
+    }
+    asked = await operator.post("/start", data=sent)
+    assert "Create and grant $3" in asked.text
+    made = await operator.post("/start", data=hidden_fields(asked.text))
+    link = re.search(
+        r"/playground\?organization=([0-9a-f-]{36})&amp;project=([0-9a-f-]{36})", made.text
+    )
+    assert link is not None, made.text
+    organization, project = link[1], link[2]
+    model = site.settings.models[0].id
+    call = {"project": project, "model": model, "prompt": "Hello <b>you</b>"}
+    answer = await operator.post(
+        f"/playground?organization={organization}", data=await _form(operator, "call") | call
+    )
+    assert answer.status_code == 200, answer.text
+    found = re.search(r'href="/activity/([0-9a-f-]{36})"', answer.text)
+    assert found is not None, answer.text
+    entry = (await site.services.traffic.call_story(UUID(found[1]))).entry
+    assert entry.settlement == "settled"
+    assert entry.cost_picousd is not None
+    assert entry.hold_picousd is not None
+    assert f'id="held">${usd_from_picousd(entry.hold_picousd)}<' in answer.text
+    assert f'id="charged">${usd_from_picousd(entry.cost_picousd)}<' in answer.text
+    said = re.search(r'id="answer" tabindex="0">(.*?)</pre>', answer.text, re.DOTALL)
+    assert said is not None
+    assert said[1].strip()
+    assert "<b>you" not in answer.text
+    # The key of the call is revoked, and was audited as one of this session.
+    keys = await site.services.project_keys.project_key_list(entry.project_id)
+    assert {key.name: key.revoked_at is None for key in keys} == {
+        "server": True,
+        "console playground": False,
+    }
+    changes = (await site.services.audit.audit_list(organization_id=entry.organization_id)).entries
+    assert all(change.actor.kind == "console" for change in changes)
+
+
+async def test_a_call_that_is_refused_says_why(
+    operator: httpx2.AsyncClient, site: ConsoleSite
+) -> None:
+    made = await site.services.organizations.organization_create("Without credit")
+    project = await site.services.projects.project_create(made.id, "Shop")
+    call = {"project": str(project.id), "model": site.settings.models[0].id, "prompt": "Hello"}
+    answer = await operator.post("/playground", data=await _form(operator, "refused") | call)
+    assert "nothing was held" in answer.text
+    assert "<dd>402</dd>" in answer.text
+
+
+async def test_without_a_gateway_the_page_says_so(site: ConsoleSite) -> None:
+    server = site.settings.server.model_copy(update={"port": 1})
+    settings = site.settings.model_copy(update={"server": server})
+    tenant = site.judged.scripted.tenant
+    async with (
+        serving_console(settings, site.services) as console,
+        httpx2.AsyncClient(base_url=console, timeout=60) as client,
+    ):
+        await client.post("/sign-in", data={"token": TOKEN})
+        call = {"project": str(tenant.project_id), "model": "example/chat", "prompt": "Hello"}
+        answer = await client.post("/playground", data=await _form(client, "away") | call)
+        assert "does not answer" in answer.text
+        assert answer.text.rstrip().endswith("</html>")
