@@ -3,7 +3,7 @@
 import asyncio
 import http.client
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from tollkeeper.domain.errors import Unavailable
@@ -30,7 +30,7 @@ class Piece:
 
 async def call_gateway(
     settings: Settings, key: str, model: str, prompt: str, *, timeout_s: float
-) -> AsyncIterator[Opened | Piece]:
+) -> AsyncGenerator[Opened | Piece, None]:
     """Raises Unavailable if the gateway cannot be reached, or is silent for `timeout_s`."""
     server = settings.server
     host = _EVERY_ADDRESS.get(server.host, server.host)
@@ -55,7 +55,7 @@ async def call_gateway(
                 yield Piece(_text(line))
     except (OSError, http.client.HTTPException, ValueError) as exc:
         raise Unavailable(
-            f"The gateway at {host}:{server.port} does not answer: {exc or type(exc).__name__}"
+            f"The gateway at {host}:{server.port} does not answer: {str(exc) or type(exc).__name__}"
         ) from exc
     finally:
         connection.close()

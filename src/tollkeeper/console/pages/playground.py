@@ -1,7 +1,7 @@
 """A first run from an organization to a call, and a playground: a call beside its hold and settlement."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from uuid import UUID
 
@@ -140,7 +140,7 @@ async def _revoke(console: Console, key: KeyId, actor: Actor) -> None:
         await console.services.project_keys.project_key_revoke(key)
 
 
-async def _answer(console: Console, key: str, model: str, prompt: str) -> AsyncIterator[str]:
+async def _answer(console: Console, key: str, model: str, prompt: str) -> AsyncGenerator[str, None]:
     opened: Opened | None = None
     try:
         calling = call_gateway(console.settings, key, model, prompt, timeout_s=_SILENCE_S)
