@@ -61,7 +61,7 @@ BUGS = {
         ("journeys/calls/test_usage.py",),
     ),
     "a tokenizer's count replaces the media": Bug(
-        "PromptSize._bound",
+        "PromptSize.bound",
         "total += count * (tokens or 0)",
         "total += count * (tokens or 0) if counted is None else 0",
         ("domain/test_prompt_size.py",),

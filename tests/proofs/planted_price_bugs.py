@@ -278,7 +278,7 @@ PRICE_BUGS = {
     ),
     # Bounds.
     "pages that a priced search finds are not held for": Bug(
-        "PromptSize._bound",
+        "PromptSize.bound",
         "(self.web_searches, bounds.web_search)",
         "(0 if model.pricing.web_search else self.web_searches, bounds.web_search)",
         ("domain/test_prompt_size.py",),

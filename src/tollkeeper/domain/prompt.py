@@ -121,6 +121,7 @@ class ToolResult(msgspec.Struct, frozen=True, gc=False):
 Part: TypeAlias = Content | ToolCall | ToolResult
 _MEDIA_PLACES = frozenset({Image, Audio, Video, File, ToolResult})
 _parts_of_turn = attrgetter("parts")
+_set = msgspec.structs.force_setattr
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
@@ -393,17 +394,18 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     # the same fields again; all other code reads the typed fields.
     written: Mapping[str, msgspec.Raw] | None = None
 
-    def parts(self) -> list[Part]:
-        """Every part of every turn."""
-        return list(chain.from_iterable(map(_parts_of_turn, self.turns)))
+    # Every part of every turn, and every media part, including those inside of tool results. They
+    # are computed from the turns.
+    parts: tuple[Part, ...] = ()
+    media: tuple[Media, ...] = ()
 
-    def media(self) -> list[Media]:
-        """Every media part, including those inside of tool results."""
-        parts = self.parts()
-        if _MEDIA_PLACES.isdisjoint(map(type, parts)):
-            return []
-        contents = [part.content if isinstance(part, ToolResult) else (part,) for part in parts]
-        return [part for part in chain.from_iterable(contents) if isinstance(part, Media)]
+    def __post_init__(self) -> None:
+        parts = tuple(chain.from_iterable(map(_parts_of_turn, self.turns)))
+        _set(self, "parts", parts)
+        if not _MEDIA_PLACES.isdisjoint(map(type, parts)):
+            contents = [part.content if isinstance(part, ToolResult) else (part,) for part in parts]
+            found = chain.from_iterable(contents)
+            _set(self, "media", tuple(part for part in found if isinstance(part, Media)))
 
     def cache_marks(self) -> list[FreeObject]:
         """Returns every `cache_control` of the caller, in parts and in tools."""

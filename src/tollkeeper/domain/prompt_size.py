@@ -7,7 +7,7 @@ from operator import attrgetter
 import msgspec
 
 from tollkeeper.domain.catalog import Model
-from tollkeeper.domain.estimate import TextSize, measure_text
+from tollkeeper.domain.estimate import measure_text
 from tollkeeper.domain.prompt import (
     Audio,
     File,
@@ -45,7 +45,7 @@ _ESCAPED_FOR_HTML = "<>&'"
 _ESCAPE_BYTES = 6
 
 _encode = msgspec.json.Encoder().encode
-_ONLY_TEXT = {Text}
+_ONLY_TEXT = frozenset({Text})
 _text, _name, _extra = attrgetter("text"), attrgetter("name"), attrgetter("extra")
 
 
@@ -65,30 +65,24 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     has_tools: bool = False
     # How many searches a call is held for.
     web_searches: int = 0
-
-    @property
-    def is_text_only(self) -> bool:
-        """Whether nothing but text and tools makes tokens, as in nearly every prompt. The tokens of
-        anything else are bounded and not counted."""
-        return not (self.images or self.files or self.audios or self.videos or self.web_searches)
+    # Whether nothing but text and tools makes tokens, as in nearly every prompt. The tokens of
+    # anything else are bounded and not counted.
+    is_text_only: bool = True
 
     def sent_to(self, model: Model) -> "PromptSize":
         """The size on this model, which may search although nobody asks for it."""
         unasked = model.token_bounds.searches_unasked
         if self.web_searches >= unasked:
             return self
-        return msgspec.structs.replace(self, web_searches=unasked)
+        return msgspec.structs.replace(self, web_searches=unasked, is_text_only=False)
 
     def bound(self, model: Model, counted: int | None = None) -> int:
         """No less than an ordinary prompt takes. `counted` is a tokenizer's count of the text with its
         template. A part whose tokens have no bound may fill the context."""
-        return self._bound(model, counted, self.text_tokens)
-
-    def _bound(self, model: Model, counted: int | None, text_tokens: int) -> int:
         bounds = model.token_bounds
         total = counted
         if total is None:
-            total = text_tokens + bounds.template + (bounds.tools if self.has_tools else 0)
+            total = self.text_tokens + bounds.template + (bounds.tools if self.has_tools else 0)
         if self.is_text_only:
             return min(total, model.context_length)
         media = (
@@ -108,13 +102,13 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     def hold_bound(self, model: Model, counted: int | None = None) -> int:
         """No less than what an answer is charged of its prompt, for a hold: as `bound`, for each time that
         the model reads it."""
-        bounds = model.token_bounds
-        text_tokens = self.text_bytes if bounds.text_by_bytes else self.text_tokens
+        bounds, size = model.token_bounds, self
+        if bounds.text_by_bytes:
+            size = msgspec.structs.replace(self, text_tokens=self.text_bytes)
         if not (self.web_searches and bounds.search_rereads):
-            return self._bound(model, counted, text_tokens)
+            return size.bound(model, counted)
         context, found = model.context_length, bounds.web_search
-        without_search = msgspec.structs.replace(self, web_searches=0)
-        first = without_search._bound(model, counted, text_tokens)
+        first = msgspec.structs.replace(size, web_searches=0).bound(model, counted)
         if found is None:
             return first + self.web_searches * context
         # Before the first search, and after each of them.
@@ -144,27 +138,22 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         return self.text_tokens + _IMAGE_TOKENS_GUESS * self.images + self.file_characters
 
 
-def prompt_text(prompt: Prompt) -> str:
-    """Every text that the model may read."""
-    return "".join(_texts(prompt))
-
-
 def measure_prompt(
-    prompt: Prompt, text: TextSize | None = None, *, by_bytes: bool = False
+    prompt: Prompt, text: str | None = None, *, by_bytes: bool = False
 ) -> PromptSize:
-    """`text` is the size of `prompt_text`, if it was measured already. `by_bytes`: the number of
-    bytes has to bound every known template."""
-    if text is None:
-        text = measure_text(prompt_text(prompt))
+    """`text` is `prompt_text`, if it is known already. `by_bytes`: the number of bytes has to bound
+    every known template."""
+    measured = measure_text(prompt_text(prompt) if text is None else text)
     around = _TOKENS_PER_TURN * len(prompt.turns)
-    tools, media = prompt.tools, prompt.media()
-    text_bytes = text.bytes + around
+    tools, media = prompt.tools, prompt.media
+    text_bytes = measured.bytes + around
     if by_bytes and tools:
         text_bytes += _bytes_added_by_templates(tools)
     if not (tools or media or prompt.web_search):
-        return PromptSize(text.tokens + around, text_bytes)
+        return PromptSize(measured.tokens + around, text_bytes)
+    web_searches = _web_searches(prompt)
     return PromptSize(
-        text_tokens=text.tokens + around,
+        text_tokens=measured.tokens + around,
         text_bytes=text_bytes,
         images=sum(isinstance(part, Image) for part in media),
         files=sum(isinstance(part, File) for part in media),
@@ -172,7 +161,8 @@ def measure_prompt(
         videos=sum(isinstance(part, Video) for part in media),
         file_characters=sum(len(part.data or "") for part in media if isinstance(part, File)),
         has_tools=bool(tools),
-        web_searches=_web_searches(prompt),
+        web_searches=web_searches,
+        is_text_only=not (media or web_searches),
     )
 
 
@@ -205,27 +195,31 @@ def _tool_uses_allowed(prompt: Prompt, provider_tools: list[FreeObject]) -> int:
     return max([limit for limit in limits if isinstance(limit, int)], default=0)
 
 
-def _texts(prompt: Prompt) -> list[str]:
-    parts, turns = prompt.parts(), prompt.turns
+def prompt_text(prompt: Prompt) -> str:
+    """Every text that the model may read."""
+    parts, turns = prompt.parts, prompt.turns
     texts: list[str] = []
     extras = map(_extra, chain(parts, turns))
-    if set(map(type, parts)) == _ONLY_TEXT and not any(chain(extras, map(_name, turns))):
+    if _ONLY_TEXT.issuperset(map(type, parts)) and not any(chain(extras, map(_name, turns))):
         # Nearly every prompt.
         texts += map(_text, parts)
-        turns = ()
-    for turn in turns:
-        for part in turn.parts:
-            texts += _part_texts(part)
-        if turn.name is not None:
-            texts.append(turn.name)
-        texts += _extra_texts(turn.extra)
+    else:
+        for turn in turns:
+            texts += chain.from_iterable(map(_part_texts, turn.parts))
+            texts.append(turn.name or "")
+            texts += _extra_texts(turn.extra)
+    if prompt.tools or prompt.server_tools or prompt.output_format is not None:
+        texts.append(_described(prompt))
+    return "".join(texts)
+
+
+def _described(prompt: Prompt) -> str:
+    """Return tools and output format as JSON."""
     described = [tool.described() for tool in prompt.tools]
     described += prompt.server_tools
     if prompt.output_format is not None:
         described.append(prompt.output_format.described())
-    if described:
-        texts.append(_encode(described).decode())
-    return texts
+    return _encode(described).decode()
 
 
 def _part_texts(part: Part) -> Iterator[str]:

@@ -6,6 +6,7 @@ parts is decoded a second time, with all properties.
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -64,7 +65,18 @@ class _LooseRequest(msgspec.Struct):
     messages: list[_LooseMessage]
 
 
-_message = wire.ChatMessage
+_role_content_name = attrgetter("role", "content", "name")
+# The fields that most messages lack.
+_further_fields = attrgetter(
+    *(
+        name
+        for name in wire.ChatMessage.__struct_fields__
+        if name not in ("role", "content", "name")
+    )
+)
+_NO_FURTHER_FIELDS = _further_fields(wire.ChatMessage(role="user"))
+_PLACE = "messages[{}]".format
+_TEXT_ONLY = frozenset({str})
 _loose = msgspec.json.Decoder(_LooseRequest)
 
 
@@ -72,21 +84,23 @@ def read_turns(
     messages: Sequence[wire.ChatMessage], raw_body: bytes
 ) -> tuple[tuple[Turn, ...], list[wire.ChatMessage]]:
     """Returns the turns, and those of the messages that are more than a role with text."""
+    roles, contents, names = zip(*map(_role_content_name, messages), strict=True)
+    places = map(_PLACE, range(len(messages)))
+    if (
+        # All of it runs in C: role and content of most messages are all that they have.
+        _PLAIN_ROLES.issuperset(roles)
+        and _TEXT_ONLY.issuperset(map(type, contents))
+        and all(map(_NO_FURTHER_FIELDS.__eq__, map(_further_fields, messages)))
+    ):
+        texts = zip(map(Text, contents), strict=True)
+        return tuple(map(Turn, map(_ROLES.__getitem__, roles), texts, names, places)), []
     loose: list[_LooseMessage] | None = None
     turns = []
     others = []
-    for at, message in enumerate(messages):
-        place, role, text = f"messages[{at}]", message.role, message.content
+    for at, (message, text, place) in enumerate(zip(messages, contents, places, strict=True)):
         content: tuple[Content, ...] = ()
-        if type(text) is str:
+        if isinstance(text, str):
             content = (Text(text),)
-            # The comparison is one call into C.
-            if (
-                message == _message(role=role, content=text, name=message.name)
-                and role in _PLAIN_ROLES
-            ):
-                turns.append(Turn(_ROLES[role], content, message.name, place))
-                continue
         elif text is not None:
             loose = loose or _loose.decode(raw_body).messages
             parts = loose[at].content

@@ -64,7 +64,7 @@ _PLAIN_FIELDS = frozenset(
 )
 _SCHEMA = "response_format.json_schema.schema"
 _TEXT_ONLY = ["text"]
-_NULL = b"null"
+_NULL = msgspec.Raw(b"null")
 _NO_REASONING = wire.Reasoning(effort="none")
 
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -118,11 +118,11 @@ def _written(
     without values that have no effect (null, text format, text as the only modality). `others` are
     the messages that are more than a role with text."""
     passed_on = _PASSED_ON_WITH_TOOLS if body.tools or body.functions else _PASSED_ON
-    written = {
-        name: value
-        for name, value in raw.items()
-        if name in passed_on and memoryview(value) != _NULL
-    }
+    written = dict(raw)
+    for name in raw.keys() - passed_on:
+        del written[name]
+    if _NULL in raw.values():
+        written = {name: value for name, value in written.items() if value != _NULL}
     if isinstance(body.response_format, wire.TextFormat):
         del written["response_format"]
     if body.modalities == _TEXT_ONLY:

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from tollkeeper.domain.estimate import measure_text
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt_size import PromptSize, measure_prompt, prompt_text
 from tollkeeper.large_requests import beside_the_loop
@@ -18,6 +17,6 @@ async def measure(call: Call) -> PromptSize:
     if not call.is_large:
         text = prompt_text(prompt)
         if len(text) <= (_LONG_TEXT if text.isascii() else _LONG_UNUSUAL_TEXT):
-            return measure_prompt(prompt, measure_text(text), by_bytes=by_bytes)
+            return measure_prompt(prompt, text, by_bytes=by_bytes)
     measured = partial(measure_prompt, by_bytes=by_bytes)
     return await beside_the_loop(call.organization_id.int, measured, prompt)

@@ -30,7 +30,7 @@ def output_bound(asked: int | None, model: Model, *, param: str) -> int:
 def require_supported(model: Model, prompt: Prompt) -> None:
     """Raises OptionUnsupported with the place of the first thing that the model does not have,
     and InvalidRequest where schemas are larger than its backend takes."""
-    for media in prompt.media():
+    for media in prompt.media:
         if media.modality not in model.input_modalities:
             raise OptionUnsupported(
                 f"The model {model.id} does not take {media.modality}.", param=media.place
