@@ -6,6 +6,7 @@ coroutines and in twice the time.
 """
 
 import asyncio
+import math
 from types import TracebackType
 from typing import Self
 
@@ -34,9 +35,10 @@ class Alarm:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._task = _this_task()
+        self._serve(_this_task())
         self._timer: asyncio.TimerHandle | None = None
-        self._rings_at = 0.0
+        # Infinite without a timer.
+        self._rings_at = math.inf
         self._waits = False
         self._expired = False
         self.when = 0.0
@@ -48,9 +50,8 @@ class Alarm:
         return self
 
     def __enter__(self) -> Self:
-        self._cancelling = self._task.cancelling()
         self._waits = True
-        if self._timer is None or self.when < self._rings_at:
+        if self.when < self._rings_at:
             self._set_timer()
         return self
 
@@ -70,7 +71,7 @@ class Alarm:
         """Sets another time, which may be over already. Does nothing where nothing waits."""
         if self._waits and not self._expired:
             self.when = when
-            if self._timer is None or when < self._rings_at:
+            if when < self._rings_at:
                 self._set_timer()
 
     def close(self) -> None:
@@ -78,6 +79,12 @@ class Alarm:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self._rings_at = math.inf
+
+    def _serve(self, task: "asyncio.Task[object]") -> None:
+        self._task = task
+        # How often others had cancelled the task before its waits.
+        self._cancelling = task.cancelling()
 
     def _set_timer(self) -> None:
         self.close()
@@ -85,8 +92,8 @@ class Alarm:
         self._timer = self._loop.call_at(self.when, self._ring)
 
     def _ring(self) -> None:
-        self._timer = None
-        if self._waits and self._rings_at < self.when:
+        rang_at, self._timer, self._rings_at = self._rings_at, None, math.inf
+        if self._waits and rang_at < self.when:
             self._set_timer()
         else:
             self.expire()
@@ -115,7 +122,7 @@ class Alarms:
         if not self._free:
             return Alarm()
         alarm = self._free.pop()
-        alarm._task = _this_task()
+        alarm._serve(_this_task())
         return alarm
 
     def give_back(self, alarm: Alarm) -> None:

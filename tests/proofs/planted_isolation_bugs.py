@@ -114,7 +114,7 @@ ISOLATION_BUGS = {
         ("storage/test_database.py",),
     ),
     "organizations take all of the room for bodies": Bug(
-        "BodyShare.grow_to",
+        "BodyShare._require_room",
         "if of_organization > free:",
         "if free < 0:",
         ("api/http/test_bounds.py",),

@@ -18,6 +18,7 @@ milliseconds.
 import re
 import string
 import zlib
+from collections.abc import Iterable
 from itertools import repeat
 from operator import and_
 
@@ -66,7 +67,8 @@ _PIECES = re.compile(rb"(?s).{1,%d}" % _SUMMED_AT_ONCE).findall
 def _sum_of_bytes(data: bytes) -> int:
     """`sum(data)` makes a Python integer of each byte; a checksum of the standard library does not."""
     pieces = _PIECES(data)
-    return sum(map(and_, map(zlib.adler32, pieces), repeat(0xFFFF))) - len(pieces)
+    sums: Iterable[int] = map(and_, map(zlib.adler32, pieces), repeat(0xFFFF))
+    return sum(sums) - len(pieces)
 
 
 class TextSize(msgspec.Struct, frozen=True, gc=False):

@@ -22,7 +22,6 @@ _VARIANT = 2 << 62
 _RANDOM_HIGH = (1 << 12) - 1
 _RANDOM_LOW = (1 << 62) - 1
 RANDOM_BITS = 74
-_LAST_GROUP = (1 << 48) - 1
 _MONTHS_PER_YEAR = 12
 _MS_PER_DAY = 86_400_000
 _WRITTEN = re.compile(r"(\d{4})-(\d{2})")
@@ -35,22 +34,13 @@ def request_id(now_ms: int, randomness: int) -> UUID:
     return UUID(int=time | (_VERSION << 76) | high | _VARIANT | (randomness & _RANDOM_LOW))
 
 
-def request_id_text(now_ms: int, randomness: int) -> str:
-    """The same id as text, as callers see it, without a UUID object on the way."""
-    low = _VARIANT | (randomness & _RANDOM_LOW)
-    return (
-        f"{now_ms >> 16:08x}-{now_ms & 0xFFFF:04x}-{_VERSION}{randomness >> 62 & _RANDOM_HIGH:03x}-"
-        f"{low >> 48:04x}-{low & _LAST_GROUP:012x}"
-    )
-
-
 def id_of_text(text: str) -> UUID:
-    """The id that `request_id_text` wrote."""
+    """Return the id that is written in the usual form."""
     made = _new_uuid(UUID)
     # A quarter of what the constructor takes, which reads every notation that there is. A UUID
     # refuses to be changed in the usual way.
     _set(made, "int", int(text.replace("-", ""), 16))
-    _set(made, "is_safe", SafeUUID.unknown)
+    _set(made, "is_safe", _UNKNOWN)
     return made
 
 
@@ -61,6 +51,7 @@ def time_ms_of_id(identity: UUID) -> int:
 
 _new_uuid = object.__new__
 _set = object.__setattr__
+_UNKNOWN = SafeUUID.unknown
 
 
 @dataclass(frozen=True, slots=True, order=True)

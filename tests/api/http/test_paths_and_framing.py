@@ -1,6 +1,6 @@
 """Below the endpoints: paths, methods, framing, content types, and the envelope on every refusal."""
 
-from uuid import UUID
+from uuid import RFC_4122, UUID
 
 import pytest
 
@@ -316,7 +316,9 @@ async def test_query_of_a_route_that_takes_none_is_ignored(gateway: Gateway, acm
 def test_request_ids_are_never_the_same() -> None:
     """Those of one worker, in more than it answers in a second."""
     count = 100_000
-    assert len({UUID(new_request_id_text()) for _ in range(count)}) == count
+    ids = {UUID(new_request_id_text()) for _ in range(count)}
+    assert len(ids) == count
+    assert {(one.version, one.variant) for one in ids} == {(7, RFC_4122)}
 
 
 @each("given", ["11111111-1111-4111-8111-111111111111", "x", ""])

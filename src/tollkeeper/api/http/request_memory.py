@@ -85,13 +85,26 @@ class BodyShare:
             return
         key = self._account
         bodies, organization = key.bodies, key.organization
+        if (
+            key.bytes + added > bodies.key_bytes_max
+            # More than the organization leaves free. A single request that is too large is more, too.
+            or organization.bytes + bodies.bytes + 2 * added > bodies.bytes_max
+        ):
+            self._require_room(size, added)
+        bodies.bytes += added
+        key.bytes += added
+        organization.bytes += added
+        self.size = size
+
+    def _require_room(self, size: int, added: int) -> None:
+        key = self._account
+        bodies, organization = key.bodies, key.organization
         if size > bodies.bytes_max - bodies.reserve:
             raise PayloadTooLarge("The request needs more memory than one request may use.")
         of_key = key.bytes + added
         if of_key > bodies.key_bytes_max and of_key > size:
             raise _too_much_of("key")
-        of_all = bodies.bytes + added
-        free = bodies.bytes_max - of_all
+        free = bodies.bytes_max - bodies.bytes - added
         of_organization = organization.bytes + added
         if of_organization > free:
             if of_organization > size:
@@ -101,8 +114,6 @@ class BodyShare:
                     "The requests in progress would need more memory than this process may use.",
                     retry_after_s=_RETRY_AFTER_S,
                 )
-        bodies.bytes, key.bytes, organization.bytes = of_all, of_key, of_organization
-        self.size = size
 
     def release(self) -> None:
         size, self.size, key = self.size, 0, self._account
