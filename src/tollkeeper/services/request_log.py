@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import lru_cache
+from itertools import repeat
+from operator import add, attrgetter
 from uuid import UUID
 
 import msgspec
@@ -22,7 +24,7 @@ from tollkeeper.services.tallies import write_also
 _KEPT_MAX = 10_000
 
 
-class RequestLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     request_id: str
     operation: str
     status: int
@@ -41,11 +43,18 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     project_id: UUID | None = None
     api_key_id: UUID | None = None
     # The fields that every event of the log has.
-    event: str
-    level: str
-    timestamp: str
+    event: str = ""
+    level: str = ""
+    timestamp: str = ""
 
 
+# The fields of a record that a line has, in the order of the fields of `RequestLine`, and the start.
+_LOGGED = (
+    *("request_id", "operation", "status", "duration_us", "model", "backend", "replica"),
+    *("streamed", "first_piece_us", "error_code", "prompt_tokens", "completion_tokens"),
+    *("cost_picousd", "settlement", "organization_id", "project_id", "key_id", "started_at_ms"),
+)
+_logged = attrgetter(*_LOGGED)
 _log = structlog.get_logger("tollkeeper.requests")
 json_lines = msgspec.json.Encoder().encode_lines
 Render = Callable[[Sequence[RequestLine]], bytes]
@@ -78,31 +87,20 @@ def _second(at: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at))
 
 
-def _line_of_call(record: ActivityRecord) -> RequestLine:
-    cost, first = record.cost_picousd, record.first_piece_us
-    duration_ms = record.duration_us // 1000
-    return RequestLine(
-        request_id=record.request_id,
-        operation=record.operation,
-        status=record.status,
-        duration_ms=duration_ms,
-        model=record.model,
-        backend=record.backend,
-        replica=record.replica,
-        streamed=record.streamed,
-        first_byte_ms=None if first is None else first // 1000,
-        error=record.error_code,
-        prompt_tokens=record.prompt_tokens,
-        completion_tokens=record.completion_tokens,
-        cost_usd=None if cost is None else usd_from_picousd(cost),
-        settlement=record.settlement,
-        organization_id=record.organization_id,
-        project_id=record.project_id,
-        api_key_id=record.key_id,
-        event="request",
-        level="info",
-        timestamp=_timestamp(record.started_at_ms + duration_ms),
-    )
+def _lines_of_calls(records: Sequence[ActivityRecord]) -> list[RequestLine]:
+    """Return the lines of many calls. They are created column by column, because that runs in C."""
+    columns = dict(zip(_LOGGED, zip(*map(_logged, records), strict=True), strict=True))
+    started_ms = columns.pop("started_at_ms")
+    durations_ms = [us // 1000 for us in columns["duration_us"]]
+    columns["duration_us"] = durations_ms
+    columns["first_piece_us"] = [
+        us if us is None else us // 1000 for us in columns["first_piece_us"]
+    ]
+    columns["cost_picousd"] = [
+        cost if cost is None else usd_from_picousd(cost) for cost in columns["cost_picousd"]
+    ]
+    timestamps = map(_timestamp, map(add, started_ms, durations_ms))
+    return list(map(RequestLine, *columns.values(), repeat("request"), repeat("info"), timestamps))
 
 
 class RequestLog:
@@ -121,7 +119,7 @@ class RequestLog:
 
     def calls_ended(self, records: Sequence[ActivityRecord]) -> None:
         if self._render is not None:
-            self._keep([_line_of_call(record) for record in records])
+            self._keep(_lines_of_calls(records))
 
     def request_ended(
         self, request_id: str, operation: str, status: int, duration_s: float
