@@ -105,7 +105,7 @@ BUGS = {
     ),
     # Who was charged.
     "a JSON answer that was cut is released": Bug(
-        "ReplicaCall._read_whole",
+        "ReplicaCall.begin",
         "charged=True",
         "charged=False",
         CHARGED,

@@ -201,14 +201,8 @@ class ReplicaCall:
             self._replica.pool.release(connection, after_stream=after_stream)
 
     async def begin(self) -> Answer:
-        """Send the request and read the answer as far as it takes to know that there is one."""
-        try:
-            return await self._begin()
-        except BaseException:
-            self.release()
-            raise
-
-    async def _begin(self) -> Answer:
+        """Send the request and read the answer as far as it takes to know that there is one. If this
+        raises, the call has to be released too."""
         replica, call, deadline = self._replica, self._call, self._deadline
         config, wire = replica.config, replica.wire
         streamed = call.streamed or config.always_stream
@@ -234,15 +228,15 @@ class ReplicaCall:
         del body  # The connection frees it when it is sent.
         try:
             answer = await connection.read_head()
+            if answer.status != 200:
+                raise await self._refusal(connection, answer)
+            check_content(answer, accept)
+            if not streamed:
+                self._accept_completion(await connection.read_whole(config.body_bytes_max))
+                return Answer(replica.url, self)
         except HttpFailure as failure:
             # The backend may have run the call.
             raise domain_error(failure, charged=True) from failure
-        if answer.status != 200:
-            raise await self._refusal(connection, answer)
-        check_content(answer, accept)
-        if not streamed:
-            self._accept_completion(await self._read_whole(connection))
-            return Answer(replica.url, self)
         reader = wire.open_stream(call, secrets=replica.secrets)
         parser = open_parser(wire.framing, config.frame_bytes_max)
         stream = self._stream = StreamedAnswer(connection, reader, parser)
@@ -266,12 +260,6 @@ class ReplicaCall:
             secrets=self._replica.secrets,
             kind=head.header(b"x-amzn-errortype"),
         )
-
-    async def _read_whole(self, connection: Connection) -> bytes:
-        try:
-            return await connection.read_whole(self._replica.config.body_bytes_max)
-        except HttpFailure as failure:
-            raise domain_error(failure, charged=True) from failure
 
     def _accept_completion(self, body: bytes) -> None:
         replica = self._replica
@@ -300,11 +288,12 @@ class ReplicaCall:
 
 def check_content(head: ResponseHead, wanted: bytes) -> None:
     """Raises BackendFailed for the body of a 200 that cannot be read: what it says is unknown."""
-    encoding = head.header(b"content-encoding")
+    headers = head.headers
+    encoding = headers.get(b"content-encoding")
     if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
         # Nothing was asked to be compressed, and unpacking has no bound.
         raise BackendFailed("The backend's answer is compressed.", charged=True)
-    content_type = head.header(b"content-type") or b""
+    content_type = headers.get(b"content-type", b"")
     if content_type != wanted and content_type.partition(b";")[0].strip().lower() != wanted:
         raise BackendFailed("The backend's answer has the wrong content type.", charged=True)
 

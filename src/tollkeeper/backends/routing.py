@@ -220,6 +220,7 @@ class _RoutedCall:
                 try:
                     answer = await attempt.begin()
                 except BaseException as error:
+                    attempt.release()
                     replica.in_flight -= 1
                     self._note_failure(replica, kind, error)
                     raise

@@ -270,13 +270,19 @@ def _cost_at(prices: Pricing, usage: Usage, images: int) -> Cost:
     by_dimension = {
         "prompt": prices.prompt * text_tokens,
         "completion": prices.completion * output_tokens,
-        "input_cache_read": prices.input_cache_read * usage.cached_tokens,
-        "input_cache_write": prices.input_cache_write * usage.cache_write_tokens
-        + prices.input_cache_write_1h * usage.cache_write_1h_tokens,
-        "web_search": prices.web_search * usage.web_searches,
-        "image": prices.image * images,
         "request": prices.request,
     }
+    if images:
+        by_dimension["image"] = prices.image * images
+    if usage.cached_tokens:
+        by_dimension["input_cache_read"] = prices.input_cache_read * usage.cached_tokens
+    if usage.cache_write_tokens or usage.cache_write_1h_tokens:
+        by_dimension["input_cache_write"] = (
+            prices.input_cache_write * usage.cache_write_tokens
+            + prices.input_cache_write_1h * usage.cache_write_1h_tokens
+        )
+    if usage.web_searches:
+        by_dimension["web_search"] = prices.web_search * usage.web_searches
     if usage.input_audio_tokens:
         by_dimension["input_audio"] = prices.input_audio * usage.input_audio_tokens
     if usage.output_audio_tokens:

@@ -6,6 +6,7 @@ each thing that they can mean, in which nothing is counted twice. `metering.read
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -85,6 +86,13 @@ class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     completion_details: FreeObject | None = None
     # The report as it came.
     written: FreeObject | None = None
+
+
+_further_counts = attrgetter(
+    *("cached_tokens", "cache_write_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens"),
+    *("reasoning_tokens", "web_searches", "input_audio_tokens", "output_audio_tokens"),
+    "output_image_tokens",
+)
 
 
 def merged(earlier: ReportedUsage | None, later: ReportedUsage) -> ReportedUsage:
@@ -177,6 +185,15 @@ def _read_as(
         elif total > prompt + completion:
             # Something is counted apart from both, which is reasoning as a rule: it is output.
             completion = total - prompt
+    if not any(_further_counts(report)):
+        # Most reports have no other counts.
+        return Usage(
+            prompt,
+            completion,
+            service_tier=report.service_tier,
+            prompt_details=report.prompt_details,
+            completion_details=report.completion_details,
+        )
     output_audio = min(report.output_audio_tokens or 0, completion)
     usage = Usage(
         prompt_tokens=prompt,
