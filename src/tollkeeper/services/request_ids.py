@@ -27,7 +27,7 @@ def new_request_id_text() -> str:
     if not _unused:
         random = int.from_bytes(os.urandom(10 * _ENDINGS)) & _RANDOM_BITS
         endings = (random | _FIXED_BITS).to_bytes(10 * _ENDINGS).hex()
-        _unused.extend(_GROUPS.sub(r"\1-\2-\3 ", endings).split())
+        _unused.extend(map("-".join, _GROUPS.findall(endings)))
     now = f"{time.time_ns() // 1_000_000:012x}"
     return f"{now[:8]}-{now[8:]}-{_unused.pop()}"
 
