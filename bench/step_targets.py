@@ -18,17 +18,20 @@ ENDED: Final = "activity, metrics, log"
 LIBRARIES: Final = "libraries"
 
 TARGETS = {
-    HTTP: 1_375,
-    APPLICATION: 887,
-    REQUEST: 815,
-    PRICE: 993,
-    LEDGER: 433,
-    SCRIPT: 890,
-    BACKEND: 1_642,
+    HTTP: 1_345,
+    APPLICATION: 885,
+    REQUEST: 690,
+    PRICE: 830,
+    LEDGER: 437,
+    SCRIPT: 860,
+    BACKEND: 1_520,
     ANSWER: 342,
-    ENDED: 385,
+    ENDED: 282,
     LIBRARIES: 0,
 }
+
+# A further piece of a stream that is only text.
+PIECE_TARGET: Final = 220
 
 # The first entry that a file's path begins with decides.
 _FILES = {

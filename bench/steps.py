@@ -1,4 +1,5 @@
-"""`python -m bench.steps`: counts the bytecodes that one plain chat request takes, by part of its path.
+"""`python -m bench.steps`: counts the bytecodes that one plain chat request takes, by part of its path,
+and those that each further piece of a stream takes.
 
 The count is the same on every machine and on nearly every run, so it tells whether a change makes the
 path shorter; `tests/bench/test_steps.py` compares it with `step_targets`. The gateway, its client and
@@ -19,12 +20,12 @@ from typing import Any
 
 import uvloop
 
-from bench.figures import WHOLE_ANSWER, Target, chat_requests
+from bench.figures import WHOLE_ANSWER, Target, chat_requests, whole_stream
 from bench.gateway import MODELS, make_tenants, write_config
 from bench.load import run_load
 from bench.profile import load, start_gateway
-from bench.step_targets import TARGETS, part_of
-from bench.upstream import PACED, serving_upstream
+from bench.step_targets import PIECE_TARGET, TARGETS, part_of
+from bench.upstream import PACED, PACES, SPACED, serving_upstream
 from tollkeeper.bootstrap import build_app, running_services
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.hosting.arrivals import fair_arrivals
@@ -39,6 +40,8 @@ _HERE = str(Path(__file__).parent)
 _CROWDS = (4, 8, 32, 96)
 _ROUNDS = 3
 _CONNECTIONS = 32
+# Streams that are counted, all at a time.
+_STREAMS = 8
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,10 @@ class StepCounter:
         return self._step
 
 
-async def count_steps(requests: int) -> list[Function]:
-    """Count the functions of one request, as the average of many that arrive together."""
-    counter = StepCounter()
+async def count_steps(requests: int) -> tuple[list[Function], list[Function]]:
+    """Count the functions of one request, as the average of many that arrive together, and those of one
+    piece of a stream."""
+    counter, stream_counter = StepCounter(), StepCounter()
     # Metrics are written once for all requests, as at a thousand requests per second.
     interval_s, tallies._WRITE_INTERVAL_S = tallies._WRITE_INTERVAL_S, 600
     try:
@@ -102,15 +106,22 @@ async def count_steps(requests: int) -> list[Function]:
             await _send(target, requests, flush)
             with counter:
                 await _send(target, requests, flush)
+            with stream_counter:
+                await _send(target, _STREAMS, flush, stream=True)
     finally:
         tallies._WRITE_INTERVAL_S = interval_s
-    return counter.functions(requests)
+    pieces = stream_counter.functions(_STREAMS * PACES[SPACED].pieces)
+    # Several pieces may arrive together. What is done once per stream is left out.
+    return counter.functions(requests), [one for one in pieces if one.entries > 0.2]
 
 
-async def _send(target: Target, count: int, flush: Callable[[], Awaitable[None]]) -> None:
-    sent = chat_requests(target, PACED, stream=False)
+async def _send(
+    target: Target, count: int, flush: Callable[[], Awaitable[None]], *, stream: bool = False
+) -> None:
+    sent = chat_requests(target, SPACED if stream else PACED, stream=stream)
+    whole = whole_stream(SPACED) if stream else WHOLE_ANSWER
     result = await run_load(
-        target.port, sent, connections=_CONNECTIONS, count=count, whole=WHOLE_ANSWER
+        target.port, sent, connections=min(count, _CONNECTIONS), count=count, whole=whole
     )
     assert not result.failures
     await flush()
@@ -158,7 +169,7 @@ def steps_by_part(functions: list[Function]) -> dict[str, float]:
 
 def main() -> None:
     options = _options()
-    functions = uvloop.run(count_steps(options.requests))
+    functions, pieces = uvloop.run(count_steps(options.requests))
     used = [one for one in functions if one.is_per_call]
     print(
         f"one chat request: {sum(one.steps for one in functions):,.0f} bytecodes, "
@@ -171,6 +182,10 @@ def main() -> None:
     print("\n| bytecodes | entries | function |\n|--:|--:|---|")
     for one in functions[: options.functions]:
         print(f"| {one.steps:.0f} | {one.entries:.2f} | {one.name} ({one.file}) |")
+    print("\n| one piece of a stream | bytecodes |\n|---|--:|")
+    print(f"| all (target {PIECE_TARGET:,}) | {sum(one.steps for one in pieces):,.0f} |")
+    for one in pieces:
+        print(f"| {one.name} ({one.file}) | {one.steps:.0f} |")
     if not options.no_times:
         print("\n| calls at a time | CPU per request |\n|---|---|")
         for connections, us in _times(options.requests).items():

@@ -16,9 +16,10 @@ from typing import cast
 import httptools
 import uvloop
 
-# Names of models: for load, for the time to the first byte, for streams that are held open, and for
-# such that send nothing after their first piece.
+# Names of models: for load, for the time to the first byte, for streams that are held open, for such
+# that send nothing after their first piece, and for such whose pieces never arrive together.
 PACED, BRIEF, HELD, SILENT = "bench", "bench-brief", "bench-held", "bench-silent"
+SPACED = "bench-spaced"
 PIECES = 200
 # The first bytes of a client that tries HTTP/2.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0"
@@ -60,6 +61,7 @@ PACES = {
     BRIEF: Pace(3, 0.004),
     HELD: Pace(PIECES, 0.1),
     SILENT: Pace(2, 3600),
+    SPACED: Pace(100, 0.02),
 }
 
 
