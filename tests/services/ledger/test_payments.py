@@ -11,6 +11,7 @@ from tests.support import stripe_events as stripe
 from tests.support.books import USD, Books
 from tests.support.proof import Proof
 from tests.support.tables import each
+from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import Refusal
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.payments import EventOutcome, GrantKind
@@ -203,7 +204,7 @@ async def test_an_operator_assigns_a_payment_once(books: Books) -> None:
     with pytest.raises(NotFound):
         await payments.payment_assign("pi_none", books.organization)
     with pytest.raises(NotFound):
-        await payments.payment_assign(payment, type(books.organization)(uuid4().bytes.hex()))
+        await payments.payment_assign(payment, OrganizationId(uuid4()))
     for _ in range(2):
         await payments.payment_assign(payment, books.organization)
     assert await _receive(books, lost) == [EventOutcome.BOOKED]
