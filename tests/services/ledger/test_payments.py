@@ -112,7 +112,7 @@ async def test_payments_of_the_test_mode_are_marked(books: Books) -> None:
     ],
 )
 async def test_every_order_of_events_ends_the_same(
-    books: Books, proof: Proof, story: Sequence[tuple[str, object]], left: int
+    books: Books, proof: Proof, story: Sequence[tuple[object, ...]], left: int
 ) -> None:
     for order in [*itertools.permutations(story)][:: -proof.size(quick=12, long=1)]:
         payment = stripe.new_payment()
@@ -123,7 +123,7 @@ async def test_every_order_of_events_ends_the_same(
     await books.assert_right()
 
 
-def _body(books: Books, payment: str, told: tuple[str, object]) -> bytes:
+def _body(books: Books, payment: str, told: tuple[object, ...]) -> bytes:
     match told:
         case ("pay", int(cents)):
             return stripe.succeeded(payment, cents, books.organization)
