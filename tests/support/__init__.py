@@ -54,6 +54,7 @@ The ledger and its database:
     known_costs        an organization whose costs are known
     statements         every SQL statement of the source (`explained`: with its plan,
                        `distribution`: whether it stays within its organizations)
+    stripe_events      events of payments as Stripe sends them, and their signatures
 
 Documents:
     documents          their blocks, commands and links
