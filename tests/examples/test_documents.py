@@ -30,7 +30,7 @@ from tollkeeper.bootstrap import build_catalog
 from tollkeeper.settings import Settings
 
 _LANGUAGES = {"js", "json", "python", "sh", "sql", "text", "toml"}
-_EXEMPTIONS = {"sh": "not-run: ", "toml": "not-settings: "}
+_EXEMPTIONS = {"python": "not-run: ", "sh": "not-run: ", "toml": "not-settings: "}
 _MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 # What follows is a command line of ours.
 _IN_CONTAINER = " exec tollkeeper "
