@@ -19,6 +19,7 @@ from tests.support.command_lines import parse_arguments, parse_line
 from tests.support.tables import each
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.bootstrap import build_catalog
+from tollkeeper.console.app import ROUTES as CONSOLE_ROUTES
 from tollkeeper.console.start import require_safe_address
 from tollkeeper.hosting.descriptors import CONNECTIONS_MAX, KEEP_ALIVE_S
 from tollkeeper.settings import Settings, load_settings
@@ -252,6 +253,11 @@ def test_the_console_is_called_by_its_own_name() -> None:
         assert f"proxy_set_header {header}" in nginx
     assert "deny all;" in nginx
     assert "respond 403" in caddy
+    # Anyone may reach this path: the console verifies the signature.
+    (webhook,) = [route.path for route in CONSOLE_ROUTES if route.path.startswith("/webhooks/")]
+    (public,) = re.findall(r"location = (\S+) \{", nginx)
+    assert public == webhook
+    assert f"handle {webhook} {{" in caddy
 
 
 def test_the_console_is_as_confined_as_the_gateway() -> None:
