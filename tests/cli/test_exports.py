@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.program import Program, write_config
 from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
-from tollkeeper.domain.csv_text import csv_lines
 from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.services.csv_text import csv_lines
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from tollkeeper.cli.output import printable
 from tollkeeper.cli.progress import working
 from tollkeeper.cli.report import Report, report_command
 from tollkeeper.domain.conventions import COST_PAGE_DEFAULT, COST_PAGE_MAX
-from tollkeeper.domain.csv_text import csv_lines
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.reports import (
@@ -30,6 +29,7 @@ from tollkeeper.domain.reports import (
     CostQuery,
     days_of,
 )
+from tollkeeper.services.csv_text import csv_lines
 from tollkeeper.services.ledger.costs import WHOLE_REPORT_DAYS_MAX
 from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.judge_usage import JudgeUsage

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from tollkeeper.console.context import console_of, session_of
-from tollkeeper.console.forms import Form, read_form
+from tollkeeper.console.forms import Form, Refused, read_form
 from tollkeeper.console.notices import notice_mark
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.audit import Actor, ActorKind
@@ -28,14 +28,6 @@ from tollkeeper.services.use_cases import Services
 
 T = TypeVar("T")
 _log = structlog.get_logger("tollkeeper.console")
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """Why a change was not made, and what the form held, to be corrected."""
-
-    error: TollkeeperError
-    filled: Mapping[str, str]
 
 
 # Shows a page, again with the reason if a form on it was refused.

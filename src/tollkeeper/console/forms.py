@@ -10,7 +10,7 @@ from starlette.datastructures import FormData, QueryParams, UploadFile
 from starlette.requests import Request
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.errors import InvalidRequest, NotFound
+from tollkeeper.domain.errors import InvalidRequest, NotFound, TollkeeperError
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.reports import TIME_MAX
 from tollkeeper.domain.traffic import StatusRange, TimeRange
@@ -68,6 +68,14 @@ class Form:
     async def file(self, name: str) -> bytes:
         value = self.data.get(name)
         return await value.read() if isinstance(value, UploadFile) else b""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a change was not made, and what the form held, to be corrected."""
+
+    error: TollkeeperError
+    filled: Mapping[str, str]
 
 
 async def read_form(request: Request) -> Form:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, localcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -18,14 +18,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from tollkeeper.console.context import console_of, session_of
+from tollkeeper.console.forms import Refused
 from tollkeeper.console.notices import NOTICE_FIELDS, notice_text
 from tollkeeper.domain.csv_text import csv_lines
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.percent import percent_of
 from tollkeeper.domain.traffic import Latencies
-
-if TYPE_CHECKING:
-    from tollkeeper.console.changes import Refused
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SHORT_DIGITS = 3
@@ -94,7 +92,7 @@ def render(
     *,
     nav: str,
     title: str,
-    refused: "Refused | None" = None,
+    refused: Refused | None = None,
     filled: Mapping[str, str] | None = None,
     **values: Any,
 ) -> Response:

@@ -3,10 +3,10 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Action, Question, Refused, act, answer_form
+from tollkeeper.console.changes import Action, Question, act, answer_form
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of
-from tollkeeper.console.forms import Form, key_id, optional, project_id
+from tollkeeper.console.forms import Form, Refused, key_id, optional, project_id
 from tollkeeper.console.pages.costs import month_spend
 from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render

@@ -9,9 +9,9 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from tollkeeper.console.changes import Action, Question, Refused, act, answer_form, done
+from tollkeeper.console.changes import Action, Question, act, answer_form, done
 from tollkeeper.console.context import console_of
-from tollkeeper.console.forms import Form
+from tollkeeper.console.forms import Form, Refused
 from tollkeeper.console.rendering import number, render
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.months import Month, month_of_text

@@ -3,9 +3,9 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Action, Notice, Question, Refused, act, answer_form, done
+from tollkeeper.console.changes import Action, Notice, Question, act, answer_form, done
 from tollkeeper.console.context import console_of
-from tollkeeper.console.forms import Form, organization_id
+from tollkeeper.console.forms import Form, Refused, organization_id
 from tollkeeper.console.rendering import exact_usd, render
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, OrganizationId
 from tollkeeper.domain.caps import CapPeriod

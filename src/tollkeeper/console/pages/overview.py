@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Refused, answer_form, done
+from tollkeeper.console.changes import answer_form, done
 from tollkeeper.console.charts import traffic_chart
 from tollkeeper.console.context import console_of
-from tollkeeper.console.forms import RANGES_S, Form, time_range
+from tollkeeper.console.forms import RANGES_S, Form, Refused, time_range
 from tollkeeper.console.pages.alerts import shown_alerts
 from tollkeeper.console.rendering import percentile, render
 from tollkeeper.console.replica_views import ReplicaViews

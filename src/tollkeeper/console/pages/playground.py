@@ -9,10 +9,10 @@ from markupsafe import escape
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from tollkeeper.console.changes import Question, Refused, answer_form
+from tollkeeper.console.changes import Question, answer_form
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import Console, console_of, session_of
-from tollkeeper.console.forms import Form, optional, project_id, request_id
+from tollkeeper.console.forms import Form, Refused, optional, project_id, request_id
 from tollkeeper.console.gateway_call import Opened, call_gateway
 from tollkeeper.console.pages.keys import created
 from tollkeeper.console.rendering import exact_usd, fragment, render

@@ -4,10 +4,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Refused, answer_form, done
+from tollkeeper.console.changes import answer_form, done
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of
-from tollkeeper.console.forms import Form, organization_id
+from tollkeeper.console.forms import Form, Refused, organization_id
 from tollkeeper.console.policy_form import description_of, name_of, rule_of
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.organization import Project

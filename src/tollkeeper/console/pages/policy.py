@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tollkeeper.bootstrap.administration import judge_format
-from tollkeeper.console.changes import Action, Question, Refused, act
+from tollkeeper.console.changes import Action, Question, act
 from tollkeeper.console.charts import counted_days, threshold_chart
 from tollkeeper.console.context import console_of
-from tollkeeper.console.forms import Form
+from tollkeeper.console.forms import Form, Refused
 from tollkeeper.console.policy_form import description_of, name_of, rule_of
 from tollkeeper.console.rendering import day, number, render
 from tollkeeper.domain.errors import InvalidRequest

@@ -6,10 +6,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Refused, answer_form
+from tollkeeper.console.changes import answer_form
 from tollkeeper.console.charts import threshold_chart
 from tollkeeper.console.context import console_of
-from tollkeeper.console.forms import Form
+from tollkeeper.console.forms import Form, Refused
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.calibration import CONFIDENCE, guarantees
 from tollkeeper.domain.errors import InvalidRequest, Unavailable

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Refused, answer_form
+from tollkeeper.console.changes import answer_form
 from tollkeeper.console.context import console_of
-from tollkeeper.console.forms import Form
+from tollkeeper.console.forms import Form, Refused
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.services.ledger.bill import (

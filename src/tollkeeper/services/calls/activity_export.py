@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from tollkeeper.domain.csv_text import csv_lines
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.traffic import TimeRange, TrafficFilter
 from tollkeeper.domain.usage import Usage
 from tollkeeper.domain.views import ActivityEntry, Position, RareFilter
 from tollkeeper.services.calls.traffic import PAGE_MAX, Traffic
+from tollkeeper.services.csv_text import csv_lines
 
 _CSV_COLUMNS = (
     "request_id",
