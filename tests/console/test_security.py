@@ -54,7 +54,10 @@ async def _organizations(site: ConsoleSite) -> set[str]:
     return {one.name for one in await site.services.organizations.organization_list()}
 
 
-_PLACES = {"organization", "project", "key", "policy", "reservation", "request_id"}
+_PLACES = {
+    *("organization", "project", "key", "policy", "reservation", "request_id"),
+    *("backend", "month"),
+}
 
 
 def _paths(method: str) -> list[str]:
@@ -99,9 +102,11 @@ async def test_every_form_needs_the_token_of_its_session(
         "keys": key.id,
         "policies": policy.id,
         "unsettled": key.id,
+        "backends": "scripted",
+        "months": "2026-09",
     }
     first = path.split("/")[1]
-    actions = {"organizations": "grant-credit", "keys": "revoke", "policies": "publish"}
+    actions = {"organizations": "grant-credit", "keys": "revoke", "policies": "publish", "months": "drop"}
     filled = path.replace("/x", f"/{ids.get(first)}").replace(
         "archive", actions.get(first, "archive")
     )
