@@ -34,6 +34,9 @@ PAGES = {
     "cap show": "GET /organizations/{organization}",
     "costs": "GET /costs",
     "credit grant": "organizations grant-credit",
+    "credit list": "GET /organizations/{organization}",
+    "credit withdraw": "organizations grant-credit",
+    "statement": "GET /organizations/{organization}/statement",
     "credit show": "GET /organizations/{organization}",
     "doctor": "POST /doctor",
     "ledger close": "POST /months/close",
@@ -82,8 +85,11 @@ PAGES = {
     "project-key suspend": "keys suspend",
     "project-key unsuspend": "keys unsuspend",
 }
+_EVENTS = "payment events without an organization are for who knows the payment provider's records"
 _STARTS = "it starts processes on a machine, the console among them"
 REASONS = {
+    "credit assign": _EVENTS,
+    "credit events": _EVENTS,
     "console": _STARTS,
     "demo": _STARTS,
     "serve": _STARTS,

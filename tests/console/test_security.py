@@ -106,7 +106,12 @@ async def test_every_form_needs_the_token_of_its_session(
         "months": "2026-09",
     }
     first = path.split("/")[1]
-    actions = {"organizations": "grant-credit", "keys": "revoke", "policies": "publish", "months": "drop"}
+    actions = {
+        "organizations": "grant-credit",
+        "keys": "revoke",
+        "policies": "publish",
+        "months": "drop",
+    }
     filled = path.replace("/x", f"/{ids.get(first)}").replace(
         "archive", actions.get(first, "archive")
     )

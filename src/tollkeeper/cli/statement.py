@@ -11,10 +11,10 @@ from tollkeeper.cli.arguments import OrganizationArgument
 from tollkeeper.cli.command import command_app
 from tollkeeper.cli.output import printable
 from tollkeeper.cli.report import Report, report_command
-from tollkeeper.domain.csv_text import csv_lines
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.months import month_of_text
 from tollkeeper.domain.statements import Charge, Statement, statement_rows
+from tollkeeper.services.csv_text import csv_lines
 from tollkeeper.services.use_cases import Services
 
 app = command_app()

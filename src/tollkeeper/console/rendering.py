@@ -20,10 +20,10 @@ from starlette.responses import HTMLResponse, Response
 from tollkeeper.console.context import console_of, session_of
 from tollkeeper.console.forms import Refused
 from tollkeeper.console.notices import NOTICE_FIELDS, notice_text
-from tollkeeper.domain.csv_text import csv_lines
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.percent import percent_of
 from tollkeeper.domain.traffic import Latencies
+from tollkeeper.services.csv_text import csv_lines
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SHORT_DIGITS = 3

@@ -12,10 +12,10 @@ from tests.support.ledger import LIMITS, LedgerTenant, held, make_tenant, rows, 
 from tests.support.ledger_months import OldBooks, end_month, this_month
 from tests.support.proof import Proof
 from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.csv_text import csv_lines
 from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.domain.months import Month
 from tollkeeper.domain.statements import Charge, ProjectCost, Statement, charges_of, statement_rows
+from tollkeeper.services.csv_text import csv_lines
 from tollkeeper.services.ledger.payments import Payments
 from tollkeeper.services.ledger.statements import Statements
 from tollkeeper.services.ledger.stripe_events import read_event

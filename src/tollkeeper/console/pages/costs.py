@@ -25,7 +25,6 @@ from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.reports import DAY_S, CostDimension, CostQuery, CostRow, days_of
 from tollkeeper.domain.traffic import TimeRange
-from tollkeeper.services.csv_text import csv_lines
 from tollkeeper.services.use_cases import Services
 
 _NAMES_MAX = 1000
