@@ -91,7 +91,7 @@ def _trials(run: Run, kind: str) -> str:
     found = [trial for trial in run.trials if trial.trial.startswith(kind)]
     if not found:
         reasons = {why for name, why in run.trials_not_run.items() if name.startswith(kind)}
-        return "; ".join(sorted(reasons)) or _NONE
+        return "; ".join(sorted(reasons)) or "not run"
     if kind == "race":
         worst = max(found, key=lambda trial: trial.overspent or 0)
         assert worst.budget
