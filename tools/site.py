@@ -140,7 +140,7 @@ class Site:
             r'<p class="figure"><a href="\2">\1</a></p>',
             content,
         )
-        region = '<div class="table" role="region" aria-label="Table" tabindex="0"><table>'
+        region = '<div class="table" role="group" aria-label="Table" tabindex="0"><table>'
         place.write_text(
             _PAGE.format(
                 title=html.escape(title.replace("`", "")),
