@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import lru_cache
 from itertools import repeat
 from operator import add, attrgetter
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -89,7 +90,8 @@ def _second(at: int) -> str:
 
 def _lines_of_calls(records: Sequence[ActivityRecord]) -> list[RequestLine]:
     """Return the lines of many calls. They are created column by column, because that runs in C."""
-    columns = dict(zip(_LOGGED, zip(*map(_logged, records), strict=True), strict=True))
+    rows = map(_logged, records)
+    columns: dict[str, Sequence[Any]] = dict(zip(_LOGGED, zip(*rows, strict=True), strict=True))
     started_ms = columns.pop("started_at_ms")
     durations_ms = [us // 1000 for us in columns["duration_us"]]
     columns["duration_us"] = durations_ms
