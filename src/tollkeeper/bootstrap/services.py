@@ -123,8 +123,7 @@ def build_services(
     policies = administration.policies
     backends, key_use = backends or {}, KeyUse()
     catalog, isolation = CurrentCatalog(build_catalog(settings)), Isolation(vault)
-    models = Models(database, catalog)
-    books = build_ledger(administration)
+    models, books = Models(database, catalog), build_ledger(administration)
     judge_costs = JudgeCosts(database, clock, catalog)
     checks = _checks(settings, backends, vault, judge_costs, serving=serving)
     records = _records(administration, backends, books.process_id, serving=serving)
