@@ -84,7 +84,7 @@ def _deliveries(
         # An attacker's payments, with another secret or an old signature.
         stolen = stripe.succeeded(stripe.new_payment(), 99_999, organization)
         forgery = chance.choice(({"secret": "whsec_guessed"}, {"at": 1_700_000_000}))
-        made.sent.append((stolen, stripe.signed(stolen, **forgery), 400))  # type: ignore[arg-type]
+        made.sent.append((stolen, stripe.signed(stolen, **forgery), 400))
         made.forged += 1
     chance.shuffle(made.sent)
     return made

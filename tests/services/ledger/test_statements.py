@@ -75,7 +75,7 @@ async def test_a_month_that_has_not_begun_and_an_unknown_organization(books: Boo
     with pytest.raises(InvalidRequest, match="has not begun"):
         await statements.statement_show(books.organization, NOW.next)
     with pytest.raises(NotFound):
-        await statements.statement_show(type(books.organization)(int=5), NOW)
+        await statements.statement_show(OrganizationId(uuid4()), NOW)
     found = await statements.statement_show(books.organization, Month(1970, 1))
     assert (found.opening_picousd, found.closing_picousd, found.grants) == (0, 0, ())
 
