@@ -24,6 +24,7 @@ from bench.billing.gateways.base import (
 from bench.billing.gateways.processes import running_program
 from bench.billing.request import Request
 from bench.billing.scenarios import Scenario
+from bench.billing.trials import Starter, Trial
 from bench.billing.truth import rule_of
 
 _BENCH = Path(__file__).parents[2]
@@ -75,6 +76,9 @@ class TensorZero(Gateway):
         if scenario.fault.client_leaves:
             return "without a database it reports the cost only to the client, which has left"
         return None
+
+    def trial_starter(self, trial: Trial) -> Starter | str:
+        return "not run: needs a database"
 
     @asynccontextmanager
     async def running(
