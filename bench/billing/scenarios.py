@@ -103,7 +103,7 @@ def _scenario(
     if fault.cut_after is not None:
         answer = {"lines": cut(answer["lines"], fault.cut_after)}
     truth = bill(_rule(exchange), answer, exchange.request, card)
-    if exchange.who.startswith("OpenRouter") and truth.usd is not None:
+    if exchange.who.startswith(("OpenRouter", "xAI")) and truth.usd is not None:
         exchange = replace(exchange, answer=_with_stated_cost(exchange.answer, truth.usd))
     return Scenario(
         *(name, kind, shows, exchange, face, exchange.asks[face], card, truth), fault=fault
@@ -111,14 +111,15 @@ def _scenario(
 
 
 def _with_stated_cost(value: Any, usd: Decimal) -> Any:
-    """OpenRouter states the cost of a call, and a gateway may book that. So the answer has to state
-    the cost at the prices of the benchmark, not at those of the recorded exchange."""
+    """OpenRouter and xAI state the cost of a call, and a gateway may book that. So the answer has to
+    state the cost at the prices of the benchmark, not at those of the recorded exchange."""
     if isinstance(value, list):
         return [_with_stated_cost(item, usd) for item in value]
     if not isinstance(value, dict):
         return value
+    stated = {"cost": float(usd), "cost_in_usd_ticks": int(usd * 10**10)}
     return {
-        name: float(usd) if name == "cost" and item is not None else _with_stated_cost(item, usd)
+        name: stated[name] if name in stated and item is not None else _with_stated_cost(item, usd)
         for name, item in value.items()
     }
 
