@@ -64,7 +64,7 @@ def _paths(method: str) -> list[str]:
     filled = []
     for route in ROUTES:
         if method in (route.methods or ()) and not route.path.startswith(
-            ("/sign-in", "/static", "/webhooks")
+            ("/sign-in", "/static", "/webhooks", "/healthz")
         ):
             path = re.sub(
                 r"\{(\w+)\}",
