@@ -14,11 +14,12 @@ from tests.support.console_site import TOKEN, ConsoleSite, serving_console
 from tests.support.tables import each
 from tollkeeper.console.app import ROUTES
 from tollkeeper.console.guard import BODY_BYTES_MAX
-from tollkeeper.console.sessions import COOKIE, SESSION_S
+from tollkeeper.console.sessions import COOKIE
 from tollkeeper.console.start import allowed_hosts, require_safe_address
 from tollkeeper.domain.errors import StateConflict
+from tollkeeper.domain.people import Person, Role
 from tollkeeper.services.clock import unix_now
-from tollkeeper.services.ended_sessions import EndedSessions
+from tollkeeper.services.console_sessions import IDLE_S, SESSION_S, ConsoleSessions
 from tollkeeper.settings import Settings
 
 _FORM_TOKEN = re.compile(r'name="form_token" value="([0-9a-f]+)"')
@@ -104,6 +105,7 @@ async def test_every_form_needs_the_token_of_its_session(
         "unsettled": key.id,
         "backends": "scripted",
         "months": "2026-09",
+        "people": "x",
     }
     first = path.split("/")[1]
     actions = {
@@ -116,7 +118,7 @@ async def test_every_form_needs_the_token_of_its_session(
         "archive", actions.get(first, "archive")
     )
     answer = await operator.post(filled, data={"form_token": "0" * 32, "once": "1", "name": "x"})
-    assert answer.status_code == 409, answer.text
+    assert answer.status_code == 403, answer.text
     assert "not from a page of this session" in answer.text
     project = await site.services.projects.project_show(tenant.project_id)
     assert project.archived_at is None
@@ -217,17 +219,31 @@ async def test_a_sign_out_holds_for_every_console_of_the_database(
         assert (await elsewhere.get("/models", headers=cookie)).status_code == 303
 
 
-async def test_ended_sessions_are_forgotten_when_they_would_have_expired(
-    site: ConsoleSite,
-) -> None:
-    ended, day_s = EndedSessions(site.services.database), 86_400
-    long_over, over = os.urandom(16), os.urandom(16)
-    await ended.add(long_over, unix_now() - 2 * day_s)
-    await ended.add(over, unix_now() + 60)
-    assert [await ended.has(one) for one in (long_over, over, os.urandom(16))] == [
-        *(False, True, False)
-    ]
-    await ended.add(over, unix_now() + 60)
+async def test_expired_sessions_are_deleted_and_a_person_has_few(site: ConsoleSite) -> None:
+    late, credential = 0, os.urandom(32)
+    stored = ConsoleSessions(site.services.database, lambda: unix_now() + late)
+
+    async def begin(person: Person) -> bytes:
+        digest = os.urandom(32)
+        await stored.console_session_begin(digest, credential, person, replaces=None)
+        return digest
+
+    async def lives(digest: bytes) -> bool:
+        return await stored.console_session_find(digest, used=False) is not None
+
+    ada, bob = Person("ada", "Ada", Role.OPERATOR), Person("bob", "Bob", Role.VIEWER)
+    of_bob, of_ada = await begin(bob), [await begin(ada) for _ in range(33)]
+    living = [await lives(one) for one in of_ada]
+    assert (sum(living), living[-1]) == (32, True)
+    # Another role ends the sessions in which the person has the old one.
+    demoted = await begin(replace(ada, role=Role.VIEWER))
+    assert [await lives(one) for one in (of_ada[-1], demoted, of_bob)] == [False, True, True]
+    await stored.console_session_end_all(credential, "ada")
+    assert [await lives(one) for one in (demoted, of_bob)] == [False, True]
+    late = IDLE_S + 1
+    assert not await lives(of_bob)
+    found = await stored.console_session_list(limit=1000)
+    assert of_bob not in [one.digest for one in found]
 
 
 async def test_without_the_database_nobody_is_signed_in(
@@ -249,23 +265,54 @@ async def test_without_the_database_nobody_is_signed_in(
 async def test_a_session_expires_and_a_new_token_ends_all(site: ConsoleSite) -> None:
     late = 0
     services = replace(site.services, clock=lambda: unix_now() + late)
+
+    async def status(client: httpx2.AsyncClient, **headers: str) -> int:
+        return (await client.get("/models", headers=headers)).status_code
+
     async with (
         serving_console(site.settings, services) as address,
         httpx2.AsyncClient(base_url=address) as client,
     ):
         await client.post("/sign-in", data={"token": TOKEN})
-        late = SESSION_S - 5
-        assert (await client.get("/models")).status_code == 200
-        late += 10
-        assert (await client.get("/models")).status_code == 303
+        # As long as the operator does something, until the end of the session.
+        for late in range(0, SESSION_S, IDLE_S - 60):
+            assert await status(client) == 200, late
+        late = SESSION_S + 5
+        assert await status(client) == 303
         late = 0
+        await client.post("/sign-in", data={"token": TOKEN})
+        # A page that refreshes itself does not keep the session alive.
+        late = IDLE_S - 60
+        assert await status(client, **{"X-Refresh": "1"}) == 200
+        late = IDLE_S + 60
+        assert await status(client) == 303
+        late = 0
+        await client.post("/sign-in", data={"token": TOKEN})
         cookie = client.cookies[COOKIE]
     async with (
         serving_console(site.settings, services, "tko_another") as address,
         httpx2.AsyncClient(base_url=address) as client,
     ):
-        answer = await client.get("/models", headers={"Cookie": f"{COOKIE}={cookie}"})
-        assert answer.status_code == 303
+        assert await status(client, Cookie=f"{COOKIE}={cookie}") == 303
+
+
+async def test_signing_in_again_ends_the_session_before_it(operator: httpx2.AsyncClient) -> None:
+    before = {"Cookie": f"{COOKIE}={operator.cookies[COOKIE]}"}
+    assert (await operator.post("/sign-in", data={"token": TOKEN})).status_code == 303
+    assert (await operator.get("/models")).status_code == 200
+    operator.cookies.clear()
+    assert (await operator.get("/models", headers=before)).status_code == 303
+
+
+async def test_signing_out_everywhere_ends_all_sessions_of_the_token(
+    operator: httpx2.AsyncClient, address: str
+) -> None:
+    async with httpx2.AsyncClient(base_url=address) as elsewhere:
+        await elsewhere.post("/sign-in", data={"token": TOKEN})
+        assert (await elsewhere.get("/people")).text.count("Operator token") >= 2
+        form = {"form_token": await _form_token(operator), "once": "1", "everywhere": "1"}
+        assert (await operator.post("/sign-out", data=form)).status_code == 303
+        assert (await elsewhere.get("/models")).status_code == 303
 
 
 async def test_attempts_to_sign_in_are_bounded(site: ConsoleSite) -> None:

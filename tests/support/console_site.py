@@ -15,12 +15,16 @@ from tests.support.gateway import running_gateway
 from tests.support.judged_gateway import JudgedGateway, ScriptedJudge
 from tests.support.scripted_gateway import ScriptedGateway, eventually, scripted_settings
 from tests.support.upstream import Upstream, chat
+from tollkeeper.bootstrap import master_secret
 from tollkeeper.console.context import Finding, MachineChecks, ProbedReplica
-from tollkeeper.console.sessions import token_digest
+from tollkeeper.console.sessions import COOKIE, Sessions, token_digest
 from tollkeeper.console.start import make_console
+from tollkeeper.domain.people import Person
 from tollkeeper.domain.views import StandingAlert
 from tollkeeper.hosting.listeners import address_of, bind
+from tollkeeper.services.console_sessions import ConsoleSessions
 from tollkeeper.services.use_cases import Services
+from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings
 
 TOKEN = "tko_for-tests"
@@ -108,6 +112,17 @@ async def serving_console(
     listener = bind("127.0.0.1", 0, setting="test")
     async with _serving(app, listener):
         yield f"http://{address_of(listener)}"
+
+
+async def make_session(site: ConsoleSite, person: Person) -> dict[str, str]:
+    """The cookies of somebody who has signed in, without a provider that says who it is."""
+    sessions = Sessions(
+        Vault(master_secret(site.settings)),
+        ConsoleSessions(site.services.database, site.services.clock),
+        token_sha256=token_digest(TOKEN),
+        sign_in=b"",
+    )
+    return {COOKIE: await sessions.begin(person, sessions.token_credential, None)}
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import typer
 from tollkeeper.cli.amounts import unix_seconds
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Listing
-from tollkeeper.domain.audit import AuditEntry, ObjectState
+from tollkeeper.domain.audit import ActorKind, AuditEntry, ObjectState
 from tollkeeper.services.audit import AUDIT_PAGE_MAX
 from tollkeeper.services.use_cases import Services
 
@@ -79,8 +79,9 @@ async def audit_list(
 
 
 def _actor_id(entry: AuditEntry) -> str:
-    """The id of the admin key that made the change; for other actors no id at all."""
-    return entry.actor.name.rpartition(" ")[2]
+    """The id of the admin key that made the change; empty for other actors. A person chooses how it is
+    called, so a name is never taken for an id."""
+    return entry.actor.name.rpartition(" ")[2] if entry.actor.kind is ActorKind.API else ""
 
 
 def _view(entry: AuditEntry, names: Mapping[str, str]) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def _view(entry: AuditEntry, names: Mapping[str, str]) -> dict[str, Any]:
         "id": entry.id,
         "at": entry.at,
         "who": who,
-        "by": who.removesuffix(key) + names[key] if key in names else who,
+        "by": who.removesuffix(key) + names[key] if key and key in names else who,
         "operation": change.operation,
         "organization_id": change.organization_id,
         "object_kind": change.object_kind,

@@ -14,7 +14,7 @@ from tollkeeper.hosting.listeners import bind
 from tollkeeper.settings import Settings
 
 # The extra's packages; without one of them the demo runs without a console.
-_NEEDED = ("jinja2", "plotly", "python_multipart", "starlette", "uvicorn")
+_NEEDED = ("authlib", "httpx2", "jinja2", "plotly", "python_multipart", "starlette", "uvicorn")
 _STOP_S = 5.0
 _TOKEN_FILE = "console-token"  # noqa: S105 - the name of a file
 

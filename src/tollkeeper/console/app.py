@@ -5,11 +5,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from tollkeeper.console import payment_webhook, sign_in, static_files
-from tollkeeper.console.context import Console
+from tollkeeper.console.changes import status_of
+from tollkeeper.console.context import Console, session_of
 from tollkeeper.console.guard import Guard
 from tollkeeper.console.pages import (
     activity,
@@ -26,6 +27,7 @@ from tollkeeper.console.pages import (
     months,
     organizations,
     overview,
+    people,
     playground,
     policies,
     policy,
@@ -36,23 +38,12 @@ from tollkeeper.console.pages import (
     statements,
     unsettled,
 )
+from tollkeeper.console.permissions import PUBLIC, Offers, require
 from tollkeeper.console.rendering import render
 from tollkeeper.console.sessions import Session
-from tollkeeper.domain.errors import (
-    InvalidRequest,
-    NotFound,
-    PermissionDenied,
-    TollkeeperError,
-    Unavailable,
-)
+from tollkeeper.domain.errors import TollkeeperError
 
 _log = structlog.get_logger("tollkeeper.console")
-_STATUS: tuple[tuple[type[TollkeeperError], int], ...] = (
-    (NotFound, 404),
-    (InvalidRequest, 400),
-    (PermissionDenied, 403),
-    (Unavailable, 503),
-)
 
 
 async def _healthy(_request: Request) -> Response:
@@ -64,6 +55,8 @@ ROUTES = [
     Route("/healthz", _healthy),
     Route("/sign-in", sign_in.show_sign_in),
     Route("/sign-in", sign_in.sign_in, methods=["POST"]),
+    Route("/sign-in/provider", sign_in.show_provider),
+    Route("/sign-in/callback", sign_in.finish_sign_in),
     Route("/sign-out", sign_in.sign_out, methods=["POST"]),
     Route("/static/{name}", static_files.static_file),
     Route("/webhooks/stripe", payment_webhook.receive, methods=["POST"]),
@@ -125,12 +118,14 @@ ROUTES = [
     Route("/reconcile", reconcile.compare, methods=["POST"]),
     Route("/settings", settings.show),
     Route("/audit", audit.show),
+    Route("/people", people.show),
+    Route("/people/end", people.end, methods=["POST"]),
 ]
 
 
 def build_console(console: Console, hosts: frozenset[str]) -> Starlette:
     app = Starlette(
-        routes=ROUTES,
+        routes=[_permitted(route) for route in ROUTES],
         middleware=[
             Middleware(Guard, sessions=console.sessions, hosts=hosts, secure=console.secure)
         ],
@@ -141,13 +136,29 @@ def build_console(console: Console, hosts: frozenset[str]) -> Starlette:
         },
     )
     app.state.console = console
+    app.state.offers = Offers(ROUTES)
     return app
+
+
+def _permitted(route: Route) -> Route:
+    """The route for people who may use it."""
+    (method,) = set(route.methods or ()) - {"HEAD"}
+    if f"{method} {route.path}" in PUBLIC:
+        return route
+
+    async def endpoint(request: Request) -> Response:
+        person = session_of(request).person
+        if route.path == "/" and person.organization_id is not None:
+            return RedirectResponse(f"/organizations/{person.organization_id}", 303)
+        require(person, method, route.path, request.path_params.get("action"))
+        return await route.endpoint(request)  # type: ignore[no-any-return]
+
+    return Route(route.path, endpoint, methods=[method])
 
 
 async def _refused(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, TollkeeperError)
-    found = [status for kind, status in _STATUS if isinstance(exc, kind)]
-    return _problem(request, exc.message, found[0] if found else 409)
+    return _problem(request, exc.message, status_of(exc))
 
 
 async def _no_such_page(request: Request, exc: Exception) -> Response:

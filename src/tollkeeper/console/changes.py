@@ -22,12 +22,23 @@ from tollkeeper.domain.errors import (
     PermissionDenied,
     StateConflict,
     TollkeeperError,
+    Unavailable,
 )
 from tollkeeper.services.audit import acting_as
 from tollkeeper.services.use_cases import Services
 
 T = TypeVar("T")
+_STATUS: tuple[tuple[type[TollkeeperError], int], ...] = (
+    (NotFound, 404),
+    (InvalidRequest, 400),
+    (PermissionDenied, 403),
+    (Unavailable, 503),
+)
 _log = structlog.get_logger("tollkeeper.console")
+
+
+def status_of(error: TollkeeperError) -> int:
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 409)
 
 
 # Shows a page, again with the reason if a form on it was refused.
@@ -129,12 +140,12 @@ async def answer_form(
             if form.text("asking", default=""):
                 return Response(status_code=204)
         _require_first(request, form)
-        with acting_as(Actor(ActorKind.CONSOLE, session_of(request).name)):
+        with acting_as(Actor(ActorKind.CONSOLE, session_of(request).actor)):
             response = await handle(form)
         _log.info("the console has processed a form", path=request.url.path)
     except TollkeeperError as exc:
         response = await page(request, Refused(exc, filled))
-        response.status_code = 400 if isinstance(exc, InvalidRequest) else 409
+        response.status_code = status_of(exc)
     finally:
         # A file that was sent with the form is a temporary file here.
         await request.close()

@@ -3,16 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from starlette.requests import Request
 
+from tollkeeper.console.identity_provider import IdentityProvider
+from tollkeeper.console.own_services import own_services
 from tollkeeper.console.sessions import Session, Sessions, SignInAttempts
 from tollkeeper.console.small_bodies import SmallBodies
 from tollkeeper.domain.errors import DeadlineExceeded, Unavailable
 from tollkeeper.domain.views import StandingAlert
 from tollkeeper.services.policies.judge import Judge
 from tollkeeper.services.use_cases import Services
+from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings
 from tollkeeper.settings.origins import SettingOrigin
 
@@ -64,6 +67,9 @@ class Console:
     origins: tuple[SettingOrigin, ...]
     sessions: Sessions
     attempts: SignInAttempts
+    vault: Vault
+    # Where people sign in; None: they use the operator token.
+    provider: IdentityProvider | None
     # What is known of the replicas.
     probe: Probe
     machine: MachineChecks
@@ -109,9 +115,14 @@ class Console:
 
 
 def console_of(request: Request) -> Console:
+    """The console, with the use cases that the person may see."""
     console = request.app.state.console
     assert isinstance(console, Console)
-    return console
+    session = request.scope["session"]
+    if session is None or session.person.organization_id is None:
+        return console
+    own = own_services(console.services, session.person.organization_id)
+    return replace(console, services=own)
 
 
 def session_of(request: Request) -> Session:

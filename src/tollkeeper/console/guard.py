@@ -18,6 +18,8 @@ _SIGN_IN = "/sign-in"
 # Payment events have a signature of their own.
 _WITHOUT_SESSION = ("/static/", "/healthz", "/webhooks/")
 _READING = frozenset({"GET", "HEAD"})
+# Marks requests that console.js sends by itself.
+_REFRESH = "x-refresh"
 
 # Plotly's script adds one style element, for maps. The hash is that of its text, so no other inline
 # style is allowed. The style sheet for its charts it leaves to console.css (templates/base.html).
@@ -88,7 +90,9 @@ class Guard:
             return None
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
         try:
-            scope["session"] = await self._sessions.read(cookie)
+            # A page that refreshes itself does not keep a session alive that nobody uses.
+            used = _REFRESH not in headers
+            scope["session"] = await self._sessions.read(cookie, used=used)
         except Unavailable as exc:
             return PlainTextResponse(exc.message, 503)
         if scope["session"] is None and not path.startswith(_SIGN_IN):

@@ -44,6 +44,7 @@ NOTICES = {
     "month-exported": "The export is noted.",
     "month-dropped": "The rows of the month are dropped.",
     "signed-out": "You are signed out.",
+    "sessions-ended": "All sessions of this person have ended.",
 }
 
 

@@ -4,7 +4,7 @@ page has around its content."""
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, localcontext
@@ -20,7 +20,9 @@ from starlette.responses import HTMLResponse, Response
 from tollkeeper.console.context import console_of, session_of
 from tollkeeper.console.forms import Refused
 from tollkeeper.console.notices import NOTICE_FIELDS, notice_text
+from tollkeeper.console.offered import Offered
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.people import Person
 from tollkeeper.domain.percent import percent_of
 from tollkeeper.domain.traffic import Latencies
 from tollkeeper.services.csv_text import csv_lines
@@ -74,6 +76,7 @@ NAVIGATION = (
             NavEntry("doctor", "/doctor", "Doctor"),
             NavEntry("settings", "/settings", "Settings"),
             NavEntry("audit", "/audit", "Audit"),
+            NavEntry("people", "/people", "People"),
         ),
     ),
 )
@@ -99,11 +102,18 @@ def render(
     """Render a page. `refused` is shown at its top, and fills its forms with what was sent. `filled`
     fills the forms of a page that answers a form."""
     console = console_of(request)
-    form_token = console.sessions.form_token(session_of(request))
+    session = session_of(request)
+    form_token = console.sessions.form_token(session)
+
+    def may(method: str, address: str) -> bool:
+        return bool(request.app.state.offers.may(session.person, method, address))
+
     text = _environment.get_template(template).render(
         nav=nav,
         title=title,
-        navigation=NAVIGATION,
+        navigation=_navigation(session.person, may),
+        may=may,
+        person=session.person,
         form_token=form_token,
         once=_once,
         problem=None if refused is None else refused.error,
@@ -131,9 +141,24 @@ def fragment(template: str, **values: Any) -> str:
     return _environment.get_template(template).render(**values)
 
 
+def _navigation(
+    person: Person, may: Callable[[str, str], bool]
+) -> list[tuple[str, list[NavEntry]]]:
+    """The entries that lead to pages which the person may see."""
+    found = [
+        (heading, [entry for entry in entries if may("GET", entry.address)])
+        for heading, entries in NAVIGATION
+    ]
+    if person.organization_id is not None:
+        own = NavEntry("organizations", f"/organizations/{person.organization_id}", "Organization")
+        found.insert(0, ("", [own]))
+    return [(heading, entries) for heading, entries in found if entries]
+
+
 def render_outside(template: str, **values: Any) -> HTMLResponse:
     """A page for somebody who is not signed in."""
-    return HTMLResponse(_environment.get_template(template).render(**values))
+    template_ = _environment.get_template(template)
+    return HTMLResponse(template_.render(may=lambda _method, _address: True, **values))
 
 
 def address_with(request: Request, **changes: object) -> str:
@@ -301,6 +326,7 @@ def _make_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
+        extensions=[Offered],
     )
     environment.filters |= {
         "usd": usd,

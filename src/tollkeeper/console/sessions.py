@@ -1,25 +1,21 @@
-"""Who is signed in: signed sessions that expire, tokens in forms, and a bound on attempts."""
+"""Who is signed in: sessions that expire, tokens in forms, and a bound on attempts."""
 
-import base64
-import binascii
 import hashlib
 import hmac
-import os
 import secrets
-import struct
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tollkeeper.domain.people import Person, Role
 from tollkeeper.services.clock import Clock
-from tollkeeper.services.ended_sessions import EndedSessions
+from tollkeeper.services.console_sessions import ConsoleSessions
 from tollkeeper.services.vault import Vault
+from tollkeeper.storage.console_sessions import StoredSession
 
 COOKIE = "tollkeeper_console"
 TOKEN_PREFIX = "tko_"  # noqa: S105 - the beginning of every token
-_SESSION = struct.Struct(">q16s")
 _FORM_TOKEN_BYTES = 16
-# How long a sign-in is valid.
-SESSION_S = 8 * 3600
 # Wrong tokens that one address, and all addresses together, may present in a window of time.
 _WINDOW_S = 300
 _WRONG_MAX = 10
@@ -37,16 +33,27 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
+# Whoever has the operator token: it does not say who.
+TOKEN_HOLDER = Person("", "Operator token", Role.OWNER)
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
-    id: bytes
-    expires_at: int
+    # The SHA-256 of the cookie.
+    digest: bytes
+    credential: bytes
+    person: Person
 
     @property
-    def name(self) -> str:
-        """Names the session in the audit. The id cannot be found from it, so a reader of the audit cannot
-        use the session."""
-        return f"session {hashlib.sha256(self.id).hexdigest()[:8]}"
+    def actor(self) -> str:
+        """Names the person in the audit, or the session if the operator token was used. A reader of
+        the audit cannot use the session: its cookie cannot be found from this."""
+        person = self.person
+        if not person.subject:
+            return f"session {self.digest.hex()[:8]}"
+        return (
+            person.subject if person.name == person.subject else f"{person.name} ({person.subject})"
+        )
 
 
 class NewestValues:
@@ -66,50 +73,56 @@ class NewestValues:
 
 
 class Sessions:
-    """Sessions are signed and not stored; only those that were ended are."""
+    """The cookie is a random value, of which the database has the digest. A session is valid as long as
+    what the person signed in with is unchanged: the token, or the settings of the identity provider."""
 
     def __init__(
-        self,
-        vault: Vault,
-        token_sha256: str,
-        clock: Clock,
-        ended: EndedSessions,
+        self, vault: Vault, stored: ConsoleSessions, *, token_sha256: str, sign_in: bytes
     ) -> None:
+        """`sign_in` is every setting on which roles depend; empty if there is no identity provider."""
         self._vault = vault
+        self._stored = stored
         self._token_sha256 = token_sha256
-        self._clock = clock
-        self._ended = ended
+        self.token_credential = vault.derive("console-token", token_sha256.encode())
+        self.sign_in_credential = vault.derive("console-sign-in", sign_in) if sign_in else None
         self._sent_forms = NewestValues()
 
     def token_is_right(self, presented: str) -> bool:
         return hmac.compare_digest(token_digest(presented), self._token_sha256)
 
-    def begin(self) -> str:
-        """The value of a new session's cookie."""
-        payload = _SESSION.pack(self._clock() + SESSION_S, os.urandom(16))
-        return base64.urlsafe_b64encode(self._vault.sign(payload, *self._purpose)).decode()
+    async def begin(self, person: Person, credential: bytes, before: Session | None) -> str:
+        """Returns the cookie of a new session, which replaces the one that the browser had before."""
+        cookie = secrets.token_urlsafe(32)
+        await self._stored.console_session_begin(
+            _digest(cookie), credential, person, replaces=None if before is None else before.digest
+        )
+        return cookie
 
-    async def read(self, cookie: str) -> Session | None:
-        """None if the cookie is not ours, its session has ended, or the token is another now. Raises
-        Unavailable if the database cannot say whether it was ended."""
-        try:
-            signed = base64.urlsafe_b64decode(cookie)
-        except (binascii.Error, ValueError):
+    async def read(self, cookie: str, *, used: bool = True) -> Session | None:
+        """None if the session has ended, or what it began with is another now. Raises Unavailable if the
+        database does not answer."""
+        if not cookie:
             return None
-        payload = self._vault.verify(signed, *self._purpose)
-        if payload is None or len(payload) != _SESSION.size:
+        found = await self._stored.console_session_find(_digest(cookie), used=used)
+        if found is None or found.credential not in (
+            self.token_credential,
+            self.sign_in_credential,
+        ):
             return None
-        expires_at, identity = _SESSION.unpack(payload)
-        if expires_at <= self._clock() or await self._ended.has(identity):
-            return None
-        return Session(identity, expires_at)
+        return Session(found.digest, found.credential, found.person)
+
+    async def list(self, *, limit: int) -> Sequence[StoredSession]:
+        return await self._stored.console_session_list(limit=limit)
 
     async def end(self, session: Session) -> None:
-        await self._ended.add(session.id, session.expires_at)
+        await self._stored.console_session_end(session.digest)
+
+    async def end_all(self, credential: bytes, subject: str) -> None:
+        await self._stored.console_session_end_all(credential, subject)
 
     def form_token(self, session: Session) -> str:
         """What every form of the session carries. Other sites cannot know it."""
-        return self._vault.derive("console-form", session.id)[:_FORM_TOKEN_BYTES].hex()
+        return self._vault.derive("console-form", session.digest)[:_FORM_TOKEN_BYTES].hex()
 
     def form_is_ours(self, session: Session, presented: str) -> bool:
         return hmac.compare_digest(presented.encode(), self.form_token(session).encode())
@@ -121,9 +134,9 @@ class Sessions:
         self._sent_forms.add(once.encode())
         return known
 
-    @property
-    def _purpose(self) -> tuple[str, bytes]:
-        return "console-session", self._token_sha256.encode()
+
+def _digest(cookie: str) -> bytes:
+    return hashlib.sha256(cookie.encode("utf-8", "surrogateescape")).digest()
 
 
 @dataclass(slots=True)

@@ -1,26 +1,41 @@
-"""Signing in with the operator token, and out."""
+"""Signing in, with the operator token or with the identity provider, and out."""
 
+import base64
+import binascii
+import hmac
 import re
 
+import msgspec
+import structlog
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from tollkeeper.console.changes import checked_form
-from tollkeeper.console.context import console_of
+from tollkeeper.console.changes import checked_form, status_of
+from tollkeeper.console.context import Console, console_of
 from tollkeeper.console.forms import read_form
+from tollkeeper.console.identity_provider import NoRole, PendingSignIn
 from tollkeeper.console.notices import NOTICES
 from tollkeeper.console.rendering import render_outside
-from tollkeeper.console.sessions import COOKIE, SESSION_S
-from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.console.sessions import COOKIE, TOKEN_HOLDER
+from tollkeeper.domain.errors import NotFound, PermissionDenied, TollkeeperError
+from tollkeeper.domain.people import Person
+from tollkeeper.services.console_sessions import SESSION_S
 
 _ADDRESS = re.compile(r"/(?![/\\])[^\s\\]{0,2000}")
+# Holds a PendingSignIn. Lax, because the provider's page leads back to the console.
+PENDING_COOKIE = "tollkeeper_sign_in"
+_PENDING_PATH = "/sign-in"
+_PENDING_S = 600
+_SEAL = "console-sign-in"
+_STALE = "This sign-in was used or has expired. Sign in again."
+_log = structlog.get_logger("tollkeeper.console")
 
 
 async def show_sign_in(request: Request) -> Response:
     wanted = _own_address(request.query_params.get("next", "/"))
     if request.scope["session"] is not None:
         return RedirectResponse(wanted, 303)
-    return _page(wanted, "", NOTICES.get(request.query_params.get("notice", ""), ""))
+    return _page(request, wanted, "", NOTICES.get(request.query_params.get("notice", ""), ""))
 
 
 async def sign_in(request: Request) -> Response:
@@ -29,45 +44,156 @@ async def sign_in(request: Request) -> Response:
     form = await read_form(request)
     wanted = _own_address(form.text("next", default="/"))
     if not console.sessions.token_is_right(form.text("token", default="")):
-        return _refused(wanted, console.attempts.was_wrong(address))
+        return _refused(request, wanted, console.attempts.was_wrong(address))
     response = RedirectResponse(wanted, 303)
+    await _begin_session(request, response, TOKEN_HOLDER, console.sessions.token_credential)
+    return response
+
+
+async def show_provider(request: Request) -> Response:
+    """Sends the browser to the identity provider."""
+    console = console_of(request)
+    wanted = _own_address(request.query_params.get("next", "/"))
+    try:
+        if console.provider is None:
+            raise NotFound("There is no such page.")
+        address, pending = await console.provider.begin(wanted)
+    except TollkeeperError as exc:
+        return _problem(request, wanted, exc)
+    response = RedirectResponse(address, 303)
+    sealed = console.vault.seal(msgspec.json.encode(pending), _SEAL)
     response.set_cookie(
-        COOKIE,
-        console.sessions.begin(),
-        max_age=SESSION_S,
+        PENDING_COOKIE,
+        base64.urlsafe_b64encode(sealed).decode(),
+        max_age=_PENDING_S,
+        path=_PENDING_PATH,
         httponly=True,
-        samesite="strict",
+        samesite="lax",
         secure=console.secure,
     )
     return response
 
 
-async def sign_out(request: Request) -> Response:
-    console = console_of(request)
+async def finish_sign_in(request: Request) -> Response:
+    """Takes what the provider says of the person, which counts once."""
+    console, wanted = console_of(request), "/"
     try:
-        await checked_form(request)
+        pending = _pending(console, request)
+        wanted = pending.wanted
+        person = await _person(console, request, pending)
+    except TollkeeperError as exc:
+        response = _problem(request, wanted, exc)
+    else:
+        credential = console.sessions.sign_in_credential
+        assert credential is not None, "there is an identity provider"
+        # A page, and no redirect: while the browser comes from another site, it does not send the
+        # session's cookie, also not to the address of a redirect.
+        response = render_outside("signed_in.html", next=wanted, person=person)
+        await _begin_session(request, response, person, credential)
+        _log.info("a person has signed in", subject=person.subject, role=person.role)
+    response.delete_cookie(
+        PENDING_COOKIE, path=_PENDING_PATH, httponly=True, samesite="lax", secure=console.secure
+    )
+    return response
+
+
+def _pending(console: Console, request: Request) -> PendingSignIn:
+    """The sign-in that this browser began, if it waits for this answer."""
+    try:
+        sealed = base64.urlsafe_b64decode(request.cookies.get(PENDING_COOKIE, ""))
+    except (binascii.Error, ValueError):
+        sealed = b""
+    plain = console.vault.unseal(sealed, _SEAL)
+    if plain is None:
+        raise PermissionDenied(_STALE)
+    pending = msgspec.json.decode(plain, type=PendingSignIn)
+    state = request.query_params.get("state", "")
+    if (
+        not hmac.compare_digest(state.encode(), pending.state.encode())
+        or pending.began_at + _PENDING_S <= console.services.clock()
+        or console.sessions.sent_before(f"sign-in {state}")
+    ):
+        raise PermissionDenied(_STALE)
+    return pending
+
+
+async def _person(console: Console, request: Request, pending: PendingSignIn) -> Person:
+    query, sessions = request.query_params, console.sessions
+    issuer = console.settings.console.sign_in.issuer
+    if console.provider is None or query.get("iss", issuer) != issuer:
+        raise PermissionDenied(_STALE)
+    if "code" not in query:
+        # `error` is one of a few words, but anybody could write something else into the address.
+        raise PermissionDenied("The identity provider did not sign you in.")
+    try:
+        person = await console.provider.finish(query["code"], pending)
+        if person.organization_id is not None:
+            await _require_organization(console, person)
+    except NoRole as exc:
+        # The person may have had one.
+        assert sessions.sign_in_credential is not None
+        await sessions.end_all(sessions.sign_in_credential, exc.subject)
+        _log.warning("a person without a role was refused", subject=exc.subject)
+        raise
+    return person
+
+
+async def _require_organization(console: Console, person: Person) -> None:
+    assert person.organization_id is not None
+    try:
+        await console.services.organizations.organization_show(person.organization_id)
+    except NotFound:
+        raise NoRole(person.subject) from None
+
+
+async def _begin_session(
+    request: Request, response: Response, person: Person, credential: bytes
+) -> None:
+    console = console_of(request)
+    cookie = await console.sessions.begin(person, credential, request.scope["session"])
+    response.set_cookie(
+        COOKIE, cookie, max_age=SESSION_S, httponly=True, samesite="strict", secure=console.secure
+    )
+
+
+async def sign_out(request: Request) -> Response:
+    console, session = console_of(request), request.scope["session"]
+    try:
+        form = await checked_form(request)
     except TollkeeperError:
         return RedirectResponse("/", 303)
-    await console.sessions.end(request.scope["session"])
+    if form.text("everywhere", default=""):
+        await console.sessions.end_all(session.credential, session.person.subject)
+    else:
+        await console.sessions.end(session)
     response = RedirectResponse("/sign-in?notice=signed-out", 303)
     response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=console.secure)
     return response
 
 
-def _refused(wanted: str, wait_s: int) -> Response:
+def _refused(request: Request, wanted: str, wait_s: int) -> Response:
     """The answer to a wrong token, which says more where there were too many of them."""
     if not wait_s:
-        page = _page(wanted, "This is not the operator token.")
+        page = _page(request, wanted, "This is not the operator token.")
         page.status_code = 403
         return page
-    page = _page(wanted, f"Too many wrong tokens. Try again in {wait_s} seconds.")
+    page = _page(request, wanted, f"Too many wrong tokens. Try again in {wait_s} seconds.")
     page.status_code = 429
     page.headers["Retry-After"] = str(wait_s)
     return page
 
 
-def _page(wanted: str, problem: str, notice: str = "") -> Response:
-    return render_outside("sign_in.html", next=wanted, problem=problem, notice=notice)
+def _problem(request: Request, wanted: str, exc: TollkeeperError) -> Response:
+    page = _page(request, wanted, exc.message)
+    page.status_code = status_of(exc)
+    return page
+
+
+def _page(request: Request, wanted: str, problem: str, notice: str = "") -> Response:
+    has_provider = console_of(request).provider is not None
+    return render_outside(
+        "sign_in.html", next=wanted, problem=problem, notice=notice, has_provider=has_provider
+    )
 
 
 def _own_address(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 
@@ -15,14 +16,17 @@ from tollkeeper.bootstrap import (
     running_services,
     signature_check,
 )
+from tollkeeper.bootstrap.secrets import read_source
 from tollkeeper.console.app import build_console
 from tollkeeper.console.context import Console, MachineChecks
+from tollkeeper.console.identity_provider import IdentityProvider
 from tollkeeper.console.lease import held_lease
 from tollkeeper.console.replica_watch import ReplicaWatch
 from tollkeeper.console.server import TakeSignals, serve
 from tollkeeper.console.sessions import Sessions, SignInAttempts
 from tollkeeper.domain.errors import StateConflict
-from tollkeeper.services.ended_sessions import EndedSessions
+from tollkeeper.services.clock import Clock
+from tollkeeper.services.console_sessions import ConsoleSessions
 from tollkeeper.services.policies.judge import Judge
 from tollkeeper.services.use_cases import Services
 from tollkeeper.services.vault import Vault
@@ -55,13 +59,16 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
     console = settings.console
     own = f"[{console.host}]" if ":" in console.host else console.host
     loopback = ("localhost", "127.0.0.1", "[::1]") if _is_loopback(console.host) else ()
-    return frozenset(name.lower() for name in (own, *loopback, *console.allowed_hosts))
+    public = urlsplit(console.sign_in.public_url).hostname
+    named = (*console.allowed_hosts, *((public,) if public else ()))
+    return frozenset(name.lower() for name in (own, *loopback, *named))
 
 
 def is_secure(settings: Settings) -> bool:
     """Whether browsers reach it by HTTPS."""
     console = settings.console
-    return bool(console.tls_files or console.trusted_proxies)
+    public = console.sign_in.public_url.startswith("https://")
+    return bool(console.tls_files or console.trusted_proxies or public)
 
 
 def make_console(
@@ -73,11 +80,12 @@ def make_console(
     machine: MachineChecks,
     open_judge: Callable[[], AbstractAsyncContextManager[Judge]] | None = None,
 ) -> Starlette:
+    vault, sign_in = Vault(master_secret(settings)), settings.console.sign_in
     sessions = Sessions(
-        Vault(master_secret(settings)),
-        token_sha256,
-        services.clock,
-        EndedSessions(services.database),
+        vault,
+        ConsoleSessions(services.database, services.clock),
+        token_sha256=token_sha256,
+        sign_in=sign_in.model_dump_json().encode() if sign_in.issuer else b"",
     )
     judge = None if settings.judge is None else open_judge or partial(running_judge, settings)
     console = Console(
@@ -86,6 +94,8 @@ def make_console(
         origins=setting_origins(settings, config),
         sessions=sessions,
         attempts=SignInAttempts(services.clock),
+        vault=vault,
+        provider=_provider(settings, services.clock),
         probe=ReplicaWatch(machine.replicas),
         machine=machine,
         open_judge=judge,
@@ -93,6 +103,15 @@ def make_console(
         is_signed=signature_check(settings),
     )
     return build_console(console, allowed_hosts(settings))
+
+
+def _provider(settings: Settings, clock: Clock) -> IdentityProvider | None:
+    sign_in = settings.console.sign_in
+    if not sign_in.issuer:
+        return None
+    at = ("console", "sign_in")
+    secret = read_source(sign_in.client_secret, at).decode() if sign_in.client_secret else ""
+    return IdentityProvider(sign_in, secret, clock)
 
 
 async def run_console(

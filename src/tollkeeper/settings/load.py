@@ -54,12 +54,18 @@ def _refuse_unknown_variables() -> None:
 
 def _anchored(settings: Settings, base: Path) -> Settings:
     """The settings with every relative path made absolute."""
-    anchored = {
+    console = settings.console
+    anchored: dict[str, dict[str, Any]] = {
         "database": {"data_dir": base / settings.database.data_dir},
         "secrets": {"master_key": _joined_source(base, settings.secrets.master_key)},
         "alerts": {"webhook_secret": _joined_source(base, settings.alerts.webhook_secret)},
         "embedded": {"model_path": _joined(base, settings.embedded.model_path)},
-        "console": {"tls_files": tuple(_joined(base, name) for name in settings.console.tls_files)},
+        "console": {
+            "tls_files": tuple(_joined(base, name) for name in console.tls_files),
+            "sign_in": console.sign_in.model_copy(
+                update={"client_secret": _joined_source(base, console.sign_in.client_secret)}
+            ),
+        },
     }
     updates: dict[str, Any] = {
         name: getattr(settings, name).model_copy(update=paths) for name, paths in anchored.items()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
@@ -18,6 +19,7 @@ from tollkeeper.domain import conventions
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.domain.people import Role
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 from tollkeeper.settings.backends import BackendSettings
 from tollkeeper.settings.prices import PriceChanges, PricesSettings
@@ -94,6 +96,47 @@ class OperatorSettings(Section):
     port: Port = 8081
 
 
+class SignInSettings(Section):
+    """An OpenID Connect provider that people sign in to the console with."""
+
+    # Empty: people sign in with the operator token only.
+    issuer: str = Field(default="", max_length=500)
+    client_id: str = Field(default="", max_length=500)
+    # Empty: the provider knows the console as a public client.
+    client_secret: SecretSource = ""
+    scopes: tuple[Name, ...] = ("openid", "profile", "email")
+    # The claim with the values that the next setting turns into roles.
+    role_claim: Name = "groups"
+    roles: dict[Name, Role] = {}
+    # The claim with the id of the organization that the role `organization` is for.
+    organization_claim: Name = "organization"
+    # How browsers reach the console. The provider sends them to /sign-in/callback there.
+    public_url: str = Field(default="", max_length=500)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "SignInSettings":
+        if not self.issuer:
+            return self
+        for name in ("client_id", "roles", "public_url"):
+            if not getattr(self, name):
+                raise misfit(f"needs {name}", "issuer")
+        for name in ("issuer", "public_url"):
+            if not _is_safe_url(getattr(self, name)):
+                raise misfit("must start with https://, or be http on loopback", name)
+        if "openid" not in self.scopes:
+            raise misfit('must contain "openid"', "scopes")
+        return self
+
+
+def _is_safe_url(url: str) -> bool:
+    parts = urlsplit(url)
+    if not parts.hostname or parts.query or parts.fragment:
+        return False
+    return parts.scheme == "https" or (
+        parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
+    )
+
+
 class ConsoleSettings(Section):
     host: Host = "127.0.0.1"
     port: Port = 8082
@@ -108,6 +151,7 @@ class ConsoleSettings(Section):
     docs_url: str = Field(default="", pattern=r"^(https?://[^\s]{1,500})?$")
     # The certificate and its key. Empty: the console speaks HTTP.
     tls_files: tuple[str, ...] = Field(default=(), repr=False)
+    sign_in: SignInSettings = SignInSettings()
 
     @field_validator("tls_files")
     @classmethod

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from tollkeeper.console.charts import hourly, stacked_days
 from tollkeeper.console.chosen import ChosenOrganization, chosen_organization
-from tollkeeper.console.context import console_of
+from tollkeeper.console.context import console_of, session_of
 from tollkeeper.console.forms import RANGES_S, key_id, optional, project_id, time_range
 from tollkeeper.console.months_compared import (
     MonthsCompared,
@@ -23,6 +23,7 @@ from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.conventions import COST_PAGE_MAX
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.people import Role
 from tollkeeper.domain.reports import DAY_S, CostDimension, CostQuery, CostRow, days_of
 from tollkeeper.domain.traffic import TimeRange
 from tollkeeper.services.use_cases import Services
@@ -143,9 +144,10 @@ async def show(request: Request) -> Response:
             "hours": await _hours_chart(services, identity),
             "months": await _months(services, identity),
             "projects": await services.projects.project_list(identity),
-            "judged": await services.judge_costs.judge_usage(
-                identity, days_of(time.start, time.end)
-            ),
+            # The operator's own cost.
+            "judged": []
+            if session_of(request).person.role is Role.ORGANIZATION
+            else await services.judge_costs.judge_usage(identity, days_of(time.start, time.end)),
         }
     return render(
         request,

@@ -69,7 +69,8 @@ async def create(request: Request) -> Response:
         days = form.integer("expires_in_days", optional=True)
         expires_in_s = None if days is None else days * _DAY_S
         key, value = await services.project_keys.project_key_create_by_operator(
-            project, name, form.texts("permission"), expires_in_s
+            # People of an organization get the defaults, as by the organization API.
+            *(project, name, form.texts("permission") or None, expires_in_s)
         )
         return created(request, key, value)
 

@@ -71,7 +71,7 @@ function isBusy(part) {
 }
 
 async function refresh(part) {
-  const answer = await fetch(location.href, { redirect: "error", headers: { Accept: "text/html" } });
+  const answer = await fetch(location.href, { redirect: "error", headers: { Accept: "text/html", "X-Refresh": "1" } });
   if (!answer.ok) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = page.querySelector(`[data-refresh="${part.dataset.refresh}"]`);

@@ -1,0 +1,246 @@
+"""Signs people in with an OpenID Connect provider: authorization code, PKCE, state and nonce."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import httpx2
+import structlog
+from authlib.integrations.base_client.errors import OAuthError
+from authlib.integrations.httpx_client import AsyncOAuth2Client
+from authlib.oidc.core import CodeIDToken
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet
+from joserfc.jws import JWSRegistry
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.errors import PermissionDenied, Unavailable
+from tollkeeper.domain.people import Person, Role
+from tollkeeper.services.clock import Clock
+from tollkeeper.settings.schema import SignInSettings
+
+# For all requests of one step together.
+_DEADLINE_S = 10
+_CLOCK_SKEW_S = 60
+# How long what the provider says of itself is used, and how long a failure to read it.
+_METADATA_S = 3600
+_FAILURE_S = 5
+# Steps that talk to the provider at the same time.
+_AT_ONCE_MAX = 16
+_TEXT_MAX = 255
+# Signatures that only the provider can make: not those with a secret that both sides know.
+_ALGORITHMS = frozenset(
+    {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
+)
+_DOWN = "The identity provider does not answer properly. Try again, or use the operator token."
+_INVALID = "The identity provider's answer is not valid for this console. Sign in again."
+_log = structlog.get_logger("tollkeeper.console")
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSignIn:
+    """What the browser keeps, sealed, while the person is at the provider."""
+
+    state: str
+    nonce: str
+    verifier: str
+    # The page that the person wanted.
+    wanted: str
+    began_at: int
+
+
+class NoRole(PermissionDenied):
+    """The provider knows the person, but no setting gives the person a role."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__("You are signed in at the identity provider, but have no role here.")
+        self.subject = subject
+
+
+class IdentityProvider:
+    def __init__(self, settings: SignInSettings, secret: str, clock: Clock) -> None:
+        self._settings = settings
+        self._secret = secret
+        self._clock = clock
+        self._metadata: dict[str, Any] = {}
+        self._keys: KeySet | None = None
+        self._read_at = 0
+        self._failed_at = 0
+        self._reading = asyncio.Lock()
+        self._turns = asyncio.Semaphore(_AT_ONCE_MAX)
+
+    async def begin(self, wanted: str) -> tuple[str, PendingSignIn]:
+        """Returns the address at the provider, and what the browser keeps. Raises Unavailable."""
+        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+        pending = PendingSignIn(state, nonce, verifier, wanted, self._clock())
+        async with self._step() as client:
+            metadata = await self._current_metadata(client)
+            address, _ = client.create_authorization_url(
+                metadata["authorization_endpoint"],
+                state=pending.state,
+                nonce=pending.nonce,
+                code_verifier=pending.verifier,
+            )
+        return address, pending
+
+    async def finish(self, code: str, pending: PendingSignIn) -> Person:
+        """Returns the person for whom the provider made the code. Raises Unavailable, or
+        PermissionDenied if the answer is not valid or the person has no role."""
+        async with self._step() as client:
+            metadata = await self._current_metadata(client)
+            client.token_endpoint_auth_method = self._auth_method(metadata)
+            token = await client.fetch_token(
+                metadata["token_endpoint"],
+                grant_type="authorization_code",
+                code=code,
+                code_verifier=pending.verifier,
+            )
+            claims = await self._claims(client, token, pending.nonce)
+        return self._person(claims)
+
+    @asynccontextmanager
+    async def _step(self) -> AsyncIterator[Any]:
+        """Lends a client for a step, and says what went wrong in it in two sentences: the log has more."""
+        if self._turns.locked():
+            raise Unavailable("Too many people are signing in at this moment. Try again.")
+        try:
+            async with (
+                self._turns,
+                asyncio.timeout(_DEADLINE_S),
+                AsyncOAuth2Client(
+                    self._settings.client_id,
+                    self._secret or None,
+                    scope=" ".join(self._settings.scopes),
+                    redirect_uri=f"{self._settings.public_url.rstrip('/')}/sign-in/callback",
+                    code_challenge_method="S256",
+                    timeout=_DEADLINE_S,
+                ) as client,
+            ):
+                yield client
+        except (OAuthError, JoseError) as exc:
+            _log.warning("a sign-in was refused", reason=str(exc))
+            raise PermissionDenied(_INVALID) from exc
+        except (TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, KeyError, ValueError) as exc:
+            _log.warning("the identity provider failed", reason=repr(exc))
+            raise Unavailable(_DOWN) from exc
+
+    def _auth_method(self, metadata: Mapping[str, Any]) -> str:
+        if not self._secret:
+            return "none"
+        known = metadata.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        return "client_secret_basic" if "client_secret_basic" in known else "client_secret_post"
+
+    async def _current_metadata(self, client: Any) -> dict[str, Any]:
+        """Reads the discovery document once for all who wait. Raises ValueError if it is not the
+        provider's."""
+        async with self._reading:
+            now = self._clock()
+            if self._metadata and now - self._read_at < _METADATA_S:
+                return self._metadata
+            if now - self._failed_at < _FAILURE_S:
+                raise Unavailable(_DOWN)
+            self._failed_at = now
+            issuer = self._settings.issuer
+            found = await _read_json(
+                client, f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+            )
+            if found.get("issuer") != issuer:
+                raise ValueError(f"it says that its issuer is {found.get('issuer')!r}")
+            for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
+                if not str(found[name]).startswith(issuer.partition("://")[0] + "://"):
+                    raise ValueError(f"{name} has another scheme than the issuer")
+            self._metadata, self._keys, self._read_at, self._failed_at = found, None, now, 0
+            return found
+
+    async def _claims(self, client: Any, token: Mapping[str, Any], nonce: str) -> dict[str, Any]:
+        """Returns the verified claims of the ID token. The provider's keys are read again if they do
+        not fit: it may have new ones."""
+        metadata, id_token = self._metadata, str(token["id_token"])
+        announced = metadata.get("id_token_signing_alg_values_supported") or ["RS256"]
+        registry = JWSRegistry(
+            algorithms=sorted(_ALGORITHMS.intersection(announced)), strict_check_header=False
+        )
+        known = self._keys
+        try:
+            if known is None:
+                known = self._keys = await self._read_keys(client)
+            found = jwt.decode(id_token, known, registry=registry)
+        except JoseError:
+            self._keys = await self._read_keys(client)
+            found = jwt.decode(id_token, self._keys, registry=registry)
+        settings = self._settings
+        claims = CodeIDToken(
+            found.claims,
+            found.header,
+            {
+                "iss": {"essential": True, "value": settings.issuer},
+                "aud": {"essential": True, "value": settings.client_id},
+            },
+            {
+                "nonce": nonce,
+                "client_id": settings.client_id,
+                "access_token": token.get("access_token"),
+            },
+        )
+        claims.validate(now=self._clock(), leeway=_CLOCK_SKEW_S)
+        return dict(claims)
+
+    async def _read_keys(self, client: Any) -> KeySet:
+        found: Any = await _read_json(client, self._metadata["jwks_uri"])
+        return KeySet.import_key_set(found)
+
+    def _person(self, claims: Mapping[str, Any]) -> Person:
+        subject = claims["sub"]
+        if (
+            not isinstance(subject, str)
+            or not 0 < len(subject) <= _TEXT_MAX
+            or (not subject.isprintable())
+        ):
+            raise PermissionDenied(_INVALID)
+        names = (claims.get(name) for name in ("name", "preferred_username", "email", "sub"))
+        name = next(name for name in names if isinstance(name, str) and name.strip())
+        settings = self._settings
+        values = _claim(claims, settings.role_claim)
+        roles = [
+            settings.roles[value]
+            for value in (values if isinstance(values, list) else [values])
+            if isinstance(value, str) and value in settings.roles
+        ]
+        if not roles:
+            raise NoRole(subject)
+        role, organization = max(roles, key=lambda one: one.rank), None
+        if role is Role.ORGANIZATION:
+            try:
+                organization = OrganizationId(UUID(_claim(claims, settings.organization_claim)))
+            except (TypeError, ValueError, AttributeError):
+                raise NoRole(subject) from None
+        return Person(subject, _printable(name)[:_TEXT_MAX], role, organization)
+
+
+async def _read_json(client: Any, address: str) -> dict[str, Any]:
+    answer = await client.get(address, withhold_token=True)
+    answer.raise_for_status()
+    found = json.loads(answer.content)
+    if not isinstance(found, dict):
+        raise ValueError(f"{address} is no JSON object")  # noqa: TRY004 - it is the provider's fault
+    return found
+
+
+def _claim(claims: Mapping[str, Any], name: str) -> Any:
+    """A claim by its name, or by a path into objects."""
+    if name in claims:
+        return claims[name]
+    found: Any = claims
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _printable(text: str) -> str:
+    return "".join(letter for letter in text if letter.isprintable()).strip()

@@ -1,0 +1,40 @@
+"""The people who are signed in, with their roles; ends all sessions of one of them."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tollkeeper.console.changes import Refused, answer_form, done
+from tollkeeper.console.context import console_of, session_of
+from tollkeeper.console.forms import Form
+from tollkeeper.console.rendering import render
+from tollkeeper.domain.errors import NotFound
+
+_SHOWN_MAX = 1000
+
+
+async def show(request: Request, refused: Refused | None = None) -> Response:
+    console = console_of(request)
+    organizations = await console.services.organizations.organization_list()
+    return render(
+        request,
+        "people.html",
+        nav="people",
+        title="People",
+        refused=refused,
+        sessions=await console.sessions.list(limit=_SHOWN_MAX),
+        own=session_of(request).digest,
+        organizations={found.id: found.name for found in organizations},
+    )
+
+
+async def end(request: Request) -> Response:
+    async def handle(form: Form) -> Response:
+        sessions = console_of(request).sessions
+        wanted = form.text("session")
+        for found in await sessions.list(limit=_SHOWN_MAX):
+            if found.digest.hex() == wanted:
+                await sessions.end_all(found.credential, found.person.subject)
+                return done("/people", "sessions-ended")
+        raise NotFound("This session has ended already.")
+
+    return await answer_form(request, handle, show)

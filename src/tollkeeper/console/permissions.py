@@ -1,0 +1,145 @@
+"""Who may do what: the least role for each route and action of the console."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from starlette.routing import Match, Route
+
+from tollkeeper.domain.errors import NotFound, PermissionDenied
+from tollkeeper.domain.people import Person, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    # The least of the roles viewer, operator and owner.
+    least: Role
+    # Whether the role organization may use it too. It is then given only what is its organization's:
+    # see own_services.py.
+    organization: bool = False
+
+    def allows(self, role: Role) -> bool:
+        if role is Role.ORGANIZATION:
+            return self.organization
+        return role.rank >= self.least.rank
+
+
+_READ = Access(Role.VIEWER)
+_READ_OWN = Access(Role.VIEWER, organization=True)
+_WORK = Access(Role.OPERATOR)
+_WORK_OWN = Access(Role.OPERATOR, organization=True)
+# What cannot be undone, and what concerns people and their secrets.
+_FINAL = Access(Role.OWNER)
+_FINAL_OWN = Access(Role.OWNER, organization=True)
+
+# Whoever is signed in, and people who are not.
+PUBLIC = frozenset(
+    {
+        "GET /sign-in",
+        "POST /sign-in",
+        "GET /sign-in/provider",
+        "GET /sign-in/callback",
+        "GET /static/{name}",
+    }
+)
+# A route with {action} has an entry for each action.
+PERMISSIONS = {
+    "POST /sign-out": _READ_OWN,
+    "GET /": _READ,
+    "POST /verify": _WORK,
+    "GET /organizations": _READ,
+    "POST /organizations": _WORK,
+    "GET /organizations/{organization}": _READ_OWN,
+    # The organization API cannot create Admin API keys either.
+    "POST /organizations/{organization}/admin-keys": _FINAL,
+    "POST /organizations/{organization}/admin-keys/{key}": _FINAL_OWN,
+    "POST /organizations/{organization}/grant-credit": _WORK,
+    "POST /organizations/{organization}/set-cap": _WORK,
+    "POST /organizations/{organization}/clear-cap": _WORK,
+    "POST /organizations/{organization}/set-overage": _WORK,
+    "POST /organizations/{organization}/clear-overage": _WORK,
+    "POST /organizations/{organization}/grant-check": _WORK,
+    "POST /organizations/{organization}/revoke-check": _WORK,
+    "GET /projects": _READ_OWN,
+    "POST /projects": _WORK,
+    "GET /projects/{project}": _READ_OWN,
+    "POST /projects/{project}/archive": _FINAL_OWN,
+    "POST /projects/{project}/set-cap": _WORK,
+    "POST /projects/{project}/clear-cap": _WORK,
+    "POST /projects/{project}/allow-models": _WORK,
+    "POST /projects/{project}/set-limits": _WORK,
+    "GET /keys": _READ_OWN,
+    "POST /keys": _WORK_OWN,
+    "POST /keys/{key}/rotate": _WORK,
+    "POST /keys/{key}/suspend": _WORK,
+    "POST /keys/{key}/unsuspend": _WORK,
+    "POST /keys/{key}/revoke": _FINAL,
+    "POST /keys/{key}/allow-models": _WORK,
+    "POST /keys/{key}/set-cap": _WORK,
+    "POST /keys/{key}/clear-cap": _WORK,
+    "GET /costs": _READ_OWN,
+    "GET /costs.csv": _READ_OWN,
+    "GET /activity": _READ,
+    "GET /activity/{request_id}": _READ,
+    "GET /unsettled": _READ,
+    "POST /unsettled/all": _FINAL,
+    # A wrong amount can be made good with credit.
+    "POST /unsettled/{reservation}": _WORK,
+    "GET /policies": _READ_OWN,
+    "POST /policies": _WORK_OWN,
+    "GET /policies/try": _READ,
+    # It changes nothing, but the judge costs money.
+    "POST /policies/try": _WORK,
+    "GET /policies/{policy}": _READ_OWN,
+    "POST /policies/{policy}/edit": _WORK_OWN,
+    "POST /policies/{policy}/set-threshold": _WORK_OWN,
+    "POST /policies/{policy}/pause": _WORK_OWN,
+    # The organization API cannot publish and resume policies either.
+    "POST /policies/{policy}/publish": _WORK,
+    "POST /policies/{policy}/resume": _WORK,
+    "GET /models": _READ,
+    "GET /backends": _READ,
+    "GET /settings": _READ,
+    "GET /audit": _READ,
+    "GET /people": _FINAL,
+    "POST /people/end": _FINAL,
+}
+
+
+def access_to(method: str, route: str, action: str | None) -> Access | None:
+    """None if the table has no entry: then nobody may use the route."""
+    method = "GET" if method == "HEAD" else method
+    path = route if action is None else route.replace("{action}", action)
+    return PERMISSIONS.get(f"{method} {path}")
+
+
+def require(person: Person, method: str, route: str, action: str | None) -> None:
+    """Raises PermissionDenied, or NotFound for an action that there is not."""
+    access = access_to(method, route, action)
+    if access is None:
+        raise NotFound("There is no such page.")
+    if not access.allows(person.role):
+        raise PermissionDenied(f"Your role ({person.role}) does not allow this.")
+
+
+class Offers:
+    """Says which links and forms a page offers to a person."""
+
+    def __init__(self, routes: list[Route]) -> None:
+        self._routes = routes
+        self._access = lru_cache(maxsize=1000)(self._find)
+
+    def may(self, person: Person, method: str, address: str) -> bool:
+        path = re.split(r"[?#]", address)[0]
+        # An id stands for any other one.
+        access = self._access(method, re.sub(r"/[^/.]*\d[^/.]*", "/x", path))
+        return access is not None and access.allows(person.role)
+
+    def _find(self, method: str, path: str) -> Access | None:
+        scope = {"type": "http", "method": method, "path": path, "root_path": "", "headers": []}
+        for route in self._routes:
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                action = found["path_params"].get("action")
+                return access_to(method, route.path, action)
+        return None
