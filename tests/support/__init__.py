@@ -35,6 +35,7 @@ What operators use:
     program            the command line as a process (`warm_program`: quickly, `terminal`: as a
                        person sees it, `signalled_program`: with a signal at an exact moment)
     console_site       the web console in front of a gateway
+    identity_provider  an OpenID Connect provider that people sign in to the console with
     constants          other values for constants of the program
     browser            a real browser
 

@@ -92,8 +92,10 @@ async def serving_console(
     services: Services,
     token: str = TOKEN,
     machine: MachineChecks | None = None,
+    *,
+    port: int = 0,
 ) -> AsyncIterator[str]:
-    """The console's address, on a free port and in this event loop."""
+    """The console's address, in this event loop. The port 0 is a free one."""
 
     async def ask_replicas() -> list[ProbedReplica]:
         return [
@@ -109,7 +111,7 @@ async def serving_console(
         config=None,
         machine=machine or MachineChecks(ask_replicas, _no_alerts, all_well),
     )
-    listener = bind("127.0.0.1", 0, setting="test")
+    listener = bind("127.0.0.1", port, setting="test")
     async with _serving(app, listener):
         yield f"http://{address_of(listener)}"
 

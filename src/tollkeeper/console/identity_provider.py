@@ -224,7 +224,7 @@ class IdentityProvider:
 
 
 async def _read_json(client: Any, address: str) -> dict[str, Any]:
-    answer = await client.get(address, withhold_token=True)
+    answer = await client.request("GET", address, withhold_token=True)
     answer.raise_for_status()
     found = json.loads(answer.content)
     if not isinstance(found, dict):

@@ -1,0 +1,70 @@
+"""A real OpenID Connect provider in a process of its own: `oidc-provider-mock`.
+
+Claims of a user replace those that the provider would write into the ID token, so that a test can ask
+for a wrong audience or an expired token, properly signed.
+"""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+_START_S = 60
+
+
+@dataclass
+class Provider:
+    port: int
+
+    @property
+    def issuer(self) -> str:
+        # Another site than the console's address, so that the browser's rules for cookies count.
+        return f"http://localhost:{self.port}"
+
+    async def set_user(self, subject: str, **claims: Any) -> None:
+        async with httpx2.AsyncClient() as client:
+            answer = await client.put(f"{self.issuer}/users/{subject}", json=claims)
+        assert answer.status_code == 204, answer.text
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@asynccontextmanager
+async def running_provider(port: int) -> AsyncIterator[Provider]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "ignore", "-m", "oidc_provider_mock"),
+        *("--port", str(port), "--require-nonce"),
+        env={**os.environ, "AUTHLIB_INSECURE_TRANSPORT": "1"},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        provider = Provider(port)
+        async with asyncio.timeout(_START_S):
+            while not await _answers(provider):
+                assert process.returncode is None, "the provider has ended"
+                await asyncio.sleep(0.1)
+        yield provider
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _answers(provider: Provider) -> bool:
+    try:
+        async with httpx2.AsyncClient() as client:
+            answer = await client.get(f"{provider.issuer}/.well-known/openid-configuration")
+    except httpx2.TransportError:
+        return False
+    return answer.status_code == 200
