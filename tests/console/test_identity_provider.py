@@ -23,6 +23,11 @@ pytestmark = pytest.mark.slow
 _ROLES = {"admins": "owner", "daily": "operator", "readers": "viewer", "tenants": "organization"}
 
 
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONSOLE_CLIENT_SECRET", "known to both")
+
+
 @pytest.fixture(scope="module")
 async def provider() -> AsyncIterator[Provider]:
     async with running_provider(free_port()) as running:
@@ -33,6 +38,7 @@ def _settings(site: ConsoleSite, issuer: str, port: int, **more: Any) -> Setting
     sign_in = {
         "issuer": issuer,
         "client_id": "the-console",
+        "client_secret": "env:CONSOLE_CLIENT_SECRET",
         "roles": _ROLES,
         "public_url": f"http://127.0.0.1:{port}",
         **more,
