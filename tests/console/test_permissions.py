@@ -75,6 +75,8 @@ async def _ids(site: ConsoleSite, tenant: Tenant) -> dict[str, str]:
         "reservation": str(uuid4()),
         "request_id": str(uuid4()),
         "name": "console.js",
+        "backend": "scripted",
+        "month": "2026-01",
     }
 
 

@@ -91,7 +91,7 @@ class Guard:
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
         try:
             # A page that refreshes itself does not keep a session alive that nobody uses.
-            used = _REFRESH not in headers
+            used = _REFRESH not in headers and headers.get("accept") != "text/event-stream"
             scope["session"] = await self._sessions.read(cookie, used=used)
         except Unavailable as exc:
             return PlainTextResponse(exc.message, 503)

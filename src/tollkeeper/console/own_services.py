@@ -61,9 +61,12 @@ _USE_CASES: dict[str, Check] = {
     "costs.whole_cost_report": _names_it,
     "traffic.cache_savings": _names_it,
     "billing.credit_show": _names_it,
+    "billing.credit_list": _names_it,
     "billing.overage_show": _names_it,
     "billing.limit_show": _names_its_project,
     "caps.cap_show": _names_it,
+    "calibrations.calibration_list": _names_it,
+    "statements.statement_show": _names_it,
 }
 # Nothing of a tenant is in these.
 _SHARED = frozenset({"clock", "catalog", "default_threshold"})

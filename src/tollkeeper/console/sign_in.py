@@ -27,6 +27,7 @@ PENDING_COOKIE = "tollkeeper_sign_in"
 _PENDING_PATH = "/sign-in"
 _PENDING_S = 600
 _SEAL = "console-sign-in"
+_SIGNED_OUT = "signed-out"
 _STALE = "This sign-in was used or has expired. Sign in again."
 _log = structlog.get_logger("tollkeeper.console")
 
@@ -35,7 +36,8 @@ async def show_sign_in(request: Request) -> Response:
     wanted = _own_address(request.query_params.get("next", "/"))
     if request.scope["session"] is not None:
         return RedirectResponse(wanted, 303)
-    return _page(request, wanted, "", NOTICES.get(request.query_params.get("notice", ""), ""))
+    notice = NOTICES[_SIGNED_OUT] if request.query_params.get("notice") == _SIGNED_OUT else ""
+    return _page(request, wanted, "", notice)
 
 
 async def sign_in(request: Request) -> Response:
@@ -166,7 +168,7 @@ async def sign_out(request: Request) -> Response:
         await console.sessions.end_all(session.credential, session.person.subject)
     else:
         await console.sessions.end(session)
-    response = RedirectResponse("/sign-in?notice=signed-out", 303)
+    response = RedirectResponse(f"/sign-in?notice={_SIGNED_OUT}", 303)
     response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=console.secure)
     return response
 

@@ -34,7 +34,7 @@ async def end(request: Request) -> Response:
         for found in await sessions.list(limit=_SHOWN_MAX):
             if found.digest.hex() == wanted:
                 await sessions.end_all(found.credential, found.person.subject)
-                return done("/people", "sessions-ended")
+                return done(request, "/people", "sessions-ended")
         raise NotFound("This session has ended already.")
 
     return await answer_form(request, handle, show)
