@@ -20,6 +20,8 @@ from tollkeeper.settings import Settings
 
 pytestmark = pytest.mark.slow
 
+# Tests wait for events, on a busy machine too.
+expect.set_options(timeout=60_000)
 _ROLES = {"admins": "owner", "daily": "operator", "readers": "viewer", "tenants": "organization"}
 
 
@@ -65,7 +67,7 @@ async def _to_provider(client: httpx2.AsyncClient, wanted: str = "/models") -> s
 
 async def _authorize(there: str, subject: str) -> str:
     """Says at the provider who one is; returns the address that it sends the browser to."""
-    async with httpx2.AsyncClient() as person:
+    async with httpx2.AsyncClient(timeout=60) as person:
         answer = await person.post(there, data={"sub": subject})
     assert answer.status_code == 302, answer.text
     return str(answer.headers["location"])
@@ -80,7 +82,7 @@ async def test_a_person_signs_in_with_a_role(site: ConsoleSite, provider: Provid
     await provider.set_user("ada", name="Ada", groups=["others", "readers"])
     async with (
         _console(site, provider.issuer) as address,
-        httpx2.AsyncClient(base_url=address) as client,
+        httpx2.AsyncClient(timeout=60, base_url=address) as client,
     ):
         there = await _to_provider(client)
         asked = parse_qs(urlsplit(there).query)
@@ -100,11 +102,11 @@ async def test_a_person_signs_in_with_a_role(site: ConsoleSite, provider: Provid
         assert (await client.get("/people")).status_code == 403
         # The answer counts once, also for who has copied the cookie.
         headers = {"Cookie": f"{PENDING_COOKIE}={pending}"}
-        async with httpx2.AsyncClient(base_url=address, headers=headers) as thief:
+        async with httpx2.AsyncClient(timeout=60, base_url=address, headers=headers) as thief:
             assert (await thief.get(back)).status_code == 403
             changed = back.replace("state=", "state=x")
             assert (await thief.get(changed)).status_code == 403
-        async with httpx2.AsyncClient(base_url=address) as stranger:
+        async with httpx2.AsyncClient(timeout=60, base_url=address) as stranger:
             assert (await stranger.get(back)).status_code == 403
 
 
@@ -132,7 +134,7 @@ async def test_what_is_wrong_signs_nobody_in(
     await provider.set_user("eve", **{"name": "Eve", "groups": ["admins"], **_WRONG[wrong]})
     async with (
         _console(site, provider.issuer) as address,
-        httpx2.AsyncClient(base_url=address) as client,
+        httpx2.AsyncClient(timeout=60, base_url=address) as client,
     ):
         answer = await _sign_in(client, "eve")
         assert answer.status_code == 403, answer.text
@@ -146,7 +148,7 @@ async def test_a_small_difference_of_clocks_does_not_matter(
     await provider.set_user("ada", groups="daily", exp=unix_now() - 5)
     async with (
         _console(site, provider.issuer) as address,
-        httpx2.AsyncClient(base_url=address) as client,
+        httpx2.AsyncClient(timeout=60, base_url=address) as client,
     ):
         assert (await _sign_in(client, "ada")).status_code == 200
 
@@ -157,8 +159,8 @@ async def test_a_role_that_was_taken_away_ends_with_the_next_sign_in(
     await provider.set_user("max", groups="admins")
     async with (
         _console(site, provider.issuer) as address,
-        httpx2.AsyncClient(base_url=address) as client,
-        httpx2.AsyncClient(base_url=address) as elsewhere,
+        httpx2.AsyncClient(timeout=60, base_url=address) as client,
+        httpx2.AsyncClient(timeout=60, base_url=address) as elsewhere,
     ):
         assert (await _sign_in(client, "max")).status_code == 200
         assert (await client.get("/people")).status_code == 200
@@ -166,7 +168,7 @@ async def test_a_role_that_was_taken_away_ends_with_the_next_sign_in(
         assert (await _sign_in(elsewhere, "max")).status_code == 200
         assert (await client.get("/people")).status_code == 303
         await provider.set_user("max", groups=[])
-        async with httpx2.AsyncClient(base_url=address) as third:
+        async with httpx2.AsyncClient(timeout=60, base_url=address) as third:
             assert (await _sign_in(third, "max")).status_code == 403
         assert (await elsewhere.get("/models")).status_code == 303
 
@@ -179,7 +181,7 @@ async def test_people_of_an_organization_come_to_their_page(
     claims = {"role_claim": "nested.of.roles", "organization_claim": "org"}
     async with (
         _console(site, provider.issuer, **claims) as address,
-        httpx2.AsyncClient(base_url=address) as client,
+        httpx2.AsyncClient(timeout=60, base_url=address) as client,
     ):
         assert (await _sign_in(client, "olga")).status_code == 200
         assert (await client.get("/")).headers["location"] == f"/organizations/{own}"
@@ -189,7 +191,7 @@ async def test_a_provider_with_new_keys_and_one_that_is_down(site: ConsoleSite) 
     port = free_port()
     async with (
         _console(site, f"http://localhost:{port}") as address,
-        httpx2.AsyncClient(base_url=address) as client,
+        httpx2.AsyncClient(timeout=60, base_url=address) as client,
     ):
         for _ in range(2):
             async with running_provider(port) as provider:
@@ -208,7 +210,7 @@ async def test_another_issuer_than_the_settings_say_is_not_used(
 ) -> None:
     async with (
         _console(site, f"http://127.0.0.1:{provider.port}/") as address,
-        httpx2.AsyncClient(base_url=address) as client,
+        httpx2.AsyncClient(timeout=60, base_url=address) as client,
     ):
         answer = await client.get("/sign-in/provider")
         assert answer.status_code == 503

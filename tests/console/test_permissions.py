@@ -55,7 +55,7 @@ def test_every_route_and_action_has_a_least_role() -> None:
 async def _signed_in(site: ConsoleSite, person: Person) -> AsyncIterator[httpx2.AsyncClient]:
     async with serving_console(site.settings, site.services) as address:
         cookies = await make_session(site, person)
-        async with httpx2.AsyncClient(base_url=address, cookies=cookies) as client:
+        async with httpx2.AsyncClient(base_url=address, cookies=cookies, timeout=60) as client:
             yield client
 
 
@@ -103,7 +103,7 @@ async def test_what_a_role_does_not_allow_is_absent_and_refused(
             if method == "GET":
                 query = f"?organization={ids['organization']}"
                 page = await client.get(path + query)
-                assert (page.status_code in (200, 404)) == allowed, name
+                assert (page.status_code != 403) == allowed, name
                 offered |= set(_FORM.findall(page.text))
             elif path != "/sign-out" and not allowed:
                 answer = await client.post(path, data={"form_token": "0", "once": "1"})

@@ -28,7 +28,7 @@ class Provider:
         return f"http://localhost:{self.port}"
 
     async def set_user(self, subject: str, **claims: Any) -> None:
-        async with httpx2.AsyncClient() as client:
+        async with httpx2.AsyncClient(timeout=60) as client:
             answer = await client.put(f"{self.issuer}/users/{subject}", json=claims)
         assert answer.status_code == 204, answer.text
 
@@ -63,7 +63,7 @@ async def running_provider(port: int) -> AsyncIterator[Provider]:
 
 async def _answers(provider: Provider) -> bool:
     try:
-        async with httpx2.AsyncClient() as client:
+        async with httpx2.AsyncClient(timeout=60) as client:
             answer = await client.get(f"{provider.issuer}/.well-known/openid-configuration")
     except httpx2.TransportError:
         return False
