@@ -60,6 +60,7 @@ _USE_CASES: dict[str, Check] = {
     "policy_statistics.policy_drift": _names_it,
     "costs.whole_cost_report": _names_it,
     "traffic.cache_savings": _names_it,
+    "ledger_overview.costs_by_hour": _names_it,
     "billing.credit_show": _names_it,
     "billing.credit_list": _names_it,
     "billing.overage_show": _names_it,
