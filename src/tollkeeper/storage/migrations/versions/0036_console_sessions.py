@@ -6,7 +6,7 @@ It only adds. Consoles of older code keep their own sessions, and the table `end
 from alembic import op
 
 revision = "0036"
-down_revision = "0037"
+down_revision = "0035"
 compatible_from = "0021"
 
 _SQL = """

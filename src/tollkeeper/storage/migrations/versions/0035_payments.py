@@ -6,7 +6,7 @@ may make a balance negative, so the constraint of the balance allows for the ref
 
 from alembic import op
 
-revision = "0037"
+revision = "0035"
 down_revision = "0034"
 compatible_from = "0021"
 
