@@ -1,8 +1,8 @@
 """LiteLLM's proxy as a benchmarked gateway.
 
-Its database needs a query engine that its `prisma` package downloads while it runs. No package has
-that engine, so the proxy runs without a database here. Its cost of each call is read from a custom
-callback, which gets the record that the database would get.
+Its database needs a query engine that its `prisma` package downloads from a server when it runs.
+That server could not be reached where this was written, so the proxy runs without a database. Its
+cost of each call is read from a custom callback.
 """
 
 import asyncio
@@ -128,7 +128,7 @@ class LiteLLM(Gateway):
 
     def trial_starter(self, trial: Trial) -> Starter | str:
         if trial.kind != "race":
-            return "could not run here: its database needs an engine that no package has"
+            return "could not run here: its database needs an engine that is downloaded"
         if trial.processes > 1:
             return "not run: its processes share budgets through Redis"
         return _on_trial
