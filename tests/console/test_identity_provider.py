@@ -110,7 +110,7 @@ async def test_a_person_signs_in_with_a_role(site: ConsoleSite, provider: Provid
             assert (await stranger.get(back)).status_code == 403
 
 
-_WRONG = {
+_WRONG: dict[str, dict[str, Any]] = {
     "audience": {"aud": "another-console"},
     "audience with us as its party": {"aud": "another-console", "azp": "the-console"},
     "expired": {"exp": 1_000_000_000},

@@ -86,7 +86,7 @@ def _paths(ids: dict[str, str]) -> list[tuple[str, str]]:
     for name in [*PERMISSIONS]:
         method, path = name.split(" ")
         of_path = {**ids, "key": ids["admin_key"]} if "admin-keys" in path else ids
-        filled.append((method, re.sub(r"\{(\w+)\}", lambda found, of=of_path: of[found[1]], path)))
+        filled.append((method, path.format_map(of_path)))
     return filled
 
 

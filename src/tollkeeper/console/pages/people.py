@@ -3,9 +3,9 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import Refused, answer_form, done
+from tollkeeper.console.changes import answer_form, done
 from tollkeeper.console.context import console_of, session_of
-from tollkeeper.console.forms import Form
+from tollkeeper.console.forms import Form, Refused
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.errors import NotFound
 

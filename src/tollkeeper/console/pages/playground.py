@@ -126,7 +126,7 @@ async def call(request: Request) -> Response:
                         yield piece
             finally:
                 # In a task of its own, which a browser that leaves does not cancel.
-                actor = Actor(ActorKind.CONSOLE, session_of(request).name)
+                actor = Actor(ActorKind.CONSOLE, session_of(request).actor)
                 await asyncio.shield(asyncio.create_task(_revoke(console, key.id, actor)))
             yield after
 
