@@ -131,7 +131,7 @@ PERMISSIONS = {
     "POST /months/{month}/exported": _FINAL,
     "POST /months/{month}/drop": _FINAL,
     "GET /reconcile": _READ,
-    "POST /reconcile": _READ,
+    "POST /reconcile": _WORK,
     "GET /settings": _READ,
     "GET /audit": _READ,
     "GET /people": _FINAL,
