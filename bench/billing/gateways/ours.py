@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 from psycopg.rows import dict_row
 
@@ -218,7 +219,13 @@ def serving(
             assert process.stdout is not None
             yield json.loads(process.stdout.readline())["public"]
         finally:
-            os.killpg(process.pid, number)
+            workers = psutil.Process(process.pid).children(recursive=True)
+            process.send_signal(number)
+            if number == signal.SIGKILL:
+                # Workers have sessions of their own, and a killed supervisor cannot end them.
+                for worker in workers:
+                    worker.kill()
+            psutil.wait_procs(workers, timeout=60)
             process.wait(60)
 
 
