@@ -98,7 +98,7 @@ async def test_things_are_renamed_and_archived(
     answer = await operator.post(
         f"/organizations/{other.organization_id}{admin_path}", data=foreign
     )
-    assert answer.status_code == 409
+    assert answer.status_code == 404
     assert (await site.services.admin_keys.admin_key_show(admin_key.id)).name == f"New 1 {key.id}"
     assert (await site.services.project_keys.project_key_show(key.id)).name == f"New 3 {key.id}"
     path = f"/organizations/{tenant.organization_id}/archive"

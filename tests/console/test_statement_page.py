@@ -76,5 +76,5 @@ async def test_an_organization_shows_its_latest_grants(site: ConsoleSite) -> Non
         await client.post("/sign-in", data={"token": TOKEN})
         page = (await client.get(f"/organizations/{organization}")).text
     table = page.partition('id="grants"')[2].partition("</table>")[0]
-    assert table.index("<td>refund</td>") < table.index("<td>payment</td>")
+    assert table.index(">refund</td>") < table.index(">payment</td>")
     assert "-$5" in table

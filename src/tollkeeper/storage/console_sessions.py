@@ -19,7 +19,7 @@ class StoredSession:
 
 
 _SELECT: LiteralString = """
-    SELECT digest, credential, subject, name, role, organization_id,
+    SELECT digest, credential, subject, name, role, organization,
            extract(epoch FROM began_at)::bigint, extract(epoch FROM seen_at)::bigint,
            extract(epoch FROM expires_at)::bigint
     FROM console_sessions
@@ -30,7 +30,7 @@ async def insert(connection: Connection, made: StoredSession) -> None:
     person = made.person
     await connection.execute(
         """
-        INSERT INTO console_sessions (digest, credential, subject, name, role, organization_id,
+        INSERT INTO console_sessions (digest, credential, subject, name, role, organization,
                                       began_at, seen_at, expires_at)
         VALUES (%s, %s, %s, %s, %s, %s, to_timestamp(%s), to_timestamp(%s), to_timestamp(%s))
         """,
@@ -94,7 +94,7 @@ async def delete_superseded(connection: Connection, newest: StoredSession, *, mo
     await connection.execute(
         """
         DELETE FROM console_sessions WHERE subject = %(subject)s AND credential = %(credential)s AND (
-            (role, organization_id) IS DISTINCT FROM (%(role)s, %(organization)s::uuid)
+            (role, organization) IS DISTINCT FROM (%(role)s, %(organization)s::uuid)
             OR digest NOT IN (
                 SELECT digest FROM console_sessions
                 WHERE subject = %(subject)s AND credential = %(credential)s

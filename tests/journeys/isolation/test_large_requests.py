@@ -73,7 +73,7 @@ async def test_a_call(
         (chat_call, "read_prompt"),
         (responses_call, "read_prompt"),
         (inference, "transcript"),
-        (prompt_size, "_texts"),
+        (prompt_size, "measure_text"),
         (ChatWire, "encode_request"),
     ):
         threads.note(owner, name)
@@ -86,7 +86,9 @@ async def test_a_call(
     assert found.status_code == 200, found.text
     # The judge's own requests are small.
     del threads.beside["encode_request"]
-    assert threads.beside == {name: {beside} for name in ("read_prompt", "transcript", "_texts")}
+    assert threads.beside == {
+        name: {beside} for name in ("read_prompt", "transcript", "measure_text")
+    }
 
 
 @_SIZES

@@ -144,6 +144,16 @@ async def test_what_is_unsettled_is_listed_until_it_is_resolved(books: Books) ->
 
 # Each invariant, and what breaks it: statements about one organization, with its id as %(id)s.
 _BREAKS: dict[str, tuple[LiteralString, ...]] = {
+    "payments are granted as their events say": (
+        (
+            "INSERT INTO payments (id, organization, livemode, paid)"
+            " VALUES ('pi_lost', %(id)s, true, 1)"
+        ),
+        (
+            "INSERT INTO grants (organization_id, id, amount, note, kind, payment_id)"
+            " VALUES (%(id)s, gen_random_uuid(), 1, '', 'payment', 'pi_invented')"
+        ),
+    ),
     "balances are the sum of their rows": (
         (
             "UPDATE accounts SET available = available + 1, granted = granted + 1"

@@ -121,7 +121,7 @@ async def call(request: Request) -> Response:
         async def pieces() -> AsyncIterator[str]:
             yield before
             try:
-                async with aclosing(_answer(console, value, model, prompt)) as answer:
+                async with aclosing(_answer(request, value, model, prompt)) as answer:
                     async for piece in answer:
                         yield piece
             finally:
@@ -140,7 +140,8 @@ async def _revoke(console: Console, key: KeyId, actor: Actor) -> None:
         await console.services.project_keys.project_key_revoke(key)
 
 
-async def _answer(console: Console, key: str, model: str, prompt: str) -> AsyncGenerator[str, None]:
+async def _answer(request: Request, key: str, model: str, prompt: str) -> AsyncGenerator[str, None]:
+    console = console_of(request)
     opened: Opened | None = None
     try:
         calling = call_gateway(console.settings, key, model, prompt, timeout_s=_SILENCE_S)
@@ -149,15 +150,15 @@ async def _answer(console: Console, key: str, model: str, prompt: str) -> AsyncG
                 if isinstance(event, Opened):
                     opened = event
                     ledger = await _ledger(console, event, settled=False)
-                    yield fragment("playground_hold.html", opened=event, ledger=ledger)
+                    yield fragment(request, "playground_hold.html", opened=event, ledger=ledger)
                 else:
                     yield str(escape(event.text))
     except TollkeeperError as exc:
-        yield fragment("playground_hold.html", opened=None, problem=exc.message)
+        yield fragment(request, "playground_hold.html", opened=None, problem=exc.message)
     yield "</pre>"
     if opened is not None:
         ledger = await _ledger(console, opened, settled=True)
-        yield fragment("playground_settlement.html", opened=opened, ledger=ledger)
+        yield fragment(request, "playground_settlement.html", opened=opened, ledger=ledger)
 
 
 async def _ledger(console: Console, opened: Opened, *, settled: bool) -> CallLedger | None:

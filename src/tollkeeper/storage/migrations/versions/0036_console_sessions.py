@@ -18,7 +18,7 @@ CREATE TABLE console_sessions (
     subject          text NOT NULL,
     name             text NOT NULL,
     role             text NOT NULL CHECK (role IN ('organization', 'viewer', 'operator', 'owner')),
-    organization_id  uuid CHECK ((organization_id IS NOT NULL) = (role = 'organization')),
+    organization     uuid CHECK ((organization IS NOT NULL) = (role = 'organization')),
     began_at         timestamptz NOT NULL,
     seen_at          timestamptz NOT NULL,
     expires_at       timestamptz NOT NULL
