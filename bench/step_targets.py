@@ -18,13 +18,13 @@ ENDED: Final = "activity, metrics, log"
 LIBRARIES: Final = "libraries"
 
 TARGETS = {
-    HTTP: 1_345,
+    HTTP: 1_356,
     APPLICATION: 885,
-    REQUEST: 690,
-    PRICE: 830,
-    LEDGER: 437,
-    SCRIPT: 860,
-    BACKEND: 1_520,
+    REQUEST: 693,
+    PRICE: 825,
+    LEDGER: 439,
+    SCRIPT: 890,
+    BACKEND: 1_570,
     ANSWER: 342,
     ENDED: 282,
     LIBRARIES: 0,
