@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from playwright.async_api import expect
 
-from tests.support.console_site import TOKEN, ConsoleSite, Watched, confirm
+from tests.support.console_site import TOKEN, ConsoleSite, Watched, confirm, form_token
 from tests.support.upstream import chat, reset_before_headers
 
 
@@ -24,20 +24,17 @@ def hidden_fields(text: str) -> dict[str, str]:
     return dict(re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', form))
 
 
-async def _token(operator: httpx2.AsyncClient) -> str:
-    found = re.search(
-        r'name="form_token" value="([0-9a-f]+)"', (await operator.get("/models")).text
-    )
-    assert found is not None
-    return found[1]
-
-
 async def test_nothing_is_granted_before_it_is_confirmed(
     operator: httpx2.AsyncClient, site: ConsoleSite
 ) -> None:
     tenant = site.judged.scripted.tenant
     path = f"/organizations/{tenant.organization_id}/grant-credit"
-    sent = {"form_token": await _token(operator), "once": "first", "amount": "-2.5", "note": "back"}
+    sent = {
+        "form_token": await form_token(operator),
+        "once": "first",
+        "amount": "-2.5",
+        "note": "back",
+    }
     asked = await operator.post(path, data=sent)
     assert asked.status_code == 200
     for expected in ("Withdraw $2.5?", "Available now", "$10", "Available afterwards", "$7.5"):
@@ -62,7 +59,7 @@ async def test_an_address_cannot_invent_an_amount(
     tenant = site.judged.scripted.tenant
     path = f"/organizations/{tenant.organization_id}"
     sent = {
-        "form_token": await _token(operator),
+        "form_token": await form_token(operator),
         "once": "invent",
         "amount": "1",
         "confirmed": "yes",
@@ -84,7 +81,7 @@ async def test_what_became_unsettled_after_the_question_is_not_resolved(
 ) -> None:
     site.judged.model.play(reset_before_headers())
     early = await site.judged.entry(await site.judged.chat())
-    sent = {"form_token": await _token(operator), "once": "bulk", "how": "release"}
+    sent = {"form_token": await form_token(operator), "once": "bulk", "how": "release"}
     asked = await operator.post("/unsettled/all", data=sent | {"older_than_hours": "0"})
     late = await site.judged.entry(await site.judged.chat())
     site.judged.model.play(chat())
@@ -102,7 +99,11 @@ async def test_only_enforcing_is_asked_about(
     operator: httpx2.AsyncClient, site: ConsoleSite
 ) -> None:
     policy = await site.judged.draft(mode="monitoring")
-    sent = {"form_token": await _token(operator), "once": "p1", "revision": str(policy.revision)}
+    sent = {
+        "form_token": await form_token(operator),
+        "once": "p1",
+        "revision": str(policy.revision),
+    }
     path = f"/policies/{policy.id}/publish"
     # The script asks first, and that alone publishes nothing.
     assert (await operator.post(path, data=sent | {"asking": "yes"})).status_code == 204

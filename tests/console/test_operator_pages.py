@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ import httpx2
 import pytest
 
 from tests.console.test_confirmations import hidden_fields
-from tests.support.console_site import TOKEN, ConsoleSite, serving_console
+from tests.support.console_site import TOKEN, ConsoleSite, form_fields, serving_console
 from tollkeeper.domain.months import Month
 from tollkeeper.services.ledger.months import Export, LedgerMonth
 
@@ -22,16 +21,10 @@ async def operator(site: ConsoleSite) -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-async def _form(client: httpx2.AsyncClient, once: str) -> dict[str, str]:
-    found = re.search(r'name="form_token" value="([0-9a-f]+)"', (await client.get("/models")).text)
-    assert found is not None
-    return {"form_token": found[1], "once": once}
-
-
 async def test_a_bill_is_compared_with_the_books(
     operator: httpx2.AsyncClient, site: ConsoleSite
 ) -> None:
-    sent = await _form(operator, "bill") | {
+    sent = await form_fields(operator, "bill") | {
         "backend": "scripted",
         "columns": "day=date,model=model,requests=calls",
         "since": "2020-01-01",
@@ -56,7 +49,7 @@ async def test_a_backend_is_tried_with_real_calls(
     operator: httpx2.AsyncClient, site: ConsoleSite
 ) -> None:
     path, calls = "/backends/scripted/try", len(site.judged.model.requests)
-    asked = await operator.post(path, data=await _form(operator, "try"))
+    asked = await operator.post(path, data=await form_fields(operator, "try"))
     assert "The provider charges for them" in asked.text
     assert len(site.judged.model.requests) == calls
     answer = await operator.post(path, data=hidden_fields(asked.text))
@@ -67,7 +60,7 @@ async def test_a_backend_is_tried_with_real_calls(
 
 
 async def test_the_doctor_is_run(operator: httpx2.AsyncClient) -> None:
-    answer = await operator.post("/doctor", data=await _form(operator, "doctor"))
+    answer = await operator.post("/doctor", data=await form_fields(operator, "doctor"))
     assert ">ok</span>" in answer.text
     assert ">warning</span>" in answer.text
 
@@ -91,10 +84,10 @@ async def test_things_are_renamed_and_archived(
             f"/keys/{key.id}/rename",
         )
     ):
-        sent = await _form(operator, f"rename {number}") | {"name": f"New {number} {key.id}"}
+        sent = await form_fields(operator, f"rename {number}") | {"name": f"New {number} {key.id}"}
         assert (await operator.post(path, data=sent)).status_code == 303, path
     # A key of another organization is none of this one.
-    foreign = await _form(operator, "rename 9") | {"name": "Evil"}
+    foreign = await form_fields(operator, "rename 9") | {"name": "Evil"}
     answer = await operator.post(
         f"/organizations/{other.organization_id}{admin_path}", data=foreign
     )
@@ -102,7 +95,7 @@ async def test_things_are_renamed_and_archived(
     assert (await site.services.admin_keys.admin_key_show(admin_key.id)).name == f"New 1 {key.id}"
     assert (await site.services.project_keys.project_key_show(key.id)).name == f"New 3 {key.id}"
     path = f"/organizations/{tenant.organization_id}/archive"
-    asked = await operator.post(path, data=await _form(operator, "archive"))
+    asked = await operator.post(path, data=await form_fields(operator, "archive"))
     assert "its keys admit no calls" in asked.text
     assert (await operator.post(path, data=hidden_fields(asked.text))).status_code == 303
     archived = await site.services.organizations.organization_show(tenant.organization_id)
@@ -135,7 +128,10 @@ async def test_a_month_is_exported_by_who_has_the_file(site: ConsoleSite) -> Non
         await client.post("/sign-in", data={"token": TOKEN})
         found = await client.get("/months/2026-09.csv.gz")
         assert gzip.decompress(found.content) == text
-        sent = await _form(client, "month") | {"file_name": "september.csv.gz", "sha256": "0" * 64}
+        sent = await form_fields(client, "month") | {
+            "file_name": "september.csv.gz",
+            "sha256": "0" * 64,
+        }
         assert (await client.post("/months/2026-09/exported", data=sent)).status_code == 400
         assert not noted
         sent |= {"once": "month-2", "sha256": hashlib.sha256(text).hexdigest()}
@@ -148,6 +144,6 @@ async def test_months_are_listed_and_the_present_one_is_not_closed(
 ) -> None:
     await site.judged.entry(await site.judged.chat())
     assert ">open</span>" in (await operator.get("/months")).text
-    asked = await operator.post("/months/close", data=await _form(operator, "close"))
+    asked = await operator.post("/months/close", data=await form_fields(operator, "close"))
     refused = await operator.post("/months/close", data=hidden_fields(asked.text))
     assert refused.status_code == 409

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from tests.console.test_confirmations import hidden_fields
-from tests.support.console_site import TOKEN, ConsoleSite, serving_console
+from tests.support.console_site import TOKEN, ConsoleSite, form_fields, serving_console
 from tollkeeper.domain.money import usd_from_picousd
 
 
@@ -26,16 +26,10 @@ async def operator(site: ConsoleSite) -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-async def _form(client: httpx2.AsyncClient, once: str) -> dict[str, str]:
-    found = re.search(r'name="form_token" value="([0-9a-f]+)"', (await client.get("/models")).text)
-    assert found is not None
-    return {"form_token": found[1], "once": once}
-
-
 async def test_from_nothing_to_a_call_with_its_hold_and_settlement(
     operator: httpx2.AsyncClient, site: ConsoleSite
 ) -> None:
-    sent = await _form(operator, "start") | {
+    sent = await form_fields(operator, "start") | {
         "organization": f"Start {site.judged.scripted.tenant.organization_id}",
         "project": "Shop",
         "amount": "3",
@@ -52,7 +46,7 @@ async def test_from_nothing_to_a_call_with_its_hold_and_settlement(
     model = site.settings.models[0].id
     call = {"project": project, "model": model, "prompt": "Hello <b>you</b>"}
     answer = await operator.post(
-        f"/playground?organization={organization}", data=await _form(operator, "call") | call
+        f"/playground?organization={organization}", data=await form_fields(operator, "call") | call
     )
     assert answer.status_code == 200, answer.text
     found = re.search(r'href="/activity/([0-9a-f-]{36})"', answer.text)
@@ -83,7 +77,7 @@ async def test_a_call_that_is_refused_says_why(
     made = await site.services.organizations.organization_create("Without credit")
     project = await site.services.projects.project_create(made.id, "Shop")
     call = {"project": str(project.id), "model": site.settings.models[0].id, "prompt": "Hello"}
-    answer = await operator.post("/playground", data=await _form(operator, "refused") | call)
+    answer = await operator.post("/playground", data=await form_fields(operator, "refused") | call)
     assert "nothing was held" in answer.text
     assert "<dd>402</dd>" in answer.text
 
@@ -98,6 +92,6 @@ async def test_without_a_gateway_the_page_says_so(site: ConsoleSite) -> None:
     ):
         await client.post("/sign-in", data={"token": TOKEN})
         call = {"project": str(tenant.project_id), "model": "example/chat", "prompt": "Hello"}
-        answer = await client.post("/playground", data=await _form(client, "away") | call)
+        answer = await client.post("/playground", data=await form_fields(client, "away") | call)
         assert "does not answer" in answer.text
         assert answer.text.rstrip().endswith("</html>")

@@ -1,6 +1,7 @@
 """The console as a site in a browser: in front of a gateway with a scripted model and judge."""
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import uvicorn
 from playwright.async_api import BrowserContext, Page
 
@@ -163,6 +165,18 @@ async def watched_page(context: BrowserContext) -> Watched:
     page.on("pageerror", lambda error: watched.faults.append(f"script: {error}"))
     page.on("requestfailed", lambda request: note_failure(request.url, request.failure))
     return watched
+
+
+async def form_token(client: httpx2.AsyncClient) -> str:
+    """Return the token that the forms of this session have."""
+    found = re.search(r'name="form_token" value="([0-9a-f]+)"', (await client.get("/models")).text)
+    assert found is not None
+    return found[1]
+
+
+async def form_fields(client: httpx2.AsyncClient, once: str) -> dict[str, str]:
+    """Return the hidden fields that a form of this session has."""
+    return {"form_token": await form_token(client), "once": once}
 
 
 async def confirm(page: Page, button: str) -> None:
