@@ -21,7 +21,7 @@ async def test_a_session_that_was_ended_stays_ended_after_a_restart(
     async with serving_console(site.settings, site.services) as address:
         await sign_in(page, address)
         stolen = await _cookie(context)
-        await page.get_by_role("button", name="Sign out").click()
+        await page.get_by_role("button", name="Sign out", exact=True).click()
         await expect(page.get_by_label("Operator token")).to_be_visible()
         await context.clear_cookies()
         await sign_in(page, address)
