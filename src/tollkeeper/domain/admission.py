@@ -131,6 +131,8 @@ class AccountState(msgspec.Struct, frozen=True):
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True, gc=False):
+    """The part of a hold that decides on its admission."""
+
     project_id: ProjectId
     key_id: KeyId
     hold_picousd: int

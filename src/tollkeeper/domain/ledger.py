@@ -6,25 +6,19 @@ from uuid import UUID
 
 import msgspec
 
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.admission import AccountState
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.admission import AccountState, AdmissionRequest
 from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.domain.pricing import Bounds, Pricing
 
 
-class Hold(msgspec.Struct, frozen=True, gc=False):
+class Hold(AdmissionRequest, frozen=True, gc=False, kw_only=True):
     """The upper bound of one call's cost, which is held before the call is dispatched."""
 
     organization_id: OrganizationId
     id: UUID
-    project_id: ProjectId
-    key_id: KeyId
-    model: str
     pricing: Pricing
     bounds: Bounds
-    hold_picousd: int
-    # The most that the call may cost beyond the hold.
-    overage_max_picousd: int = 0
     # The policies that the request names.
     policy_ids: tuple[str, ...] = ()
     # The price of a verdict, and how many of them the hold covers.

@@ -42,16 +42,16 @@ class Admission:
             by_backend = {backend: each.with_fee(fee) for backend, each in by_backend.items()}
         amount = hold_picousd(pricing, bounds)
         hold = Hold(
-            call.organization_id,
-            id_of_text(call.request_id),
             call.project_id,
             call.key_id,
-            call.model.id,
-            pricing,
-            bounds,
             amount,
             most + fee - amount,
-            call.policy_ids,
+            call.model.id,
+            organization_id=call.organization_id,
+            id=id_of_text(call.request_id),
+            pricing=pricing,
+            bounds=bounds,
+            policy_ids=call.policy_ids,
         )
         decision = await self._ledger.hold(hold, tab.alarm)
         if decision.refusal is not None:

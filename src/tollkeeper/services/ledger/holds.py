@@ -11,7 +11,7 @@ import structlog
 from msgspec.structs import replace as replace_fields
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.admission import UNKNOWN, AdmissionRequest, Decision, decide
+from tollkeeper.domain.admission import UNKNOWN, Decision, decide
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.domain.policy_set import EMPTY, PolicySet
@@ -245,16 +245,7 @@ def decide_all(
     decisions = [UNKNOWN] * len(holds)
     for organization_id in locked.states:
         mine = positions[organization_id.int]
-        requests = [
-            AdmissionRequest(
-                hold.project_id,
-                hold.key_id,
-                hold.hold_picousd,
-                hold.overage_max_picousd,
-                hold.model,
-            )
-            for hold in (holds[position] for position in mine)
-        ]
+        requests = [holds[position] for position in mine]
         states[organization_id], decided = decide(
             states[organization_id], requests, now_us=locked.now_us, month=locked.month
         )
