@@ -49,8 +49,8 @@ async def _stored_alerts(services: Services) -> list[dict[str, Any]]:
 
 
 async def alerts_of_gateway(settings: Settings) -> list[StandingAlert] | None:
-    """The alerts that the gateway on this machine keeps in its process: they are also there while the
-    database is down. None if no gateway answers."""
+    """Returns the alerts in the memory of the gateway on this machine, which is reachable even if
+    the database is down. Returns None if no gateway answers."""
     operator = settings.operator
     try:
         async with asyncio.timeout(_ANSWER_WITHIN_S):

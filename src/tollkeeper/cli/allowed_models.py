@@ -1,4 +1,4 @@
-"""Lists of models on the command line."""
+"""Reads lists of models from the command line."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -16,12 +16,16 @@ Change = Callable[[Services, Sequence[str]], Awaitable[Mapping[str, Any]]]
 def allow_models(
     invocation: Invocation, models: Sequence[str] | None, change: Change, *, every: bool
 ) -> Record:
-    """Set the list of a project or key: `change` writes the entries and returns the changed object. Add
-    the entries that match no model of the settings. Removing a list has to be asked for."""
+    """Sets the model list of a project or key with `change`, which returns the changed object.
+    Reports entries that match no model in the settings. Removing a list requires `every`."""
     if bool(models) == every:
         raise typer.BadParameter("Give the models, or --every.")
     entries = models or ()
     fields = run_with_services(invocation, lambda services: change(services, entries))
-    without = unmatched(entries, [model.id for model in invocation.settings().models])
-    note = f"No model of the settings matches: {', '.join(without)}." if without else ""
-    return Record({**fields, "unmatched_models": without}, note=note)
+    unmatched_entries = unmatched(entries, [model.id for model in invocation.settings().models])
+    note = (
+        f"No model of the settings matches: {', '.join(unmatched_entries)}."
+        if unmatched_entries
+        else ""
+    )
+    return Record({**fields, "unmatched_models": unmatched_entries}, note=note)

@@ -1,4 +1,4 @@
-"""Parses amounts, times and limits of the command line. Anything else is a usage error."""
+"""Parses amounts, times and limits from the command line. Invalid text is a usage error."""
 
 import re
 from datetime import UTC, date, datetime
@@ -27,22 +27,22 @@ def amount_picousd(text: str) -> "UsdAmount":
 
 
 def unix_seconds(text: str) -> int:
-    """A date means its midnight in UTC."""
+    """Parses a date, meaning midnight UTC, or Unix seconds."""
     try:
         if text.isascii() and text.isdigit():
-            moment = int(text)
+            timestamp = int(text)
         else:
             day = date.fromisoformat(text)
-            moment = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
+            timestamp = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
     except ValueError:
-        moment = -1
-    if not 0 <= moment <= TIME_MAX:
+        timestamp = -1
+    if not 0 <= timestamp <= TIME_MAX:
         raise typer.BadParameter(f"{text!r} is neither YYYY-MM-DD nor unix seconds.")
-    return moment
+    return timestamp
 
 
 def seconds_of(text: str) -> int:
-    """A time like 90s, 30m, 24h or 7d."""
+    """Parses a duration like 90s, 30m, 24h or 7d."""
     found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
     seconds = int(found[1]) * _UNIT_S[found[2]] if found else -1
     if not 0 <= seconds <= _AGE_S_MAX:
@@ -51,7 +51,7 @@ def seconds_of(text: str) -> int:
 
 
 def share_of(text: str) -> float:
-    """A share like 1% or 0.5%."""
+    """Parses a share like 1% or 0.5%."""
     found = re.fullmatch(r"([0-9]{1,2}(?:\.[0-9]{1,6})?)%", text.replace(" ", ""))
     share = float(found[1]) / 100 if found else 0.0
     if not share:
@@ -60,7 +60,7 @@ def share_of(text: str) -> float:
 
 
 def threshold_of(text: str) -> int:
-    """A percentage like 57.5%, or basis points like 5750."""
+    """Parses a percentage like 57.5%, or basis points like 5750."""
     if text.isascii() and text.isdecimal() and 0 < int(text) < BASIS_POINTS:
         return int(text)
     try:
@@ -82,8 +82,8 @@ def limit_change(text: str) -> "LimitChange":
 
 
 class UsdAmount(int):
-    """Names picousd that were given as a decimal amount of USD, for help, which shows the `__name__` of
-    a type. Values are plain integers."""
+    """Marks picousd that were given as a decimal USD amount. Help shows a type's `__name__`; the
+    values are plain integers."""
 
 
 UsdAmount.__name__ = "decimal"

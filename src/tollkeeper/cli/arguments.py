@@ -1,4 +1,5 @@
-"""Arguments that several commands take. An id may be given by its beginning or by the name."""
+"""Defines arguments that several commands take. Ids may be shortened to their first characters or
+replaced by names."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -62,12 +63,12 @@ def listed_permissions(permissions: Iterable[str]) -> str:
 
 
 def admin_permissions(beginning: str) -> list[str]:
-    """For shell completion."""
+    """Completes permissions in the shell."""
     return _beginning_with(beginning, ADMIN_PERMISSIONS)
 
 
 def customer_permissions(beginning: str) -> list[str]:
-    """For shell completion."""
+    """Completes permissions in the shell."""
     return _beginning_with(beginning, CUSTOMER_PERMISSIONS)
 
 

@@ -14,7 +14,7 @@ from tollkeeper.services.use_cases import Services
 
 app = noun_app("Who changed what, and when.")
 
-# A longer value is cut in the table; the JSON has all of it.
+# The table cuts longer values; the JSON does not.
 _SHOWN_LENGTH_MAX = 40
 
 
@@ -49,13 +49,13 @@ async def audit_list(
     ] = 20,
 ) -> Listing:
     """List changes, newest first."""
-    of_organization = (
+    organization_filter = (
         None if organization is None else await services.names.organization_named(organization)
     )
-    if of_organization is not None:
-        await services.organizations.organization_show(of_organization)
+    if organization_filter is not None:
+        await services.organizations.organization_show(organization_filter)
     page = await services.audit.audit_list(
-        organization_id=of_organization,
+        organization_id=organization_filter,
         object_id=object_id,
         since=since,
         until=until,
@@ -79,13 +79,13 @@ async def audit_list(
 
 
 def _actor_id(entry: AuditEntry) -> str:
-    """The id of the admin key that made the change; empty for other actors. A person chooses how it is
-    called, so a name is never taken for an id."""
+    """Returns the id of the admin key that made the change, or "" for other actors, whose names
+    people choose and which could look like an id."""
     return entry.actor.name.rpartition(" ")[2] if entry.actor.kind is ActorKind.API else ""
 
 
 def _view(entry: AuditEntry, names: Mapping[str, str]) -> dict[str, Any]:
-    """`by` and `object` are for people, with names instead of ids."""
+    """Builds one row. `by` and `object` show names instead of ids."""
     change, who, key = entry.change, str(entry.actor), _actor_id(entry)
     return {
         "id": entry.id,
@@ -104,7 +104,7 @@ def _view(entry: AuditEntry, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _difference(before: ObjectState | None, after: ObjectState | None) -> str:
-    """The fields that differ, as one line. A created object shows its name."""
+    """Lists the fields that differ on one line. A created object shows its name."""
     if before is None:
         name = (after or {}).get("name")
         return "" if name is None else _shown(name)

@@ -1,4 +1,4 @@
-"""`tollkeeper ledger resolve --all`: what it selects, its progress, and what it reports."""
+"""Implements `tollkeeper ledger resolve --all`: selection, progress and report."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from tollkeeper.domain.views import ReasonTotal
 from tollkeeper.services.ledger.bulk_resolution import Backlog, BulkAction, Resolved
 from tollkeeper.services.use_cases import Services
 
-# Reasons are sentences of any wording: the most frequent ones are named, the rest is one line.
+# Reasons are free text, so the report lists the most frequent ones and sums up the others.
 _REASONS_MAX = 20
 _OTHER_REASONS = "(other reasons)"
 _RESULT = {BulkAction.SETTLE_HOLD: "settled", BulkAction.RELEASE: "released"}
@@ -27,7 +27,7 @@ _RESULT = {BulkAction.SETTLE_HOLD: "settled", BulkAction.RELEASE: "released"}
 
 @dataclass(frozen=True, slots=True)
 class BulkRequest:
-    """What the options of the command said."""
+    """Holds the options of the command."""
 
     action: BulkAction
     older_than_s: int
@@ -36,36 +36,37 @@ class BulkRequest:
     dry_run: bool
 
 
-def resolve_all(invocation: Invocation, wanted: BulkRequest) -> Report:
+def resolve_all(invocation: Invocation, request: BulkRequest) -> Report:
     async def run(services: Services) -> Report:
-        return await _resolve_all(services, wanted, quiet=invocation.as_json)
+        return await _resolve_all(services, request, quiet=invocation.as_json)
 
     return run_with_services(invocation, run)
 
 
-async def _resolve_all(services: Services, wanted: BulkRequest, *, quiet: bool) -> Report:
-    of_organization = None
-    if wanted.organization is not None:
-        of_organization = await services.names.organization_named(wanted.organization)
-        await services.organizations.organization_show(of_organization)
+async def _resolve_all(services: Services, request: BulkRequest, *, quiet: bool) -> Report:
+    organization_id = None
+    if request.organization is not None:
+        organization_id = await services.names.organization_named(request.organization)
+        await services.organizations.organization_show(organization_id)
     backlog = await services.bulk_resolution.ledger_backlog(
-        older_than_s=wanted.older_than_s,
-        organization_id=of_organization,
-        models=_models_of(services.catalog.catalog, wanted.backend),
+        older_than_s=request.older_than_s,
+        organization_id=organization_id,
+        models=_models_of(services.catalog.catalog, request.backend),
     )
-    if wanted.dry_run:
-        return _report(wanted, backlog, None)
+    if request.dry_run:
+        return _report(request, backlog, None)
     with progress("Resolving", quiet=quiet or not backlog.reservations) as tell:
         resolved = await services.bulk_resolution.ledger_resolve_all(
             backlog.selection,
-            wanted.action,
+            request.action,
             on_progress=lambda done: tell(done, backlog.reservations),
         )
-    return _report(wanted, backlog, resolved)
+    return _report(request, backlog, resolved)
 
 
 def _models_of(catalog: Catalog, backend: str | None) -> tuple[str, ...] | None:
-    """A reservation knows its model; the catalogue knows which backend has it."""
+    """Returns the models that the catalogue assigns to the backend, because a reservation knows
+    only its model."""
     if backend is None:
         return None
     found = tuple(model.id for model in catalog.models if backend in model.backends)
@@ -78,18 +79,18 @@ def _models_of(catalog: Catalog, backend: str | None) -> tuple[str, ...] | None:
     return found
 
 
-def _report(wanted: BulkRequest, backlog: Backlog, resolved: Resolved | None) -> Report:
+def _report(request: BulkRequest, backlog: Backlog, resolved: Resolved | None) -> Report:
     reasons = [
         {
             "reason": found.reason,
             "reservations": found.reservations,
             "hold": usd_from_picousd(found.hold_picousd),
         }
-        for found in _named(backlog.reasons)
+        for found in _most_frequent(backlog.reasons)
     ]
     content: dict[str, Any] = {
-        "dry_run": wanted.dry_run,
-        "action": wanted.action.value,
+        "dry_run": request.dry_run,
+        "action": request.action.value,
         "found": {
             "reservations": backlog.reservations,
             "hold": usd_from_picousd(backlog.hold_picousd),
@@ -102,10 +103,10 @@ def _report(wanted: BulkRequest, backlog: Backlog, resolved: Resolved | None) ->
             "hold": usd_from_picousd(resolved.hold_picousd),
         },
     }
-    return Report(content, _picture(wanted, backlog, resolved, reasons))
+    return Report(content, _picture(request, backlog, resolved, reasons))
 
 
-def _named(reasons: tuple[ReasonTotal, ...]) -> list[ReasonTotal]:
+def _most_frequent(reasons: tuple[ReasonTotal, ...]) -> list[ReasonTotal]:
     named, rest = list(reasons[:_REASONS_MAX]), reasons[_REASONS_MAX:]
     if rest:
         others = ReasonTotal(
@@ -119,7 +120,7 @@ def _named(reasons: tuple[ReasonTotal, ...]) -> list[ReasonTotal]:
 
 
 def _picture(
-    wanted: BulkRequest,
+    request: BulkRequest,
     backlog: Backlog,
     resolved: Resolved | None,
     reasons: list[dict[str, Any]],
@@ -130,7 +131,7 @@ def _picture(
     for row in reasons:
         cells = (str(row["reservations"]), row["hold"], Text(printable(row["reason"])))
         table.add_row(*cells)
-    result = _RESULT[wanted.action]
+    result = _RESULT[request.action]
     if resolved is None:
         amount = usd_from_picousd(backlog.hold_picousd)
         line = f"{backlog.reservations} would be {result}, with {amount} USD held for them."

@@ -137,8 +137,8 @@ async def _views(
 
 
 def _view(organization: OrganizationId, use: CapUse, names: Mapping[str, str]) -> dict[str, object]:
-    """Amounts in USD. A cap without a project is the organization's own; one with a key is the
-    key's."""
+    """Builds one row, with amounts in USD. Without a project and key, it is the organization's own
+    cap."""
     return {
         "organization_id": organization,
         "project_id": use.project_id,

@@ -1,8 +1,7 @@
-"""Runs every command: reads the shared options and the settings, and prints its answer or one line
-that says why it failed.
+"""Runs every command: reads the shared options and the settings, and prints the answer or one line
+about the failure.
 
-A command is a function whose first parameter is an `Invocation` or the services. The wrappers here
-supply that parameter.
+The first parameter of a command is an `Invocation` or the services. The wrappers here supply it.
 """
 
 import inspect
@@ -30,7 +29,7 @@ from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.late_log import silence_logs
 from tollkeeper.services.use_cases import Services
 
-# Imported when a command runs, and not for its help.
+# Help does not need these imports.
 if TYPE_CHECKING:
     from tollkeeper.hosting.worker_process import WorkerStarter
     from tollkeeper.settings import Settings, SettingsError
@@ -41,11 +40,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """The shared options of a command that is being run."""
+    """Holds the shared options of the running command."""
 
     config: Path | None
     as_json: bool
-    # Only for commands that serve.
+    # Set only for commands that serve.
     worker_starter: "WorkerStarter | None" = None
 
     def settings(self) -> "Settings":
@@ -54,7 +53,7 @@ class Invocation:
         return load_settings(self.config)
 
     def located(self, error: "SettingsError") -> str:
-        """The error's message, with the line of the setting."""
+        """Returns the error's message with the line of the setting."""
         from tollkeeper.settings import settings_source
 
         return settings_source(self.config).located(error) if error.at else str(error)
@@ -65,18 +64,18 @@ ServiceCommand = Callable[Concatenate[Services, P], Awaitable[CommandOutput]]
 
 
 def command_app() -> typer.Typer:
-    """The Typer application of a file with a single command."""
+    """Creates the Typer application of a file with a single command."""
     return typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def noun_app(purpose: str) -> typer.Typer:
-    """The Typer application of a file with one noun and several verbs."""
+    """Creates the Typer application of a file with one noun and several verbs."""
     return typer.Typer(
         help=purpose,
         callback=keep_shared_options,
         no_args_is_help=True,
         add_completion=False,
-        # The library that draws boxes takes longer to import than most commands run.
+        # Importing the library that draws boxes takes longer than most commands run.
         rich_markup_mode=None,
     )
 
@@ -84,8 +83,8 @@ def noun_app(purpose: str) -> typer.Typer:
 def command(
     app: typer.Typer, name: str, *, example: str
 ) -> Callable[[PlainCommand[P]], PlainCommand[P]]:
-    """Registers a function of an `Invocation`. It may return an answer, or None if it printed its
-    own output. The help shows `example`, a line that can be typed."""
+    """Registers a function that takes an `Invocation`. It may return an answer, or None if it
+    printed its own output. The help shows `example`, a line that can be typed."""
 
     def register(run: PlainCommand[P]) -> PlainCommand[P]:
         def invoked(
@@ -109,7 +108,7 @@ def command(
             except SettingsError as exc:
                 _refuse(invocation.located(exc))
             except BrokenPipeError:
-                raise  # the reader of our output is gone: a message could not be printed
+                raise  # The reader of our output has gone, so no message can be printed.
             except OSError as exc:
                 _refuse(f"{exc.filename or 'The system'}: {exc.strerror or exc}.")
             if isinstance(answer, Listing) and answer.refusal:
@@ -126,7 +125,7 @@ def command(
 def service_command(
     app: typer.Typer, name: str, *, example: str
 ) -> Callable[[ServiceCommand[P]], ServiceCommand[P]]:
-    """Registers a coroutine function of the services."""
+    """Registers a coroutine function that takes the services."""
 
     def register(use_case: ServiceCommand[P]) -> ServiceCommand[P]:
         def run(invocation: Invocation, /, *arguments: P.args, **named: P.kwargs) -> CommandOutput:
@@ -143,10 +142,10 @@ def service_command(
 
 
 def run_with_services(invocation: Invocation, use_case: Callable[[Services], Awaitable[T]]) -> T:
-    """For a command that needs more than the services, or answers by itself."""
+    """Runs a use case for a command that needs more than the services or prints its own answer."""
     import asyncio
 
-    # What a library would log, the one line of the refusal says.
+    # The line that reports the failure replaces log lines of libraries.
     logging.disable(logging.CRITICAL)
     settings = invocation.settings()
     with command_database(settings) as conninfo:
@@ -167,7 +166,7 @@ async def _with_services(
 
 
 def _user() -> str:
-    """Whom the audit names: the user of the shell, also behind sudo."""
+    """Returns the shell user's name for the audit, also behind sudo."""
     import getpass
 
     behind_sudo = os.environ.get("SUDO_USER")
@@ -180,8 +179,8 @@ def _user() -> str:
 
 
 def _signature_with_shared_options(run: Callable[..., object]) -> inspect.Signature:
-    """The command's parameters without the first, which `command` supplies, and with the options
-    that every command takes."""
+    """Returns the command's parameters without the first, which `command` supplies, and with the
+    shared options."""
     keyword, positional = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     _, *own = inspect.signature(run).parameters.values()
     return inspect.Signature(

@@ -49,7 +49,7 @@ def console(
     if print_token:
         made = new_token()
         return Record({"value": made, "token_sha256": token_digest(made)}, note=SHOWN_ONCE)
-    # As environment variables, options are checked like settings.
+    # Environment variables let the settings check these options.
     for name, value in (("HOST", host), ("PORT", port)):
         if value is not None:
             os.environ[f"TOLLKEEPER_CONSOLE__{name}"] = str(value)
@@ -107,7 +107,7 @@ def console_address(settings: Settings, listener: socket.socket) -> str:
 
 
 def _end_with_parent() -> None:
-    """The process that started this one holds the other end of standard input."""
+    """Stops this process when its parent closes the other end of standard input."""
 
     def wait() -> None:
         while os.read(0, 1):
@@ -122,7 +122,7 @@ def _machine_checks(invocation: Invocation, settings: Settings) -> MachineChecks
         return await alerts_of_gateway(settings) or []
 
     async def doctor() -> list[Finding]:
-        # In a thread: the checks of the database wait for it.
+        # A thread, because the database checks block.
         return [Finding(*found) for found in await asyncio.to_thread(examine, invocation)]
 
     return MachineChecks(lambda: _replicas(settings), gateway_alerts, doctor)

@@ -171,7 +171,7 @@ def _csv(page: CostPage, group_by: tuple[CostDimension, ...]) -> str:
 
 
 def _table(page: CostPage, group_by: tuple[CostDimension, ...], names: Mapping[str, str]) -> Table:
-    """For people, so it has names instead of ids."""
+    """Builds a table for people, with names instead of ids."""
     headings = (_HEADINGS.get(dimension, dimension) for dimension in group_by)
     table = Table("day", *headings, box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("USD", justify="right")
@@ -184,7 +184,7 @@ def _table(page: CostPage, group_by: tuple[CostDimension, ...], names: Mapping[s
 
 
 def _chart(page: CostPage) -> Table:
-    """One bar per day. The widths are computed with integers, as the amounts are."""
+    """Draws one bar per day. Widths are computed with integers, like the amounts."""
     totals = [sum(row.amount_picousd for row in bucket.rows) for bucket in page.buckets]
     highest = max(totals, default=0)
     table = Table("day", "", box=SIMPLE_HEAD, pad_edge=False, show_footer=True)
@@ -192,7 +192,7 @@ def _chart(page: CostPage) -> Table:
     table.columns[1].style = "cyan"
     table.add_column("USD", justify="right", footer=usd_from_picousd(sum(totals)))
     for bucket, total in zip(page.buckets, totals, strict=True):
-        # Rounded up, so that every day with a cost has a bar.
+        # Rounding up gives every day with a cost a bar.
         width = -(-total * _BAR_WIDTH // highest) if highest else 0
         table.add_row(_day(bucket), "█" * width, usd_from_picousd(total))
     return table

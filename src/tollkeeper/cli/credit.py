@@ -37,7 +37,7 @@ async def credit_grant(
     return await _granted(services, organization, amount, note, kind)
 
 
-# Otherwise a negative amount would be taken for an unknown option.
+# Without this setting, a negative amount would be an unknown option.
 app.registered_commands[-1].context_settings = {"ignore_unknown_options": True}
 
 
@@ -149,7 +149,7 @@ async def credit_show(services: Services, organization: OrganizationArgument) ->
 
 
 def balance_view(balance: "Balance") -> dict[str, str]:
-    """In USD. `settled` includes overage."""
+    """Returns the balance in USD. `settled` includes overage."""
     return {
         "granted": usd_from_picousd(balance.granted_picousd),
         "available": usd_from_picousd(balance.available_picousd),

@@ -1,4 +1,4 @@
-"""The database of a command, whose start and stop no signal interrupts, and its newest server."""
+"""Opens the database for a command and finds its newest server."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def command_database(settings: "Settings") -> Iterator[str]:
-    """The connection string. A start or a stop that a signal interrupts would leave the embedded
-    server running."""
+    """Yields the connection string. Defers signals, because an interrupted start or stop would
+    leave the embedded server running."""
     from tollkeeper.bootstrap import located_database
 
     exit_if_signalled()
@@ -31,7 +31,7 @@ def command_database(settings: "Settings") -> Iterator[str]:
 def check_newest_server(
     settings: "Settings", conninfo: str, *, before_serving: bool = False
 ) -> "SchemaState":
-    """Raises an error of one line if a check fails, or if only old servers accept writes."""
+    """Raises a one-line error if a check fails, or if only old servers accept writes."""
     from tollkeeper.storage.fence import find_newest_server
     from tollkeeper.storage.schema import check_database
 

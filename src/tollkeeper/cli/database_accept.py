@@ -25,6 +25,6 @@ def database_accept(invocation: Invocation) -> Record:
             accepted = asyncio.run(Fence(conninfo, settings.database.seen_file).accept())
         except psycopg.Error as exc:
             raise Unavailable(unreachable_detail(conninfo, exc)) from exc
-    # A system identifier has more digits than a number in JSON may have.
+    # A system identifier exceeds the largest exact number in JSON.
     shown = {**accepted._asdict(), "system_identifier": str(accepted.system_identifier)}
     return Record(shown, note="Gateways use this server from their next heartbeat on.")

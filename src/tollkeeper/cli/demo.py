@@ -26,17 +26,17 @@ from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate
 
 app = command_app()
-# So much of an id is unique here, and commands take it.
+# Ids of the demo are unique with this many characters, and commands accept them.
 _ID_BEGINNING = 8
-_SAID_WIDTH = 64
+_ENGINE_STATE_WIDTH = 64
 
 
 @dataclass(frozen=True, slots=True)
 class RunningDemo:
-    """What the demo runs, for its page."""
+    """Describes the running demo for its welcome page."""
 
     model: str
-    # How this program is called from a shell in this folder.
+    # The command that calls this program from a shell in this folder.
     command: str
     tenant: DemoTenant
     console: DemoConsole
@@ -83,7 +83,7 @@ def demo(invocation: Invocation) -> None:
 
 
 def _demo_settings(settings: Settings) -> Settings:
-    """Writes the logs for people, and serves Claude Code too."""
+    """Formats logs for people, and enables the Messages API for Claude Code."""
     logs, extensions = settings.logs, settings.extensions
     if logs.format == "auto":
         logs = logs.model_copy(update={"format": "text"})
@@ -112,7 +112,7 @@ async def _supervise(supervisor: Supervisor, running: RunningDemo, *, as_json: b
 
 
 async def _demo_tenant(settings: Settings, conninfo: str) -> DemoTenant:
-    """Makes the tenant once. Its keys are kept in the data folder, readable by the owner only."""
+    """Creates the tenant once. Stores its keys in the data folder, readable by the owner only."""
     path = settings.database.data_dir / "demo.json"
     if path.exists():
         return DemoTenant(**json.loads(path.read_text()))
@@ -146,12 +146,12 @@ def _document(running: RunningDemo, engine: str) -> dict[str, str]:
 
 
 def _welcome(running: RunningDemo, engine: str) -> str:
-    """A page that fits on a screen. Its commands work when they are pasted into a shell in this
+    """Builds a page that fits on a screen. Its commands can be pasted into a shell in this
     folder."""
     tenant, console = running.tenant, running.console
     base = running.addresses["public"]
-    # /readyz and the log have the whole sentence.
-    said = textwrap.shorten(engine, _SAID_WIDTH, placeholder=" ...")
+    # /readyz and the log contain the whole sentence.
+    engine_state = textwrap.shorten(engine, _ENGINE_STATE_WIDTH, placeholder=" ...")
     return f"""
 tollkeeper is running. Ctrl-C stops everything.
 
@@ -159,7 +159,7 @@ tollkeeper is running. Ctrl-C stops everything.
   its token     {console.token or "the one of your settings"}
   API           {base}/v1
   operators     {running.addresses["operator"]}  (/healthz /readyz /alerts /metrics)
-  engine        {said}
+  engine        {engine_state}
   organization  {tenant.organization_id}, with {DEMO_CREDIT_USD} USD at first
   project key   {tenant.project_key}
   admin key     {tenant.admin_key}

@@ -1,4 +1,5 @@
-"""The console as a child process of `tollkeeper demo`, with an operator token that is made once."""
+"""Runs the console as a child process of `tollkeeper demo`, with an operator token that is created
+once."""
 
 import os
 import socket
@@ -13,23 +14,31 @@ from pathlib import Path
 from tollkeeper.hosting.listeners import bind
 from tollkeeper.settings import Settings
 
-# The extra's packages; without one of them the demo runs without a console.
-_NEEDED = ("authlib", "httpx2", "jinja2", "plotly", "python_multipart", "starlette", "uvicorn")
+# The packages of the console extra. If one is missing, the demo runs without a console.
+_REQUIRED_PACKAGES = (
+    "authlib",
+    "httpx2",
+    "jinja2",
+    "plotly",
+    "python_multipart",
+    "starlette",
+    "uvicorn",
+)
 _STOP_S = 5.0
 _TOKEN_FILE = "console-token"  # noqa: S105 - the name of a file
 
 
 @dataclass(frozen=True, slots=True)
 class DemoConsole:
-    # Empty where the console's packages are not installed.
+    # Empty if the console's packages are not installed.
     address: str
-    # Empty where the settings name a token: only its owner knows it.
+    # Empty if the settings contain a token digest: only the operator knows that token.
     token: str
 
 
 def console_listener(settings: Settings) -> socket.socket | None:
-    """Bound before anything is started, so that a port in use is reported at once."""
-    if any(find_spec(name) is None for name in _NEEDED):
+    """Binds the socket before anything else starts, so that a port in use is reported at once."""
+    if any(find_spec(name) is None for name in _REQUIRED_PACKAGES):
         return None
     return bind(settings.console.host, settings.console.port, setting="console")
 
@@ -41,7 +50,7 @@ def running_console(
     if listener is None:
         yield DemoConsole("", "")
         return
-    # Its libraries are an extra, which the other commands do without.
+    # Imported here because the console's libraries are an optional extra.
     from tollkeeper.cli.console import console_address
     from tollkeeper.console.sessions import token_digest
 
@@ -56,10 +65,10 @@ def running_console(
             *("--child-socket", str(listener.fileno()), *chosen),
         ],
         env=environment,
-        # The child ends when this end of the pipe is closed, however this process ends.
+        # The child ends when this end of the pipe closes, however this process ends.
         stdin=subprocess.PIPE,
         pass_fds=(listener.fileno(),),
-        # Ctrl-C reaches this process, which stops the child when it has stopped the gateway.
+        # Ctrl-C reaches only this process, which stops the child after the gateway.
         start_new_session=True,
     )
     try:
@@ -74,7 +83,8 @@ def running_console(
 
 
 def _demo_token(settings: Settings) -> str:
-    """Made once, and kept in the data folder, readable by the owner only."""
+    """Reads the token, or creates it and stores it in the data folder, readable by the owner
+    only."""
     from tollkeeper.console.sessions import new_token
 
     path = settings.database.data_dir / _TOKEN_FILE

@@ -48,7 +48,7 @@ from tollkeeper.storage.fence import find_newest_server
 from tollkeeper.storage.schema import check_database, find_recovery_targets
 from tollkeeper.storage.sessions import shown_hosts
 
-# A text, and two questions about it that any fit judge answers with yes and with no.
+# Any usable judge answers the first question with yes and the second with no.
 _TEXT = "Our parcel arrived on Monday, but the box was empty."
 _QUESTIONS = (
     Question("doctor-yes", "Does the text speak of a parcel?"),
@@ -152,7 +152,7 @@ def _left_targets(targets: Iterable[str]) -> str:
 
 
 def _descriptors() -> Finding:
-    """Of this process: a service manager may give another limit to the gateway."""
+    """Checks the limit of this process; a service manager may set another one for the gateway."""
     limit = hard_limit()
     possible = connections_within(limit)
     detail = f"a limit of {limit}, so {possible} connections in each worker"
@@ -163,7 +163,7 @@ def _descriptors() -> Finding:
 
 
 def _webhook(settings: Settings) -> str:
-    """The address is not shown: it may hold a secret."""
+    """Checks the webhook without showing its address, which may contain a secret."""
     alert_webhook(settings)
     return "posted to the webhook and signed; nothing was posted now"
 
@@ -183,7 +183,7 @@ def _telemetry() -> Finding:
 
 
 async def _backends_and_judge(settings: Settings, source: SettingsSource) -> list[Finding]:
-    """Starts one engine for both, because the judge may use it too."""
+    """Starts one engine for both checks, because the judge may use it too."""
     async with running_engine(settings) as engine:
         found = await _backends(settings, source, engine)
         return [*found, await _judge(settings, source, engine)]
@@ -192,7 +192,7 @@ async def _backends_and_judge(settings: Settings, source: SettingsSource) -> lis
 async def _backends(
     settings: Settings, source: SettingsSource, engine: EmbeddedEngine | None
 ) -> list[Finding]:
-    """Checks all replicas concurrently, so that the timeouts of several do not add up."""
+    """Checks all replicas concurrently, so that their timeouts do not add up."""
     checks = []
     findings: list[Finding] = []
     for backend in settings.backends:
@@ -213,7 +213,7 @@ async def _backends(
 
 
 def _preset(backend: BackendSettings) -> str:
-    """What the preset stands for here, with what the settings change of it."""
+    """Describes the preset with the changes made by the settings."""
     preset = PRESETS[backend.preset]
     is_identity = backend.credential in IDENTITY_CREDENTIALS
     key = backend.credential if is_identity else shown_credential(backend)
@@ -256,7 +256,7 @@ def _engine(
 
 
 def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[tuple[str, str]]:
-    """Secrets and certificates that the settings name and that this machine does not have."""
+    """Lists configured secrets and certificates that are missing on this machine."""
     if backend.api_key_env and not os.environ.get(backend.api_key_env):
         yield "api_key_env", f"{shown_variable(backend.api_key_env)} is not set"
     for setting in ("api_key_file", "tls_ca_file"):
@@ -266,7 +266,7 @@ def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[tuple[str, 
 
 
 async def _credential(name: str, backend: BackendSettings, source: SettingsSource) -> Finding:
-    """Obtains a token or keys, as calls will. The provider does not charge for that."""
+    """Obtains a token or keys in the same way as a call, which the provider does not charge for."""
     try:
         return name, CheckResult.OK, await check_identity(backend)
     except SettingsError as exc:
@@ -281,7 +281,8 @@ async def _replica(name: str, url: str, timeout_s: float) -> Finding:
 async def _judge(
     settings: Settings, source: SettingsSource, engine: EmbeddedEngine | None
 ) -> Finding:
-    """Asks the judge real questions: only an answer shows that it returns log-probabilities."""
+    """Asks the judge real questions, because only an answer shows that it returns
+    log-probabilities."""
     declared = settings.judge
     if declared is None:
         detail = "not configured: calls under an enforcing policy are answered with 503"

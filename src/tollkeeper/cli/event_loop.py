@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def run_in_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Signals wait until `main` takes them (`take_signals`), or until it has ended."""
+    """Defers signals until `main` handles them (`take_signals`) or ends."""
     with deferred_signals():
         exit_if_signalled()
         return uvloop.run(main())

@@ -1,4 +1,4 @@
-"""What a person can do about a refusal: one more line, on a terminal only."""
+"""Suggests the next step after a failure, in one more line on a terminal."""
 
 _HINTS = (
     ("There is no organization ", "List them: tollkeeper organization list"),
@@ -17,5 +17,5 @@ _HINTS = (
 
 
 def next_step(message: str) -> str:
-    """Empty where the message itself says what to do."""
+    """Returns "" if the message itself says what to do."""
     return next((hint for beginning, hint in _HINTS if message.startswith(beginning)), "")

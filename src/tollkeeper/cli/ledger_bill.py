@@ -1,4 +1,4 @@
-"""`tollkeeper ledger reconcile`: a provider's bill beside the books."""
+"""Implements `tollkeeper ledger reconcile`, which compares a provider's bill with the ledger."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,12 +28,12 @@ from tollkeeper.services.ledger.bill import (
 from tollkeeper.storage.backend_usage import ComparedFigure, Tolerance
 
 T = TypeVar("T")
-# Rows that people are shown; programs get all of them.
+# Tables show at most this many rows; the JSON has all of them.
 _SHOWN_MAX = 200
 
 
 def _option(read: Callable[[str], T]) -> Callable[[str], T]:
-    """Let the text of an option be read by `read`, whose error is one of usage."""
+    """Turns `read` into an option parser whose errors are usage errors."""
 
     def parse(text: str) -> T:
         try:

@@ -1,4 +1,4 @@
-"""`tollkeeper ledger compare-log`: the request log beside the books."""
+"""Implements `tollkeeper ledger compare-log`, which compares the request log with the ledger."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ from tollkeeper.services.ledger.log_comparison import (
 )
 from tollkeeper.services.ledger.log_file import LogReading
 
-# Rows that people are shown; programs get all that are kept.
+# Tables show at most this many rows; the JSON has all stored ones.
 _SHOWN_MAX = 200
 _WORDS = {
     Problem.MISSING: "is not on the books",

@@ -1,4 +1,4 @@
-"""`tollkeeper ledger months`, `close`, `export` and `drop`: what is done with a month that is over."""
+"""Implements `tollkeeper ledger months`, `close`, `export` and `drop`."""
 
 import gzip
 import os
@@ -72,13 +72,12 @@ def ledger_export(
 
 @contextmanager
 def _whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name when everything is written and on the disk, or not at
-    all."""
+    """Opens a file that gets its name only when it is completely written and on disk."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with partial.open("xb") as raw:
             if path.suffix == _GZIP:
-                # Without name and time, so that the same rows are the same bytes.
+                # A fixed name and time make the same rows the same bytes.
                 with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as compressed:
                     yield cast("BinaryIO", compressed)
             else:

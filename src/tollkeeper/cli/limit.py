@@ -1,4 +1,4 @@
-"""`tollkeeper limit`: how many calls a project may make, in a minute and at once."""
+"""`tollkeeper limit`: how many calls a project may make per minute and concurrently."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +20,7 @@ app = noun_app("Request limits of a project.")
 async def limit_set(
     services: Services,
     project: ProjectArgument,
-    # Typer does not support `int | "default"`, which is what the parser returns.
+    # Typer does not support `int | "default"`, the type that the parser returns.
     requests_per_minute: Annotated[
         Any,
         typer.Option(

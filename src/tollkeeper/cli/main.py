@@ -1,6 +1,6 @@
-"""The program `tollkeeper`: the list of its commands.
+"""Defines the program `tollkeeper` and lists its commands.
 
-The module of a command is imported when the command is called, so that `--help` is fast.
+A command's module is imported when the command is called, so that `--help` is fast.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from tollkeeper.hosting.stop_signals import exit_on_sigterm, exit_server_on_sign
 
 _USAGE_ERROR = 2
 
-# Every command or group of commands: its name, its module in this folder, its purpose.
+# Name, module in this folder and purpose of each command or command group.
 _COMMANDS = (
     ("demo", "demo", "Run everything on this machine, with a demo organization."),
     ("init", "init", "Write a commented tollkeeper.toml."),
@@ -53,13 +53,13 @@ _SERVERS = (*_GATEWAYS, "console")
 
 
 class CommandsOnDemand(TyperGroup):
-    """Lists every command; imports the module of the one that is called."""
+    """Lists every command, and imports only the module of the called one."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, placeholder, rest = super().resolve_command(ctx, args)
         if name is None:
             return name, placeholder, rest
-        # A shell that asks for completions is answered without starting anything.
+        # A shell that asks for completions must not start anything.
         if name in _SERVERS:
             exit_server_on_signals()
         if name in _GATEWAYS and "--help" not in rest and not ctx.resilient_parsing:
@@ -67,7 +67,7 @@ class CommandsOnDemand(TyperGroup):
 
             if name == "demo":
                 typer.echo("Starting tollkeeper ...", err=True)
-            # Before the slow imports: the first worker imports while this process does.
+            # Start it before the slow imports, so that the first worker imports at the same time.
             ctx.meta[WORKER_STARTER] = ctx.with_resource(worker_starter())
         module = importlib.import_module(f"tollkeeper.cli.{_MODULES[name]}")
         return name, get_command(module.app), rest
@@ -109,7 +109,7 @@ for _name, _, _purpose in _COMMANDS:
 
 
 def main() -> None:
-    # SIGTERM must unwind the stack, so that what a command started (the embedded database) stops.
+    # SIGTERM must unwind the stack, so that the command stops the embedded database.
     exit_on_sigterm()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

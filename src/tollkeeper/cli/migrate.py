@@ -44,7 +44,7 @@ def migrate(
         address, _ = find_newest_server(conninfo, settings.database.seen_file)
         revision = migrate_schema(address, serving_only=expand, force=force)
         if revision > code_revision():
-            # Raises where this code cannot work with the newer schema.
+            # Raises if this code cannot work with the newer schema.
             state = check_database(address)
             note = f"There is nothing to migrate: the schema is at {state.description}."
         elif revision < code_revision():

@@ -1,4 +1,4 @@
-"""The two options that every command takes, before or after the name of the command."""
+"""Defines the two options that every command takes, before or after the command's name."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ ConfigFile = Annotated[
         show_default=False,
     ),
 ]
-# The key under which the context of a command that serves holds its `WorkerStarter`.
+# The context key of the `WorkerStarter` for commands that serve.
 WORKER_STARTER = "tollkeeper.worker_starter"
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
@@ -26,12 +26,12 @@ class SharedOptions:
     as_json: bool = False
 
     def overlaid(self, config: Path | None, as_json: bool) -> "SharedOptions":
-        """These options, replaced by options that stand further right on the command line."""
+        """Returns these options, replaced by options further right on the command line."""
         return replace(self, config=config or self.config, as_json=as_json or self.as_json)
 
 
 def shared_options(context: typer.Context) -> SharedOptions:
-    """The options that stand further left on the command line."""
+    """Returns the options further left on the command line."""
     options = context.obj
     return options if isinstance(options, SharedOptions) else SharedOptions()
 
@@ -39,5 +39,5 @@ def shared_options(context: typer.Context) -> SharedOptions:
 def keep_shared_options(
     context: typer.Context, config: ConfigFile = None, as_json: AsJson = False
 ) -> None:
-    """Keeps the options that stand before the name of the command, for the command."""
+    """Stores the options before the command's name for the command."""
     context.obj = shared_options(context).overlaid(config, as_json)

@@ -1,5 +1,5 @@
-"""The output of a command: one JSON document for programs; for people a table on a terminal, and in a
-pipe plain lines with a tab between two fields."""
+"""Prints a command's output: one JSON document for programs, a table on a terminal, or
+tab-separated lines in a pipe."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ import typer
 
 from tollkeeper.domain.errors import StateConflict
 
-# Imported for what is printed: drawing for people takes longer to import than most commands run.
+# Imported only when printing: importing the drawing library takes longer than most commands run.
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 SHOWN_ONCE = "The value is shown this once: it is not stored, so keep it now."
 _LONG_TIME = "%Y-%m-%d %H:%M:%S UTC"
-# In tables, where the columns are many; all times are in UTC.
+# Tables have many columns, so they show short times, in UTC.
 _SHORT_TIME = "%Y-%m-%d %H:%M"
 _ISO_TIME = "%Y-%m-%dT%H:%M:%SZ"
 _ID_BEGINNING_MIN = 8
 _ID_LENGTH = 36
-# Wide enough that no line is folded, if the output is not a terminal: one line is one row.
+# Wide enough that no line is folded outside a terminal: one line is one row.
 _PIPE_WIDTH = 10_000
 
 
 def confirm(question: str) -> bool:
-    """Asks the operator. The answer is no if the command does not run on a terminal."""
+    """Asks the operator. Without a terminal, the answer is no."""
     return sys.stdin.isatty() and typer.confirm(question, err=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One object, shown field by field. `note` is not part of the JSON."""
+    """Shows one object field by field. `note` is not part of the JSON."""
 
     fields: Mapping[str, Any]
     note: str = ""
@@ -44,11 +44,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Several objects. The JSON has all their fields, the table has `columns`. With a `refusal` the
-    command prints it and fails. `note` is for people.
+    """Shows several objects. The JSON has all their fields, the table only `columns`. A command
+    with a `refusal` prints it and fails. `note` is for people.
 
-    On a terminal that is too narrow, ids in `short_ids` are shown by their beginning, which commands
-    take too, and the columns in `optional` are left out, the last one first.
+    On a narrow terminal, ids in `short_ids` are shortened to a beginning that commands accept, and
+    columns in `optional` are omitted, starting with the last.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -62,7 +62,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A JSON document that is shown to people too, so it is indented."""
+    """Shows a JSON document indented, because people read it too."""
 
     content: Any
 
@@ -89,12 +89,13 @@ def show(answer: CommandOutput, *, as_json: bool) -> None:
 
 
 def one_line(message: str) -> str:
-    """Makes one line for standard error from a message that may contain line breaks."""
+    """Joins the lines of a message for standard error."""
     return printable("; ".join(line.strip() for line in message.splitlines() if line.strip()))
 
 
 def printable(text: str) -> str:
-    """Escapes control characters: names come from callers and could carry terminal commands."""
+    """Escapes control characters, because clients choose names, which could contain terminal
+    commands."""
     return "".join(
         character if character.isprintable() else ascii(character)[1:-1] for character in text
     )
@@ -110,7 +111,7 @@ def write_new_file(path: "Path", text: str) -> None:
 
 
 def _write_json(document: bytes) -> None:
-    # Bytes, because JSON is UTF-8 whatever the encoding of the terminal.
+    # JSON is UTF-8 regardless of the terminal's encoding, so bytes are written.
     sys.stdout.buffer.write(document + b"\n")
     sys.stdout.buffer.flush()
 
@@ -153,7 +154,7 @@ def _plain_lines(listing: Listing) -> Iterator[str]:
 
 
 def fitting_table(listing: Listing, width: int) -> "Table":
-    """The table for a terminal: as much of it as fits."""
+    """Builds a table that fits into the terminal's width."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -177,7 +178,7 @@ def fitting_table(listing: Listing, width: int) -> "Table":
 
 
 def _table_width(columns: Mapping[str, Sequence[str]]) -> int:
-    """Three spaces are between columns, and one at the end."""
+    """Adds three spaces between columns and one at the end."""
     from rich.cells import cell_len
 
     widths = [max(cell_len(cell) for cell in (column, *cells)) for column, cells in columns.items()]
@@ -185,7 +186,7 @@ def _table_width(columns: Mapping[str, Sequence[str]]) -> int:
 
 
 def _beginnings(ids: Sequence[str]) -> list[str]:
-    """Each id cut to the same length, at which all that differ still do."""
+    """Cuts ids to the shortest common length at which different ids still differ."""
     length = next(
         (
             length
@@ -198,7 +199,7 @@ def _beginnings(ids: Sequence[str]) -> list[str]:
 
 
 def console() -> "Console":
-    """Standard output. Lines are folded only on a terminal."""
+    """Returns standard output. Lines are folded only on a terminal."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
@@ -206,7 +207,7 @@ def console() -> "Console":
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested objects become dotted names."""
+    """Turns nested objects into dotted names."""
     flat: list[tuple[str, Any]] = []
     for name, value in fields.items():
         if isinstance(value, Mapping):

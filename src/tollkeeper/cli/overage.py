@@ -28,7 +28,7 @@ def _bound(text: str) -> int | str:
 async def overage_set(
     services: Services,
     organization: OrganizationArgument,
-    # Typer does not support `int | "default"`, which is what the parser returns.
+    # Typer does not support `int | "default"`, the type that the parser returns.
     bound: Annotated[
         Any,
         typer.Argument(
@@ -60,7 +60,8 @@ async def overage_show(services: Services, organization: OrganizationArgument) -
 
 
 def _record(organization: OrganizationId, use: "OverageUse") -> Record:
-    """Amounts in USD. `overage` is all that calls ever cost beyond their holds."""
+    """Returns amounts in USD. `overage` is the total that calls have ever cost beyond their
+    holds."""
     return Record(
         {
             "organization_id": organization,

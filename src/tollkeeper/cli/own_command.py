@@ -1,4 +1,4 @@
-"""How this program is called from the user's shell, for lines that are meant to be pasted."""
+"""Finds the command that calls this program from the user's shell, for lines that users paste."""
 
 import os
 import shlex
@@ -10,13 +10,13 @@ _NAME = "tollkeeper"
 
 
 def pasted_command(config: Path | None) -> str:
-    """The shortest words that call this very program with the same settings file."""
-    beside = Path(sys.executable).parent / _NAME
+    """Returns the shortest command that calls this program with the same settings file."""
+    installed = Path(sys.executable).parent / _NAME
     found = shutil.which(_NAME)
-    if found is not None and beside.exists() and Path(found).samefile(beside):
+    if found is not None and installed.exists() and Path(found).samefile(installed):
         words = [_NAME]
-    elif beside.exists():
-        words = [_shortest_path(beside)]
+    elif installed.exists():
+        words = [_shortest_path(installed)]
     else:
         words = [_shortest_path(Path(sys.executable)), "-m", _NAME]
     if config is not None:
@@ -25,7 +25,7 @@ def pasted_command(config: Path | None) -> str:
 
 
 def _shortest_path(path: Path) -> str:
-    """The path relative to the present folder if it is below it; otherwise as it is."""
-    # The path of a program in a virtual environment must not be resolved: it is a link.
+    """Returns the path relative to the current folder if it is below it, otherwise unchanged."""
+    # Do not resolve a virtual environment's program: it is a link.
     folder = Path(os.path.abspath(os.curdir))  # noqa: PTH100
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

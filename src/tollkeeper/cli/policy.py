@@ -137,10 +137,12 @@ async def policy_create(
         **{field: getattr(given, field) for field in _RULE_FIELDS},
     )
     # Each run of the command creates one policy.
-    asked = IdempotentRequest(
+    idempotent_request = IdempotentRequest(
         identity, OPERATION_CREATE, f"cli-{uuid4()}", msgspec.json.encode(given)
     )
-    created = await services.policies.policy_create(given.name, given.description, draft, asked)
+    created = await services.policies.policy_create(
+        given.name, given.description, draft, idempotent_request
+    )
     return _record(services, created)
 
 
@@ -200,7 +202,7 @@ async def _given(
     threshold: str | None,
     body: type[W],
 ) -> W:
-    """The options that were given, as the API's request, which has the bounds of every field."""
+    """Converts the given options to an API request, which checks the limits of every field."""
     given = {field: value for field, value in fields.items() if value is not None}
     if projects:
         named = [await services.names.project_named(one, organization) for one in projects]

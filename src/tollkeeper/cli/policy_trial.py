@@ -1,4 +1,4 @@
-"""`tollkeeper policy try`: reads the texts, asks the judge and makes the report."""
+"""Implements `tollkeeper policy try`: reads the texts, asks the judge and builds the report."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,10 +30,10 @@ from tollkeeper.domain.trial import Bin, Cut, Sample, Separation, labelled_value
 from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
 from tollkeeper.settings import JudgeSettings, Settings, SettingsError
 
-# Up to this many texts are listed. Of more texts only the histogram is shown.
+# With more texts, only the histogram is shown.
 _SHOWN_MAX = 40
 _SHOWN_LENGTH = 70
-# A progress bar is shown from this many texts on.
+# The minimum number of texts for a progress bar.
 _PROGRESS_FROM = 10
 _BAR_WIDTH = 40
 
@@ -41,7 +41,7 @@ _stderr = Console(stderr=True, highlight=False)
 
 
 class TrialDirection(StrEnum):
-    """Whether the judge is shown a text as a request or as an answer."""
+    """Tells whether the judge sees a text as a request or as an answer."""
 
     REQUEST = "request"
     RESPONSE = "response"
@@ -49,13 +49,13 @@ class TrialDirection(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the report shall say beside the values."""
+    """Selects what the report shows in addition to the values."""
 
     threshold: int | None = None
     false_denials: float | None = None
     misses: float | None = None
     confidence: float = CONFIDENCE
-    # The values are those of the first judge, for which a limit is wanted and no threshold.
+    # The values are from the first judge, so the report suggests a limit instead of a threshold.
     of_first: bool = False
 
 
@@ -131,7 +131,7 @@ def trial_report(trial: Trial, settings: Settings, wanted: Wanted, fitted: Fitte
 
 
 def _guarantees(trial: Trial, wanted: Wanted) -> dict[str, Threshold]:
-    """The thresholds that the labels support, by the kind of error that they limit."""
+    """Finds the thresholds that the labels support, by the kind of error that each limits."""
     matching, passing = labelled_values(trial.samples)
     found = {}
     if wanted.false_denials is not None:
@@ -178,8 +178,8 @@ def _improvement(fitted: Fitted) -> str:
 
 
 def _reliability(quality: Quality) -> Table:
-    """One bar per tenth of the scale: the share of yes. A dot marks the mean probability, which is
-    where the bar of a well calibrated judge ends."""
+    """Draws the share of yes as one bar per tenth of the scale. A dot marks the mean probability,
+    which is the end of the bar for a well calibrated judge."""
     table = Table("probability", "texts", "share of yes", box=SIMPLE_HEAD, pad_edge=False)
     table.columns[1].justify = "right"
     for number, one in enumerate(quality.bins):
@@ -221,7 +221,7 @@ def _cut_view(cut: Cut) -> dict[str, Any]:
 def _picture(
     trial: Trial, separation: Separation | None, threshold: int, value: str
 ) -> list[RenderableType]:
-    """`value` is what the values are called: "score" unless they are calibrated."""
+    """Draws all parts. `value` names the values: "score" unless they are calibrated."""
     parts: list[RenderableType] = []
     if len(trial.samples) <= _SHOWN_MAX:
         parts.append(_samples_table(trial.samples, threshold, value))
@@ -253,14 +253,14 @@ def _samples_table(samples: Sequence[Sample], threshold: int, value: str) -> Tab
 
 
 def _histogram(bins: Sequence[Bin], value: str) -> Table:
-    """One bar per bin, in a colour for each label: yes, no, and none."""
+    """Draws one bar per bin, with one colour for yes, no and no label."""
     highest = max(one.count for one in bins)
     table = Table(f"{value} from", "texts", "", box=SIMPLE_HEAD, pad_edge=False)
     table.columns[0].justify = table.columns[1].justify = "right"
     for one in bins:
         bar = Text()
         for count, style in ((one.yes, "green"), (one.no, "red"), (one.unlabelled, "cyan")):
-            # Rounded up, so that even a single text is visible.
+            # Rounding up makes even a single text visible.
             bar.append("█" * -(-count * _BAR_WIDTH // max(highest, 1)), style=style)
         table.add_row(percent_of(one.start_basis_points), str(one.count), bar)
     if any(one.yes or one.no for one in bins):

@@ -1,4 +1,4 @@
-"""How a long command shows how far it is: on standard error, so that its output stays clean."""
+"""Shows a long command's progress on standard error, which keeps its output clean."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import Progress
 
-# Called with how much is done, and of how much.
+# Called with the finished and the total number.
 ReportProgress = Callable[[int, int], None]
 
 
 @contextmanager
 def progress(label: str, *, quiet: bool) -> Iterator[ReportProgress]:
-    """A bar on a terminal; in a pipe a line for each tenth."""
+    """Shows a bar on a terminal, and a line for each tenth in a pipe."""
     if quiet:
         yield lambda _done, _total: None
     elif sys.stderr.isatty():
@@ -25,21 +25,21 @@ def progress(label: str, *, quiet: bool) -> Iterator[ReportProgress]:
 
 
 def _lines_for_tenths() -> ReportProgress:
-    told = 0
+    printed_tenths = 0
 
-    def tell(done: int, total: int) -> None:
-        nonlocal told
-        if done * 10 // total > told:
-            told = done * 10 // total
+    def report(done: int, total: int) -> None:
+        nonlocal printed_tenths
+        if done * 10 // total > printed_tenths:
+            printed_tenths = done * 10 // total
             sys.stderr.write(f"{done} of {total}\n")
             sys.stderr.flush()
 
-    return tell
+    return report
 
 
 @contextmanager
 def working(what: str, *, quiet: bool = False) -> Iterator[None]:
-    """Says on a terminal what a command is doing while it takes long; nothing at all in a pipe."""
+    """Names a long task on a terminal, and prints nothing in a pipe."""
     if quiet or not sys.stderr.isatty():
         yield
         return

@@ -16,7 +16,7 @@ app = command_app()
 def reload(invocation: Invocation) -> Record:
     """Send a changed catalogue to the running gateway."""
     settings = invocation.settings()
-    # A wrong catalogue is reported here, and not only in the gateway's log.
+    # Reports an invalid catalogue here as well as in the gateway's log.
     build_catalog(settings)
     pids = serving_pids(settings)
     if not pids:

@@ -1,4 +1,4 @@
-"""Commands whose answer has a layout of its own for people, such as a chart."""
+"""Defines commands whose answer has its own layout for people, such as a chart."""
 
 import inspect
 import sys
@@ -19,13 +19,13 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`content` is for programs, `picture` for people. With a `refusal` the command prints it and
+    """`content` is for programs, `picture` for people. A command with a `refusal` prints it and
     fails."""
 
     content: Mapping[str, Any]
     picture: RenderableType
     refusal: str = ""
-    # Written as it is in the place of the picture.
+    # Printed unchanged in place of the picture.
     text: str = ""
 
 
@@ -35,7 +35,7 @@ ReportCommand = Callable[Concatenate[Services, P], Awaitable[Report]]
 def report_command(
     app: typer.Typer, name: str, *, example: str
 ) -> Callable[[ReportCommand[P]], ReportCommand[P]]:
-    """Registers a coroutine function of the services that returns a report."""
+    """Registers a coroutine function that takes the services and returns a report."""
 
     def register(use_case: ReportCommand[P]) -> ReportCommand[P]:
         def run(invocation: Invocation, /, *arguments: P.args, **named: P.kwargs) -> None:

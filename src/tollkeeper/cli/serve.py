@@ -38,7 +38,7 @@ def serve(
     ] = None,
 ) -> None:
     """Run the gateway and its operator listener."""
-    # As an environment variable, an option is checked like a setting and also holds after a reload.
+    # An environment variable is checked like a setting, and remains valid after a reload.
     for name, value in (("HOST", host), ("PORT", port), ("WORKERS", workers)):
         if value is not None:
             os.environ[f"TOLLKEEPER_SERVER__{name}"] = str(value)
@@ -86,12 +86,12 @@ async def _supervise(
 
 
 def tell_stopping(settings: Settings) -> None:
-    """Says on Ctrl-C or SIGTERM why the program does not end at once."""
+    """Says why the program does not end at once after Ctrl-C or SIGTERM."""
     _log.info(f"stopping: open requests have up to {settings.server.grace_s:g} s to end")
 
 
 def listeners(settings: Settings, stack: ExitStack) -> tuple[socket.socket, socket.socket]:
-    """Binds both sockets. This comes first, so that a port in use is reported at once."""
+    """Binds both sockets first, so that a port in use is reported at once."""
     public = bind(settings.server.host, settings.server.port, setting="server")
     stack.callback(public.close)
     operator = bind(settings.operator.host, settings.operator.port, setting="operator")
