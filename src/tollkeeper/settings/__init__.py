@@ -1,4 +1,5 @@
-"""Configuration: one TOML file and the environment, read once, checked whole. Nothing below reads it."""
+"""Reads the configuration, one TOML file and the environment, once and checks it as a whole. Lower
+layers do not import this package."""
 
 from tollkeeper.settings.backends import IDENTITY_CREDENTIALS, BackendSettings
 from tollkeeper.settings.load import DEFAULT_FILE, load_settings, settings_source

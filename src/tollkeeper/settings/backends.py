@@ -1,4 +1,4 @@
-"""The settings of a backend. A preset sets the defaults of most of them."""
+"""Defines the settings of a backend. A preset sets the defaults of most of them."""
 
 from typing import Annotated, Any, Literal
 
@@ -11,19 +11,20 @@ from tollkeeper.settings.wording import nearest
 
 
 class IdentitySettings(Section):
-    """For the credentials `google`, `entra` and `sigv4`. The provider's own library searches for
-    what is empty: in its variables, its files and on the machine."""
+    """Configures the credentials `google`, `entra` and `sigv4`. The provider's own library finds
+    empty values in its variables, its files and on the machine."""
 
-    # Google's credentials file, Entra's certificate with its key (PEM), or a file with AWS profiles.
+    # Google's credentials file, Entra's certificate with its key (PEM), or a file with AWS
+    # profiles.
     file: SecretFile = ""
-    # What tokens are good for.
+    # The permissions that tokens are requested for.
     scope: str = Field(default="", max_length=1024)
     # Entra: the directory, the application and its secret.
     tenant: str = Field(default="", max_length=256)
     client: str = Field(default="", max_length=256)
     secret_env: SecretVariable = ""
     secret_file: SecretFile = ""
-    # AWS: the profile, and the region if the address does not name it.
+    # AWS: the profile, and the region if the address does not contain it.
     profile: str = Field(default="", max_length=256)
     region: str = Field(default="", pattern=r"^([a-z0-9-]{1,32})?$")
 
@@ -31,7 +32,7 @@ class IdentitySettings(Section):
 CredentialName = Literal[
     "bearer", "x-api-key", "api-key", "x-goog-api-key", "google", "entra", "sigv4"
 ]
-# The credentials that are no key: the gateway has an identity, for which it gets tokens or signs.
+# Credentials without a fixed key: the gateway has an identity, and gets tokens or signs with it.
 IDENTITY_CREDENTIALS = frozenset({"google", "entra", "sigv4"})
 _BEDROCK_PROTOCOLS = frozenset({"converse", "bedrock_messages"})
 HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
@@ -40,7 +41,7 @@ CACHE_SALT = "cache_salt"
 # Printable ASCII.
 HeaderValue = Annotated[str, Field(pattern=r"^[!-~]([ -~]*[!-~])?$", max_length=4096)]
 # Headers that the gateway writes itself.
-_OWN_HEADERS = frozenset(
+_GATEWAY_HEADERS = frozenset(
     {
         *("host", "user-agent", "content-type", "content-length", "accept", "accept-encoding"),
         *("connection", "transfer-encoding", "expect", "upgrade", "te", "trailer"),
@@ -53,7 +54,7 @@ _OWN_HEADERS = frozenset(
 class BackendSettings(Section):
     name: Name
     kind: Literal["embedded", "openai"] = "openai"
-    # What is known of a provider or server: the defaults of what follows.
+    # The provider or server, which determines the defaults of the settings below.
     preset: str = ""
     protocol: Literal[
         "chat",
@@ -68,26 +69,28 @@ class BackendSettings(Section):
     urls: tuple[str, ...] = ()
     api_key_env: SecretVariable = ""
     api_key_file: SecretFile = ""
-    # The header that carries the key, or whose identity the gateway has.
+    # The header that carries the key, or the kind of the gateway's identity.
     credential: CredentialName = "bearer"
     identity: IdentitySettings = Field(default={}, validate_default=True)
-    # Further headers of every request to the backend. A value may be a secret.
+    # Additional headers of every request to the backend. A value may be a secret.
     headers: dict[HeaderName, HeaderValue] = Field(default={}, repr=False)
     connect_timeout_s: Seconds = 5
     idle_timeout_s: Seconds = 60
     retries: int = Field(default=1, ge=0, le=10)
-    # Replicas with https are trusted by this file alone; empty: by what the system trusts.
+    # The only certificates trusted for https replicas. If empty, the system's certificates are
+    # trusted.
     tls_ca_file: str = ""
-    # Fields of chat requests that the server calls by another name. An empty name leaves the field
-    # out, and `false` refuses requests that have it. If `cache_salt` has a name, every project has a
-    # salt of its own there, which keeps prefix caches apart; else projects share the cache.
+    # The server's names for fields of chat requests. An empty name omits the field, and `false`
+    # rejects requests that have it. If `cache_salt` has a name, each project gets its own salt,
+    # which separates prefix caches; otherwise projects share the cache.
     fields: dict[Name, FieldName] = {}
     native_n: bool = True
-    # Where the server counts tokens. Empty: where the preset or the protocol knows; "none": nowhere.
+    # The path that counts tokens. Empty: the path of the preset or protocol. "none": the server has
+    # none.
     tokenize_path: str = ""
-    # To each replica, from each process.
+    # The limit for each replica and process.
     connections: int = Field(default=1024, ge=1, le=1_000_000)
-    # Whether the backend may be given addresses of media that it has to fetch.
+    # Whether the backend may receive media addresses that it has to fetch.
     allow_remote_media: bool = True
 
     @property
@@ -96,8 +99,8 @@ class BackendSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _begin_with_preset(cls, declared: Any) -> Any:
-        """Fills in what the preset knows and the operator has not set."""
+    def _apply_preset(cls, declared: Any) -> Any:
+        """Fills in the preset's values for settings that the operator did not set."""
         preset = PRESETS.get(str(declared.get("preset"))) if isinstance(declared, dict) else None
         if preset is None:
             return declared
@@ -133,9 +136,9 @@ class BackendSettings(Section):
 
     @field_validator("headers")
     @classmethod
-    def _are_not_our_own(cls, headers: dict[str, str]) -> dict[str, str]:
+    def _are_not_gateway_headers(cls, headers: dict[str, str]) -> dict[str, str]:
         for name in headers:
-            if name in _OWN_HEADERS:
+            if name in _GATEWAY_HEADERS:
                 raise ValueError(f"{name} is written by the gateway itself")
         return headers
 

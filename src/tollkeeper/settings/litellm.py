@@ -1,4 +1,5 @@
-"""Converts the configuration of a LiteLLM proxy into a settings file, and lists what has no equivalent."""
+"""Converts a LiteLLM proxy's configuration into a settings file, and lists settings without an
+equivalent."""
 
 import importlib
 import json
@@ -19,9 +20,10 @@ _ALTERNATIVES_MAX = 16
 _WEIGHT_MAX = 1_000_000
 _RETRIES_MAX = 10
 _ABSENT = ("", "null", "~", "none")
-# Texts that people write as the key of a server that checks none.
+# Placeholders that people use as the key of a server that checks none.
 _NO_KEYS = (*_ABSENT, "empty", "fake", "fake-key", "dummy")
-# LiteLLM's configuration leaves these to its list of models. `tollkeeper model import` compares them.
+# LiteLLM's configuration does not contain these limits; its list of models does. `tollkeeper model
+# import` compares them.
 _CONTEXT_LENGTH = 8192
 _OUTPUT_LENGTH = 4096
 
@@ -31,9 +33,9 @@ class _Provider:
     preset: str = ""
     # The address if the preset has none.
     url: str = ""
-    # The variable that LiteLLM reads the key from if the configuration names none.
+    # The variable from which LiteLLM reads the key if the configuration names none.
     key_env: str = ""
-    # What follows the address that LiteLLM is given.
+    # The path that LiteLLM appends to its configured address.
     path: str = ""
 
 
@@ -70,7 +72,7 @@ _PROVIDERS: Final = {
     "litellm_proxy": _Provider(key_env="LITELLM_PROXY_API_KEY"),
     "xinference": _Provider(),
 }
-# Providers that LiteLLM recognises by the name of a model.
+# LiteLLM recognises these providers by the model's name.
 _BARE_NAMES = (
     (re.compile(r"gpt-|chatgpt|o[134](-|$)"), "openai"),
     (re.compile("claude"), "anthropic"),
@@ -101,7 +103,7 @@ _MODALITIES: Final = {
     "supports_audio_input": "audio",
     "supports_video_input": "video",
 }
-# Presets whose models have JSON mode and schemas, unless the configuration says otherwise.
+# Models of these presets have JSON mode and schemas, unless the configuration says otherwise.
 _JSON_PRESETS = ("openai", "azure", "gemini", "vertex-gemini")
 
 _BY_CLIENT = "clients send it with each request; there are no defaults for a model"
@@ -116,7 +118,7 @@ _TELEMETRY = (
 _KEYS = "keys are created with tollkeeper project-key create; no key of LiteLLM is taken over"
 _NOT_COPIED = "a secret is not copied"
 _FALLBACK = "a model falls back for errors only, through its alternatives"
-# Why a setting was left out, by its own name in any section.
+# The reason for omitting a setting, by the setting's name in any section.
 _REASONS: Final = {
     **dict.fromkeys(
         (
@@ -178,7 +180,7 @@ _NO_REASON = "there is no such setting"
 
 @dataclass(frozen=True, slots=True)
 class Unmapped:
-    """A setting that was left out or guessed, and the reason."""
+    """Names a setting that was omitted or guessed, and the reason."""
 
     setting: str
     reason: str
@@ -186,22 +188,23 @@ class Unmapped:
 
 @dataclass(slots=True)
 class _Conversion:
-    """The settings of the file so far, in the order in which they are written."""
+    """Collects the converted settings in the order in which they are written."""
 
     sections: dict[str, dict[str, Any]] = field(default_factory=dict)
     backends: dict[str, dict[str, Any]] = field(default_factory=dict)
     models: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     unmapped: list[Unmapped] = field(default_factory=list)
-    # The variable for each secret that stands in the configuration itself.
+    # The variable for each secret written in the configuration itself.
     variables: dict[str, str] = field(default_factory=dict)
 
-    def leave(self, setting: str, reason: str = "") -> None:
+    def report_unmapped(self, setting: str, reason: str = "") -> None:
         name = setting.rpartition(".")[2]
         self.unmapped.append(Unmapped(_one_line(setting), reason or _REASONS.get(name, _NO_REASON)))
 
 
 def convert(path: Path) -> tuple[str, tuple[Unmapped, ...]]:
-    """Returns the text of the settings file and what has no equivalent. Raises SettingsError."""
+    """Returns the settings file's text and the settings without an equivalent. Raises
+    SettingsError."""
     document = _section(_read(path), "the file")
     found = _Conversion()
     credentials = {
@@ -225,7 +228,7 @@ def convert(path: Path) -> tuple[str, tuple[Unmapped, ...]]:
     models = _with_fallbacks(found, sections)
     _add_sections(found, sections)
     for name in document:
-        found.leave(str(name))
+        found.report_unmapped(str(name))
     return _toml(found, models), tuple(found.unmapped)
 
 
@@ -236,7 +239,7 @@ def _read(path: Path) -> Any:
         raise SettingsError("PyYAML is not installed; install tollkeeper[litellm].") from None
 
     class TextLoader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
-        """Leaves every scalar as it is written: a price must not become a float."""
+        """Keeps every scalar as text, because a price must not become a float."""
 
         yaml_implicit_resolvers = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
 
@@ -262,11 +265,13 @@ def _add_deployment(
     parameters = {**credentials.get(str(shared), {}), **parameters}
     facts = {**_section(entry.get("model_info", {}), f"{place}.model_info")}
     if "*" in name + upstream:
-        found.leave(f"{place} ({name})", "each model is declared, with its limits and prices")
+        found.report_unmapped(
+            f"{place} ({name})", "each model is declared, with its limits and prices"
+        )
         return
     mode = str(facts.pop("mode", "chat"))
     if mode not in _MODES:
-        found.leave(f"{place} ({name})", f"models for {mode} are not served")
+        found.report_unmapped(f"{place} ({name})", f"models for {mode} are not served")
         return
     at = f"{place}.litellm_params"
     backend = _backend(found, at, upstream, parameters)
@@ -282,17 +287,17 @@ def _add_deployment(
         **_abilities(found, place, facts, settings),
     }
     for setting in parameters:
-        found.leave(f"{at}.{setting}")
+        found.report_unmapped(f"{at}.{setting}")
     for setting in facts:
         if setting not in ("id", "version", "description", "db_model"):
-            found.leave(f"{place}.model_info.{setting}")
+            found.report_unmapped(f"{place}.model_info.{setting}")
     found.models.setdefault(name, []).append(deployment)
 
 
 def _backend(
     found: _Conversion, place: str, model: str, parameters: dict[str, Any]
 ) -> tuple[dict[str, Any], str] | None:
-    """Returns the settings of the deployment's backend and the model's name there."""
+    """Returns the deployment's backend settings and the model's name there."""
     prefix, slash, name = model.partition("/")
     custom = parameters.pop("custom_llm_provider", None)
     if not slash or custom is not None or prefix not in _PROVIDERS:
@@ -300,7 +305,9 @@ def _backend(
         guessed = str(custom) if custom is not None else bare
         if guessed not in _PROVIDERS:
             named = repr(str(custom) if custom is not None else (prefix if slash else model))
-            found.leave(f"{place}.model", f"{_one_line(named)} is no provider that is known here")
+            found.report_unmapped(
+                f"{place}.model", f"{_one_line(named)} is no provider that is known here"
+            )
             return None
         prefix, name = guessed, name if custom is not None and prefix == custom else model
     provider, preset = _PROVIDERS[prefix], _PROVIDERS[prefix].preset
@@ -317,16 +324,18 @@ def _backend(
             _leave_aws_keys(found, place, parameters)
     else:
         url = _url(found, place, provider, parameters)
-        # An address of one's own with `openai/` is any server that speaks OpenAI's protocol.
+        # `openai/` with another address is any server that speaks OpenAI's protocol.
         preset = "" if prefix == "openai" and url and "api.openai.com" not in url else preset
     if url is None:
         return None
     has_address = bool(preset and PRESETS[preset].url)
     if not url and not has_address:
-        found.leave(f"{place}.api_base", f"it is missing, and the address of {prefix} is not known")
+        found.report_unmapped(
+            f"{place}.api_base", f"it is missing, and the address of {prefix} is not known"
+        )
         return None
     if url and not url.startswith(("http://", "https://")):
-        found.leave(f"{place}.api_base", "it is not an address with http:// or https://")
+        found.report_unmapped(f"{place}.api_base", "it is not an address with http:// or https://")
         return None
     own: dict[str, Any] = {"preset": preset} if preset else {}
     own |= {"urls": [url]} if url else {}
@@ -338,13 +347,13 @@ def _backend(
 def _url(
     found: _Conversion, place: str, provider: _Provider, parameters: dict[str, Any]
 ) -> str | None:
-    """Returns the address, "" for that of the preset, or None if it is in a variable that is not set."""
+    """Returns the address, "" for the preset's address, or None if its variable is not set."""
     written = str(parameters.pop("api_base", parameters.pop("base_url", "")) or "")
     if written.startswith(_VARIABLE):
         variable = written.removeprefix(_VARIABLE)
         written = os.environ.get(variable, "")
         if not written:
-            found.leave(
+            found.report_unmapped(
                 f"{place}.api_base", f"set {_one_line(variable)} and repeat: an address is needed"
             )
             return None
@@ -361,7 +370,7 @@ def _vertex_url(
         str(parameters.pop(f"vertex_{part}", "")) for part in ("project", "location")
     )
     if not project or not region or _VARIABLE in project + region:
-        found.leave(
+        found.report_unmapped(
             f"{place}.vertex_project", "the address needs the project and the location as text"
         )
         return None
@@ -384,7 +393,7 @@ def _bedrock_url(parameters: dict[str, Any], name: str) -> tuple[str, str]:
 
 def _leave_aws_keys(found: _Conversion, place: str, parameters: dict[str, Any]) -> None:
     for setting in [name for name in parameters if name.startswith("aws_")]:
-        found.leave(
+        found.report_unmapped(
             f"{place}.{setting}", "AWS's own library finds keys and roles: set its variables"
         )
         del parameters[setting]
@@ -404,7 +413,7 @@ def _key(
         variable = written.removeprefix(_VARIABLE)
     elif not written:
         variable = provider.key_env
-        if preset and not usual:  # A server of one's own, or an identity.
+        if preset and not usual:  # The operator's own server, or an identity.
             return {}
     elif written.lower() in _NO_KEYS:
         return {}
@@ -415,7 +424,9 @@ def _key(
         variable = found.variables.setdefault(
             written, next(name for name in free if name not in taken)
         )
-        found.leave(f"{place}.api_key", f"{_NOT_COPIED}; put it into the variable {variable}")
+        found.report_unmapped(
+            f"{place}.api_key", f"{_NOT_COPIED}; put it into the variable {variable}"
+        )
     return {"api_key_env": variable} if variable and variable != usual else {}
 
 
@@ -426,15 +437,19 @@ def _headers(found: _Conversion, place: str, parameters: dict[str, Any]) -> dict
     if isinstance(organization, str):
         headers["openai-organization"] = organization
     elif organization is not None:
-        found.leave(f"{place}.organization", "a backend has one organization; declare one for each")
+        found.report_unmapped(
+            f"{place}.organization", "a backend has one organization; declare one for each"
+        )
     for name in [name for name, value in headers.items() if value.startswith(_VARIABLE)]:
-        found.leave(f"{place}.extra_headers.{name}", "a header's value cannot be a variable")
+        found.report_unmapped(
+            f"{place}.extra_headers.{name}", "a header's value cannot be a variable"
+        )
         del headers[name]
     return {"headers": headers} if headers else {}
 
 
 def _weight(parameters: dict[str, Any]) -> Decimal | None:
-    """LiteLLM picks by `weight`, else by `rpm`, else by `tpm`."""
+    """Returns the weight: LiteLLM uses `weight`, else `rpm`, else `tpm`."""
     written = [parameters.get(name) for name in ("weight", "rpm", "tpm")]
     parameters.pop("weight", None)
     return next((number for number in map(_number, written) if number), None)
@@ -457,12 +472,12 @@ def _pricing(
         parameters.pop(setting, None)
         facts.pop(setting, None)
     if not plain:
-        found.leave(
+        found.report_unmapped(
             f"{place} ({name})",
             "it has no price per token, so calls cost nothing until you declare pricing;"
             " tollkeeper model import shows public prices",
         )
-    # A tier has all of the prices that apply to it.
+    # A tier contains all prices that apply to it.
     return {
         "pricing": plain,
         "price_tiers": [
@@ -475,12 +490,12 @@ def _pricing(
 def _abilities(
     found: _Conversion, place: str, facts: dict[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns limits, features and modalities. LiteLLM knows them by the model's name."""
+    """Returns limits, features and modalities, which LiteLLM finds by the model's name."""
     context = _number(facts.pop("max_input_tokens", None))
     output = _number(facts.pop("max_output_tokens", facts.pop("max_tokens", None)))
     facts.pop("max_tokens", None)
     if context is None or output is None:
-        found.leave(
+        found.report_unmapped(
             f"{place}.model_info.max_input_tokens",
             f"it is missing; context_length {_CONTEXT_LENGTH} and max_output_length"
             f" {_OUTPUT_LENGTH} are placeholders where the configuration has no value",
@@ -507,7 +522,8 @@ def _abilities(
 def _with_fallbacks(
     found: _Conversion, sections: Mapping[str, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Returns the models, each with the backends of its deployments and then of its fallbacks."""
+    """Returns the models, each with the backends of its deployments followed by those of its
+    fallbacks."""
     fallbacks: dict[str, list[str]] = {}
     usual: list[str] = []
     for name in ("litellm_settings", "router_settings"):
@@ -525,11 +541,11 @@ def _with_fallbacks(
     }
     for name in {name for names in fallbacks.values() for name in names} | set(usual):
         if name not in found.models:
-            found.leave(f"fallbacks ({_one_line(name)})", "this model is not in the file")
+            found.report_unmapped(f"fallbacks ({_one_line(name)})", "this model is not in the file")
     models = []
     for name, target in [*((name, name) for name in found.models), *targets.items()]:
         if target not in found.models:
-            found.leave(f"model_group_alias.{name}", "its model is not in the file")
+            found.report_unmapped(f"model_group_alias.{name}", "its model is not in the file")
             continue
         others = fallbacks.get(name, fallbacks.get(target, usual))
         groups = [target, *(other for other in others if other != target and other in found.models)]
@@ -545,10 +561,10 @@ def _model(found: _Conversion, name: str, groups: Sequence[str]) -> dict[str, An
     ]
     ranks = sorted({(place, one["order"]) for place, one in deployments})
     if len(deployments) > _ALTERNATIVES_MAX + 1:
-        found.leave(
+        found.report_unmapped(
             f"model_list ({name})", f"only {_ALTERNATIVES_MAX + 1} of its deployments are used"
         )
-    weights = _whole([one["weight"] for _, one in deployments])
+    weights = _integer_weights([one["weight"] for _, one in deployments])
     used: list[str] = []
     for _, one in deployments[: _ALTERNATIVES_MAX + 1]:
         used.append(_backend_name(found, one["settings"], used))
@@ -580,8 +596,8 @@ def _model(found: _Conversion, name: str, groups: Sequence[str]) -> dict[str, An
     return model
 
 
-def _whole(weights: Sequence[Decimal | None]) -> list[int]:
-    """Returns the weights as whole numbers of the same proportion."""
+def _integer_weights(weights: Sequence[Decimal | None]) -> list[int]:
+    """Converts the weights to integers of the same proportion."""
     if None in weights:
         return [1] * len(weights)
     found = [weight for weight in weights if weight is not None]
@@ -595,8 +611,8 @@ def _common(lists: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _backend_name(found: _Conversion, settings: dict[str, Any], used: Sequence[str]) -> str:
-    """Returns the backend with these settings. A model names a backend once, so the same address has
-    a second backend for the second deployment of a model."""
+    """Returns the name of the backend with these settings. A model names a backend only once, so a
+    second deployment with the same settings gets another backend."""
     base = str(settings.get("preset") or "server")
     for number in range(1, len(found.backends) + 2):
         name = base if number == 1 else f"{base}-{number}"
@@ -608,7 +624,7 @@ def _backend_name(found: _Conversion, settings: dict[str, Any], used: Sequence[s
 
 
 def _add_sections(found: _Conversion, sections: Mapping[str, dict[str, Any]]) -> None:
-    """Sets the settings that are not of a model; the rest is left out with its reason."""
+    """Converts the sections that are not about models, and reports the settings that it omits."""
     found.sections["extensions"] = {"model_listing": True, "messages": True}
     router, library, general = (
         sections[name] for name in ("router_settings", "litellm_settings", "general_settings")
@@ -642,7 +658,7 @@ def _add_sections(found: _Conversion, sections: Mapping[str, dict[str, Any]]) ->
     }
     for section, settings in sections.items():
         for name in settings:
-            found.leave(f"{section}.{name}")
+            found.report_unmapped(f"{section}.{name}")
 
 
 def _toml(found: _Conversion, models: Sequence[Mapping[str, Any]]) -> str:
@@ -679,7 +695,7 @@ def _table(header: str, settings: Mapping[str, Any]) -> Iterator[str]:
 def _value(value: Any) -> str:
     match value:
         case str():
-            # A JSON string is a TOML string, apart from one character.
+            # A JSON string is a TOML string, except for one character.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case list():
             return f"[{', '.join(map(_value, value))}]"

@@ -1,4 +1,4 @@
-"""Finds the settings file, reads it and the environment, and says clearly what is wrong."""
+"""Finds and reads the settings file and the environment, and explains errors clearly."""
 
 import os
 import re
@@ -15,16 +15,16 @@ from tollkeeper.settings.places import SettingsError, SettingsSource, unfinished
 from tollkeeper.settings.schema import ENV_PREFIX, Settings
 from tollkeeper.settings.wording import KEY, explanation, toml_hint, toml_value, unknown_section
 
-# What holds where there is no file; `tollkeeper init` writes a copy of it.
+# Used if there is no file. `tollkeeper init` writes a copy.
 DEFAULT_FILE = Path(__file__).parent / "default.toml"
 _SHOWN_LENGTH_MAX = 80
 
 
 def load_settings(config: Path | None) -> Settings:
-    """--config, else TOLLKEEPER_CONFIG, else ./tollkeeper.toml, else the defaults."""
+    """Reads --config, else TOLLKEEPER_CONFIG, else ./tollkeeper.toml, else the defaults."""
     path = config or configured_path()
     settings = check_settings(path, *_read(path or DEFAULT_FILE))
-    # Relative folders are relative to the file, so that commands work from any folder.
+    # Folders are relative to the file, so that commands work from any folder.
     base = Path.cwd() if path is None else path.resolve().parent
     return _anchored(settings, base)
 
@@ -36,13 +36,13 @@ def check_settings(path: Path | None, text: str, document: dict[str, Any]) -> Se
         return Settings(**document)
     except ValidationError as exc:
         raise SettingsError(_explain(exc, SettingsSource(path, text, document))) from None
-    except SourceError as exc:  # a variable that should hold JSON and does not
+    except SourceError as exc:  # a variable that does not contain valid JSON
         raise SettingsError(_explain_source(exc)) from None
 
 
 def _refuse_unknown_variables() -> None:
-    """The settings library ignores the variables of a section that does not exist. Variables without
-    two underscores may be another program's: Kubernetes sets TOLLKEEPER_SERVICE_HOST."""
+    """Rejects variables of unknown sections, which the settings library ignores. Variables without
+    two underscores may belong to another program: Kubernetes sets TOLLKEEPER_SERVICE_HOST."""
     sections = list(Settings.model_fields)
     for variable in sorted(os.environ):
         if not variable.upper().startswith(ENV_PREFIX):
@@ -53,7 +53,7 @@ def _refuse_unknown_variables() -> None:
 
 
 def _anchored(settings: Settings, base: Path) -> Settings:
-    """The settings with every relative path made absolute."""
+    """Makes every relative path absolute."""
     console = settings.console
     anchored: dict[str, dict[str, Any]] = {
         "database": {"data_dir": base / settings.database.data_dir},
@@ -106,7 +106,7 @@ def configured_path() -> Path | None:
 
 
 def settings_source(config: Path | None) -> SettingsSource:
-    """What `load_settings` reads, to say where a setting is."""
+    """Reads the same sources as `load_settings`, to find the place of a setting."""
     path = config or configured_path()
     text, document = _read(path or DEFAULT_FILE)
     return SettingsSource(path, text, document)
@@ -153,7 +153,7 @@ def _explain_source(exc: SourceError) -> str:
 
 
 def _names_beside(location: tuple[int | str, ...]) -> list[str]:
-    """The settings of the section that a location lies in."""
+    """Returns the names of all settings in the location's section."""
     section: type[BaseModel] = Settings
     for part in location[:-1]:
         field = None if isinstance(part, int) else section.model_fields.get(part)
@@ -162,7 +162,7 @@ def _names_beside(location: tuple[int | str, ...]) -> list[str]:
 
 
 def _sections_with(name: str) -> list[str]:
-    """The sections that have a setting of this name, as their headers are written."""
+    """Returns the headers of all sections that have a setting with this name."""
     return [
         f"[[{section}]]" if section in ("backends", "models") else f"[{section}]"
         for section, field in Settings.model_fields.items()
@@ -171,8 +171,8 @@ def _sections_with(name: str) -> list[str]:
 
 
 def _shown_value(error: ErrorDetails) -> str:
-    """A plain value of a setting that is no secret. A whole section may hold a secret, and so may
-    a setting that does not exist: a password under a wrong name."""
+    """Returns a plain value that is not secret. A whole section may contain a secret, and so may an
+    unknown setting, such as a password under a wrong name."""
     value = error["input"]
     field = _field_at(error["loc"])
     if field is None or not field.repr or not isinstance(value, str | int | float):
@@ -182,7 +182,7 @@ def _shown_value(error: ErrorDetails) -> str:
 
 
 def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:
-    """The setting that a location lies at or in; None where it is a section or unknown."""
+    """Returns the setting at or around a location, or None if it is a section or unknown."""
     section: type[BaseModel] = Settings
     for part in location:
         if isinstance(part, int):
@@ -196,7 +196,7 @@ def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """The section that an annotation names: itself, optional or repeated."""
+    """Returns the section that an annotation names, also if it is optional or repeated."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     found = (_section_of(inner) for inner in get_args(annotation))

@@ -1,4 +1,4 @@
-"""Every setting with its value and where the value comes from, for people. Secrets are not shown."""
+"""Lists every setting with its value and the origin of the value. Secrets are not shown."""
 
 import json
 import re
@@ -24,9 +24,9 @@ _SECRET = "(secret)"  # noqa: S105 - what stands in the place of one
 @dataclass(frozen=True, slots=True)
 class SettingOrigin:
     name: str
-    # As it would be written in the file; empty if there is none.
+    # In TOML; empty if there is no value.
     value: str
-    # default, file, environment or preset, and which one
+    # "default", "file", "environment" or "preset"; `source` says which one.
     origin: str
     source: str
 
@@ -38,25 +38,27 @@ def setting_origins(settings: Settings, config: Path | None) -> tuple[SettingOri
 def _origins(settings: Settings, source: SettingsSource) -> Iterator[SettingOrigin]:
     for section, value in settings:
         if isinstance(value, BaseModel):
-            yield from _of_section(value, section, (section,), source)
+            yield from _section_origins(value, section, (section,), source)
         elif isinstance(value, tuple):
             for position, entry in enumerate(value):
                 label = entry.name if isinstance(entry, BackendSettings) else entry.id
-                yield from _of_section(entry, f"{section}[{label}]", (section, position), source)
+                yield from _section_origins(
+                    entry, f"{section}[{label}]", (section, position), source
+                )
 
 
-def _of_section(
+def _section_origins(
     section: BaseModel, title: str, at: Place, source: SettingsSource
 ) -> Iterator[SettingOrigin]:
     for name, _ in section:
         origin, where = source.origin((*at, name))
-        if origin == "default" and _is_of_preset(section, name):
+        if origin == "default" and _comes_from_preset(section, name):
             origin, where = "preset", getattr(section, "preset", "")
         yield SettingOrigin(f"{title}.{name}", _shown(section, name), origin, where)
 
 
-def _is_of_preset(section: BaseModel, name: str) -> bool:
-    """Whether the preset of a backend sets a value that nobody declared."""
+def _comes_from_preset(section: BaseModel, name: str) -> bool:
+    """Tells whether a backend's preset sets this value."""
     if not isinstance(section, BackendSettings) or section.preset not in PRESETS:
         return False
     if name not in ("api_key_env", *PRESETS[section.preset].settings()):
@@ -74,13 +76,13 @@ def _shown(section: BaseModel, name: str) -> str:
 
 
 def _toml(value: Any) -> str:
-    """Returns the value as it would be written in the file."""
+    """Returns the value in TOML."""
     match value:
         case BaseModel():
             shown = {name: _shown(value, name) for name, _ in value}
             return _table({name: text for name, text in shown.items() if text})
         case Mapping():
-            # JSON in a variable may have a null, which TOML does not have.
+            # JSON in a variable may contain null, which does not exist in TOML.
             return _table({str(k): _toml(v) for k, v in value.items() if v is not None})
         case list() | tuple():
             return f"[{', '.join(map(_toml, value))}]"

@@ -1,4 +1,4 @@
-"""Where a setting is: its name for people, its line in the settings file, or the variable that sets it."""
+"""Locates a setting: its name for people, and its line in the settings file or its variable."""
 
 import os
 import tomllib
@@ -8,16 +8,16 @@ from typing import Any
 
 from tollkeeper.settings.schema import ENV_PREFIX, environment_settings
 
-# The parts of a setting's name. An entry of a list is named by its position, and a backend or a model
-# also by its own name.
+# The parts of a setting's name. A list entry is identified by its position, and a backend or model
+# also by its name or id.
 Place = tuple[str | int, ...]
 _OWN_NAMES = {"backends": "name", "models": "id"}
 _SHOWN_LENGTH_MAX = 80
 
 
 class SettingsError(Exception):
-    """A setting is wrong. The message says what is allowed, and shows the value if that is no secret.
-    `at` is the setting, if the message is about a single one."""
+    """Reports an invalid setting. The message says which values are allowed, and shows the value
+    unless it may be secret. `at` is the setting if the message concerns a single one."""
 
     def __init__(self, message: str, at: Place = ()) -> None:
         super().__init__(f"{_shown_name(at)}: {message}" if at else message)
@@ -26,40 +26,40 @@ class SettingsError(Exception):
 
 
 class SettingsSource:
-    """The settings as the operator wrote them: the file and the environment."""
+    """Holds the settings in their written form: the file and the environment."""
 
     def __init__(self, path: Path | None, text: str, document: Mapping[str, Any]) -> None:
-        # None: the packaged file, which no operator has written.
+        # None means the packaged file, which no operator has written.
         self._path = path
         self._document = document
         self._lines = {} if path is None else _lines(text)
         self._environment = environment_settings()
 
     def origin(self, at: Place) -> tuple[str, str]:
-        """Returns whether the environment, the file or neither sets exactly this setting, and in
-        which variable or line."""
+        """Returns whether the environment, the file or neither sets exactly this setting, and the
+        variable or line."""
         if at in set(_places(self._environment)):
             return "environment", _variable(at)
-        # A variable replaces the whole list of the file.
+        # A variable replaces the file's whole list.
         if at in self._lines and not isinstance(self._environment.get(str(at[0])), list):
             return "file", f"{self._path}, line {self._lines[at]}"
         return "default", ""
 
     def located(self, error: SettingsError) -> str:
-        """The error's message, with the place of its setting."""
+        """Returns the error's message with the place of its setting."""
         return self.explain(error.at, error.message) if error.at else str(error)
 
     def explain(self, at: Place, words: str, value: str = "") -> str:
-        """Names the setting, its value if it is given, and its line or variable."""
+        """Names the setting with its value, if given, and its line or variable."""
         document = self._environment if at[0] in self._environment else self._document
         origin = self._origin(_by_position(at, document))
         return f"{origin}{_shown_name(_by_own_name(at, document))}{value}: {words}"
 
     def _origin(self, at: Place) -> str:
-        """Empty if neither the file nor a variable has anything of the setting."""
-        in_environment = _known_beginning(at, set(_places(self._environment)))
-        in_file = _known_beginning(at, self._lines)
-        # A variable replaces the whole list of the file, and only what it names of a section.
+        """Returns "" if neither the file nor a variable sets any part of this setting."""
+        in_environment = _longest_known_prefix(at, set(_places(self._environment)))
+        in_file = _longest_known_prefix(at, self._lines)
+        # A variable replaces a whole list, but only single settings of a section.
         is_list = isinstance(self._environment.get(str(at[0])), list)
         if is_list or len(in_environment) >= len(in_file):
             variable = _variable(at)
@@ -79,7 +79,7 @@ def _shown_name(at: Place) -> str:
 
 
 def _by_own_name(at: Place, document: Mapping[str, Any]) -> Place:
-    """The place with a backend's or a model's own name, if it has one."""
+    """Replaces the position by the name of a backend or model, if it has one."""
     names = _own_names(at, document)
     if len(at) > 1 and isinstance(at[1], int) and at[1] < len(names) and names[at[1]]:
         return (at[0], names[at[1]], *at[2:])
@@ -94,7 +94,7 @@ def _by_position(at: Place, document: Mapping[str, Any]) -> Place:
 
 
 def _own_names(at: Place, document: Mapping[str, Any]) -> list[str]:
-    """The names of all entries of the list that a place is in; empty for an entry without a name."""
+    """Returns the names of all entries in the list, with "" for an entry without a name."""
     key, entries = _OWN_NAMES.get(str(at[0])), document.get(str(at[0]))
     if key is None or not isinstance(entries, list):
         return []
@@ -103,7 +103,7 @@ def _own_names(at: Place, document: Mapping[str, Any]) -> list[str]:
 
 
 def _variable(at: Place) -> str:
-    """The variable that sets this place or a larger part that it is in."""
+    """Returns the variable that sets this place or a part that contains it."""
     variables = {name.upper(): name for name in os.environ}
     for length in range(len(at), 0, -1):
         name = f"{ENV_PREFIX}{'__'.join(map(str, at[:length]))}".upper()
@@ -112,13 +112,13 @@ def _variable(at: Place) -> str:
     return ""
 
 
-def _known_beginning(at: Place, known: Collection[Place]) -> Place:
+def _longest_known_prefix(at: Place, known: Collection[Place]) -> Place:
     lengths = range(len(at), 0, -1)
     return next((at[:length] for length in lengths if at[:length] in known), ())
 
 
 def _places(value: Any, at: Place = ()) -> Iterator[Place]:
-    """Every place in a value of TOML."""
+    """Yields every place within a TOML value."""
     if at:
         yield at
     inner = value.items() if isinstance(value, dict) else ()
@@ -127,7 +127,7 @@ def _places(value: Any, at: Place = ()) -> Iterator[Place]:
 
 
 def _lines(text: str) -> dict[Place, int]:
-    """The line in which each setting of a valid file begins."""
+    """Maps each setting of a valid file to the line in which it begins."""
     lines: dict[Place, int] = {}
     table: Place = ()
     entries: dict[Place, int] = {}
@@ -144,14 +144,15 @@ def _lines(text: str) -> dict[Place, int]:
 
 
 def unfinished_line(text: str) -> int:
-    """The line of the first statement that cannot be read."""
+    """Returns the line of the first statement that cannot be parsed."""
     *_, (begin, _) = _statements(text)
     return begin
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Every statement of TOML with the line in which it begins. The TOML library does not tell where
-    statements are, but it can read one as soon as it is complete. What cannot be read comes last."""
+    """Yields every TOML statement with the line in which it begins. The TOML library does not
+    report positions, but it can parse a statement as soon as it is complete. A rest that cannot be
+    parsed comes last."""
     statement, begin = "", 1
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
         statement += f"{line}\n"
@@ -166,7 +167,8 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _table(header: Mapping[str, Any], entries: dict[Place, int]) -> Place:
-    """The place of a table by its header. `entries` has the last position in each list of tables."""
+    """Returns the place of a table by its header. `entries` has the last position in each list of
+    tables."""
     at: Place = ()
     inner: Any = header
     while isinstance(inner, dict) and inner:

@@ -1,4 +1,4 @@
-"""Compares the catalogue with the public prices of genai-prices, which has them as exact decimals."""
+"""Compares the catalogue with the public prices of genai-prices, which are exact decimals."""
 
 import importlib
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from tollkeeper.domain.pricing import PRICE_DIMENSIONS
 from tollkeeper.settings.places import SettingsError
 from tollkeeper.settings.schema import ModelSettings, Settings
 
-# The price dimension of each listed price, and the number of units that the price is for.
+# The price dimension of each listed price, and the number of units that the price covers.
 _PRICES: Final = {
     dimension.listed_as: (dimension.name, 6 if dimension.per_token else 3)
     for dimension in PRICE_DIMENSIONS
@@ -23,31 +23,31 @@ _PRICES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PriceDifference:
-    """A setting of a model for which the list has another value."""
+    """Names a model setting that has another value in the price list."""
 
     model: str
-    # The provider and the model as the list names them.
+    # The provider and model in the price list.
     listed_as: str
     setting: str
-    # None if the catalogue declares nothing.
+    # None if the catalogue has no value.
     declared: str | None
     listed: str
-    # Why the value cannot be taken over; empty if it can.
+    # The reason why the value cannot be used, or empty.
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PriceReview:
     differences: tuple[PriceDifference, ...]
-    # Models of the catalogue that the list does not have.
+    # Models of the catalogue that are not in the price list.
     unknown: tuple[str, ...]
-    # How many models of the catalogue the list has.
+    # The number of catalogue models that are in the price list.
     compared: int
 
 
 def review(settings: Settings, names: Mapping[str, str]) -> PriceReview:
-    """`names` has PROVIDER/MODEL in the list for models that the list does not find by their backend
-    and `upstream_model`. Raises SettingsError if genai-prices is not installed."""
+    """Compares all models. `names` has PROVIDER/MODEL for models that cannot be found by their
+    backend and `upstream_model`. Raises SettingsError if genai-prices is not installed."""
     try:
         prices = importlib.import_module("genai_prices.data")
         snapshots = importlib.import_module("genai_prices.data_snapshot")
@@ -74,8 +74,7 @@ def review(settings: Settings, names: Mapping[str, str]) -> PriceReview:
 
 
 def toml_text(found: PriceReview, models: tuple[ModelSettings, ...]) -> str:
-    """The `pricing` of each model that differs, with the list's prices, to paste into a settings
-    file."""
+    """Returns the listed `pricing` of each model that differs, to paste into a settings file."""
     lines = ["# Prices from genai-prices, for review: put each line under its model in [[models]]."]
     for model in models:
         changed = {
@@ -98,7 +97,7 @@ def _differences(model: ModelSettings, provider: Any, listed: Any) -> Iterator[P
         value: Any = getattr(prices, name, None)
         if value is None:
             continue
-        # Tiers belong into `price_tiers`: only the price below the first tier is compared.
+        # Only the price below the first tier is compared, because tiers belong in `price_tiers`.
         tiered = not isinstance(value, Decimal)
         price = _plain((value.base if tiered else value).scaleb(-exponent))
         present = declared.get(dimension)
@@ -118,7 +117,7 @@ def _declared(model: ModelSettings) -> dict[str, str]:
 
 
 def _plain(value: Decimal) -> str:
-    """A decimal without an exponent."""
+    """Formats a decimal without an exponent."""
     text = f"{value:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 

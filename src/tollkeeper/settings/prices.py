@@ -1,4 +1,4 @@
-"""The settings of a model's prices: dimensions, tiers, service tiers, changes that are declared ahead."""
+"""Defines the price settings of a model: dimensions, tiers, service tiers and future changes."""
 
 from datetime import UTC, date, datetime
 from typing import Annotated, Any
@@ -21,48 +21,48 @@ def _is_price(name: str) -> str:
 PriceName = Annotated[str, AfterValidator(_is_price)]
 _TIERS_MAX = 16
 _CHANGES_MAX = 100
-_NO_MOMENT = "must be a date or a time, for example 2027-01-01 or 2027-01-01T00:00:00Z"
+_INVALID_TIME = "must be a date or a time, for example 2027-01-01 or 2027-01-01T00:00:00Z"
 
 
 def _in_utc(value: Any) -> Any:
-    """A date is its first moment in UTC. A time has to say which time zone it means."""
+    """Converts a date to its midnight in UTC. A time must contain its time zone."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value) if len(value) > 10 else date.fromisoformat(value)
         except ValueError:
-            raise ValueError(_NO_MOMENT) from None
+            raise ValueError(_INVALID_TIME) from None
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ValueError("the time needs its offset to UTC, for example 2027-01-01T00:00:00Z")
         return value.astimezone(UTC)
     if isinstance(value, date):
         return datetime(value.year, value.month, value.day, tzinfo=UTC)
-    raise ValueError(_NO_MOMENT)
+    raise ValueError(_INVALID_TIME)
 
 
-Moment = Annotated[datetime, BeforeValidator(_in_utc)]
+UtcTime = Annotated[datetime, BeforeValidator(_in_utc)]
 
 
 class PriceTierSettings(Section):
-    # Where the whole input has more tokens, these prices apply to the whole call.
+    # If the whole input has more tokens, these prices apply to the whole call.
     above_tokens: int = Field(ge=1, le=2**53)
     pricing: dict[PriceName, str]
 
 
 class PricesSettings(Section):
-    """All prices of a model for one time."""
+    """Contains all prices of a model for one period."""
 
     pricing: dict[PriceName, str] = {}
     price_tiers: tuple[PriceTierSettings, ...] = Field(default=(), max_length=_TIERS_MAX)
-    # Multipliers of the prices per token, by the service tier that an answer names. `unasked` names
-    # the tier of requests that name none; without it: any of those that are declared.
+    # Multipliers of token prices, by the service tier in the answer. `unasked` is the tier of
+    # requests that name none; without it, any declared tier is possible.
     service_tiers: dict[str, str] = Field(default={}, max_length=_TIERS_MAX)
 
 
 class PriceChangeSettings(PricesSettings):
-    """Prices that replace all earlier ones from a moment on; nothing is taken over from them."""
+    """Replaces all earlier prices from a time on. No earlier price remains valid."""
 
-    valid_from: Moment
+    valid_from: UtcTime
 
 
 PriceChanges = Annotated[tuple[PriceChangeSettings, ...], Field(max_length=_CHANGES_MAX)]

@@ -1,4 +1,5 @@
-"""Every setting: its name, type, bounds and default. docs/configuration.md has a line for each."""
+"""Defines every setting: its name, type, limits and default. docs/configuration.md has a line for
+each."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -42,9 +43,9 @@ _MALFORMED = (
 
 
 def check_database_url(url: str) -> None:
-    """Raises ValueError. The driver's own messages quote the address, so they are not passed on."""
+    """Raises ValueError. Does not pass on the driver's messages, which quote the address."""
     if not url.startswith(_SCHEMES):
-        # Without a scheme it may be anything, a password too.
+        # Without a scheme, the text may be anything, even a password.
         shown = f"{shown_url(url)!r} " if "://" in url else ""
         raise ValueError(
             f"{shown}must start with postgresql://, or be empty for the embedded PostgreSQL"
@@ -55,8 +56,8 @@ def check_database_url(url: str) -> None:
         raise ValueError(_MALFORMED) from None
     host, name = str(parts.get("host") or ""), str(parts.get("dbname") or "")
     ports = str(parts.get("port") or "")
-    # A part of a password that is not encoded is taken for a host, a port or a database, and the
-    # driver would say its name when it cannot be found.
+    # The driver reads an unencoded part of a password as a host, a port or a database, and would
+    # print it in an error message.
     if (
         "@" in host
         or ("@" in name and "%40" not in url)
@@ -71,7 +72,7 @@ UnreadContent = Literal["images", "audio", "video", "files", "sealed_reasoning"]
 Modality = Literal["text", "image", "file", "audio", "video"]
 BetaFlag = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
-# Headers of answers that the gateway writes itself.
+# Answer headers that the gateway writes itself.
 _ANSWER_HEADERS = frozenset(
     {
         *("content-type", "content-length", "content-encoding", "transfer-encoding"),
@@ -86,7 +87,7 @@ class ServerSettings(Section):
     host: Host = "127.0.0.1"
     port: Port = 8080
     workers: int = Field(default=1, ge=1, le=256)
-    # After SIGTERM: how long balancers have to stop sending, before no connection is accepted.
+    # The time after SIGTERM in which load balancers stop sending, before connections are refused.
     stop_delay_s: float = Field(default=0, ge=0, le=600)
     grace_s: Seconds = 20
 
@@ -97,24 +98,24 @@ class OperatorSettings(Section):
 
 
 class SignInSettings(Section):
-    """An OpenID Connect provider that people sign in to the console with."""
+    """Configures the OpenID Connect provider for signing in to the console."""
 
-    # Empty: people sign in with the operator token only.
+    # Empty: users sign in with the operator token only.
     issuer: str = Field(default="", max_length=500)
     client_id: str = Field(default="", max_length=500)
-    # Empty: the provider knows the console as a public client.
+    # Empty: the provider treats the console as a public client.
     client_secret: SecretSource = ""
     scopes: tuple[Name, ...] = ("openid", "profile", "email")
-    # The claim with the values that the next setting turns into roles.
+    # The claim whose values `roles` maps to roles.
     role_claim: Name = "groups"
     roles: dict[Name, Role] = {}
-    # The claim with the id of the organization that the role `organization` is for.
+    # The claim with the organization id for the role `organization`.
     organization_claim: Name = "organization"
-    # How browsers reach the console. The provider sends them to /sign-in/callback there.
+    # The console's address for browsers. The provider redirects them to /sign-in/callback there.
     public_url: str = Field(default="", max_length=500)
 
     @model_validator(mode="after")
-    def _is_whole(self) -> "SignInSettings":
+    def _is_complete(self) -> "SignInSettings":
         if not self.issuer:
             return self
         for name in ("client_id", "roles", "public_url"):
@@ -140,16 +141,17 @@ def _is_safe_url(url: str) -> bool:
 class ConsoleSettings(Section):
     host: Host = "127.0.0.1"
     port: Port = 8082
-    # `tollkeeper console --new-token` prints a token and this digest of it. Empty: each start makes
-    # a token and prints it.
+    # `tollkeeper console --new-token` prints a token and this digest. Empty: each start creates a
+    # token and prints it.
     token_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$", repr=False)
-    # Names in the Host header beside the address that is listened on.
+    # Accepted Host headers in addition to the listening address.
     allowed_hosts: tuple[Name, ...] = ()
-    # Addresses whose X-Forwarded-For and X-Forwarded-Proto are believed.
+    # Proxies whose X-Forwarded-For and X-Forwarded-Proto headers are trusted.
     trusted_proxies: tuple[Name, ...] = ()
-    # Where the documents are served, for links to the runbook. Empty: the console names its sections.
+    # The address of the documentation, for links to the runbook. Empty: the console names the
+    # sections.
     docs_url: str = Field(default="", pattern=r"^(https?://[^\s]{1,500})?$")
-    # The certificate and its key. Empty: the console speaks HTTP.
+    # The certificate and its key. Empty: the console serves HTTP.
     tls_files: tuple[str, ...] = Field(default=(), repr=False)
     sign_in: SignInSettings = SignInSettings()
 
@@ -175,20 +177,20 @@ class DatabaseSettings(Section):
 
     @property
     def seen_file(self) -> Path | None:
-        """Where processes of this machine note the newest server. The embedded server has no standby,
-        and an operator may begin anew with an empty folder."""
+        """Returns the file in which this machine's processes record the newest server. The embedded
+        server has no standby, and an operator may start again with an empty folder."""
         return self.data_dir / "newest-server.json" if self.url else None
 
 
 class SecretsSettings(Section):
-    # Empty: a file in database.data_dir, which is made once.
+    # Empty: a file in database.data_dir, created once.
     master_key: SecretSource = ""
 
 
 class LogsSettings(Section):
-    # "auto": JSON, and plain lines for people under `tollkeeper demo`.
+    # "auto" means JSON, or plain lines under `tollkeeper demo`.
     format: Literal["auto", "json", "text"] = "auto"
-    # One line for each request.
+    # Whether each request gets a log line.
     requests: bool = True
 
 
@@ -207,8 +209,8 @@ class AlertsSettings(Section):
 
 
 class PaymentsSettings(Section):
-    # The signing secrets of the webhook: one, or two while it is rotated, and one more for each
-    # endpoint of the test mode. Empty: no payment event is accepted.
+    # The webhook's signing secrets: one, or two during a rotation, and one more for each test-mode
+    # endpoint. Empty: payment events are rejected.
     webhook_secrets: tuple[Annotated[Source, Field(min_length=1)], ...] = Field(
         default=(), max_length=4, repr=False
     )
@@ -216,7 +218,7 @@ class PaymentsSettings(Section):
 
 class LimitsSettings(Section):
     body_bytes: int = Field(default=33554432, ge=1024, le=1073741824)
-    # Memory of all requests in progress in one process. One key may use half of it.
+    # The memory of all requests in progress in one process. One key may use half of it.
     bodies_bytes: int = Field(default=536870912, ge=1024, le=1 << 40)
     inference_deadline_s: Seconds = 300
     requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
@@ -234,13 +236,14 @@ def _usd(amount: str, what: str) -> str:
 
 
 class LedgerSettings(Section):
-    # What is unsettled for so many hours is resolved as the next setting says; 0: it stays unsettled.
+    # The age at which an unsettled call is resolved as `unsettled_resolution` says. 0: it stays
+    # unsettled.
     unsettled_after_hours: int = Field(default=0, ge=0, le=87_600)
     unsettled_resolution: Literal["keep", "settle_hold", "release"] = "keep"
     # How far an organization's balance may fall below zero before its calls are stopped until an
-    # operator clears it. Empty: there is no bound.
+    # operator clears the stop. Empty: there is no limit.
     overage_bound_usd: str = "10"
-    # How often the gateway verifies the ledger by itself; 0: never.
+    # The interval of automatic ledger verification. 0: never.
     verify_every_hours: int = Field(default=0, ge=0, le=8760)
 
     @field_validator("overage_bound_usd")
@@ -296,18 +299,18 @@ class FirstJudgeSettings(Section):
 class JudgeSettings(Section):
     backend: Name
     model: Name
-    # A small judge that is asked first and settles clear cases.
+    # A small judge that is asked first and decides clear cases.
     first: FirstJudgeSettings = FirstJudgeSettings()
     default_threshold_basis_points: int = Field(
         default=conventions.DEFAULT_THRESHOLD_BASIS_POINTS, ge=THRESHOLD_MIN, le=THRESHOLD_MAX
     )
     deadline_s: Seconds = 20
     segment_characters: int = Field(default=0, ge=0, le=1_000_000)
-    # Questions put to the judge at once by one process.
+    # The number of concurrent questions of one process.
     concurrency: int = Field(default=16, ge=1, le=1024)
-    # Requests are judged beside the backend's work; nothing leaves before the verdict.
+    # Judge requests while the backend works. The client receives nothing before the verdict.
     overlap: bool = False
-    # What an organization pays for each verdict that a call waits for.
+    # The price for each verdict that a call waits for, paid by the organization.
     price_per_verdict_usd: str = "0"
 
     @field_validator("price_per_verdict_usd")
@@ -317,9 +320,9 @@ class JudgeSettings(Section):
 
 
 class PolicySettings(Section):
-    # Content that no judge reads and that denies a request under an enforcing policy.
+    # Content that no judge reads, and that denies a request under an enforcing policy.
     denied_content: tuple[UnreadContent, ...] = ()
-    # How much of a request the judge is shown with its answer; 0: nothing.
+    # How much of a request the judge sees together with the answer. 0: nothing.
     answer_context_characters: int = Field(default=2000, ge=0, le=1_000_000)
 
 
@@ -327,7 +330,7 @@ class ExtensionsSettings(Section):
     model_listing: bool = False
     key_usage: bool = False
     messages: bool = False
-    # The name of a response header with the cost of the call; empty: none.
+    # The response header with the call's cost. Empty: none.
     cost_header: str = Field(default="", pattern=r"^[a-z0-9-]{0,64}$")
 
     @field_validator("cost_header")
@@ -346,28 +349,29 @@ class EmbeddedSettings(Section):
 
 
 class TokenBoundsSettings(Section):
-    """What a call is held for at most."""
+    """Limits the tokens for which a call holds credit."""
 
-    # The most input tokens of one image, file and so on; 0 stands for the whole context. An image
-    # without a bound has that of the backend's preset, else the largest of any published family.
+    # The maximum input tokens of one image, file and so on; 0 means the whole context. An image
+    # without a limit has the preset's, else the largest of any published model family.
     image: int | None = Field(default=None, ge=0)
     file: int = Field(default=0, ge=0)
     audio: int = Field(default=0, ge=0)
     video: int = Field(default=0, ge=0)
     web_search: int = Field(default=0, ge=0)
-    # Searches that a call may make although nobody asked for any. None: known by the model's name.
+    # The number of searches that a call may make without a request for any. None: known by the
+    # model's name.
     searches: int | None = Field(default=None, ge=0, le=1000)
-    # How the tokens of text are bounded if no tokenizer is asked.
+    # The method that limits the tokens of text if no tokenizer is available.
     text: Literal["estimate", "bytes"] = "estimate"
 
 
 class AlternativeSettings(PricesSettings):
-    """A further backend that may serve a model. Without prices of its own it has the model's."""
+    """Names another backend that may serve a model. Without its own prices it has the model's."""
 
     backend: Name
-    # Empty: as on the model's own backend.
+    # Empty: the same name as on the model's own backend.
     upstream_model: str = Field(default="", max_length=512)
-    # The model's own backend has order 0. None: one more than the alternative before it.
+    # The model's own backend has order 0. None: one more than the previous alternative.
     order: int | None = Field(default=None, ge=0, le=1000)
     weight: int = Field(default=1, ge=1, le=1_000_000)
 
@@ -381,7 +385,7 @@ class ModelSettings(PricesSettings):
     display_name: str = ""
     created: int = Field(default=0, ge=0)
     context_length: int = Field(ge=1)
-    # A request may ask for less than some models write: its own bound is the interface's.
+    # The output limit of the interface, which may be less than some models can write.
     max_output_length: int = Field(ge=1)
     input_modalities: tuple[Modality, ...] = ("text",)
     output_modalities: tuple[Modality, ...] = ("text",)
@@ -394,25 +398,26 @@ class ModelSettings(PricesSettings):
     is_ready: bool = True
     price_changes: PriceChanges = ()
     token_bounds: TokenBoundsSettings = Field(default={}, validate_default=True)
-    # The price in USD of a request that offers a tool which the provider runs, by the tool's name.
+    # The USD price of a request that offers a provider-run tool, by the tool's name.
     tool_prices: dict[Name, str] = {}
     options: dict[str, str] = {}
-    # On the Messages protocol: who marks what is cached.
+    # Messages protocol: who marks the cached parts of a prompt.
     prompt_caching: Literal["off", "caller", "5m", "1h"] = "caller"
-    # On the Messages protocol: beta flags of clients that the backend is sent.
+    # Messages protocol: client beta flags that are forwarded to the backend.
     beta_flags: tuple[BetaFlag, ...] = Field(default=(), max_length=64)
-    # Further backends that may serve the model, and its share where one of them has order 0.
+    # Other backends that may serve the model, and the model's own weight among those of order 0.
     alternatives: tuple[AlternativeSettings, ...] = Field(default=(), max_length=16)
     weight: int = Field(default=1, ge=1, le=1_000_000)
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """The names of all backends that may serve the model."""
+        """Returns the names of all backends that may serve the model."""
         return (self.backend, *(alternative.backend for alternative in self.alternatives))
 
 
 class Settings(BaseSettings):
-    """The whole configuration. Environment: TOLLKEEPER_SECTION__NAME, lists and tables as JSON."""
+    """Contains the whole configuration. Environment variables are TOLLKEEPER_SECTION__NAME, with
+    lists and tables as JSON."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -452,13 +457,14 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment wins over the file, which arrives as arguments; nothing else is read."""
+        """Gives the environment precedence over the file, which is passed as arguments. Reads
+        nothing else."""
         return env_settings, init_settings
 
     @model_validator(mode="after")
     def _names_fit_together(self) -> "Settings":
-        names = _once("backends", "name", [backend.name for backend in self.backends])
-        _once("models", "id", [model.id for model in self.models])
+        names = _check_unique("backends", "name", [backend.name for backend in self.backends])
+        _check_unique("models", "id", [model.id for model in self.models])
         for position, model in enumerate(self.models):
             places: list[tuple[str | int, ...]] = [("backend",)]
             places += [("alternatives", at, "backend") for at in range(len(model.alternatives))]
@@ -474,7 +480,7 @@ class Settings(BaseSettings):
         return self
 
 
-def _once(section: str, setting: str, names: list[str]) -> list[str]:
+def _check_unique(section: str, setting: str, names: list[str]) -> list[str]:
     for position, name in enumerate(names):
         if name in names[:position]:
             words = f"two {section} have the same {setting} {name!r}; rename one"
@@ -488,5 +494,5 @@ def _undeclared(name: str, names: list[str]) -> str:
 
 
 def environment_settings() -> dict[str, Any]:
-    """What the environment sets, in the form of a settings file."""
+    """Returns the settings in the environment, in the form of a settings file."""
     return EnvSettingsSource(Settings)()

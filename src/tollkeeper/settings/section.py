@@ -1,4 +1,4 @@
-"""The base of every section of the settings, and the types that several of them have."""
+"""Defines the base class of all settings sections, and the types that several of them use."""
 
 import re
 from typing import Annotated, Any, get_args
@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-# An address to listen on. An empty one would mean every address of the machine.
+# A listening address. An empty one would mean every address of the machine.
 Host = Annotated[str, Field(min_length=1, max_length=255)]
 Name = Annotated[str, Field(min_length=1, max_length=120)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
@@ -21,8 +21,8 @@ def _is_variable(name: str) -> str:
     return name
 
 
-# The name of an environment variable that holds a secret. Not shown where it is no name: it may be
-# the secret itself.
+# The environment variable that contains a secret. An invalid name is not shown: it may be the
+# secret itself.
 SecretVariable = Annotated[str, AfterValidator(_is_variable), Field(repr=False)]
 
 
@@ -33,18 +33,19 @@ def _is_source(source: str) -> str:
 
 
 Source = Annotated[str, AfterValidator(_is_source)]
-# The variable or the file that holds a secret; empty: neither.
+# The variable or file that contains a secret; may be empty.
 SecretSource = Annotated[Source, Field(repr=False)]
 
 
 def misfit(words: str, *at: str | int) -> PydanticCustomError:
-    """An error that a section finds in its setting `at`, which does not fit another one."""
+    """Creates an error about the setting `at`, which contradicts another one."""
     details = {"words": words, "at": at, "name": ".".join(map(str, at))}
     return PydanticCustomError("misfit", "{name}: {words}", details)
 
 
 class Section(BaseModel):
-    """A field with `repr=False` is a secret, or may be one: no message ever shows its value."""
+    """Base of all sections. A field with `repr=False` may be a secret: no message shows its
+    value."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True
@@ -52,8 +53,8 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _is_no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
-        """The settings library would read `true` as 1 where a number is asked for."""
+    def _is_not_boolean(cls, value: Any, info: ValidationInfo) -> Any:
+        """Rejects booleans for numbers, because the settings library would read `true` as 1."""
         assert info.field_name is not None
         annotation = cls.model_fields[info.field_name].annotation
         if isinstance(value, bool) and {int, float} & {annotation, *get_args(annotation)}:
@@ -62,6 +63,6 @@ class Section(BaseModel):
 
 
 def shown_variable(name: str) -> str:
-    """An environment variable for a message. A secret that was written down in the place of a
-    name hardly looks like one, and is not repeated."""
+    """Formats an environment variable for a message. Lower-case text may be a secret in place of a
+    name, so it is not repeated."""
     return f"${name}" if name == name.upper() else "the variable that it names"

@@ -1,4 +1,4 @@
-"""Finds settings that are valid and hardly what the operator meant. Only `doctor` looks for them."""
+"""Finds valid settings that are probably mistakes. Only `doctor` looks for them."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from tollkeeper.settings.wording import nearest
 
 
 def settings_warnings(settings: Settings) -> Iterator[tuple[Place, str]]:
-    """Each doubtful setting, and what is doubtful about it."""
+    """Yields each doubtful setting with an explanation."""
     for model in settings.models:
         names: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             ("supported_features", "feature", tuple(Feature), model.supported_features),

@@ -1,4 +1,4 @@
-"""Says in our own words what is wrong with a setting, and how to put it right."""
+"""Explains what is wrong with a setting and how to correct it."""
 
 import difflib
 import re
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic_core import ErrorDetails
 
-# What the settings library calls an error, and what we say; the braces name its details.
+# Our message for each error type of the settings library. Braces name the error's details.
 _SENTENCES = {
     "missing": "is required",
     "bool_parsing": "must be true or false",
@@ -39,10 +39,10 @@ _SENTENCES = {
     "path_parsing": "must be a path",
     "misfit": "{words}",
 }
-# What the library calls the name of an entry in a table.
+# The library's name for the key of a table entry.
 KEY = "[key]"
 _OWN_PREFIX = "Value error, "
-# What the TOML library says of a file that it cannot read, and what is mostly the reason.
+# Messages of the TOML library, with their usual cause.
 _TOML_HINTS = {
     "Invalid value": "a text needs quotes",
     "Illegal character '\\n'": "a closing quote is missing",
@@ -60,8 +60,8 @@ _TOML_HINTS = {
 def explanation(
     error: ErrorDetails, *, known_names: Sequence[str], value: str, elsewhere: Sequence[str]
 ) -> str:
-    """`known_names` are the settings that exist in the place of the error, `elsewhere` the sections
-    that have a setting of this name, and `value` is the setting's value if that is no secret."""
+    """Explains an error. `known_names` are the settings of the same section, `elsewhere` the
+    sections that have a setting of this name, and `value` is the value unless it is secret."""
     kind = error["type"]
     if kind in ("extra_forbidden", "literal_error"):
         removed = replacement(error["loc"], error["input"])
@@ -73,7 +73,7 @@ def explanation(
         return error["msg"].removeprefix(_OWN_PREFIX)
     sentence = _SENTENCES.get(kind)
     if sentence is None:
-        # The library's own sentence is better than none; it never has the value.
+        # The library's own sentence never contains the value.
         return error["msg"][:1].lower() + error["msg"][1:]
     details = error.get("ctx", {})
     words = sentence.format_map({name: _plain(detail) for name, detail in details.items()})
@@ -96,7 +96,7 @@ def nearest(name: str, known_names: Iterable[str]) -> str:
 
 
 def toml_value(value: str | float) -> str:
-    """The value as it would be written in the file. Numbers have no exponent."""
+    """Returns the value in TOML. Numbers have no exponent."""
     return f"{Decimal(repr(value)):f}" if type(value) in (int, float) else repr(value)
 
 
@@ -126,13 +126,13 @@ def _fix(error: ErrorDetails, value: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A bound without a needless fraction."""
+    """Removes a needless fraction from a limit."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 _FIXED: Final = "the gateway has a fixed value for it: remove it"
 _DENIED: Final = "list the content in policy.denied_content"
-# By the name of a section, of a setting, or of a setting and its value.
+# Keys are a section, a setting, or a setting with its value.
 _REPLACEMENTS: Final = {
     "library": "backends with a preset reach providers without a library: docs/providers.md",
     "backends.kind = library": (
@@ -207,7 +207,7 @@ _REPLACEMENTS: Final = {
 
 
 def replacement(location: tuple[int | str, ...], value: Any = None) -> str:
-    """Says what replaced a removed setting or value; empty if the name was never a setting."""
+    """Says what replaced a removed setting or value, or returns "" if the name never existed."""
     name = ".".join(part for part in location if isinstance(part, str))
     found = _REPLACEMENTS.get(f"{name} = {value}") or _REPLACEMENTS.get(name)
     return f"was removed; {found}" if found else ""
