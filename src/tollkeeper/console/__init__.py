@@ -1,1 +1,2 @@
-"""The web console: pages for operators over the same services as the API and the commands."""
+"""Serves the web console: pages for operators that use the same services as the API and the
+commands."""

@@ -1,4 +1,4 @@
-"""The console as an ASGI application: its addresses, and what is said of errors."""
+"""Builds the console's ASGI application: its routes and error pages."""
 
 import structlog
 from starlette.applications import Starlette
@@ -47,7 +47,8 @@ _log = structlog.get_logger("tollkeeper.console")
 
 
 async def _healthy(_request: Request) -> Response:
-    """Answers probes: the process lives. It asks no database, because a restart would not help that."""
+    """Answers liveness probes. Does not ask the database, because restarting the console would not
+    repair it."""
     return PlainTextResponse("ok")
 
 
@@ -141,7 +142,7 @@ def build_console(console: Console, hosts: frozenset[str]) -> Starlette:
 
 
 def _permitted(route: Route) -> Route:
-    """The route for people who may use it."""
+    """Wraps the route in a permission check."""
     (method,) = set(route.methods or ()) - {"HEAD"}
     if f"{method} {route.path}" in PUBLIC:
         return route

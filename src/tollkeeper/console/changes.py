@@ -1,6 +1,6 @@
-"""The one way by which a page changes something: the form is checked, the operator confirms what cannot
-be undone or moves money, the change is made by its service, and the browser is sent to a page that
-shows it."""
+"""Processes every form that changes something: checks the form, asks the operator to confirm
+changes that are irreversible or move money, calls the service, and redirects to a page that shows
+the result."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -41,47 +41,48 @@ def status_of(error: TollkeeperError) -> int:
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 409)
 
 
-# Shows a page, again with the reason if a form on it was refused.
+# Shows a page, with the reason if one of its forms was rejected.
 Page = Callable[[Request, Refused | None], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What an operator confirms before a change: its amount and its consequence."""
+    """Describes a change that an operator has to confirm: its amount and its consequence."""
 
     title: str
     consequence: str
-    # What the button says that makes the change.
+    # The label of the button that confirms the change.
     button: str
     facts: Mapping[str, object] = field(default_factory=dict)
-    # Fields that the confirmed form has beside those of the first one.
+    # Fields that the confirmed form has in addition to those of the first form.
     carried: Mapping[str, str] = field(default_factory=dict)
 
 
-# The name of what the page says afterwards, and the amount that it names.
+# The key of the notice that the next page shows, and the amount in it.
 Notice: TypeAlias = tuple[str, int]
 Ask = Callable[[Form], Awaitable[Question | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Action(Generic[T]):
-    """What a button of a page does: calls a use case with the fields of the form."""
+    """Describes a button: calls a use case with the form's fields."""
 
-    # The name of what the page says afterwards; with an amount, it depends on the result.
+    # The key of the notice that the next page shows. A function derives it, with an amount, from
+    # the result.
     notice: str | Callable[[Any], Notice]
     work: Callable[[Services, T, Form], Awaitable[Any]]
-    # Returns what is to be confirmed; None if the change needs no confirmation.
+    # Returns the question to confirm, or None if the change needs no confirmation.
     ask: Callable[[Services, T, Form], Awaitable[Question | None]] | None = None
 
 
 async def checked_form(request: Request) -> Form:
-    """Return the form, if it comes from a page of this session and was not sent before."""
-    form = await _own_form(request)
-    _require_first(request, form)
+    """Returns the form if it belongs to a page of this session and was not sent before."""
+    form = await _form_of_session(request)
+    _require_not_sent_before(request, form)
     return form
 
 
-async def _own_form(request: Request) -> Form:
+async def _form_of_session(request: Request) -> Form:
     form = await read_form(request)
     sessions = console_of(request).sessions
     if not sessions.form_is_ours(session_of(request), form.text("form_token", default="")):
@@ -89,7 +90,7 @@ async def _own_form(request: Request) -> Form:
     return form
 
 
-def _require_first(request: Request, form: Form) -> None:
+def _require_not_sent_before(request: Request, form: Form) -> None:
     if console_of(request).sessions.sent_before(form.text("once", default="")):
         raise StateConflict("This form was sent before; nothing was changed a second time.")
 
@@ -97,7 +98,7 @@ def _require_first(request: Request, form: Form) -> None:
 async def act(
     request: Request, actions: Mapping[str, Action[T]], subject: T, address: str, page: Page
 ) -> Response:
-    """Lets the action that the address names change the subject."""
+    """Runs the action in the address on the subject."""
     action = actions.get(request.path_params["action"])
     if action is None:
         raise NotFound("There is no such page.")
@@ -124,22 +125,22 @@ async def answer_form(
     ask: Ask | None = None,
     back: str = "/",
 ) -> Response:
-    """Let `handle` make the change, which the audit records as one of this session. If `ask` returns a
-    question, a page asks it first, from which `back` leads away. If the change is refused, the page is
-    shown again with the reason and with the fields as they were filled in."""
+    """Runs `handle`, whose change the audit assigns to this session. If `ask` returns a question, a
+    page asks it first, with a link to `back`. If the change is rejected, the page is shown again
+    with the reason and the submitted fields."""
     filled: Mapping[str, str] = {}
     try:
-        form = await _own_form(request)
+        form = await _form_of_session(request)
         filled = form.filled
-        # A form that is still to be confirmed does not count as sent.
+        # A form that still has to be confirmed does not count as sent.
         if ask is not None and not form.text("confirmed", default=""):
             question = await ask(form)
             if question is not None:
                 return _confirmation(request, question, form, back)
-            # The script only wants to know whether there is a question.
+            # The script only asks whether there is a question.
             if form.text("asking", default=""):
                 return Response(status_code=204)
-        _require_first(request, form)
+        _require_not_sent_before(request, form)
         with acting_as(Actor(ActorKind.CONSOLE, session_of(request).actor)):
             response = await handle(form)
         _log.info("the console has processed a form", path=request.url.path)
@@ -147,7 +148,7 @@ async def answer_form(
         response = await page(request, Refused(exc, filled))
         response.status_code = status_of(exc)
     finally:
-        # A file that was sent with the form is a temporary file here.
+        # Deletes the temporary files of uploads.
         await request.close()
     return response
 
@@ -167,7 +168,7 @@ def _confirmation(request: Request, question: Question, form: Form, back: str) -
 
 
 def done(request: Request, address: str, notice: str, amount: int | None = None) -> Response:
-    """Send the browser on, so that loading the page again repeats nothing."""
+    """Redirects the browser, so that reloading the page repeats nothing."""
     said: dict[str, object] = {"notice": notice}
     if amount is not None:
         secret = console_of(request).sessions.form_token(session_of(request))

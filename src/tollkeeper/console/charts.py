@@ -1,4 +1,4 @@
-"""What charts show, as plain data; static/charts.js draws them."""
+"""Prepares chart data; static/charts.js draws it."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -6,19 +6,19 @@ from typing import Any
 
 from tollkeeper.domain.traffic import STEP_S, STEPS_PER_HOUR, StepCount, TimeRange
 
-# How many bars a chart of calls over time has at most.
+# The maximum number of bars in a chart over time.
 _BARS_MAX = 72
-# Longer bars than of so many steps are of whole hours.
+# Bars of more steps cover whole hours.
 _STEPS_PER_BAR_MAX = 6
 _CLASSES = (("2xx", "good"), ("4xx", "warning"), ("5xx", "bad"))
 
 
 def traffic_chart(steps: Sequence[StepCount], time: TimeRange) -> dict[str, Any]:
-    """Bars of calls over time, stacked by the class of their status."""
+    """Builds bars of calls over time, stacked by status class."""
     first, last = time.start // STEP_S, (time.end - 1) // STEP_S
     width = -(-(last - first + 1) // _BARS_MAX)
     if width > _STEPS_PER_BAR_MAX:
-        # Reports of days count by hour.
+        # Reports of several days have hourly counts.
         width = -(-width // STEPS_PER_HOUR) * STEPS_PER_HOUR
     first -= first % width
     starts = range(first, last + 1, width)
@@ -39,7 +39,7 @@ def traffic_chart(steps: Sequence[StepCount], time: TimeRange) -> dict[str, Any]
 
 
 def stacked_days(days: Sequence[str], series: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Bars of amounts by day, one colour for each name. Amounts are decimal strings."""
+    """Builds bars of daily amounts, one colour per name. Amounts are decimal strings."""
     return {
         "kind": "bars",
         "x": list(days),
@@ -53,7 +53,7 @@ def stacked_days(days: Sequence[str], series: Mapping[str, Sequence[str]]) -> di
 
 
 def hourly(hours: Sequence[int], amounts: Sequence[str]) -> dict[str, Any]:
-    """Bars of amounts by hour since 1970."""
+    """Builds bars of hourly amounts. Hours count from 1970."""
     return {
         "kind": "bars",
         "x": [_iso(hour * 3600) for hour in hours],
@@ -64,7 +64,8 @@ def hourly(hours: Sequence[int], amounts: Sequence[str]) -> dict[str, Any]:
 
 
 def burn_down(days: Sequence[str], left: Sequence[str], pace: Sequence[str]) -> dict[str, Any]:
-    """Lines of what is left of a cap: so far, and at an even pace. Amounts are decimal strings."""
+    """Builds lines of a cap's remaining amount: actual, and at an even pace. Amounts are decimal
+    strings."""
     return {
         "kind": "lines",
         "x": list(days),
@@ -77,7 +78,7 @@ def burn_down(days: Sequence[str], left: Sequence[str], pace: Sequence[str]) -> 
 
 
 def counted_days(days: Sequence[str], series: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """Bars of counts by day, beside each other."""
+    """Builds bars of daily counts next to each other."""
     return {
         "kind": "bars",
         "x": list(days),
@@ -95,9 +96,8 @@ def threshold_chart(
     value: str = "score",
     guarantees: Sequence[Sequence[float]] | None = None,
 ) -> dict[str, Any]:
-    """How often each value was found, and the threshold that can be moved over them. `value` is what the
-    values are called. `guarantees` are the shares of false denials and misses that labelled texts
-    support at 1 % to 99 %."""
+    """Builds a histogram of values with a movable threshold. `value` names the values. `guarantees`
+    are the shares of false denials and misses that labelled texts support at 1 % to 99 %."""
     return {
         "kind": "threshold",
         "points": [list(point) for point in points],

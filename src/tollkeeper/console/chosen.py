@@ -1,4 +1,4 @@
-"""The organization that an address names, for pages that show one at a time."""
+"""Finds the organization in the address, for pages that show one at a time."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,14 @@ from tollkeeper.domain.organization import Organization
 
 @dataclass(frozen=True, slots=True)
 class ChosenOrganization:
-    """None where there is no organization at all."""
+    """Holds the selected organization, or None if there are no organizations."""
 
     organization: Organization | None
     all: tuple[Organization, ...]
 
 
 async def chosen_organization(request: Request) -> ChosenOrganization:
-    """The one that the address names, else the first."""
+    """Returns the organization in the address, or the first one."""
     organizations = console_of(request).services.organizations
     every = tuple(await organizations.organization_list())
     named = optional(request.query_params, "organization")

@@ -1,4 +1,4 @@
-"""What every page works with."""
+"""Holds the objects that every page uses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,7 +22,7 @@ from tollkeeper.settings.origins import SettingOrigin
 
 @dataclass(frozen=True, slots=True)
 class ProbedReplica:
-    """Whether a replica can be reached now, with a sentence for the operator."""
+    """Tells whether a replica can be reached now, with a sentence for the operator."""
 
     backend: str
     url: str
@@ -32,7 +32,7 @@ class ProbedReplica:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check of `tollkeeper doctor`: ok, warning or bad."""
+    """Holds one result of `tollkeeper doctor`: ok, warning or bad."""
 
     name: str
     verdict: str
@@ -45,17 +45,17 @@ Probe = Callable[[], Awaitable[list[ProbedReplica]]]
 
 @dataclass(frozen=True, slots=True)
 class MachineChecks:
-    """What commands find out about this machine and its surroundings."""
+    """Provides the checks of this machine that commands implement."""
 
-    # Asks every replica of every backend.
+    # Probes every replica of every backend.
     replicas: Probe
-    # The alerts that the gateway on this machine keeps in its process.
+    # Returns the alerts in the memory of the gateway on this machine.
     gateway_alerts: Callable[[], Awaitable[list[StandingAlert]]]
     # Runs the checks of `tollkeeper doctor`.
     doctor: Callable[[], Awaitable[list[Finding]]]
 
 
-# Whether a body has this signature.
+# Tells whether a body has this signature.
 SignatureCheck = Callable[[bytes, str], bool]
 OpenJudge = Callable[[], AbstractAsyncContextManager[Judge]]
 
@@ -68,26 +68,26 @@ class Console:
     sessions: Sessions
     attempts: SignInAttempts
     vault: Vault
-    # Where people sign in; None: they use the operator token.
+    # None: users sign in with the operator token only.
     provider: IdentityProvider | None
-    # What is known of the replicas.
+    # Returns the last known state of the replicas.
     probe: Probe
     machine: MachineChecks
-    # The configured judge, for trials of rules; None where the settings have none.
+    # Opens the judge for rule trials; None if none is configured.
     open_judge: OpenJudge | None
-    # Whether cookies travel over HTTPS only.
+    # Whether cookies are sent over HTTPS only.
     secure: bool
-    # For events of the payment provider; None: the settings have no secret for them.
+    # Checks payment events; None if the settings have no secret for them.
     is_signed: SignatureCheck | None = None
     webhook_bodies: SmallBodies = field(default_factory=SmallBodies)
-    # One trial at a time: the local engine may be started for each.
+    # Only one trial runs at a time, because each may start the local engine.
     _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
-    # Answers that go on: tails and downloads.
+    # Limits long answers: live tails and downloads.
     _streams: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_STREAMS_MAX))
 
     async def stream(self, pieces: AsyncIterator[str], deadline_s: float) -> AsyncIterator[str]:
-        """Pass the pieces on for `deadline_s` at most. Call `require_stream` first."""
+        """Passes the pieces on for at most `deadline_s`. Call `require_stream` first."""
         try:
             async with self._streams, asyncio.timeout(deadline_s):
                 async for piece in pieces:
@@ -101,8 +101,9 @@ class Console:
 
     @asynccontextmanager
     async def turn(self, deadline_s: float) -> AsyncIterator[None]:
-        """Hold the turn of trials, checks and exports, which take machines or tables for themselves.
-        Raises Unavailable if another one runs, and DeadlineExceeded after `deadline_s`."""
+        """Reserves the console for one trial, check or export, because they use machines or tables
+        exclusively. Raises Unavailable if another one runs, and DeadlineExceeded after
+        `deadline_s`."""
         if self._turn.locked():
             raise Unavailable(
                 "Another trial, check or export is running; try again when it has ended."
@@ -115,7 +116,7 @@ class Console:
 
 
 def console_of(request: Request) -> Console:
-    """The console, with the use cases that the person may see."""
+    """Returns the console with the use cases that the user may see."""
     console = request.app.state.console
     assert isinstance(console, Console)
     session = request.scope["session"]

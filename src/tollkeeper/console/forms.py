@@ -1,4 +1,4 @@
-"""Reads forms and addresses; what is wrong in them is an error that names its field."""
+"""Reads forms and addresses. Each error names its field."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from tollkeeper.domain.reports import TIME_MAX
 from tollkeeper.domain.traffic import StatusRange, TimeRange
 
 _FIELDS_MAX = 200
-# Beyond what the guard lets through.
+# The guard already rejects larger forms.
 _TEXT_MAX = 8_388_608
 RANGES_S = {"1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
 
@@ -44,7 +44,7 @@ class Form:
         return [value for value in self.data.getlist(name) if isinstance(value, str) and value]
 
     def words(self, name: str) -> list[str]:
-        """Return the words of a field, which spaces, commas or line ends separate."""
+        """Splits a field at spaces, commas and line ends."""
         return self.text(name, default="").replace(",", " ").split()
 
     def integer(self, name: str, *, optional: bool = False) -> int | None:
@@ -72,7 +72,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a change was not made, and what the form held, to be corrected."""
+    """Holds the reason why a change was rejected, and the form's content for correction."""
 
     error: TollkeeperError
     filled: Mapping[str, str]
@@ -110,7 +110,7 @@ def optional(query: QueryParams, name: str) -> str | None:
 
 
 def status_range(text: str | None) -> StatusRange | None:
-    """A status like 429, or a class like 4xx; `error` is everything from 400 on."""
+    """Reads a status like 429, a class like 4xx, or `error` for everything from 400 on."""
     if text is None:
         return None
     if text == "error":
@@ -124,7 +124,7 @@ def status_range(text: str | None) -> StatusRange | None:
 
 
 def time_range(query: QueryParams, now: int, *, default: str = "24h") -> TimeRange:
-    """`since` and `until`, or the last so many hours or days that `range` names."""
+    """Reads `since` and `until`, or the hours or days in `range` until now."""
     since, until = optional(query, "since"), optional(query, "until")
     if (since is not None or until is not None) and optional(query, "range") is None:
         end = now + 1 if until is None else moment(until, "until")
@@ -139,7 +139,7 @@ def time_range(query: QueryParams, now: int, *, default: str = "24h") -> TimeRan
 
 
 def moment(text: str, param: str) -> int:
-    """Unix seconds, a date, or a date and a time; UTC."""
+    """Reads Unix seconds, a date, or a date and a time, in UTC."""
     try:
         if text.isascii() and text.isdigit():
             found = int(text)

@@ -1,4 +1,4 @@
-"""One streamed chat call through the gateway, as a program of a tenant makes it."""
+"""Makes one streamed chat call through the gateway, like a tenant's program."""
 
 import asyncio
 import http.client
@@ -15,7 +15,7 @@ _LINE_BYTES_MAX = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The gateway has answered: the call has its hold, or was refused."""
+    """Reports that the gateway has answered: the call has its hold, or was rejected."""
 
     request_id: str
     status: int
@@ -23,7 +23,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of the answer, or of the error."""
+    """Contains a piece of the answer or of the error."""
 
     text: str
 
@@ -31,7 +31,8 @@ class Piece:
 async def call_gateway(
     settings: Settings, key: str, model: str, prompt: str, *, timeout_s: float
 ) -> AsyncGenerator[Opened | Piece, None]:
-    """Raises Unavailable if the gateway cannot be reached, or is silent for `timeout_s`."""
+    """Yields the answer. Raises Unavailable if the gateway cannot be reached, or is silent for
+    `timeout_s`."""
     server = settings.server
     host = _EVERY_ADDRESS.get(server.host, server.host)
     connection = http.client.HTTPConnection(host, server.port, timeout=timeout_s)

@@ -1,5 +1,5 @@
-"""What stands before every page: the Host header, the size of the body, the session, and the headers
-that tell a browser what the page may do."""
+"""Checks every request before it reaches a page (Host header, body size, session), and sets the
+security headers."""
 
 import asyncio
 from urllib.parse import quote
@@ -15,14 +15,14 @@ from tollkeeper.domain.errors import Unavailable
 BODY_BYTES_MAX = 4 * 1024 * 1024
 _BODY_TIMEOUT_S = 60
 _SIGN_IN = "/sign-in"
-# Payment events have a signature of their own.
+# Payment events have their own signature.
 _WITHOUT_SESSION = ("/static/", "/healthz", "/webhooks/")
-_READING = frozenset({"GET", "HEAD"})
-# Marks requests that console.js sends by itself.
+_SAFE_METHODS = frozenset({"GET", "HEAD"})
+# Marks requests that console.js sends automatically.
 _REFRESH = "x-refresh"
 
-# Plotly's script adds one style element, for maps. The hash is that of its text, so no other inline
-# style is allowed. The style sheet for its charts it leaves to console.css (templates/base.html).
+# Plotly's script adds one style element, for maps. This is the hash of its text, so no other inline
+# style is allowed. console.css contains the style sheet for its charts (templates/base.html).
 _PLOTLY_STYLE = "'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='"
 CONTENT_POLICY = "; ".join(
     (
@@ -70,18 +70,18 @@ class Guard:
             await refusal(scope, receive, respond)
             return
         try:
-            await self._app(scope, _bounded(receive), respond)
+            await self._app(scope, _limited(receive), respond)
         except BodyTooLarge:
             await PlainTextResponse("The form is too large.", 413)(scope, receive, respond)
 
     async def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """The answer to a request that reaches no page; None where it may go on."""
+        """Returns the error response for a request that may not reach a page, or None."""
         host = headers.get("host", "").lower()
         if _without_port(host) not in self._hosts:
-            # A page elsewhere may let its name point here: it must not be able to read ours.
+            # Another site could point its host name at this address to read our pages.
             return PlainTextResponse("This console does not have that name.", 421)
         method, path = scope["method"], scope["path"]
-        if method not in _READING and not _same_origin(headers, host):
+        if method not in _SAFE_METHODS and not _same_origin(headers, host):
             return PlainTextResponse("This form comes from another site.", 403)
         if _length(headers) > BODY_BYTES_MAX:
             return PlainTextResponse("The form is too large.", 413)
@@ -90,14 +90,14 @@ class Guard:
             return None
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
         try:
-            # A page that refreshes itself does not keep a session alive that nobody uses.
+            # Automatic refreshes must not extend an unused session.
             used = _REFRESH not in headers and headers.get("accept") != "text/event-stream"
             scope["session"] = await self._sessions.read(cookie, used=used)
         except Unavailable as exc:
             return PlainTextResponse(exc.message, 503)
         if scope["session"] is None and not path.startswith(_SIGN_IN):
-            wanted = path if method in _READING else "/"
-            query = scope["query_string"].decode("latin-1") if method in _READING else ""
+            wanted = path if method in _SAFE_METHODS else "/"
+            query = scope["query_string"].decode("latin-1") if method in _SAFE_METHODS else ""
             there = quote(wanted + (f"?{query}" if query else ""), safe="/")
             return RedirectResponse(f"/sign-in?next={there}", 303)
         return None
@@ -118,13 +118,13 @@ class Guard:
         return respond
 
 
-def _bounded(receive: Receive) -> Receive:
-    """Bounds the body by its size, and each piece of it by the time that it may take."""
+def _limited(receive: Receive) -> Receive:
+    """Limits the body's size and the time to receive each piece."""
     read, complete = 0, False
 
-    async def bounded() -> Message:
+    async def receive_limited() -> Message:
         nonlocal read, complete
-        if complete:  # What still comes is that the browser leaves, at any time.
+        if complete:  # Only the disconnect message follows, at any time.
             return await receive()
         async with asyncio.timeout(_BODY_TIMEOUT_S):
             message = await receive()
@@ -134,7 +134,7 @@ def _bounded(receive: Receive) -> Receive:
             raise BodyTooLarge
         return message
 
-    return bounded
+    return receive_limited
 
 
 def _same_origin(headers: Headers, host: str) -> bool:

@@ -1,4 +1,4 @@
-"""Signs people in with an OpenID Connect provider: authorization code, PKCE, state and nonce."""
+"""Signs users in with an OpenID Connect provider: authorization code, PKCE, state and nonce."""
 
 import asyncio
 import json
@@ -25,16 +25,16 @@ from tollkeeper.domain.people import Person, Role
 from tollkeeper.services.clock import Clock
 from tollkeeper.settings.schema import SignInSettings
 
-# For all requests of one step together.
+# The deadline of one step with all its requests.
 _DEADLINE_S = 10
 _CLOCK_SKEW_S = 60
-# How long what the provider says of itself is used, and how long a failure to read it.
+# How long the provider's metadata is cached, and how long a failure to read it.
 _METADATA_S = 3600
 _FAILURE_S = 5
-# Steps that talk to the provider at the same time.
-_AT_ONCE_MAX = 16
+# The maximum number of concurrent steps that call the provider.
+_CONCURRENT_STEPS_MAX = 16
 _TEXT_MAX = 255
-# Signatures that only the provider can make: not those with a secret that both sides know.
+# Signatures that only the provider can create, unlike those with a shared secret.
 _ALGORITHMS = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 )
@@ -45,18 +45,19 @@ _log = structlog.get_logger("tollkeeper.console")
 
 @dataclass(frozen=True, slots=True)
 class PendingSignIn:
-    """What the browser keeps, sealed, while the person is at the provider."""
+    """Contains the state of a sign-in, which the browser stores sealed while the user is at the
+    provider."""
 
     state: str
     nonce: str
     verifier: str
-    # The page that the person wanted.
+    # The page that the user requested.
     wanted: str
     began_at: int
 
 
 class NoRole(PermissionDenied):
-    """The provider knows the person, but no setting gives the person a role."""
+    """The provider knows the user, but no setting assigns a role."""
 
     def __init__(self, subject: str) -> None:
         super().__init__("You are signed in at the identity provider, but have no role here.")
@@ -73,10 +74,10 @@ class IdentityProvider:
         self._read_at = 0
         self._failed_at = 0
         self._reading = asyncio.Lock()
-        self._turns = asyncio.Semaphore(_AT_ONCE_MAX)
+        self._turns = asyncio.Semaphore(_CONCURRENT_STEPS_MAX)
 
     async def begin(self, wanted: str) -> tuple[str, PendingSignIn]:
-        """Returns the address at the provider, and what the browser keeps. Raises Unavailable."""
+        """Returns the provider's address and the state for the browser. Raises Unavailable."""
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         pending = PendingSignIn(state, nonce, verifier, wanted, self._clock())
         async with self._step() as client:
@@ -90,8 +91,8 @@ class IdentityProvider:
         return address, pending
 
     async def finish(self, code: str, pending: PendingSignIn) -> Person:
-        """Returns the person for whom the provider made the code. Raises Unavailable, or
-        PermissionDenied if the answer is not valid or the person has no role."""
+        """Returns the user to whom the provider issued the code. Raises Unavailable, or
+        PermissionDenied if the answer is invalid or the user has no role."""
         async with self._step() as client:
             metadata = await self._current_metadata(client)
             client.token_endpoint_auth_method = self._auth_method(metadata)
@@ -106,7 +107,8 @@ class IdentityProvider:
 
     @asynccontextmanager
     async def _step(self) -> AsyncIterator[Any]:
-        """Lends a client for a step, and says what went wrong in it in two sentences: the log has more."""
+        """Provides an HTTP client for a step. Converts errors to one of two messages and logs the
+        details."""
         if self._turns.locked():
             raise Unavailable("Too many people are signing in at this moment. Try again.")
         try:
@@ -137,8 +139,8 @@ class IdentityProvider:
         return "client_secret_basic" if "client_secret_basic" in known else "client_secret_post"
 
     async def _current_metadata(self, client: Any) -> dict[str, Any]:
-        """Reads the discovery document once for all who wait. Raises ValueError if it is not the
-        provider's."""
+        """Reads the discovery document once for all waiting sign-ins. Raises ValueError if it
+        belongs to another provider."""
         async with self._reading:
             now = self._clock()
             if self._metadata and now - self._read_at < _METADATA_S:
@@ -159,8 +161,8 @@ class IdentityProvider:
             return found
 
     async def _claims(self, client: Any, token: Mapping[str, Any], nonce: str) -> dict[str, Any]:
-        """Returns the verified claims of the ID token. The provider's keys are read again if they do
-        not fit: it may have new ones."""
+        """Returns the verified claims of the ID token. Reads the provider's keys again if none
+        matches, because the provider may have rotated them."""
         metadata, id_token = self._metadata, str(token["id_token"])
         announced = metadata.get("id_token_signing_alg_values_supported") or ["RS256"]
         registry = JWSRegistry(
@@ -233,7 +235,7 @@ async def _read_json(client: Any, address: str) -> dict[str, Any]:
 
 
 def _claim(claims: Mapping[str, Any], name: str) -> Any:
-    """A claim by its name, or by a path into objects."""
+    """Finds a claim by its name, or by a path into objects."""
     if name in claims:
         return claims[name]
     found: Any = claims

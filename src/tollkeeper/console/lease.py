@@ -1,4 +1,4 @@
-"""The console's lease: while it runs, `migrate` knows that code of its version needs the schema."""
+"""Holds the console's lease, so that `migrate` knows that code of this version is running."""
 
 import asyncio
 import contextlib
@@ -20,8 +20,8 @@ _log = structlog.get_logger("tollkeeper.console")
 
 @asynccontextmanager
 async def held_lease(database: Database) -> AsyncIterator[None]:
-    """Sends heartbeats during the context, and signs off at its end. Ends the process if the schema
-    becomes too new for this code, and raises StateConflict then."""
+    """Sends heartbeats during the context, and removes the registration at its end. If the schema
+    becomes too new for this code, ends the process and raises StateConflict."""
     lease = Lease(database, uuid4(), kind=KIND)
     outdated: list[str] = []
 
@@ -36,7 +36,7 @@ async def held_lease(database: Database) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.wait([task])
-        # Without the database, the registration is removed later, like that of a dead process.
+        # Without the database, the registration expires like that of a dead process.
         with contextlib.suppress(TollkeeperError):
             await lease.sign_off()
     if outdated:

@@ -1,4 +1,4 @@
-"""The costs of this month beside those of the last one."""
+"""Compares this month's costs with the previous month's."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from tollkeeper.domain.reports import DAY_S, DayRange
 
 @dataclass(frozen=True, slots=True)
 class MonthsCompared:
-    """This month so far, the last month until the same day, and the whole last month."""
+    """Holds the costs of this month so far, the previous month until the same day, and the whole
+    previous month."""
 
     this_picousd: int
     last_so_far_picousd: int
@@ -17,7 +18,7 @@ class MonthsCompared:
 
 
 def two_months(now: int) -> DayRange:
-    """The days from the first of the last month to today."""
+    """Returns the days from the first of the previous month to today."""
     return DayRange(first=_first_day(_first_day(now // DAY_S) - 1), last=now // DAY_S + 1)
 
 
@@ -40,6 +41,6 @@ def compare_months(by_day: Mapping[int, int], now: int) -> MonthsCompared:
 
 
 def _first_day(day: int) -> int:
-    """The first day of the month of a day since 1970."""
+    """Returns the first day of a day's month. Days count from 1970."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day)
     return day - moment.day + 1

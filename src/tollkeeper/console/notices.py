@@ -1,12 +1,12 @@
-"""What a page says after a change. An address names one of these, so it cannot say anything else. An
-amount in the address counts only with a mark that the session has made for it."""
+"""Defines the notices that pages show after a change. The address only names a notice, so links
+cannot inject other text. An amount in the address requires a signature of the session."""
 
 import hmac
 from collections.abc import Mapping
 
 from tollkeeper.domain.money import usd_from_picousd
 
-# The fields of an address that carry a notice.
+# The query parameters of a notice.
 NOTICE_FIELDS = ("notice", "amount", "mark")
 NOTICES = {
     "organization-created": "The organization was created.",
@@ -49,7 +49,8 @@ NOTICES = {
 
 
 def notice_text(query: Mapping[str, str], secret: str) -> str | None:
-    """Return what the page says; None if the address names no notice, or an amount without its mark."""
+    """Returns the notice, or None if the address names none or has an amount without its
+    signature."""
     name, amount = query.get("notice", ""), query.get("amount", "")
     text = NOTICES.get(name)
     if text is None or "{amount}" not in text:

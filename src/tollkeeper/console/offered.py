@@ -1,5 +1,4 @@
-"""Templates offer only what the person may do: each form that changes something is left out for people
-who may not send it, and so is each link to a page that they may not see."""
+"""Removes forms and links that the user may not use from templates."""
 
 import re
 
@@ -11,7 +10,7 @@ _VALUE = re.compile(r"\{\{(.*?)\}\}")
 
 
 class Offered(Extension):
-    """Wraps forms and links of a template in a question: `may(method, address)`."""
+    """Wraps forms and links of a template in the condition `may(method, address)`."""
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
         source = _FORM.sub(
@@ -22,7 +21,7 @@ class Offered(Extension):
 
 
 def _link(found: re.Match[str]) -> str:
-    """A button disappears; of any other link the text stays."""
+    """Removes a button, but keeps the text of any other link."""
     question = f"{{% if may('GET', {_address(found[3])}) %}}"
     if "button" in found[2] or "offer" in found[2]:
         return f"{question}{found[0]}{{% endif %}}"
@@ -30,6 +29,7 @@ def _link(found: re.Match[str]) -> str:
 
 
 def _address(text: str) -> str:
-    """An expression of the template. Values in an address are ids, which stand for any other one."""
+    """Converts an address to a template expression. Values in an address are ids, and the
+    permission does not depend on the id."""
     whole = _VALUE.fullmatch(text)
     return whole[1].strip() if whole else repr(_VALUE.sub("x", text))

@@ -1,5 +1,6 @@
-"""The use cases for people of one organization: only those that are listed here, and only with what
-is their organization's. A page that forgets to filter is refused, and not shown."""
+"""Restricts the services for users of one organization to the listed use cases and to their own
+organization's objects. A page that forgets to filter gets an error instead of other tenants'
+data."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -9,7 +10,7 @@ from tollkeeper.domain.errors import NotFound, PermissionDenied
 from tollkeeper.services.use_cases import Services
 
 Arguments = tuple[Any, ...]
-# Returns whether the arguments are the organization's.
+# Tells whether the arguments belong to the organization.
 Check = Callable[[Services, OrganizationId, Arguments], Awaitable[bool]]
 
 
@@ -30,13 +31,14 @@ async def _is_its_request(_: Services, own: OrganizationId, arguments: Arguments
 
 
 async def _makes_a_plain_key(services: Services, own: OrganizationId, arguments: Arguments) -> bool:
-    """The organization API gives new keys the permissions of the settings."""
+    """Rejects chosen permissions, because the organization API always gives new keys the default
+    permissions."""
     if arguments[2] is not None:
         raise PermissionDenied("The permissions of a key are chosen by operators.")
     return await _names_its_project(services, own, arguments)
 
 
-# What the organization API allows, and what the pages need to show it.
+# Everything that the organization API allows, and what the pages need to show it.
 _USE_CASES: dict[str, Check] = {
     "organizations.organization_show": _names_it,
     "projects.project_list": _names_it,
@@ -69,7 +71,7 @@ _USE_CASES: dict[str, Check] = {
     "calibrations.calibration_list": _names_it,
     "statements.statement_show": _names_it,
 }
-# Nothing of a tenant is in these.
+# These contain no tenant data.
 _SHARED = frozenset({"clock", "catalog", "default_threshold"})
 
 
@@ -88,10 +90,10 @@ class _OwnNoun:
         use_case = getattr(getattr(self._services, self._noun), name)
 
         async def checked(*arguments: Any, **options: Any) -> Any:
-            # An id in an option would not be checked.
+            # Ids in keyword arguments would not be checked.
             assert arguments, "what belongs to an organization is named by position"
             if not await check(self._services, self._own, arguments):
-                # Like what does not exist.
+                # The same error as for an object that does not exist.
                 raise NotFound(f"There is no {arguments[0]}.")
             return await use_case(*arguments, **options)
 

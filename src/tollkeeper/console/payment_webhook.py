@@ -1,4 +1,4 @@
-"""The address that Stripe sends its events to. Nothing is done before the signature is verified."""
+"""Receives Stripe's events. Does nothing before the signature is verified."""
 
 import structlog
 from starlette.exceptions import HTTPException
@@ -15,8 +15,8 @@ _log = structlog.get_logger("tollkeeper.console")
 
 
 async def receive(request: Request) -> Response:
-    """Stripe repeats an event for days if the answer is not 2xx. So it is 2xx if a repetition would
-    not help."""
+    """Books one event. Answers 2xx if a repetition would not help, because Stripe repeats other
+    events for days."""
     console = console_of(request)
     if console.is_signed is None:
         raise HTTPException(404)
@@ -31,7 +31,7 @@ async def receive(request: Request) -> Response:
         booking = await console.services.payments.payment_receive(event)
     if booking.outcome in OPEN_OUTCOMES:
         _log.warning("a payment event was not booked", id=event.id, reason=booking.detail)
-    # An operator may create the organization, or restore a newer backup, before the next repetition.
+    # Before the next repetition, an operator may create the organization or restore a newer backup.
     repeat = booking.outcome is EventOutcome.UNKNOWN_ORGANIZATION
     words = f"{booking.outcome}: {booking.detail}" if booking.detail else booking.outcome
     return PlainTextResponse(words, 422 if repeat else 200)

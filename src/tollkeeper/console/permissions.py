@@ -1,4 +1,4 @@
-"""Who may do what: the least role for each route and action of the console."""
+"""Defines the minimum role for each route and action of the console."""
 
 import re
 from dataclasses import dataclass
@@ -12,27 +12,27 @@ from tollkeeper.domain.people import Person, Role
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    # The least of the roles viewer, operator and owner.
-    least: Role
-    # Whether the role organization may use it too. It is then given only what is its organization's:
-    # see own_services.py.
+    # The minimum role: viewer, operator or owner.
+    minimum: Role
+    # Whether the role organization may use it too, restricted to its own organization: see
+    # own_services.py.
     organization: bool = False
 
     def allows(self, role: Role) -> bool:
         if role is Role.ORGANIZATION:
             return self.organization
-        return role.rank >= self.least.rank
+        return role.rank >= self.minimum.rank
 
 
 _READ = Access(Role.VIEWER)
 _READ_OWN = Access(Role.VIEWER, organization=True)
 _WORK = Access(Role.OPERATOR)
 _WORK_OWN = Access(Role.OPERATOR, organization=True)
-# What cannot be undone, and what concerns people and their secrets.
+# Irreversible changes, and changes about users and their secrets.
 _FINAL = Access(Role.OWNER)
 _FINAL_OWN = Access(Role.OWNER, organization=True)
 
-# Whoever is signed in, and people who are not.
+# Routes that need no session.
 PUBLIC = frozenset(
     {
         "GET /sign-in",
@@ -41,7 +41,7 @@ PUBLIC = frozenset(
         "GET /sign-in/callback",
         "GET /static/{name}",
         "GET /healthz",
-        # Its events are signed.
+        # These events are signed.
         "POST /webhooks/stripe",
     }
 )
@@ -104,18 +104,18 @@ PERMISSIONS = {
     "GET /unsettled": _READ,
     "POST /unsettled/recover": _WORK,
     "POST /unsettled/all": _FINAL,
-    # A wrong amount can be made good with credit.
+    # An operator can correct a wrong amount with credit.
     "POST /unsettled/{reservation}": _WORK,
     "GET /policies": _READ_OWN,
     "POST /policies": _WORK_OWN,
     "GET /policies/try": _READ,
-    # It changes nothing, but the judge costs money.
+    # A trial changes nothing, but the judge costs money.
     "POST /policies/try": _WORK,
     "GET /policies/{policy}": _READ_OWN,
     "POST /policies/{policy}/edit": _WORK_OWN,
     "POST /policies/{policy}/set-threshold": _WORK_OWN,
     "POST /policies/{policy}/pause": _WORK_OWN,
-    # The organization API cannot publish and resume policies either.
+    # The organization API cannot publish or resume policies either.
     "POST /policies/{policy}/publish": _WORK,
     "POST /policies/{policy}/resume": _WORK,
     "POST /policies/{policy}/calibrate": _WORK,
@@ -140,14 +140,14 @@ PERMISSIONS = {
 
 
 def access_to(method: str, route: str, action: str | None) -> Access | None:
-    """None if the table has no entry: then nobody may use the route."""
+    """Returns None if the table has no entry: no user may use that route."""
     method = "GET" if method == "HEAD" else method
     path = route if action is None else route.replace("{action}", action)
     return PERMISSIONS.get(f"{method} {path}")
 
 
 def require(person: Person, method: str, route: str, action: str | None) -> None:
-    """Raises PermissionDenied, or NotFound for an action that there is not."""
+    """Raises PermissionDenied, or NotFound for an unknown action."""
     access = access_to(method, route, action)
     if access is None:
         raise NotFound("There is no such page.")
@@ -156,7 +156,7 @@ def require(person: Person, method: str, route: str, action: str | None) -> None
 
 
 class Offers:
-    """Says which links and forms a page offers to a person."""
+    """Decides which links and forms a page offers to a user."""
 
     def __init__(self, routes: list[Route]) -> None:
         self._routes = routes
@@ -164,7 +164,7 @@ class Offers:
 
     def may(self, person: Person, method: str, address: str) -> bool:
         path = re.split(r"[?#]", address)[0]
-        # An id stands for any other one.
+        # The permission does not depend on the id.
         access = self._access(method, re.sub(r"/[^/.]*\d[^/.]*", "/x", path))
         return access is not None and access.allows(person.role)
 

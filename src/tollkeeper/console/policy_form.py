@@ -1,4 +1,4 @@
-"""Reads the draft of a policy from a form, with the bounds that the API has."""
+"""Reads a policy's draft from a form, with the limits of the API."""
 
 from tollkeeper.console.forms import Form, project_id
 from tollkeeper.domain.errors import InvalidRequest
@@ -11,11 +11,11 @@ _DESCRIPTION_LENGTH_MAX = 240
 
 
 def name_of(form: Form) -> str:
-    return _bounded(form.text("name"), _NAME_LENGTH_MAX, "name")
+    return _limited(form.text("name"), _NAME_LENGTH_MAX, "name")
 
 
 def description_of(form: Form) -> str:
-    return _bounded(form.text("description", default=""), _DESCRIPTION_LENGTH_MAX, "description")
+    return _limited(form.text("description", default=""), _DESCRIPTION_LENGTH_MAX, "description")
 
 
 def rule_of(form: Form) -> Rule:
@@ -27,7 +27,7 @@ def rule_of(form: Form) -> Rule:
         raise InvalidRequest(f"The form is not complete: {exc}.") from None
     threshold = form.text("threshold", default="")
     rule = Rule(
-        rule=_bounded(form.text("rule"), RULE_LENGTH_MAX, "rule"),
+        rule=_limited(form.text("rule"), RULE_LENGTH_MAX, "rule"),
         direction=direction,
         mode=mode,
         scope=scope,
@@ -38,7 +38,7 @@ def rule_of(form: Form) -> Rule:
     return rule
 
 
-def _bounded(text: str, longest: int, name: str) -> str:
+def _limited(text: str, longest: int, name: str) -> str:
     if len(text) > longest or "\x00" in text:
         raise InvalidRequest(f"The {name} has at most {longest} characters.", param=name)
     return text

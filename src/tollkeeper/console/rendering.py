@@ -1,5 +1,5 @@
-"""Turns values into pages: the templates, how numbers, amounts and times are written, and what every
-page has around its content."""
+"""Renders pages: loads the templates, formats numbers, amounts and times, and adds the frame of
+every page."""
 
 import json
 import re
@@ -31,7 +31,7 @@ from tollkeeper.services.csv_text import csv_lines
 _TEMPLATES = Path(__file__).parent / "templates"
 _SHORT_DIGITS = 3
 _DOLLAR_PLACES = 4
-# A dash in the place of a value that there is not.
+# A dash in place of a missing value.
 _NOTHING = "\u2013"
 _PERCENTILE_CALLS_MIN = 20
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
@@ -84,7 +84,7 @@ NAVIGATION = (
 
 
 class Fields(dict[str, str]):
-    """Fields of a form or an address; one that is not there is empty."""
+    """Holds the fields of a form or an address. A missing field is empty."""
 
     def __missing__(self, name: str) -> str:
         return ""
@@ -100,8 +100,8 @@ def render(
     filled: Mapping[str, str] | None = None,
     **values: Any,
 ) -> Response:
-    """Render a page. `refused` is shown at its top, and fills its forms with what was sent. `filled`
-    fills the forms of a page that answers a form."""
+    """Renders a page. Shows `refused` at its top and fills its forms with the rejected values.
+    `filled` fills the forms of a page that answers a form."""
     console = console_of(request)
     session = session_of(request)
     form_token = console.sessions.form_token(session)
@@ -135,19 +135,19 @@ def csv_file(name: str, rows: Iterable[Sequence[object]]) -> Response:
 
 
 def fragment(request: Request, template: str, **values: Any) -> str:
-    """Render a part of a page that is streamed."""
+    """Renders a part of a streamed page."""
     return _environment.get_template(template).render(may=_may(request), **values)
 
 
 def _may(request: Request) -> Callable[[str, str], bool]:
-    """Return a function that says whether the person may use a method of an address."""
+    """Returns a function that tells whether the user may send a method to an address."""
     return partial(request.app.state.offers.may, session_of(request).person)
 
 
 def _navigation(
     person: Person, may: Callable[[str, str], bool]
 ) -> list[tuple[str, list[NavEntry]]]:
-    """The entries that lead to pages which the person may see."""
+    """Returns the entries for pages that the user may see."""
     found = [
         (heading, [entry for entry in entries if may("GET", entry.address)])
         for heading, entries in NAVIGATION
@@ -159,13 +159,13 @@ def _navigation(
 
 
 def render_outside(template: str, **values: Any) -> HTMLResponse:
-    """A page for somebody who is not signed in."""
+    """Renders a page for a browser without a session."""
     template_ = _environment.get_template(template)
     return HTMLResponse(template_.render(may=lambda _method, _address: True, **values))
 
 
 def address_with(request: Request, **changes: object) -> str:
-    """The address of this page with other filters; None takes one away."""
+    """Returns this page's address with changed filters; None removes a filter."""
     kept = {
         name: value
         for name, value in request.query_params.items()
@@ -180,8 +180,8 @@ def _once() -> str:
 
 
 def usd(picousd: int | None) -> Markup | str:
-    """An amount, short, with the exact one beside the pointer: four places where there are dollars,
-    else the first digits that count."""
+    """Formats an amount with four decimal places, or with its first significant digits below one
+    dollar. The tooltip has the exact amount."""
     if picousd is None:
         return _NOTHING
     exact = usd_from_picousd(picousd)
@@ -211,7 +211,7 @@ def number(value: float | None) -> str:
 
 
 def compact(value: float | None) -> str:
-    """1234567 as 1.2 M."""
+    """Formats 1234567 as 1.2 M."""
     if value is None:
         return _NOTHING
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
@@ -235,7 +235,7 @@ def microseconds(value: float | None) -> str:
 
 
 def percentile(latencies: Latencies, share: float) -> float | None:
-    """Return None for fewer calls than a percentile says something about."""
+    """Returns None if there are too few calls for a meaningful percentile."""
     calls = sum(latencies.by_rung.values())
     return None if calls < _PERCENTILE_CALLS_MIN else latencies.percentile_ms(share)
 
@@ -262,17 +262,17 @@ def duration(seconds: float | None) -> str:
 def when(unix_s: float | None) -> Markup | str:
     if unix_s is None:
         return _NOTHING
-    moment = datetime.fromtimestamp(unix_s, UTC)
+    time = datetime.fromtimestamp(unix_s, UTC)
     return Markup('<time datetime="{}">{}</time>').format(
-        moment.isoformat(), moment.strftime("%Y-%m-%d %H:%M:%S")
+        time.isoformat(), time.strftime("%Y-%m-%d %H:%M:%S")
     )
 
 
 def clock(unix_s: float) -> Markup:
-    """A time of this year, short."""
-    moment = datetime.fromtimestamp(unix_s, UTC)
+    """Formats a time of this year without the year."""
+    time = datetime.fromtimestamp(unix_s, UTC)
     return Markup('<time datetime="{}">{}</time>').format(
-        moment.isoformat(), moment.strftime("%b %d %H:%M:%S")
+        time.isoformat(), time.strftime("%b %d %H:%M:%S")
     )
 
 
@@ -281,23 +281,23 @@ def day(unix_s: float | None) -> str:
 
 
 def local(unix_s: float) -> str:
-    """A time as a field for date and time has it."""
+    """Formats a time for a date and time field."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def ago(unix_s: float | None, now: int) -> Markup | str:
-    """How long ago, with the time beside the pointer."""
+    """Formats an age. The tooltip has the time."""
     if unix_s is None:
         return "never"
-    moment = datetime.fromtimestamp(unix_s, UTC)
+    time = datetime.fromtimestamp(unix_s, UTC)
     text = f"{duration(now - unix_s)} ago" if now >= unix_s else f"in {duration(unix_s - now)}"
     return Markup('<time datetime="{}" title="{} UTC">{}</time>').format(
-        moment.isoformat(), moment.strftime("%Y-%m-%d %H:%M:%S"), text
+        time.isoformat(), time.strftime("%Y-%m-%d %H:%M:%S"), text
     )
 
 
 def chart_data(value: Mapping[str, Any]) -> Markup:
-    """The JSON of a chart, safe inside of a script element."""
+    """Encodes a chart as JSON that is safe inside a script element."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=True)
     return Markup(  # noqa: S704 - every character with a meaning in HTML is escaped
         text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
@@ -305,7 +305,7 @@ def chart_data(value: Mapping[str, Any]) -> Markup:
 
 
 def labelled(table: str) -> Markup:
-    """Give each cell the heading of its column: on a narrow screen, a row is a card of its cells."""
+    """Adds its column's heading to each cell, because a narrow screen shows each row as a card."""
     columns = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table, re.DOTALL)
     headings = [escape(Markup(text).striptags()) for text in columns]  # noqa: S704 - our own template
 

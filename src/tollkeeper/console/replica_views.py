@@ -1,4 +1,4 @@
-"""Replicas as the gateway processes see them, for pages."""
+"""Shows how the gateway processes see the replicas."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ class Badge:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One replica as one gateway process saw it."""
+    """Describes one replica from the view of one gateway process."""
 
     process: ProcessReport
     replica: ReplicaReport
-    # Unix time until which the process does not call it; None where it does.
+    # Unix time until which the process does not call the replica, or None.
     ejected_until: float | None
 
     @property
@@ -42,7 +42,7 @@ class ReplicaViews:
         return [view for view in self._views if view.replica.backend == backend]
 
     def badges(self, backend: str, url: str) -> list[Badge]:
-        """What all processes together say of a replica."""
+        """Combines the views of all processes."""
         views = self.of_backend(backend)
         if _has_address(url):
             views = [view for view in views if view.replica.url == url]
@@ -52,7 +52,8 @@ class ReplicaViews:
 def traffic_by_replica(
     traffic: Sequence[BackendTraffic], replicas: Sequence[ProbedReplica]
 ) -> dict[tuple[str, str], list[BackendTraffic]]:
-    """By backend and replica, as the settings name it. Calls that no replica answered are under ""."""
+    """Groups traffic by backend and by replica as named in the settings. Calls that no replica
+    answered are under ""."""
     unaddressed = {one.backend: one.url for one in replicas if not _has_address(one.url)}
     found: dict[tuple[str, str], list[BackendTraffic]] = {}
     for one in traffic:
@@ -62,8 +63,8 @@ def traffic_by_replica(
 
 
 def _has_address(replica: str) -> bool:
-    """The engine has a name instead of an address, because each start has another address. It is
-    the only replica of its backend."""
+    """Tells whether the replica has an address. The engine has a name instead, because its address
+    changes with each start. It is the only replica of its backend."""
     return "://" in replica
 
 

@@ -1,4 +1,4 @@
-"""What is known of the replicas. Asking takes up to seconds, so pages see the last answer."""
+"""Caches the state of the replicas, because probing them can take seconds."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from tollkeeper.console.context import ProbedReplica
 
 _FRESH_S = 5.0
-# How long a page waits for the answer; after it, it shows the one before.
+# The time a page waits for a new answer before it shows the previous one.
 _PATIENCE_S = 0.25
 
 

@@ -1,4 +1,4 @@
-"""The console's HTTP server: the only file that knows which one it is."""
+"""Runs the console's HTTP server. Only this file knows the server library."""
 
 import socket
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _KEEP_ALIVE_S = 30
 _GRACE_S = 3
 
 
-# Takes what is called when a signal tells the process to stop.
+# Receives the function to call when a signal stops the process.
 TakeSignals = Callable[[Callable[[], None]], None]
 
 
@@ -40,7 +40,6 @@ async def serve(
     def stop() -> None:
         server.should_exit = True
 
-    # While it serves, the server has handlers of its own. Theirs is not called for a signal that came
-    # before it served.
+    # The server installs its own handlers while it serves, which do not see earlier signals.
     take_signals(stop)
     await server.serve(sockets=[listener])

@@ -1,4 +1,4 @@
-"""Who is signed in: sessions that expire, tokens in forms, and a bound on attempts."""
+"""Manages sessions that expire, form tokens, and the limit on sign-in attempts."""
 
 import hashlib
 import hmac
@@ -16,7 +16,7 @@ from tollkeeper.storage.console_sessions import StoredSession
 COOKIE = "tollkeeper_console"
 TOKEN_PREFIX = "tko_"  # noqa: S105 - the beginning of every token
 _FORM_TOKEN_BYTES = 16
-# Wrong tokens that one address, and all addresses together, may present in a window of time.
+# The number of wrong tokens that one address, and all addresses together, may send in this time.
 _WINDOW_S = 300
 _WRONG_MAX = 10
 _WRONG_MAX_IN_ALL = 100
@@ -29,11 +29,12 @@ def new_token() -> str:
 
 
 def token_digest(token: str) -> str:
-    """What the settings hold. A token has 256 random bits, so a plain digest cannot be reversed."""
+    """Returns the digest for the settings. A token has 256 random bits, so a plain digest cannot be
+    reversed."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-# Whoever has the operator token: it does not say who.
+# The operator token does not identify a person.
 TOKEN_HOLDER = Person("", "Operator token", Role.OWNER)
 
 
@@ -46,8 +47,8 @@ class Session:
 
     @property
     def actor(self) -> str:
-        """Names the person in the audit, or the session if the operator token was used. A reader of
-        the audit cannot use the session: its cookie cannot be found from this."""
+        """Returns the user's name for the audit, or the session's if the operator token was used.
+        The cookie cannot be derived from it."""
         person = self.person
         if not person.subject:
             return f"session {self.digest.hex()[:8]}"
@@ -57,7 +58,7 @@ class Session:
 
 
 class NewestValues:
-    """A set that drops its oldest value when it has more than `most`."""
+    """A set that drops its oldest value when it exceeds `most`."""
 
     def __init__(self, most: int = _REMEMBERED_MAX) -> None:
         self._most = most
@@ -73,13 +74,14 @@ class NewestValues:
 
 
 class Sessions:
-    """The cookie is a random value, of which the database has the digest. A session is valid as long as
-    what the person signed in with is unchanged: the token, or the settings of the identity provider."""
+    """Stores sessions. The cookie is a random value, and the database has its digest. A session is
+    valid while its credential is unchanged: the token, or the settings of the identity provider."""
 
     def __init__(
         self, vault: Vault, stored: ConsoleSessions, *, token_sha256: str, sign_in: bytes
     ) -> None:
-        """`sign_in` is every setting on which roles depend; empty if there is no identity provider."""
+        """`sign_in` contains every setting that roles depend on; empty without an identity
+        provider."""
         self._vault = vault
         self._stored = stored
         self._token_sha256 = token_sha256
@@ -91,7 +93,7 @@ class Sessions:
         return hmac.compare_digest(token_digest(presented), self._token_sha256)
 
     async def begin(self, person: Person, credential: bytes, before: Session | None) -> str:
-        """Returns the cookie of a new session, which replaces the one that the browser had before."""
+        """Creates a session that replaces the browser's previous one, and returns its cookie."""
         cookie = secrets.token_urlsafe(32)
         await self._stored.console_session_begin(
             _digest(cookie), credential, person, replaces=None if before is None else before.digest
@@ -99,8 +101,8 @@ class Sessions:
         return cookie
 
     async def read(self, cookie: str, *, used: bool = True) -> Session | None:
-        """None if the session has ended, or what it began with is another now. Raises Unavailable if the
-        database does not answer."""
+        """Returns None if the session has ended or its credential has changed. Raises Unavailable
+        if the database does not answer."""
         if not cookie:
             return None
         found = await self._stored.console_session_find(_digest(cookie), used=used)
@@ -121,15 +123,15 @@ class Sessions:
         await self._stored.console_session_end_all(credential, subject)
 
     def form_token(self, session: Session) -> str:
-        """What every form of the session carries. Other sites cannot know it."""
+        """Returns the token for the session's forms, which other sites cannot know."""
         return self._vault.derive("console-form", session.digest)[:_FORM_TOKEN_BYTES].hex()
 
     def form_is_ours(self, session: Session, presented: str) -> bool:
         return hmac.compare_digest(presented.encode(), self.form_token(session).encode())
 
     def sent_before(self, once: str) -> bool:
-        """Whether this very form was sent before: a second click, or a page that is loaded again.
-        From now on it was."""
+        """Tells whether this form was sent before, by a second click or a reload, and records it as
+        sent."""
         known = once.encode() in self._sent_forms
         self._sent_forms.add(once.encode())
         return known
@@ -141,15 +143,15 @@ def _digest(cookie: str) -> bytes:
 
 @dataclass(slots=True)
 class SignInAttempts:
-    """Limits wrong tokens by address. The right token is never refused: guessing it, with its 256
-    random bits, is hopeless at any rate, and others at the same address must not lock it out."""
+    """Limits wrong tokens by address. The right token is never rejected: its 256 random bits cannot
+    be guessed, and clients at the same address must not lock the operator out."""
 
     clock: Clock
     _wrong: OrderedDict[str, deque[int]] = field(default_factory=OrderedDict)
     _wrong_in_all: deque[int] = field(default_factory=deque)
 
     def _wait_s(self, address: str) -> int:
-        """How long the address must wait before its next wrong token; 0: not at all."""
+        """Returns how long the address must wait before its next wrong token; may be 0."""
         now = self.clock()
         own = self._wrong.get(address, deque())
         for attempts, most in ((own, _WRONG_MAX), (self._wrong_in_all, _WRONG_MAX_IN_ALL)):
@@ -160,8 +162,8 @@ class SignInAttempts:
         return 0
 
     def was_wrong(self, address: str) -> int:
-        """Counts a wrong token, and returns how long the address must wait before the next; a token
-        that came too early does not count."""
+        """Counts a wrong token, and returns the time to wait before the next one. A token that came
+        too early does not count."""
         wait_s = self._wait_s(address)
         if wait_s:
             return wait_s

@@ -1,4 +1,4 @@
-"""Signing in, with the operator token or with the identity provider, and out."""
+"""Signs users in with the operator token or the identity provider, and out."""
 
 import base64
 import binascii
@@ -22,7 +22,7 @@ from tollkeeper.domain.people import Person
 from tollkeeper.services.console_sessions import SESSION_S
 
 _ADDRESS = re.compile(r"/(?![/\\])[^\s\\]{0,2000}")
-# Holds a PendingSignIn. Lax, because the provider's page leads back to the console.
+# Contains a PendingSignIn. SameSite is Lax, because the provider's page leads back to the console.
 PENDING_COOKIE = "tollkeeper_sign_in"
 _PENDING_PATH = "/sign-in"
 _PENDING_S = 600
@@ -53,7 +53,7 @@ async def sign_in(request: Request) -> Response:
 
 
 async def show_provider(request: Request) -> Response:
-    """Sends the browser to the identity provider."""
+    """Redirects the browser to the identity provider."""
     console = console_of(request)
     wanted = _own_address(request.query_params.get("next", "/"))
     try:
@@ -77,7 +77,7 @@ async def show_provider(request: Request) -> Response:
 
 
 async def finish_sign_in(request: Request) -> Response:
-    """Takes what the provider says of the person, which counts once."""
+    """Signs the user in with the provider's answer, which is valid once."""
     console, wanted = console_of(request), "/"
     try:
         pending = _pending(console, request)
@@ -88,8 +88,8 @@ async def finish_sign_in(request: Request) -> Response:
     else:
         credential = console.sessions.sign_in_credential
         assert credential is not None, "there is an identity provider"
-        # A page, and no redirect: while the browser comes from another site, it does not send the
-        # session's cookie, also not to the address of a redirect.
+        # Returns a page instead of a redirect: a browser that comes from another site does not send
+        # the session's cookie, not even to a redirect's target.
         response = render_outside("signed_in.html", next=wanted, person=person)
         await _begin_session(request, response, person, credential)
         _log.info("a person has signed in", subject=person.subject, role=person.role)
@@ -100,7 +100,7 @@ async def finish_sign_in(request: Request) -> Response:
 
 
 def _pending(console: Console, request: Request) -> PendingSignIn:
-    """The sign-in that this browser began, if it waits for this answer."""
+    """Returns the sign-in that this browser began, if it waits for this answer."""
     try:
         sealed = base64.urlsafe_b64decode(request.cookies.get(PENDING_COOKIE, ""))
     except (binascii.Error, ValueError):
@@ -125,14 +125,14 @@ async def _person(console: Console, request: Request, pending: PendingSignIn) ->
     if console.provider is None or query.get("iss", issuer) != issuer:
         raise PermissionDenied(_STALE)
     if "code" not in query:
-        # `error` is one of a few words, but anybody could write something else into the address.
+        # Not shown, because anyone can write any text into the address.
         raise PermissionDenied("The identity provider did not sign you in.")
     try:
         person = await console.provider.finish(query["code"], pending)
         if person.organization_id is not None:
             await _require_organization(console, person)
     except NoRole as exc:
-        # The person may have had one.
+        # The user may still have sessions from an earlier role.
         assert sessions.sign_in_credential is not None
         await sessions.end_all(sessions.sign_in_credential, exc.subject)
         _log.warning("a person without a role was refused", subject=exc.subject)
@@ -174,7 +174,7 @@ async def sign_out(request: Request) -> Response:
 
 
 def _refused(request: Request, wanted: str, wait_s: int) -> Response:
-    """The answer to a wrong token, which says more where there were too many of them."""
+    """Answers a wrong token; after too many, says how long to wait."""
     if not wait_s:
         page = _page(request, wanted, "This is not the operator token.")
         page.status_code = 403
@@ -199,5 +199,5 @@ def _page(request: Request, wanted: str, problem: str, notice: str = "") -> Resp
 
 
 def _own_address(text: str) -> str:
-    """An address of this console; anything else is the first page."""
+    """Returns an address of this console, or the first page for any other address."""
     return text if _ADDRESS.fullmatch(text) else "/"

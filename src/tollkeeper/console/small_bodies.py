@@ -1,4 +1,4 @@
-"""Reads the bodies of requests that nobody has authenticated yet, within limits of size, time and number."""
+"""Reads the bodies of unauthenticated requests within limits of size, time and number."""
 
 import asyncio
 from collections import OrderedDict
@@ -13,14 +13,14 @@ _DEADLINE_S = 10.0
 
 
 class SmallBodies:
-    """If too many bodies are being read, the reading that began first ends. A sender that is slow on
-    purpose is the first one, so it cannot keep others out."""
+    """If too many bodies are being read, the oldest one is cancelled. A deliberately slow sender is
+    the oldest, so it cannot block others."""
 
     def __init__(self) -> None:
         self._reading: OrderedDict[asyncio.Timeout, None] = OrderedDict()
 
     async def read(self, request: Request) -> bytes:
-        """Raises TimeoutError, or BodyTooLarge."""
+        """Reads one body. Raises TimeoutError or BodyTooLarge."""
         body = bytearray()
         async with asyncio.timeout(_DEADLINE_S) as timeout:
             if len(self._reading) >= READING_MAX:

@@ -1,4 +1,4 @@
-"""Starts the console: where it may listen, by which names it may be called, and what it is made of."""
+"""Starts the console: checks its address and host names, and creates its parts."""
 
 import ipaddress
 import socket
@@ -35,7 +35,7 @@ from tollkeeper.settings.origins import setting_origins
 
 
 def require_safe_address(settings: Settings) -> None:
-    """Raises StateConflict where the console would send its token over a network in the clear."""
+    """Raises StateConflict if the console would send its token unencrypted over a network."""
     console = settings.console
     if console.tls_files or console.trusted_proxies or _is_loopback(console.host):
         return
@@ -55,7 +55,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def allowed_hosts(settings: Settings) -> frozenset[str]:
-    """The names that a browser may call the console by."""
+    """Returns the host names under which browsers may reach the console."""
     console = settings.console
     own = f"[{console.host}]" if ":" in console.host else console.host
     loopback = ("localhost", "127.0.0.1", "[::1]") if _is_loopback(console.host) else ()
@@ -65,7 +65,7 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
 
 
 def is_secure(settings: Settings) -> bool:
-    """Whether browsers reach it by HTTPS."""
+    """Tells whether browsers use HTTPS."""
     console = settings.console
     public = console.sign_in.public_url.startswith("https://")
     return bool(console.tls_files or console.trusted_proxies or public)
@@ -124,8 +124,8 @@ async def run_console(
     machine: MachineChecks,
     take_signals: TakeSignals,
 ) -> None:
-    """Serves until SIGTERM or SIGINT. Raises StateConflict where it ended because the schema has
-    become too new for this code."""
+    """Serves until SIGTERM or SIGINT. Raises StateConflict if the schema has become too new for
+    this code."""
     async with (
         running_services(settings, conninfo) as services,
         held_lease(services.database),

@@ -1,4 +1,4 @@
-"""The console's own style sheet and scripts, and Plotly's script from its installed package."""
+"""Serves the console's style sheet and scripts, and Plotly's script from its installed package."""
 
 import gzip
 import hashlib
@@ -14,7 +14,7 @@ _OWN = Path(__file__).parent / "static"
 
 
 def _plotly() -> Path:
-    """The script in the installed package, which is not imported for it."""
+    """Finds the script in the installed package without importing it."""
     package = find_spec("plotly")
     assert package is not None
     assert package.origin is not None

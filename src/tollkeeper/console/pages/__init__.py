@@ -1,1 +1,1 @@
-"""The pages of the console, one file for each."""
+"""Contains the console's pages, one file for each."""

@@ -1,4 +1,4 @@
-"""Activity: calls as a list with filters, their volume over time, a live tail and downloads."""
+"""Shows calls as a list with filters, their volume over time, a live tail and downloads."""
 
 import asyncio
 import re
@@ -30,11 +30,11 @@ from tollkeeper.services.use_cases import Services
 
 _LIMIT = 50
 _EXPORT_S = 600.0
-# A tail ends after so long, and the browser opens another one, with its session checked again.
+# The tail ends after this time, and the browser opens another one, which checks the session again.
 _TAIL_S = 60.0
 _TAIL_EVERY_S = 1.0
 _TAIL_RANGE_S = 300
-# What a page of the list can be sorted by; the list itself has the newest calls first.
+# The sort orders within a page. The list itself starts with the newest calls.
 SORTS: dict[str, Callable[[ActivityEntry], int]] = {
     "cost": lambda entry: entry.cost_picousd or 0,
     "duration": lambda entry: entry.duration_ms or 0,
@@ -66,7 +66,7 @@ async def show(request: Request) -> Response:
         entries=_sorted(page.entries, sort),
         sorts=list(SORTS),
         sort_max=PAGE_MAX,
-        older=None if page.older is None else _written(page.older),
+        older=None if page.older is None else _position_text(page.older),
         total=sum(found.requests for found in page.steps),
         rare=bool(_rare(query)),
         ranges=RANGES_S,
@@ -86,7 +86,7 @@ async def show(request: Request) -> Response:
 
 
 async def export(request: Request) -> Response:
-    """Send the records that fit, as `tollkeeper activity export` writes them."""
+    """Sends the matching records in the format of `tollkeeper activity export`."""
     console, query = console_of(request), request.query_params
     services = console.services
     try:
@@ -101,7 +101,7 @@ async def export(request: Request) -> Response:
         form,
     )
     console.require_stream()
-    # What is wrong with the filters is said before the first byte.
+    # Filter errors must be reported before the first byte is sent.
     first, _ = await anext(pages)
 
     async def texts() -> AsyncIterator[str]:
@@ -117,7 +117,7 @@ async def export(request: Request) -> Response:
 
 
 async def tail(request: Request) -> Response:
-    """Tell the page as events that there are newer calls that fit. The page reads them by itself."""
+    """Sends an event when there are new matching calls. The page then loads them."""
     console, query = console_of(request), request.query_params
     services = console.services
     wanted, rare = await _filter(services, query), _rare(query)
@@ -129,15 +129,15 @@ async def tail(request: Request) -> Response:
         return str(page.entries[0].request_id) if page.entries else ""
 
     async def events() -> AsyncIterator[str]:
-        # What the page has seen already, if the browser opens the tail again.
-        told = request.headers.get("last-event-id") or await newest()
-        yield f"retry: 1000\nid: {told}\nevent: open\ndata:\n\n"
+        # The last event that the page has seen, if the browser reconnects.
+        last_sent = request.headers.get("last-event-id") or await newest()
+        yield f"retry: 1000\nid: {last_sent}\nevent: open\ndata:\n\n"
         for _ in range(int(_TAIL_S / _TAIL_EVERY_S)):
             await asyncio.sleep(_TAIL_EVERY_S)
             found = await newest()
-            # A comment shows that the connection lives, and finds out if the browser has left.
-            yield f"id: {found}\ndata: {found}\n\n" if found not in ("", told) else ":\n\n"
-            told = found or told
+            # A comment keeps the connection alive, and detects a disconnected browser.
+            yield f"id: {found}\ndata: {found}\n\n" if found not in ("", last_sent) else ":\n\n"
+            last_sent = found or last_sent
 
     console.require_stream()
     return StreamingResponse(console.stream(events(), 2 * _TAIL_S), media_type="text/event-stream")
@@ -152,7 +152,8 @@ def _sorted(entries: Sequence[ActivityEntry], sort: str | None) -> Sequence[Acti
 
 
 async def _filter(services: Services, query: QueryParams) -> TrafficFilter:
-    """Projects and keys are named by name or id, in the organization if one is chosen."""
+    """Builds the filter. Projects and keys may be given by name or id, within the selected
+    organization."""
     organization, project = optional(query, "organization"), optional(query, "project")
     key, names = optional(query, "key"), services.names
     owner = None if organization is None else organization_id(organization)
@@ -187,11 +188,11 @@ def _position(query: QueryParams) -> Position | None:
     raise InvalidRequest("This is no page of the list.", param="before")
 
 
-def _written(position: Position) -> str:
+def _position_text(position: Position) -> str:
     return f"{position.started_at_ms}.{position.request_id}"
 
 
 def _range(query: QueryParams) -> str | None:
-    """Return the range that is shown; None if the address has days instead."""
+    """Returns the selected range, or None if the address has days instead."""
     days = optional(query, "since") or optional(query, "until")
     return optional(query, "range") or (None if days else "24h")

@@ -1,4 +1,4 @@
-"""Admin API keys on the page of their organization: create and revoke."""
+"""Creates, renames and revokes Admin API keys on the organization's page."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,7 +15,7 @@ _DAY_S = 86_400
 
 
 async def create(request: Request) -> Response:
-    """Shows the value on the page that answers the form, and nowhere else: no address leads to it."""
+    """Creates a key. Its value is shown only on the page that answers the form."""
     identity = organization_id(request.path_params["organization"])
 
     async def handle(form: Form) -> Response:

@@ -1,4 +1,4 @@
-"""Alerts: what is wrong now, since when, and what to do about it."""
+"""Shows current alerts, their age and the remedy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,9 +37,9 @@ class ShownAlert:
     detail: str
     raised_at: int
     section: str
-    # Empty if the settings do not say where the documents are.
+    # Empty if the settings do not contain the documentation's address.
     runbook_url: str
-    # The page of the console that shows what is wrong; empty if there is none.
+    # The console page about the problem; may be empty.
     page: str
 
 
@@ -56,7 +56,7 @@ async def show(request: Request) -> Response:
 
 
 async def shown_alerts(console: Console) -> list[ShownAlert]:
-    """Return the raised alerts, oldest first: those of the database and those of the gateway here."""
+    """Returns the alerts from the database and from the gateway on this machine, oldest first."""
     stored = await console.services.alerts.alert_list()
     found = [*stored, *await console.machine.gateway_alerts()]
     names = await console.services.names.names_of(

@@ -1,4 +1,4 @@
-"""The audit list: who changed what, and when."""
+"""Shows the audit list: who changed what, and when."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _ID_DIGITS_MAX = 18
 @dataclass(frozen=True, slots=True)
 class ChangedField:
     name: str
-    # None where the object did not have the field.
+    # None if the object did not have the field.
     before: str | None
     after: str | None
 
@@ -64,7 +64,7 @@ def _before(text: str | None) -> int | None:
 
 
 def _fields(entry: AuditEntry) -> Iterator[ChangedField]:
-    """The fields that the change made, changed or removed."""
+    """Yields the fields that the change added, changed or removed."""
     before, after = entry.change.before or {}, entry.change.after or {}
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) != after.get(name):

@@ -1,5 +1,5 @@
-"""Backends: replicas, whether they can be reached, how gateways see them, how they answer, and what
-the settings say."""
+"""Shows the backends: their replicas, reachability, health in each gateway, latencies and
+settings."""
 
 from starlette.requests import Request
 from starlette.responses import Response

@@ -1,4 +1,4 @@
-"""Budgets: every cap of an organization, how much of it is used, and how fast."""
+"""Shows every cap of an organization, its use and its pace."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from tollkeeper.domain.reports import DAY_S, CostQuery
 from tollkeeper.domain.views import CapUse
 from tollkeeper.services.use_cases import Services
 
-# Each chart is a cost report.
+# Limited because each chart requires a cost report.
 _CHARTS_MAX = 12
 
 
@@ -26,9 +26,9 @@ _CHARTS_MAX = 12
 class Budget:
     use: CapUse
     name: str
-    # None for caps of a day or of all time, and beyond the first charts.
+    # None for caps per day or for all time, and for caps after the first charts.
     chart: dict[str, object] | None
-    # The days of the period so far, and what was left at the end of each.
+    # The days of the period so far, with the remaining amount at the end of each.
     left: tuple[tuple[str, int], ...] = ()
 
 

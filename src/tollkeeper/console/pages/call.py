@@ -1,4 +1,4 @@
-"""One call's whole story: admission, verdicts, replica, times, usage and settlement."""
+"""Shows everything about one call: admission, verdicts, replica, times, usage and settlement."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from tollkeeper.console.rendering import render
 from tollkeeper.domain.views import ActivityEntry, HoldTerms
 from tollkeeper.services.calls.traffic import CallStory
 
-# The width of the waterfall in units of its drawing.
+# The waterfall's width in drawing units.
 _WIDTH = 1000
 _RESOLVED = "Resolved in the ledger"
-# A call without usage was charged for none only if the ledger says so.
+# For these settlements, a call without usage was not charged.
 _WITHOUT_USAGE = ("released", "none")
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One product of the admission's arithmetic."""
+    """Is one product of the hold's calculation."""
 
     title: str
     count: str
@@ -32,13 +32,13 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of the call's time, in milliseconds since its start."""
+    """Is a part of the call's duration, in milliseconds since its start."""
 
     title: str
     start_ms: int
     end_ms: int
     tone: str
-    # Where it is drawn.
+    # The position in the drawing.
     x: int = 0
     width: int = 1
 
@@ -60,7 +60,7 @@ async def show(request: Request) -> Response:
         nav="activity",
         title="Call",
         entry=entry,
-        # The ledger knows the call, but its process did not write the record.
+        # The ledger has the call, but its process did not write the activity record.
         unrecorded=entry.status is None,
         without_usage=_was_without_usage(story),
         ledger=story.ledger,
@@ -86,7 +86,7 @@ def _was_without_usage(story: CallStory) -> bool:
 
 
 def _terms(hold: HoldTerms) -> list[Term]:
-    """How the hold was computed: each bound at its dearest price."""
+    """Lists how the hold was computed: each limit times its highest price."""
     prices = hold.prices
     prompt_price = max(
         price for name, price in prices.items() if name == "prompt" or "cache" in name
@@ -125,7 +125,7 @@ def _terms(hold: HoldTerms) -> list[Term]:
 
 
 def _audio_terms(hold: HoldTerms, prompt_price: int) -> list[Term]:
-    """What audio costs beyond the price of the text that was counted already."""
+    """Lists the cost of audio in addition to the text price that is already included."""
     prices = hold.prices
     output = hold.choices * hold.output_audio_tokens_max
     dearer = (
@@ -158,8 +158,8 @@ def _spans(story: CallStory) -> list[Span]:
 
 
 def _backend_spans(entry: ActivityEntry) -> Iterator[Span]:
-    """Return the time from the dispatch to the first piece, and on to the answer's end; nothing if
-    no backend was called."""
+    """Yields the time from the dispatch to the first piece, and from there to the end of the
+    answer; nothing if no backend was called."""
     if entry.dispatched_ms is None or entry.duration_ms is None:
         return
     sent = entry.dispatched_ms
@@ -173,7 +173,7 @@ def _backend_spans(entry: ActivityEntry) -> Iterator[Span]:
 
 
 def _placed(spans: list[Span]) -> list[Span]:
-    """The spans with their positions in the drawing. A span far behind the call's end is at its edge."""
+    """Adds drawing positions to the spans. A span far after the call's end is drawn at the edge."""
     ends = sorted(span.end_ms for span in spans if span.title != _RESOLVED)
     longest = max([1, *ends])
     placed = []

@@ -1,4 +1,4 @@
-"""Checks that an operator starts: `tollkeeper doctor`, and real calls to a backend."""
+"""Runs checks that an operator starts: `tollkeeper doctor`, and real calls to a backend."""
 
 from collections.abc import Sequence
 
@@ -65,7 +65,7 @@ async def run_trial(request: Request) -> Response:
         )
 
     async def handle(_form: Form) -> Response:
-        # Four calls, each with the deadline of a call.
+        # The trial makes four calls, each with its own deadline.
         async with console.turn(4 * deadline_s), running_backend(console.settings, name) as backend:
             trial = BackendTrial(backend, model, deadline_s=deadline_s)
             results = [

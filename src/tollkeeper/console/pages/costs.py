@@ -1,4 +1,4 @@
-"""Costs by day: the cost report of the API, as a chart, a table and a file."""
+"""Shows daily costs from the API's cost report as a chart, a table and a file."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from tollkeeper.services.use_cases import Services
 
 _NAMES_MAX = 1000
 _HOURS = 48
-# More groups than a chart can tell apart: the smallest ones are shown together.
+# A chart can show this many groups; it combines the smallest ones.
 _SERIES_MAX = 9
 _OTHERS = "others"
 
@@ -54,7 +54,7 @@ GROUPINGS = {
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """Exact amounts by group and day, the dearest group first."""
+    """Holds exact amounts by group and day, the most expensive group first."""
 
     days: tuple[str, ...]
     by_group: dict[str, tuple[int, ...]]
@@ -71,7 +71,7 @@ class CostTable:
 
 
 async def show_all(request: Request) -> Response:
-    """Every organization: this month beside the last one, and the last 30 days."""
+    """Shows this month, the previous month and the last 30 days of every organization."""
     services = console_of(request).services
     now = services.clock()
     names = {found.id: found.name for found in await services.organizations.organization_list()}
@@ -108,7 +108,7 @@ async def show_all(request: Request) -> Response:
 async def month_spend(
     services: Services, organization: OrganizationId, dimension: CostDimension
 ) -> dict[str, int]:
-    """What each project or key has spent in this month, by its id."""
+    """Returns this month's costs of each project or key, by id."""
     now = services.clock()
     query = CostQuery(
         start_time=month_start(now),
@@ -144,7 +144,7 @@ async def show(request: Request) -> Response:
             "hours": await _hours_chart(services, identity),
             "months": await _months(services, identity),
             "projects": await services.projects.project_list(identity),
-            # The operator's own cost.
+            # The operator pays for the judge.
             "judged": []
             if session_of(request).person.role is Role.ORGANIZATION
             else await services.judge_costs.judge_usage(identity, days_of(time.start, time.end)),
@@ -163,7 +163,7 @@ async def show(request: Request) -> Response:
 
 
 async def _hours_chart(services: Services, identity: OrganizationId) -> dict[str, object] | None:
-    """The last two days; None if nothing was spent in them."""
+    """Charts the last two days; None if they have no costs."""
     last = services.clock() // 3600 + 1
     found = await services.ledger_overview.costs_by_hour(identity, last - _HOURS, last)
     hours = range(last - _HOURS, last)
@@ -191,7 +191,7 @@ async def _months(services: Services, identity: OrganizationId) -> MonthsCompare
 
 
 async def download(request: Request) -> Response:
-    """The same numbers as a CSV file: one line for each day and group."""
+    """Sends the same numbers as a CSV file, with one line for each day and group."""
     services = console_of(request).services
     chosen: ChosenOrganization = await chosen_organization(request)
     if chosen.organization is None:
@@ -250,7 +250,7 @@ def _chart(table: CostTable, names: dict[str, str]) -> dict[str, object]:
 
 
 async def _names(services: Services, organization: OrganizationId, by: str) -> dict[str, str]:
-    """How people call projects and keys; a name that two of them have is followed by its id."""
+    """Returns the names of projects or keys. An ambiguous name is followed by its id."""
     if by == "project":
         found = [
             (str(one.id), one.name) for one in await services.projects.project_list(organization)

@@ -1,4 +1,5 @@
-"""Keys of projects: last used, expiry, permissions; create, rotate, suspend, revoke."""
+"""Shows project keys (last use, expiry, permissions), and creates, rotates, suspends and revokes
+them."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -61,7 +62,7 @@ async def show_all(request: Request, refused: Refused | None = None) -> Response
 
 
 async def create(request: Request) -> Response:
-    """Shows the value on the page that answers the form, and nowhere else: no address leads to it."""
+    """Creates a key. Its value is shown only on the page that answers the form."""
 
     async def handle(form: Form) -> Response:
         services = console_of(request).services
@@ -69,7 +70,7 @@ async def create(request: Request) -> Response:
         days = form.integer("expires_in_days", optional=True)
         expires_in_s = None if days is None else days * _DAY_S
         key, value = await services.project_keys.project_key_create_by_operator(
-            # People of an organization get the defaults, as by the organization API.
+            # Users of an organization get the defaults, like in the organization API.
             *(project, name, form.texts("permission") or None, expires_in_s)
         )
         return created(request, key, value)
@@ -95,7 +96,7 @@ def created(
 
 
 async def rotate(request: Request) -> Response:
-    """Makes a key in the place of another one, which goes on working for the grace."""
+    """Creates a replacement for a key, which remains valid for the grace period."""
 
     async def handle(form: Form) -> Response:
         services, identity = console_of(request).services, key_id(request.path_params["key"])

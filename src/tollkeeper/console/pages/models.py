@@ -1,4 +1,4 @@
-"""The catalogue: models with prices, features and how they answer."""
+"""Shows the catalogue: models with prices, features and latencies."""
 
 from starlette.requests import Request
 from starlette.responses import Response

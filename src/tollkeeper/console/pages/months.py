@@ -1,4 +1,4 @@
-"""The months of the ledger: close, download, note as exported, drop."""
+"""Closes, downloads, marks as exported and drops the months of the ledger."""
 
 import gzip
 import tempfile
@@ -49,13 +49,13 @@ async def close(request: Request) -> Response:
 
 
 async def download(request: Request) -> Response:
-    """Send the rows of a closed month as one file, as `tollkeeper ledger export` writes it. The file is
-    complete before its first byte is sent, so that a browser never keeps half of a month."""
+    """Sends the rows of a closed month as one file, like `tollkeeper ledger export`. The file is
+    complete before its first byte is sent, so that a browser never stores a partial month."""
     console = console_of(request)
     month = month_of_text(request.path_params["month"])
     with ExitStack() as stack:
         raw = stack.enter_context(tempfile.TemporaryFile())
-        # Without name and time, so that the same rows are the same bytes.
+        # A fixed name and time make the same rows the same bytes.
         async with console.turn(_EXPORT_S):
             with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
                 await console.services.months.ledger_export(month, file.write)
@@ -74,8 +74,9 @@ async def change(request: Request) -> Response:
     return await act(request, _ACTIONS, month, "/months", show)
 
 
-async def _exported(services: Services, month: Month, form: Form) -> LedgerMonth:
-    """Note the export: who gives the digest of its text has the whole file."""
+async def _mark_exported(services: Services, month: Month, form: Form) -> LedgerMonth:
+    """Marks the month as exported. An operator who knows the digest of the text has the whole
+    file."""
     digest = form.text("sha256").lower()
     export = await services.months.ledger_export(month, lambda _: None)
     if digest != export.digest.hex():
@@ -97,7 +98,7 @@ async def _ask_about_drop(services: Services, month: Month, _: Form) -> Question
 
 
 _ACTIONS: dict[str, Action[Month]] = {
-    "exported": Action("month-exported", _exported),
+    "exported": Action("month-exported", _mark_exported),
     "drop": Action(
         "month-dropped",
         lambda services, month, _: services.months.ledger_drop(month),

@@ -1,4 +1,4 @@
-"""Organizations: credit, caps with their fill, checks; create and grant."""
+"""Shows organizations with credit, caps and checks; creates them and grants credit."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -145,7 +145,7 @@ _ACTIONS: dict[str, Action[OrganizationId]] = {
     ),
     "set-overage": Action(
         "overage-set",
-        # An empty field means the bound of the settings.
+        # An empty field means the default limit of the settings.
         lambda services, identity, form: services.billing.overage_set(
             identity, form.picousd("bound") if form.text("bound", default="") else None
         ),
@@ -169,7 +169,7 @@ _ACTIONS: dict[str, Action[OrganizationId]] = {
 
 
 async def _key_names(services: Services, identity: OrganizationId) -> dict[KeyId, str]:
-    """The names of the newest keys, for those of them that have caps."""
+    """Returns the names of the newest keys, for those that have caps."""
     keys = await services.project_keys.project_key_list_of_organization(
         identity, limit=_KEYS_NAMED_MAX
     )

@@ -1,4 +1,4 @@
-"""The first page: is everything well, and how much money is at risk?"""
+"""Shows the first page: current problems and the money at risk."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

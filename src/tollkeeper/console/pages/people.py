@@ -1,4 +1,4 @@
-"""The people who are signed in, with their roles; ends all sessions of one of them."""
+"""Lists signed-in users with their roles, and ends all sessions of a user."""
 
 from starlette.requests import Request
 from starlette.responses import Response

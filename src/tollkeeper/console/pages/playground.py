@@ -1,4 +1,5 @@
-"""A first run from an organization to a call, and a playground: a call beside its hold and settlement."""
+"""Guides from a new organization to a first call, and shows a call next to its hold and
+settlement."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -26,10 +27,10 @@ _KEY_S = 600
 _SILENCE_S = 60.0
 _CALL_S = 300.0
 _PROMPT_LENGTH_MAX = 20_000
-# How long a page waits for the settlement, which is durable before the last byte of an answer is sent.
+# How long a page waits for the settlement, which is durable before an answer's last byte is sent.
 _SETTLED_TRIES, _SETTLED_PAUSE_S = 20, 0.25
-# Where the answer goes into the page.
-_HERE = "<!-- the answer -->"
+# The position of the answer in the page.
+_ANSWER_MARKER = "<!-- the answer -->"
 
 
 async def show_start(request: Request, refused: Refused | None = None) -> Response:
@@ -37,7 +38,7 @@ async def show_start(request: Request, refused: Refused | None = None) -> Respon
 
 
 async def start(request: Request) -> Response:
-    """Make an organization with a project, credit and a key."""
+    """Creates an organization with a project, credit and a key."""
 
     async def ask(form: Form) -> Question:
         amount = exact_usd(_credit(form))
@@ -91,7 +92,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
 
 
 async def call(request: Request) -> Response:
-    """Stream the page: the hold when the gateway has answered, then the answer, then its settlement."""
+    """Streams the page: first the hold, then the answer, then the settlement."""
 
     async def handle(form: Form) -> Response:
         console = console_of(request)
@@ -116,7 +117,7 @@ async def call(request: Request) -> Response:
             project=str(project.id),
             answering=True,
         )
-        before, _, after = bytes(page.body).decode().partition(_HERE)
+        before, _, after = bytes(page.body).decode().partition(_ANSWER_MARKER)
 
         async def pieces() -> AsyncIterator[str]:
             yield before
@@ -125,7 +126,7 @@ async def call(request: Request) -> Response:
                     async for piece in answer:
                         yield piece
             finally:
-                # In a task of its own, which a browser that leaves does not cancel.
+                # A separate task, because a disconnecting browser must not cancel it.
                 actor = Actor(ActorKind.CONSOLE, session_of(request).actor)
                 await asyncio.shield(asyncio.create_task(_revoke(console, key.id, actor)))
             yield after
@@ -162,7 +163,7 @@ async def _answer(request: Request, key: str, model: str, prompt: str) -> AsyncG
 
 
 async def _ledger(console: Console, opened: Opened, *, settled: bool) -> CallLedger | None:
-    """What the ledger has of the call; with `settled`, when it has ended."""
+    """Returns the ledger's data about the call; with `settled`, waits until the call has ended."""
     identity: UUID = request_id(opened.request_id)
     found: CallLedger | None = None
     for _ in range(_SETTLED_TRIES):

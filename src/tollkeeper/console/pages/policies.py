@@ -1,4 +1,4 @@
-"""Policies of an organization: their states and how often they matched; a new draft."""
+"""Lists an organization's policies with their states and matches, and creates drafts."""
 
 import msgspec
 from starlette.requests import Request

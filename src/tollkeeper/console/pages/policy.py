@@ -1,5 +1,5 @@
-"""One policy: its life with the differences between versions, its verdicts over time, and what
-another threshold would have matched."""
+"""Shows one policy: its versions with differences, its verdicts over time, and the effect of
+another threshold."""
 
 import difflib
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _BASIS_POINTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a difference: added, removed or kept."""
+    """Is an added, removed or unchanged line of a difference."""
 
     kind: str
     text: str
@@ -37,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class VersionStep:
-    """A version, and how it differs from the one before it."""
+    """Holds a version and its difference from the previous one."""
 
     version: PolicyVersion
     difference: tuple[Line, ...]
@@ -122,7 +122,7 @@ async def _edit(services: Services, policy: Policy, form: Form) -> None:
 
 
 async def _set_threshold(services: Services, policy: Policy, form: Form) -> None:
-    """Takes the threshold that was dragged into the draft."""
+    """Stores the selected threshold in the draft."""
     threshold = form.required_integer("threshold")
     if not 1 <= threshold < _BASIS_POINTS:
         raise InvalidRequest("A threshold is 0.01 % to 99.99 %.", param="threshold")
@@ -148,7 +148,7 @@ async def _ask_about_resume(services: Services, policy: Policy, _: Form) -> Ques
 async def _ask_about_enforcing(
     services: Services, policy: Policy, rule: Rule, verb: str
 ) -> Question | None:
-    """Ask only if calls will be denied."""
+    """Asks only if calls will be denied."""
     if rule.mode is not Mode.ENFORCING:
         return None
     counts = await services.policy_statistics.policy_counts(policy.organization_id, days=7)
@@ -206,7 +206,7 @@ _ACTIONS: dict[str, Action[Policy]] = {
 
 
 def _steps(versions: list[PolicyVersion], default_threshold: int) -> list[VersionStep]:
-    """The newest first; each is compared with the one that was in force before it."""
+    """Returns the versions, newest first, each compared with the previous one."""
     rules = [*(version.rule for version in versions), None]
     return [
         VersionStep(
@@ -218,7 +218,7 @@ def _steps(versions: list[PolicyVersion], default_threshold: int) -> list[Versio
 
 
 def _pending(policy: Policy, default_threshold: int) -> tuple[Line, ...]:
-    """What publishing the draft would change."""
+    """Returns the changes that publishing the draft would make."""
     if not policy.has_unpublished_changes:
         return ()
     before = None if policy.published is None else policy.published.rule
@@ -258,7 +258,7 @@ def _day_chart(report: PolicyReport) -> dict[str, object]:
 
 
 def _bins(report: PolicyReport) -> list[tuple[int, int]]:
-    """The histogram as a table: the lowest value of each bin, and how often it was found."""
+    """Returns the histogram as a table: the lowest value of each bin and its count."""
     width = _BASIS_POINTS // _BINS
     counts = [0] * _BINS
     for one in report.by_probability:

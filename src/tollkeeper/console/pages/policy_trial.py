@@ -1,4 +1,4 @@
-"""Tries a rule on texts before it becomes a policy, with the judge that policies use."""
+"""Tries a rule on texts with the configured judge before it becomes a policy."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from tollkeeper.domain.trial import labelled_values, separate
 from tollkeeper.services.policies.labelled_texts import read_texts
 from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
 
-# A person waits for the answer. `tollkeeper policy try` takes as many texts as there are.
+# Limited because a user waits for the answer; `tollkeeper policy try` has no limit.
 _TEXTS_MAX = 200
 _DEADLINE_S = 180
 
@@ -64,7 +64,7 @@ def _guarantees(trial: Trial) -> list[tuple[float, float]] | None:
 
 
 def _fitted(trial: Trial) -> dict[str, Any] | None:
-    """Measures a calibration, if there are labels enough."""
+    """Measures a calibration if there are enough labels."""
     try:
         return trial.fitted().report()
     except InvalidRequest:

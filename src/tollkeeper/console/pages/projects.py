@@ -1,4 +1,4 @@
-"""Projects: their caps, limits, keys and policies; create and archive."""
+"""Shows projects with caps, limits, keys and policies; creates and archives them."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -86,7 +86,7 @@ async def change(request: Request) -> Response:
 
 
 def _limit(form: Form, name: str) -> LimitChange:
-    """An empty field means the default of the settings."""
+    """Reads a limit. An empty field means the default of the settings."""
     return form.integer(name, optional=True) or "default"
 
 

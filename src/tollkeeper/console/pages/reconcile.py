@@ -1,4 +1,4 @@
-"""A provider's bill beside the books."""
+"""Compares a provider's bill with the ledger."""
 
 import io
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The configuration in effect, and where each value comes from."""
+"""Shows the effective configuration and the origin of each value."""
 
 from starlette.requests import Request
 from starlette.responses import Response

@@ -1,4 +1,4 @@
-"""The statement of an organization: a page that can be printed, and a file."""
+"""Shows an organization's statement as a printable page and as a file."""
 
 from starlette.requests import Request
 from starlette.responses import Response

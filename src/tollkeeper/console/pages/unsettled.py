@@ -1,4 +1,4 @@
-"""Unsettled calls: what nobody knows, why and since when; resolve one, or all of a backend."""
+"""Lists unsettled calls with reason and age, and resolves one or all of a backend."""
 
 from datetime import datetime
 from uuid import UUID
@@ -140,7 +140,8 @@ def _amount(form: Form) -> int | None:
 
 
 def _marked_before(form: Form) -> datetime:
-    """Return the time of the question: what became unsettled since then is not resolved."""
+    """Returns the time of the question, so that calls that became unsettled later are not
+    resolved."""
     try:
         return datetime.fromisoformat(form.text("marked_before"))
     except ValueError:
