@@ -1,4 +1,4 @@
-"""Every test that the documents name exists, so that what they say is held is held."""
+"""Every test, class and function that the documents name exists."""
 
 import ast
 import functools
@@ -12,6 +12,11 @@ _CONFORMANCE = ROOT / "docs" / "conformance.md"
 _NAMED = re.compile(r"`tests/([\w/]+\.py)(?:::(\w+))?`")
 # The page about conformance leaves out the folder.
 _NAMED_SHORT = re.compile(r"`(?:tests/)?([\w/]+\.py)(?:::(\w+))?`")
+
+# `folder/file.name` or `folder/file.Class.method`, below the source.
+_CODE = re.compile(r"`((?:[a-z]\w*/)+[a-z]\w*)\.(?!py`)([A-Za-z_]\w*)(?:\.(\w+))?`")
+_SOURCE = ROOT / "src" / "tollkeeper"
+_DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @functools.cache
@@ -38,3 +43,23 @@ def test_named_tests_exist(path: Path) -> None:
 
 def test_conformance_names_many() -> None:
     assert len(_NAMED_SHORT.findall(_CONFORMANCE.read_text())) > 100
+
+
+def _defines(body: list[ast.stmt], *names: str) -> bool:
+    """Whether the first name is defined here, and each further one inside of the one before."""
+    if not names:
+        return True
+    found = [node for node in body if isinstance(node, _DEFINITIONS) and node.name == names[0]]
+    return any(_defines(node.body, *names[1:]) for node in found)
+
+
+@each("path", DOCUMENTS, ids=shown)
+def test_named_code_exists(path: Path) -> None:
+    missing = []
+    for file, *names in _CODE.findall(path.read_text()):
+        source, wanted = _SOURCE / f"{file}.py", [name for name in names if name]
+        if not (_SOURCE / file.partition("/")[0]).is_dir():
+            continue  # a file of another folder
+        if not source.exists() or not _defines(ast.parse(source.read_text()).body, *wanted):
+            missing.append(".".join([file, *wanted]))
+    assert missing == []
