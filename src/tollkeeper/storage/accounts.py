@@ -15,10 +15,10 @@ from tollkeeper.domain.spend import Spend
 from tollkeeper.domain.views import Balance, CapUse
 from tollkeeper.storage.database import Connection
 
-# The balances of this moment: the columns of the account, corrected by the rows in `unfolded` that
-# resolutions and marks have added since the last fold. A resolution of a marked reservation
-# reduces unsettled, any other resolution reduces held. Both reduce the month of the hold. What is
-# pending is summed up before the accounts join it: it is little, however many accounts there are.
+# The current balances: the columns of the account, corrected by the rows that resolutions and marks
+# have added to `unfolded` since the last fold. A resolution of a marked reservation reduces
+# unsettled, any other resolution reduces held. Both reduce the month of the hold. The pending rows
+# are summed before the accounts join them, because they are few, however many accounts there are.
 _PENDING: LiteralString = """
     WITH pending AS NOT MATERIALIZED (
         SELECT u.organization_id, u.project_id, u.month,
@@ -84,14 +84,15 @@ _CURRENT: LiteralString = """
 
 def with_balances(*query: LiteralString, pending: LiteralString = "") -> LiteralString:
     """Prepends the definitions of `balances` and `project_balances` to a query. The query may begin
-    with further definitions: `, name AS (`. A query about a range of organizations gives the same
-    range as the condition `pending` on `unfolded u`: PostgreSQL does not pass a range through a join."""
+    with more definitions: `, name AS (`. A query about a range of organizations passes the same
+    range as the condition `pending` on `unfolded u`, because PostgreSQL does not push a range
+    through a join."""
     return _PENDING + pending + _CURRENT + "".join(query)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLimits:
-    """The limits that are set for one project; None where the default applies."""
+    """Holds a project's own limits; None means that the default applies."""
 
     requests_per_minute: int | None
     concurrency: int | None
@@ -115,7 +116,7 @@ _FIND_BALANCE: LiteralString = with_balances(
 class Overage:
     balance_picousd: int
     overage_picousd: int
-    # None: the bound of the settings.
+    # None means the limit of the settings.
     own_bound_picousd: int | None
     stopped: bool
 
@@ -137,7 +138,7 @@ _FIND_OVERAGE: LiteralString = with_balances(
 async def write_overage_bound(
     connection: Connection, organization_id: OrganizationId, bound_picousd: int | None
 ) -> None:
-    """None: the bound of the settings applies."""
+    """Sets the overage limit; None means the limit of the settings."""
     await connection.execute(
         "UPDATE accounts SET overage_bound = %s WHERE organization_id = %s",
         (bound_picousd, organization_id),
@@ -146,13 +147,13 @@ async def write_overage_bound(
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All accounts together."""
+    """Holds sums of all accounts."""
 
-    # Organizations that owe more than they were granted.
+    # The number of organizations that owe more than they were granted.
     negative: int
     held_picousd: int
     unsettled_picousd: int
-    # Organizations whose calls are stopped because of overage.
+    # The number of organizations whose calls are stopped because of overage.
     stopped: int
 
 
@@ -180,7 +181,7 @@ async def insert_grant(
     note: str,
     payment_id: str | None,
 ) -> None:
-    # A grant is never dated in a closed month, also if the clock was set back.
+    # A grant is never dated in a closed month, even if the clock was set back.
     await connection.execute(
         """
         INSERT INTO grants (organization_id, id, amount, kind, note, payment_id, granted_at)
@@ -206,7 +207,7 @@ async def insert_grant(
 async def find_grants(
     connection: Connection, organization_id: OrganizationId, until: int, limit: int
 ) -> list[BookedGrant]:
-    """Grants from before `until`, newest first."""
+    """Returns grants from before `until`, newest first."""
     cursor = await connection.execute(
         """
         SELECT id, kind, amount, note, payment_id, extract(epoch FROM granted_at)::bigint
@@ -226,8 +227,8 @@ async def write_cap(
     excess_picousd: int,
 ) -> None:
     """Sets the cap of the organization or, with `project_id`, of the project; None removes it.
-    `excess_picousd` is the amount by which the spending exceeds the new cap at this moment, which
-    the ledger's check of the caps allows for."""
+    `excess_picousd` is the amount by which current spending exceeds the new cap; the ledger's cap
+    check tolerates it."""
     amount = None if cap is None else cap.amount_picousd
     period = None if cap is None else cap.period
     if project_id is None:
@@ -249,13 +250,14 @@ async def write_cap(
 
 
 async def find_caps(connection: Connection, organization_id: OrganizationId) -> list[CapUse]:
-    """The organization's own cap first, then those of its projects, oldest project first."""
+    """Returns the organization's own cap first, then those of its projects, oldest project
+    first."""
     cursor = await connection.execute(_FIND_CAPS, {"organization": organization_id})
     return [_cap_use(row) for row in await cursor.fetchall()]
 
 
-# The current month is that of the server's clock, as in admission. Where an account still has an
-# older month, its sums of the month no longer count.
+# The server's clock determines the current month, as in admission. If an account still has an older
+# month, its sums of that month no longer count.
 _FIND_CAPS: LiteralString = with_balances(
     """
     , capped AS (
@@ -283,7 +285,7 @@ async def write_limits(
     requests_per_minute: int | None,
     concurrency: int | None,
 ) -> None:
-    """Sets the project's own limits; None: the default applies."""
+    """Sets the project's own limits; None means that the default applies."""
     await connection.execute(
         """
         UPDATE project_accounts SET requests_per_minute = %s, concurrency = %s

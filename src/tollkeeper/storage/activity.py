@@ -20,7 +20,8 @@ _NUL = b"\\u0000"
 
 
 async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> None:
-    """Skips records that exist already, because a batch whose commit was in doubt is written again."""
+    """Inserts records. Skips existing ones, because a batch whose commit was in doubt is written
+    again."""
     verdicts = [_verdict_row(record, verdict) for record in records for verdict in record.verdicts]
     try:
         await connection.execute(_INSERT, (_document(records),))
@@ -29,13 +30,13 @@ async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> N
     except pg.CheckViolation as exc:
         if exc.diag.constraint_name is None:
             # The day's partition was created while the rows were being inserted into the default
-            # one. A new attempt puts them into the right one.
+            # one. The next attempt uses the right partition.
             raise Contention from exc
         raise
 
 
-# Texts of backends have no limit, so a record keeps their first characters, and a report of usage only
-# if it is short.
+# Text from backends has no size limit, so only its beginning is stored, and a usage report only if
+# it is short.
 _INSERT: LiteralString = (
     """
     WITH fresh AS (
@@ -91,7 +92,7 @@ _INSERT_VERDICTS: LiteralString = (
 
 
 async def find(connection: Connection, request_id: UUID) -> ActivityEntry | None:
-    """Finds a call by its request id alone: one index lookup for each organization and day."""
+    """Finds a call by its request id alone, with one index lookup for each organization and day."""
     cursor = await connection.execute(_FIND, {"request": request_id})
     row = await cursor.fetchone()
     return None if row is None else entry_of_row(row)
@@ -105,8 +106,8 @@ async def find_newest(
     status: int | None,
     limit: int,
 ) -> list[ActivityEntry]:
-    """The statement contains only the filters that are given, so that each combination of filters
-    has its own query plan."""
+    """Finds the newest records. The statement contains only the given filters, so that each
+    combination of filters has its own query plan."""
     values = {"organization_id": organization_id, "project_id": project_id, "status": status}
     filters: LiteralString = " AND ".join(
         _FILTERS[column] for column, value in values.items() if value is not None
@@ -122,8 +123,8 @@ _FILTERS: dict[str, LiteralString] = {
     "project_id": "project_id = %(project_id)s",
     "status": "status = %(status)s",
 }
-# Hold, cost and settlement come from the ledger where it has the call, because an unsettled call
-# may have been resolved after its record was written.
+# Hold, cost and settlement come from the ledger if it has the call, because an unsettled call may
+# have been resolved after its record was written.
 _SELECT: LiteralString = """
     SELECT coalesce(a.request_id, r.id), coalesce(a.organization_id, r.organization_id),
         coalesce(a.project_id, r.project_id), coalesce(a.api_key_id, r.api_key_id),
@@ -185,7 +186,8 @@ _FIND: LiteralString = (
 
 
 def select_entries(records: LiteralString) -> LiteralString:
-    """The statement that reads these records of activity with their ledger rows, newest first."""
+    """Returns the statement that reads these activity records with their ledger rows, newest
+    first."""
     return (
         _SELECT
         + " FROM ("
@@ -206,8 +208,8 @@ _FIND_NEWEST: LiteralString = select_entries(
 
 
 def _document(records: Sequence[ActivityRecord]) -> str:
-    """Encode the records as one JSON parameter. NUL and lone surrogates, which PostgreSQL and JSON do
-    not accept, are rare: only if there are some, each record is looked at."""
+    """Encodes the records as one JSON parameter. NUL and lone surrogates, which PostgreSQL and JSON
+    reject, are rare, so single records are checked only after a failure."""
     try:
         document = _encode(records)
     except UnicodeEncodeError:
@@ -218,7 +220,7 @@ def _document(records: Sequence[ActivityRecord]) -> str:
 
 
 def _without_unstorable_text(record: ActivityRecord) -> ActivityRecord:
-    """Replace what cannot be stored. A record must not fail because of one text."""
+    """Replaces characters that cannot be stored, so that one text does not make the record fail."""
     changed: dict[str, Any] = {
         name: value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
         for name, value in msgspec.structs.asdict(record).items()
@@ -242,7 +244,7 @@ def _verdict_row(record: ActivityRecord, verdict: VerdictRecord) -> dict[str, An
 
 
 def entry_of_row(row: tuple[Any, ...]) -> ActivityEntry:
-    """The entry of a row that `select_entries` reads."""
+    """Converts a row of `select_entries`."""
     usage = None
     if row[13] is not None:
         prompt, completion, cached, reasoning, written, searches, *audio, tier = row[13:22]

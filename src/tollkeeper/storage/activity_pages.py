@@ -1,4 +1,4 @@
-"""SQL of activity lists with filters, page by page. Each page reads a bounded number of records."""
+"""SQL of filtered activity lists, page by page. Each page reads a limited number of records."""
 
 from collections.abc import Sequence
 from typing import LiteralString
@@ -14,15 +14,15 @@ from tollkeeper.storage.traffic import conditions
 async def find_in_steps(
     connection: Connection,
     steps: Sequence[int],
-    wanted: TrafficFilter,
+    traffic_filter: TrafficFilter,
     *,
     cost_picousd_min: int | None,
     before: Position | None,
     end: int,
     limit: int,
 ) -> list[ActivityEntry]:
-    """The newest records of these steps that are older than `before` and than `end`."""
-    condition, values = _conditions(wanted, cost_picousd_min)
+    """Returns the newest matching records in these steps before `before` and `end`."""
+    condition, values = _conditions(traffic_filter, cost_picousd_min)
     if before is not None:
         condition += _BEFORE
     cursor = await connection.execute(
@@ -44,7 +44,7 @@ _BEFORE: LiteralString = """
     AND (started_at, request_id)
         < (to_timestamp(%(before_ms)s::bigint / 1000.0), %(before_id)s::uuid)
 """
-# One search of an index for each step; the steps between them are not read.
+# Searches an index once for each step, and does not read the steps between them.
 _IN_STEPS: LiteralString = """
     SELECT found.* FROM unnest(%(steps)s::bigint[]) AS s (step) CROSS JOIN LATERAL (
         SELECT * FROM activity r
@@ -66,7 +66,7 @@ async def find_judged(
     before: Position | None,
     limit: int,
 ) -> list[Position]:
-    """The newest calls that the policy judged, or, with `matched_only`, that it matched."""
+    """Returns the newest calls that the policy judged or, with `matched_only`, matched."""
     statement = _FIND_JUDGED.format(
         matched="AND matched" if matched_only else "", before="" if before is None else _BEFORE
     )
@@ -86,7 +86,7 @@ async def find_judged(
 
 
 # A call is judged while it runs or soon after, so partitions of other days are not searched. Both
-# sides of a call may have been judged.
+# request and answer may have been judged.
 _FIND_JUDGED: LiteralString = """
     SELECT DISTINCT ON (started_at, request_id)
         (extract(epoch FROM started_at) * 1000)::bigint, request_id
@@ -104,13 +104,13 @@ async def find_at(
     connection: Connection,
     organization_id: OrganizationId,
     places: Sequence[Position],
-    wanted: TrafficFilter,
+    traffic_filter: TrafficFilter,
     *,
     cost_picousd_min: int | None,
     limit: int,
 ) -> list[ActivityEntry]:
-    """Those of the organization's records at these places that are wanted, the newest first."""
-    condition, values = _conditions(wanted, cost_picousd_min)
+    """Returns the organization's matching records at these positions, newest first."""
+    condition, values = _conditions(traffic_filter, cost_picousd_min)
     cursor = await connection.execute(
         select_entries(_AT.format(condition=condition)),
         {
@@ -136,9 +136,9 @@ _AT: LiteralString = """
 
 
 def _conditions(
-    wanted: TrafficFilter, cost_picousd_min: int | None
+    traffic_filter: TrafficFilter, cost_picousd_min: int | None
 ) -> tuple[LiteralString, dict[str, object]]:
-    condition, values = conditions(wanted)
+    condition, values = conditions(traffic_filter)
     if cost_picousd_min is not None:
         condition += " AND cost >= %(cost)s"
     return condition, {**values, "cost": cost_picousd_min}

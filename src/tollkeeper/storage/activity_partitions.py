@@ -1,5 +1,5 @@
-"""SQL of the daily partitions of activity and verdicts: created in advance, dropped when their
-retention time is over."""
+"""SQL of the daily partitions of activity and verdicts. They are created in advance and dropped
+after the retention time."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -9,17 +9,18 @@ from psycopg import sql
 
 from tollkeeper.storage.database import Connection
 
-# The advisory lock for creating and dropping partitions: one process at a time.
+# The advisory lock that allows one process at a time to create and drop partitions.
 _PARTITIONS_LOCK = 7461_0003
-# Dropping a partition waits for those who read activity, and writers wait behind it. After this
-# time it fails, and is tried again later.
+# Dropping a partition waits for readers, and writers wait behind it. After this time it fails and
+# is tried again later.
 _LOCK_TIMEOUT_MS = 2000
 _DAY = "%Y%m%d"
 
 
 @dataclass(frozen=True, slots=True)
 class DailyTable:
-    """A table with one partition for each UTC day, and a default one for rows of all other days."""
+    """Describes a table with one partition for each UTC day, and a default one for all other
+    days."""
 
     name: str
     time_column: str
@@ -46,8 +47,8 @@ DAILY_TABLES = (ACTIVITY, VERDICTS)
 
 
 async def try_partitions_lock(connection: Connection) -> bool:
-    """Takes the lock until the transaction ends; False where another process has it. Also limits
-    how long statements of this transaction wait for locks."""
+    """Takes the lock until the transaction ends; returns False if another process has it. Also
+    limits how long statements of this transaction wait for locks."""
     await connection.execute(
         "SELECT set_config('lock_timeout', %s, true)", (f"{_LOCK_TIMEOUT_MS}ms",)
     )
@@ -57,7 +58,7 @@ async def try_partitions_lock(connection: Connection) -> bool:
 
 
 async def find_days(connection: Connection, table: DailyTable = ACTIVITY) -> list[date]:
-    """The days that have a partition, oldest first."""
+    """Returns the days that have a partition, oldest first."""
     cursor = await connection.execute(_FIND_PARTITIONS, {"table": table.name})
     return [
         datetime.strptime(row[0], f"{table.name}_{_DAY}").replace(tzinfo=UTC).date()
@@ -74,8 +75,8 @@ _FIND_PARTITIONS: LiteralString = r"""
 
 async def add_day(connection: Connection, day: date, table: DailyTable = ACTIVITY) -> None:
     """Creates a table and attaches it as the day's partition, because attaching does not block
-    writers of the other partitions. Rows of the day in the default partition move over; the lock on
-    the default partition keeps further rows of the day out meanwhile."""
+    writers of other partitions. Moves rows of that day from the default partition; the lock on it
+    prevents more of them meanwhile."""
     names = {
         "table": table.identifier,
         "default": table.default_partition,
@@ -108,7 +109,7 @@ async def drop_day(connection: Connection, day: date, table: DailyTable = ACTIVI
 async def delete_from_default(
     connection: Connection, before: date, table: DailyTable = ACTIVITY
 ) -> int:
-    """Deletes rows of the default partition whose retention time is over."""
+    """Deletes expired rows of the default partition."""
     cursor = await connection.execute(
         sql.SQL("DELETE FROM {} WHERE {} < %s").format(table.default_partition, table.time),
         (_midnight(before),),

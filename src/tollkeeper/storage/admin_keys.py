@@ -19,14 +19,14 @@ _COLUMNS: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class PresentedAdminKey:
-    """A stored key with its digest, which only authentication may see."""
+    """Holds a stored key with its digest, which only authentication may see."""
 
     key: AdminKey
     digest: bytes
 
 
 async def insert(connection: Connection, key: AdminKey, digest: bytes) -> None:
-    # clock_timestamp, because keys that are created within one second need an order too.
+    # clock_timestamp also orders keys that are created within one second.
     await connection.execute(
         """
         INSERT INTO admin_keys (organization_id, id, name, digest, redacted_value, permissions,
@@ -48,7 +48,7 @@ async def insert(connection: Connection, key: AdminKey, digest: bytes) -> None:
 async def find(
     connection: Connection, organization_id: OrganizationId, key_id: KeyId
 ) -> AdminKey | None:
-    """Also finds a revoked key, because a page of the list may begin after one."""
+    """Finds a key, even a revoked one, because a page of the list may begin after it."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} FROM admin_keys WHERE organization_id = %s AND id = %s",  # noqa: S608
         (organization_id, key_id),
@@ -68,7 +68,7 @@ async def find_anywhere(connection: Connection, key_id: KeyId) -> AdminKey | Non
 
 
 async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[PresentedAdminKey]:
-    """The keys with these digests, in any order."""
+    """Returns the keys with these digests, in any order."""
     given = _FIND_BY_DIGESTS.bind([f"\\x{digest.hex()}" for digest in digests])
     _, rows = await trips.run(FIND_ROWS_BY_KEY, given)
     return [PresentedAdminKey(key=_key(row[:-1]), digest=row[-1]) for row in rows]
@@ -88,7 +88,8 @@ async def find_page(
     limit: int,
     descending: bool,
 ) -> list[AdminKey]:
-    """Keys that are not revoked, in the order of their creation. `after` may be a revoked key."""
+    """Returns keys that are not revoked, in the order of their creation. `after` may be a revoked
+    key."""
     comparison, direction = ("<", "DESC") if descending else (">", "ASC")
     cursor = await connection.execute(
         f"""
@@ -120,7 +121,7 @@ async def revoke(
 async def record_use(
     connection: Connection, used: Sequence[tuple[OrganizationId, KeyId, int]]
 ) -> None:
-    """Writes when each of these keys was last used, in seconds since the epoch."""
+    """Writes each key's last use, in seconds since the epoch."""
     await connection.execute(
         """
         UPDATE admin_keys k SET last_used_at = greatest(k.last_used_at, to_timestamp(used.at))

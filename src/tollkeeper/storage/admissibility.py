@@ -1,4 +1,4 @@
-"""SQL of a look at an account without a lock: whether a call could be admitted at all."""
+"""SQL that checks without a lock whether a call could be admitted at all."""
 
 from typing import LiteralString
 
@@ -15,7 +15,8 @@ from tollkeeper.domain.spend import Spend
 from tollkeeper.storage.account_rows import key_status_of, project_of
 from tollkeeper.storage.database import Connection
 
-# Caps and concurrency are left out: what waits to be folded in could still make room for the call.
+# Caps and concurrency are ignored, because resolutions that are not folded in yet could make room
+# for the call.
 _NO_CAP = (None, None)
 _NO_LIVE_HOLDS = 0
 
@@ -30,9 +31,8 @@ async def could_admit(
     least_picousd: int,
     limits: ProjectLimits,
 ) -> Decision:
-    """Decides on a lower bound of the call's cost, by the key, the project, the model, the rate and the
-    credit.
-    Consumes nothing and holds nothing: only a refusal means anything."""
+    """Decides with a lower limit of the call's cost, by key, project, model, rate and credit.
+    Consumes and holds nothing: a positive answer guarantees nothing."""
     cursor = await connection.execute(
         _READ, {"organization": organization_id, "project": project_id, "key": key_id}
     )
@@ -67,7 +67,7 @@ async def could_admit(
     return decision
 
 
-# What resolutions give back and is not folded in yet counts as available.
+# Amounts that resolutions give back count as available, even before they are folded in.
 _READ: LiteralString = """
     SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
            a.available + coalesce((

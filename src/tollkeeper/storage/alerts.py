@@ -1,4 +1,4 @@
-"""SQL of alerts: what fills up, what is raised, what processes have seen, what is to be delivered."""
+"""SQL of alerts: used caps and credit, raised alerts, observations of processes, and deliveries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,20 +14,20 @@ from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.period_cap_changes import NEWEST_KEY, PERIOD_BALANCES
 
-# Any number that no other advisory lock of ours has.
+# Must differ from our other advisory locks.
 _ALERTS_LOCK = 7_239_004
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """A cap or a credit, and how much of it is used."""
+    """Holds a cap or credit with the used amount."""
 
     kind: AlertKind
     organization_id: OrganizationId
     project_id: ProjectId | None
     amount_picousd: int
     used_picousd: int
-    # Of a period cap.
+    # Set for a period cap.
     key_id: KeyId | None = None
     period: CapPeriod | None = None
 
@@ -44,14 +44,14 @@ class Delivery:
 
 
 async def try_lock(connection: Connection) -> bool:
-    """Until the transaction ends; False where another process has the lock."""
+    """Takes the lock until the transaction ends; returns False if another process has it."""
     cursor = await connection.execute("SELECT pg_try_advisory_xact_lock(%s)", (_ALERTS_LOCK,))
     [[found]] = await cursor.fetchall()
     return bool(found)
 
 
 async def find_fills(connection: Connection, percent: int) -> list[Fill]:
-    """Caps and credits of which at least so much is used."""
+    """Returns caps and credits with at least this percentage used."""
     cursor = await connection.execute(_FIND_FILLS, {"percent": percent}, prepare=False)
     found = [Fill(AlertKind(row[0]), *row[1:]) for row in await cursor.fetchall()]
     cursor = await connection.execute(_FIND_PERIOD_FILLS, {"percent": percent}, prepare=False)
@@ -62,7 +62,7 @@ async def find_fills(connection: Connection, percent: int) -> list[Fill]:
     return found
 
 
-# The accounts are read once, and few of them are left then.
+# Reads the accounts once; few remain after this filter.
 _FIND_FILLS: LiteralString = with_balances(
     """
     , clock AS (
@@ -90,7 +90,7 @@ _FIND_FILLS: LiteralString = with_balances(
 )
 
 
-# A cap whose period is over has nothing used of the current one.
+# A cap whose period is over has used nothing in the current one.
 _FIND_PERIOD_FILLS: LiteralString = (
     "WITH "  # noqa: S608 - the pieces are constants
     + PERIOD_BALANCES
@@ -109,7 +109,7 @@ _FIND_PERIOD_FILLS: LiteralString = (
 
 
 async def find_negative(connection: Connection) -> list[tuple[OrganizationId, int]]:
-    """Organizations whose balance is below zero, with the balance."""
+    """Returns organizations with a negative balance, and the balance."""
     cursor = await connection.execute(_FIND_NEGATIVE, prepare=False)
     return [(row[0], row[1]) for row in await cursor.fetchall()]
 
@@ -120,7 +120,7 @@ _FIND_NEGATIVE: LiteralString = with_balances(
 
 
 async def find_stopped(connection: Connection) -> list[tuple[OrganizationId, int]]:
-    """Organizations whose calls are stopped because of overage, with the balance."""
+    """Returns organizations whose calls are stopped because of overage, and the balance."""
     cursor = await connection.execute(_FIND_STOPPED, prepare=False)
     return [(row[0], row[1]) for row in await cursor.fetchall()]
 
@@ -142,7 +142,7 @@ async def find_raised(connection: Connection) -> dict[str, RaisedAlert]:
 
 
 async def find_standing(connection: Connection) -> list[StandingAlert]:
-    """All raised alerts, the oldest first."""
+    """Returns all raised alerts, oldest first."""
     cursor = await connection.execute(
         """
         SELECT kind, level, subject, detail, extract(epoch FROM raised_at)::bigint
@@ -167,7 +167,7 @@ async def write_change(connection: Connection, change: AlertChange) -> None:
 
 
 async def observe(connection: Connection, seen: Condition, counts_s: float) -> None:
-    """Notes what this process sees; it counts for so long."""
+    """Records a condition that this process observes, valid for `counts_s`."""
     await connection.execute(
         """
         INSERT INTO alert_observations (key, kind, subject, detail, expires_at)
@@ -189,7 +189,8 @@ async def find_observed(connection: Connection) -> list[Condition]:
 
 
 async def queue_deliveries(connection: Connection, bodies: Sequence[str], most: int) -> int:
-    """Queues the bodies. Returns how many old ones were given up, because the queue is bounded."""
+    """Queues the bodies. Returns how many old ones were dropped to keep the queue within its
+    limit."""
     await connection.execute(
         "INSERT INTO alert_deliveries (body) SELECT unnest(%s::text[])", (list(bodies),)
     )
@@ -206,7 +207,7 @@ async def queue_deliveries(connection: Connection, bodies: Sequence[str], most: 
 async def claim_deliveries(
     connection: Connection, *, limit: int, claimed_s: float
 ) -> list[Delivery]:
-    """Deliveries that are due. For so long no other process takes them."""
+    """Returns due deliveries, and reserves them for `claimed_s`."""
     cursor = await connection.execute(
         """
         UPDATE alert_deliveries SET attempts = attempts + 1,

@@ -33,9 +33,9 @@ async def insert(connection: Connection, actor: Actor, change: Change) -> None:
 
 
 async def delete_before(connection: Connection, unix_s: int, *, days: int, limit: int) -> int:
-    """Deletes at most `limit` of the oldest entries that were made so many days before the time, by
-    the clocks of both gateway and database: one that runs ahead deletes nothing. Returns how many were
-    deleted. Skips what another process is deleting."""
+    """Deletes at most `limit` of the oldest entries that are older than `days` by the clocks of
+    both gateway and database, so that a clock that runs ahead deletes nothing. Returns the number.
+    Skips entries that another process is deleting."""
     cursor = await connection.execute(_DELETE_BEFORE, {"now": unix_s, "days": days, "limit": limit})
     return cursor.rowcount
 
@@ -64,15 +64,15 @@ async def find_page(
     before_id: int | None,
     limit: int,
 ) -> list[AuditEntry]:
-    """Newest first. `before_id` is the last id of the page before."""
-    # One fixed text for each filter that is given: an index serves each of them.
+    """Returns a page, newest first. `before_id` is the last id of the previous page."""
+    # Each filter has a fixed text and an index.
     filters: list[LiteralString] = []
     parameters: list[object] = []
     if organization_id is not None:
         filters.append("organization_id = %s")
         parameters.append(organization_id)
     if object_id is not None:
-        # The beginning of an id is searched among all rows; a whole one has an index.
+        # A prefix of an id is searched among all rows; a whole id has an index.
         whole = len(object_id) >= _WHOLE_ID_LENGTH
         filters.append("object_id = %s" if whole else "starts_with(object_id, %s)")
         parameters.append(object_id)

@@ -1,5 +1,5 @@
-"""SQL of what backends were used for, by model and day. Activity records are summed up there when
-they are written (storage/activity), and the sums stay when the records are dropped."""
+"""SQL of backend usage by model and day. Activity records are summed up when they are written
+(storage/activity), and the sums remain when the records are dropped."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,15 +11,15 @@ from tollkeeper.storage import activity_partitions
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.watched_connection import allow_long_statements
 
-# For the bill and its comparison together.
+# The time limit for reading and comparing a bill together.
 _MINUTES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far two numbers may be apart. What is within one of the two is no difference."""
+    """Defines how far two numbers may differ. A difference within either limit is ignored."""
 
-    # A part of the larger one, for every figure.
+    # A fraction of the larger number, for every figure.
     part: Decimal = Decimal(0)
     # USD, for costs.
     usd: Decimal = Decimal(0)
@@ -27,15 +27,15 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
-    """One figure of both sides; None where the side has nothing of that day and model. In the totals,
-    day and model are None."""
+    """Compares one figure; None if a side has nothing for that day and model. In the totals, day
+    and model are None."""
 
     day: int | None
     model: str | None
     figure: str
     bill: Decimal | None
     books: Decimal | None
-    # What the bill has more than the books.
+    # The bill minus the ledger.
     difference: Decimal
     differs: bool
     unsettled_requests: int
@@ -45,7 +45,7 @@ class ComparedFigure:
 class WrittenBill:
     first_day: int
     last_day: int
-    # Days times models.
+    # The number of days times models.
     entries: int
 
 
@@ -55,15 +55,15 @@ class UsageQuery:
     # Both days are included.
     first_day: int
     last_day: int
-    # The models whose first backend it is. An unsettled call of these models that has no activity
-    # record, because its process died, counts as one of this backend.
+    # Models whose first backend is this one. Their unsettled calls without an activity record,
+    # because the process died, count for this backend.
     models: tuple[str, ...]
 
 
 async def copy_bill(
     connection: Connection, lines: Iterable[tuple[int, str, list[Decimal]]]
 ) -> WrittenBill:
-    """Writes a bill with at least one line into a table that lasts until the end of the transaction."""
+    """Writes a bill with at least one line into a temporary table of this transaction."""
     await allow_long_statements(connection, minutes=_MINUTES)
     await connection.execute(
         "CREATE TEMPORARY TABLE bill (day integer, model text, amounts numeric[]) ON COMMIT DROP"
@@ -89,8 +89,8 @@ async def compare_bill(
     tolerance: Tolerance,
     reported: bool,
 ) -> list[ComparedFigure]:
-    """Compares the bill of this transaction with the books, by day, model and figure. The totals come
-    last. `names` says how the bill calls our models."""
+    """Compares this transaction's bill with the ledger, by day, model and figure. The totals come
+    last. `names` maps our models to the bill's names."""
     kept = await activity_partitions.find_days(connection)
     parameters = {
         **asdict(query),
@@ -109,14 +109,14 @@ async def compare_bill(
     ]
 
 
-# The sums of activity records, and what the ledger knows better about unsettled calls: those that were
-# resolved since, and those that have no activity record. Of the latter, numbers can be negative: all
-# entries of a day and model are to be added up. A model that judged is "judge/" and the backend's own name
-# of it; its questions are requests.
+# Adds the sums of activity records and corrections from the ledger for unsettled calls: those
+# resolved later, and those without an activity record. The latter can be negative, so all entries
+# of a day and model must be added up. A judge's model is "judge/" plus the backend's name for it,
+# and its questions are requests.
 #
-# A call from before the oldest partition of records had a record that was dropped by its age, unless all
-# partitions are of days to come. A record
-# without a backend is that of a call that was not sent: no provider charges for it.
+# A call from before the oldest partition had a record that has expired, unless all partitions are
+# in the future. A record without a backend belongs to a call that was not sent, which no provider
+# charges for.
 _USAGE: LiteralString = """
     WITH marked AS (
         SELECT r.model, d.kind, d.settled + coalesce(o.amount, 0) AS cost, a.backend, a.request_id,
@@ -206,7 +206,7 @@ _COMPARISON: LiteralString = f"""
 
 
 async def find_backends(connection: Connection) -> list[str]:
-    """The backends that were ever used."""
+    """Returns the backends that were ever used."""
     cursor = await connection.execute(
         "SELECT backend FROM backend_usage UNION SELECT backend FROM judge_usage ORDER BY backend",
         prepare=False,

@@ -9,7 +9,7 @@ from tollkeeper.domain.calibration import Calibration
 from tollkeeper.domain.policy import JudgeFormat, StoredCalibration
 from tollkeeper.storage.database import Connection
 
-# Of the table under the name `c`.
+# Columns of the table with the alias `c`.
 COLUMNS: LiteralString = """
     c.number, c.judge_model, c.prompt_format, c.rule, c.calibration::text,
     extract(epoch FROM c.created_at)::bigint, c.report::text

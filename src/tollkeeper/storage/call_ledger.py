@@ -1,4 +1,4 @@
-"""SQL of everything that the ledger knows of one call: how its hold was computed and how it ended."""
+"""SQL of all ledger data about one call: the computation of its hold, and its end."""
 
 from typing import Any, LiteralString
 from uuid import UUID

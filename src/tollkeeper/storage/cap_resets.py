@@ -1,8 +1,8 @@
-"""SQL of a reset of caps, after the clock of the database ran ahead: reservations that count for a
-later day than today are moved back, and accounts count anew.
+"""SQL that resets caps after the database's clock ran ahead: moves reservations that count for a
+future day back to today, and recounts the accounts.
 
-The caller has locked the account, so nobody holds or folds meanwhile. Settlements go on: what they
-give back waits in `unfolded`, and until it is folded in it counts as held.
+The caller has locked the account, so no other transaction holds or folds. Settlements continue: the
+amounts that they return wait in `unfolded`, and count as held until they are folded in.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from tollkeeper.storage.period_cap_changes import CapOwner
 
 @dataclass(frozen=True, slots=True)
 class CountedDates:
-    """The time of the database, and the latest month and day that an account counts for."""
+    """Holds the database's time, and the latest month and day that an account counts for."""
 
     now_s: int
     month: int
@@ -50,8 +50,8 @@ async def read_dates(
 async def move_reservations(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> int:
-    """Lets each reservation that counts for a later day or month count for the day on which it was
-    held, or for today if that day is to come. Returns how many were moved."""
+    """Changes each reservation that counts for a later day or month to the day of its hold, or to
+    today if that day is in the future. Returns the number of changed reservations."""
     try:
         cursor = await connection.execute(
             _MOVE, {"organization": organization_id, "today": today}, prepare=False
@@ -80,7 +80,7 @@ _MOVE: LiteralString = """
 async def find_dropped(
     connection: Connection, organization_id: OrganizationId, first: Month
 ) -> Month | None:
-    """A dropped month with calls of the organization that count for `first` or later."""
+    """Returns a dropped month with calls of the organization that count for `first` or later."""
     cursor = await connection.execute(
         """
         SELECT t.month FROM ledger_close_totals t
@@ -97,8 +97,8 @@ async def find_dropped(
 async def count_month(
     connection: Connection, organization_id: OrganizationId, month: Month
 ) -> None:
-    """Counts anew what is held and settled in the month, of the organization and of its projects. A
-    monthly cap may be below that, as one that is set too low."""
+    """Recounts the held and settled amounts of the month, for the organization and its projects. A
+    monthly cap may be lower than the result."""
     parameters = {"organization": organization_id, "month": month.number}
     await connection.execute(_COUNT_PROJECTS, parameters, prepare=False)
     await connection.execute(_COUNT_ACCOUNT, parameters, prepare=False)
@@ -141,7 +141,7 @@ _COUNT_ACCOUNT: LiteralString = """
 async def find_period_caps(
     connection: Connection, organization_id: OrganizationId
 ) -> list[tuple[CapOwner, CapPeriod, int]]:
-    """Every period cap of the organization, with its amount."""
+    """Returns every period cap of the organization with its amount."""
     cursor = await connection.execute(
         """
         SELECT subject_id, scope, period, cap FROM period_caps WHERE organization_id = %s
@@ -165,9 +165,9 @@ def _owner(organization_id: OrganizationId, subject_id: UUID, scope: str) -> Cap
 
 
 async def move_pending(connection: Connection, organization_id: OrganizationId) -> None:
-    """Gives what waits to be folded in the month of its reservation. A settlement under way may have
-    read the month from before the move, so this waits for settlements of all organizations, and no
-    other begins before the transaction ends. Raises `Contention` if they take too long."""
+    """Changes the month of rows in `unfolded` to that of their reservations. A settlement in flight
+    may have read the old month, so this waits for the settlements of all organizations and blocks
+    new ones until the transaction ends. Raises `Contention` if they take too long."""
     await limit_lock_waits(connection)
     try:
         await connection.execute("LOCK TABLE unfolded IN SHARE ROW EXCLUSIVE MODE")

@@ -1,6 +1,6 @@
-"""SQL that proves the totals of a closed month from its rows, for as long as these are there.
+"""SQL that verifies the totals of a closed month against its rows, as long as the rows exist.
 
-Each query returns what differs for the organizations behind `after`, up to `end`.
+Each query returns differences for the organizations after `after`, up to `end`.
 """
 
 from typing import LiteralString
@@ -64,7 +64,8 @@ _QUERIES = (_TOTALS, _LINES, _UNRESOLVED)
 async def find_close_differences(
     connection: Connection, month: Month, part: Slice
 ) -> list[tuple[str, str, str]]:
-    """Where the totals of the month differ from its rows, for the organizations of the slice."""
+    """Returns differences between the month's totals and its rows, for the organizations of the
+    slice."""
     parameters = {
         "month": month.number,
         "first": month.first_id,

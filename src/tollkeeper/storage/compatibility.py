@@ -1,7 +1,7 @@
-"""Whether this code works with the schema of a database: SQL of `schema_revisions` and the rule.
+"""Decides whether this code works with a database's schema, by the table `schema_revisions`.
 
-Each row has a migration that was applied, with the oldest code that works with the schema after it.
-So older code can judge a schema whose migrations it does not know.
+Each row is an applied migration with the oldest code that works with the schema after it. So older
+code can judge a schema whose migrations it does not know.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from tollkeeper.storage.revisions import code_revision, serving_revision
 
 _TABLES: LiteralString = "SELECT to_regclass('alembic_version'), to_regclass('schema_revisions')"
 _REVISION: LiteralString = "SELECT version_num FROM alembic_version"
-# NULL where the present revision has no row: another program made this schema, and the code that
-# works with it is unknown.
+# NULL if the current revision has no row: another program created this schema, and the compatible
+# code is unknown.
 _STATE: LiteralString = """
     SELECT v.version_num, CASE
         WHEN EXISTS (SELECT FROM schema_revisions r WHERE r.revision = v.version_num)
@@ -26,8 +26,8 @@ _STATE: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
-    """The newest migration that was applied, and the oldest code that works with the schema; None
-    where there is no schema, or where it does not say."""
+    """Holds the newest applied migration and the oldest code that works with the schema. Both are
+    None without a schema; the second is also None if the schema does not say."""
 
     revision: str | None
     compatible_from: str | None
@@ -38,7 +38,7 @@ class SchemaState:
 
     @property
     def refusal(self) -> str | None:
-        """One line that says why this code cannot work with the schema."""
+        """Explains in one line why this code cannot work with the schema, or returns None."""
         if self.revision is None:
             return (
                 f"The database has no schema yet, this code needs {serving_revision()}: "
@@ -62,7 +62,7 @@ class SchemaState:
 
     @property
     def description(self) -> str:
-        """For a schema that this code works with."""
+        """Describes a schema that this code works with."""
         if self.is_newer:
             return (
                 f"{self.revision}, newer than this code's {code_revision()} and compatible: "
@@ -77,7 +77,7 @@ class SchemaState:
 
 
 def read_schema_state(connection: psycopg.Connection) -> SchemaState:
-    """For any database, also an empty one."""
+    """Reads the state of any database, even an empty one."""
     row = connection.execute(_TABLES).fetchone()
     assert row is not None
     if row[0] is None:
@@ -89,6 +89,6 @@ def read_schema_state(connection: psycopg.Connection) -> SchemaState:
 
 
 async def find_schema_state(connection: Connection) -> SchemaState:
-    """For a process that serves: it has checked before that the tables are there."""
+    """Reads the state for a serving process, which has already checked that the tables exist."""
     found = await (await connection.execute(_STATE)).fetchone()
     return SchemaState(None, None) if found is None else SchemaState(*found)

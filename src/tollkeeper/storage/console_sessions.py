@@ -13,7 +13,7 @@ class StoredSession:
     credential: bytes
     person: Person
     began_at: int
-    # When the person last did something.
+    # The time of the user's last action.
     seen_at: int
     expires_at: int
 
@@ -55,7 +55,7 @@ async def find(connection: Connection, digest: bytes) -> StoredSession | None:
 
 
 async def find_all(connection: Connection, *, limit: int) -> list[StoredSession]:
-    """The one that was used last comes first."""
+    """Returns sessions, the most recently used first."""
     cursor = await connection.execute(f"{_SELECT} ORDER BY seen_at DESC, digest LIMIT %s", (limit,))
     return [_session(row) for row in await cursor.fetchall()]
 
@@ -88,8 +88,8 @@ async def delete_expired(connection: Connection, now: int, *, idle_s: int) -> No
 
 
 async def delete_superseded(connection: Connection, newest: StoredSession, *, most: int) -> None:
-    """Deletes the sessions in which the person has another role than in the newest, and all but the
-    newest `most`."""
+    """Deletes the user's sessions with another role than the newest, and all but the newest
+    `most`."""
     person = newest.person
     await connection.execute(
         """

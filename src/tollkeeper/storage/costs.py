@@ -1,4 +1,5 @@
-"""SQL of the cost roll-up. Settlements keep one row for each day, project, key and line item."""
+"""SQL of the cost roll-up. Settlements maintain one row for each day, project, key and line
+item."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ async def find_rows(
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """Calls whose cost is not known yet, and what is held for them."""
+    """Holds the number of calls with unknown cost, and their held amount."""
 
     calls: int
     hold_picousd: int
@@ -76,7 +77,7 @@ async def sum_unsettled(
     project_ids: Sequence[ProjectId] = (),
     api_key_ids: Sequence[KeyId] = (),
 ) -> Unsettled:
-    """Counts the calls whose hold was made on these days and whose cost is not known yet."""
+    """Counts the calls that were held on these days and whose cost is not known yet."""
     cursor = await connection.execute(
         _SUM_UNSETTLED,
         {

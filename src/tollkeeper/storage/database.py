@@ -1,4 +1,4 @@
-"""The pool of connections, transactions, and the translation of the driver's errors into ours."""
+"""Manages the connection pool and transactions, and translates the driver's errors into ours."""
 
 import asyncio
 import contextlib
@@ -29,28 +29,29 @@ from tollkeeper.storage.watched_connection import WatchedConnection
 
 __all__ = ["Connection", "Contention", "Database", "RoundTrips", "operator_reason"]
 
-# How long the pool tries to connect again by itself. The pauses between its attempts get longer, and
-# after this time the next request starts another attempt at once.
+# How long the pool tries to reconnect by itself. Its pauses grow, and after this time the next
+# request starts another attempt at once.
 _RECONNECT_TIMEOUT_S = 2
-# How long one statement may run.
+# The time limit of one statement.
 STATEMENT_TIMEOUT_S = 10.0
-# How long a request waits for a connection before it is answered 503. Longer than a transaction takes
-# under load, and shorter than the time after which clients give up.
+# How long a request waits for a connection before the answer 503: longer than a transaction takes
+# under load, and shorter than clients wait.
 POOL_TIMEOUT_S = 5.0
-# The server ends a statement by itself at its timeout; so much later it is taken for silent.
+# The server ends a statement at its timeout. If it has not answered this much later, the connection
+# is closed.
 _ANSWER_SLACK_S = 2.0
-# How many callers may wait for a connection; more are refused at once.
+# The maximum number of callers that wait for a connection; more are rejected at once.
 _WAITING_MAX = 2000
-# The part of the pool that the ledger may keep between its transactions.
-_KEPT_PART = 3
-# The part of the pool that requests of organizations may use together, and the part of that which
-# one organization may use. The rest is for the gateway's own work, on which all organizations depend.
-_ORGANIZATIONS_PART = 2
-_ONE_ORGANIZATION_PART = 2
-# The part of those who may wait that may wait for one organization.
-_WAITING_OF_ORGANIZATION_PART = 4
+# The share of the pool (one third) that the ledger may keep between its transactions.
+_KEPT_DIVISOR = 3
+# The share of the pool (one half) for requests of all organizations, and the share of that for one
+# organization. The rest is for the gateway's own work, on which all organizations depend.
+_ORGANIZATIONS_DIVISOR = 2
+_ONE_ORGANIZATION_DIVISOR = 2
+# The share of waiting callers (one quarter) that may belong to one organization.
+_WAITING_OF_ORGANIZATION_DIVISOR = 4
 
-# The server cannot do this now: it is gone, read-only, corrupt, shutting down or out of a resource.
+# The server cannot do this now: it is down, read-only, corrupt, shutting down or out of a resource.
 _SERVER_FAULTS = (
     pg.OperationalError,
     pg.InterfaceError,
@@ -61,14 +62,14 @@ _SERVER_FAULTS = (
 
 
 class Contention(Unavailable):
-    """Another transaction was in the way and nothing was written; another attempt may succeed."""
+    """Another transaction blocked this one and nothing was written; another attempt may succeed."""
 
     def __init__(self) -> None:
         super().__init__("The database is busy; try again.", retry_after_s=RETRY_AFTER_S)
 
 
 class Database:
-    """Connections to one PostgreSQL. Safe to share between tasks of one event loop."""
+    """Manages connections to one PostgreSQL. Safe to share between tasks of one event loop."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Database:
         statement_timeout_s: float = STATEMENT_TIMEOUT_S,
         seen_file: Path | None = None,
     ) -> None:
-        """`seen_file` is where processes of this machine note the newest server."""
+        """In `seen_file`, processes of this machine record the newest server."""
         self._session_settings = session_settings(statement_timeout_s).encode()
         self._answer_within_s = statement_timeout_s + _ANSWER_SLACK_S
         self.reachability = Reachability(conninfo)
@@ -100,14 +101,14 @@ class Database:
             configure=self._configure,
             open=False,
         )
-        self._kept = KeptConnections(self._pool, self.reachability, pool_size // _KEPT_PART)
+        self._kept = KeptConnections(self._pool, self.reachability, pool_size // _KEPT_DIVISOR)
         self._turn_timeout_s = pool_timeout_s
-        slots = max(1, pool_size // _ORGANIZATIONS_PART)
+        slots = max(1, pool_size // _ORGANIZATIONS_DIVISOR)
         self._turns = FairSlots(
             slots,
-            owner_max=max(1, slots // _ONE_ORGANIZATION_PART),
+            owner_max=max(1, slots // _ONE_ORGANIZATION_DIVISOR),
             waiting_max=_WAITING_MAX,
-            waiting_owner_max=_WAITING_MAX // _WAITING_OF_ORGANIZATION_PART,
+            waiting_owner_max=_WAITING_MAX // _WAITING_OF_ORGANIZATION_DIVISOR,
         )
         self._checking: asyncio.Task[None] | None = None
 
@@ -124,15 +125,16 @@ class Database:
 
     async def close_old_connections(self) -> None:
         """Asks all servers which one is the newest, and closes connections to the others."""
-        with contextlib.suppress(psycopg.Error):  # the next connection reports it
+        with contextlib.suppress(psycopg.Error):  # the next connection attempt reports it
             await self._fence.survey()
 
     @asynccontextmanager
     async def reading(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
-        """A connection on which each statement is a transaction of its own.
+        """Provides a connection on which each statement is its own transaction.
 
-        With `organization`, for a request of one of its callers: organizations take turns, and none
-        can use up the pool. Without, for work of the gateway or of an operator."""
+        Pass `organization` for a client request: organizations take turns, and none can exhaust the
+        pool. Omit it for work of the gateway or an operator.
+        """
         if organization is None:
             async with self._connection() as connection:
                 yield connection
@@ -169,25 +171,25 @@ class Database:
 
     @asynccontextmanager
     async def snapshot(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
-        """A connection whose statements all see the database as of the same moment."""
+        """Provides a connection whose statements all see the same snapshot."""
         async with self.transaction(organization) as connection:
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield connection
 
     @asynccontextmanager
     async def transaction(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
-        """A transaction: commits when the block ends, rolls back when it raises. `reading` says what
-        `organization` is for."""
+        """Runs a transaction: commits when the block ends, rolls back when it raises. See `reading`
+        for `organization`."""
         async with self.reading(organization) as connection, connection.transaction():
             yield connection
 
     def round_trips(self) -> AbstractAsyncContextManager[RoundTrips]:
-        """A transaction of one or two round trips; rolled back where the block raises. For what
-        writes one batch after the other: its connection is kept for the next one."""
+        """Runs a transaction of one or two round trips; rolls back if the block raises. For
+        successive batches: the connection is kept for the next one."""
         return _RoundTripsBlock(self)
 
     def statistics(self) -> dict[str, int]:
-        """The pool's statistics. Connections that are kept and not in use count as available."""
+        """Returns the pool's statistics. Kept connections that are idle count as available."""
         found = self._pool.get_stats()
         found["pool_available"] = found.get("pool_available", 0) + len(self._kept)
         return found
@@ -199,7 +201,8 @@ class Database:
         await connection.execute(self._session_settings)
 
     def _translated(self, error: Exception) -> Exception:
-        """Our error for one of the driver or of the pool; any other error as it is."""
+        """Translates an error of the driver or the pool into ours; returns any other error
+        unchanged."""
         if isinstance(error, (PoolTimeout, TooManyRequests, PoolClosed)):
             return _pool_exhausted()
         if isinstance(error, (pg.DeadlockDetected, pg.SerializationFailure, PlansDropped)):
@@ -210,8 +213,8 @@ class Database:
         return error
 
     def _discard_dead_connections(self) -> None:
-        """Checks all idle connections at once. After a restart of the server all of them are dead,
-        and without this each would cost another caller its request."""
+        """Checks all idle connections at once. After a server restart all of them are dead, and
+        without this check each would fail another request."""
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._check_connections())
 
@@ -221,8 +224,8 @@ class Database:
 
 
 class _RoundTripsBlock(AbstractAsyncContextManager[RoundTrips]):
-    """`Database.round_trips`. A class of its own is several times as fast as generators in each
-    other, and this runs for every batch of the ledger."""
+    """Implements `Database.round_trips`. A class is several times faster than nested generators,
+    and this runs for every batch of the ledger."""
 
     __slots__ = ("_connection", "_database")
 
@@ -265,15 +268,15 @@ class _RoundTripsBlock(AbstractAsyncContextManager[RoundTrips]):
 
 
 class _PicousdLoader(Loader):
-    """Numeric columns of ours have no fraction: they are read as exact integers."""
+    """Reads numeric columns, which have no fraction in our schema, as exact integers."""
 
     def load(self, data: Buffer) -> int:
         return int(bytes(data))
 
 
 def operator_reason(error: BaseException) -> str:
-    """What the server or the driver said about an error, for operators: it may name hosts and files of
-    the server, so clients get the error's own message."""
+    """Returns the server's or driver's message for operators. It may name hosts and files of the
+    server, so clients get our own message instead."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, DatabaseUnreachable):

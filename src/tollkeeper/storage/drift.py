@@ -1,4 +1,4 @@
-"""SQL that reads the values of calibrated policies: at their calibration, and in the last days."""
+"""SQL that reads the values of calibrated policies at calibration and in the last days."""
 
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -14,7 +14,7 @@ _DAYS = 7
 
 @dataclass(frozen=True, slots=True)
 class ValueCounts:
-    """How many values of a policy lie in each tenth of the scale."""
+    """Counts a policy's values in each tenth of the scale."""
 
     organization_id: OrganizationId
     policy_id: str
@@ -27,7 +27,7 @@ class ValueCounts:
 async def find_of_policy(
     connection: Connection, organization_id: OrganizationId, policy_id: str, judge: JudgeFormat
 ) -> ValueCounts | None:
-    """Returns None if no calibration of this judge and of the published rule is active."""
+    """Returns None if no calibration for this judge and the published rule is active."""
     parameters = _parameters(judge) | {
         "organization_id": organization_id,
         "policy_id": policy_id,
@@ -46,8 +46,8 @@ def _parameters(judge: JudgeFormat) -> dict[str, Any]:
     return {"model": judge.model, "prompt_format": judge.prompt_format, "days": _DAYS}
 
 
-# Verdicts are counted by day, and those from before the activation are not calibrated: the days after
-# that of the activation count.
+# Verdicts from before the activation are not calibrated. They are counted by day, so only the days
+# after the activation day count.
 _SELECT: LiteralString = """
     SELECT p.organization_id, p.id, p.name, c.number, c.report -> 'after' -> 'reliability',
         coalesce(jsonb_object_agg(n.tenth::text, n.asked) FILTER (WHERE n.tenth IS NOT NULL), '{}')

@@ -1,11 +1,12 @@
-"""Fences off old PostgreSQL servers: the gateway writes only to the newest server that is known.
+"""Fences off old PostgreSQL servers: the gateway writes only to the newest known server.
 
-After a failover, the old primary may come back and accept writes beside the promoted server. PostgreSQL
-increments the timeline when a standby is promoted or a backup is restored to a point in time, so the
-server with the lower timeline is the old one. What is known comes from four places: this process, the
-file that earlier processes on this machine have left, the other servers of the address, and the row in
-which every process notes the newest server it has seen. The row is also written to an old server that
-accepts writes, so that processes that reach only the old server refuse it too.
+After a failover, the old primary may come back and accept writes in parallel with the promoted
+server. PostgreSQL increments the timeline when a standby is promoted or a backup is restored to a
+point in time, so the server with the lower timeline is the old one. The newest server is known from
+four sources: this process, the file of earlier processes on this machine, the other servers of the
+address, and the row in which every process records the newest server it has seen. That row is also
+written to an old server that accepts writes, so that processes that reach only the old server
+reject it too.
 """
 
 import asyncio
@@ -27,11 +28,11 @@ from tollkeeper.storage.reachability import Reachability, unreachable_detail
 from tollkeeper.storage.sessions import session_conninfo, single_hosts
 from tollkeeper.storage.watched_connection import WatchedConnection
 
-# How long a survey waits for the answer of one host.
+# How long a survey waits for one host.
 _ANSWER_WITHIN_S = 1.0
 _log = LateLogger("tollkeeper.fence")
 
-# The timeline is NULL on a standby. `pg_control_checkpoint` would show the old timeline for a moment
+# The timeline is NULL on a standby. `pg_control_checkpoint` would briefly show the old timeline
 # after a promotion; the name of the current WAL file begins with the timeline in hex.
 _IDENTIFY: LiteralString = """
     SELECT c.system_identifier,
@@ -53,7 +54,7 @@ _ACCEPT: LiteralString = """
     UPDATE server_fence SET epoch = %(epoch)s, seen_epoch = %(epoch)s,
         seen_timeline = %(timeline)s, seen_system_identifier = %(system_identifier)s
 """
-# An old primary would wait for its synchronous standby, which does not follow it any more.
+# An old primary would wait for its synchronous standby, which no longer follows it.
 _COMMIT_ALONE: LiteralString = "SET LOCAL synchronous_commit TO local"
 
 
@@ -62,7 +63,8 @@ class ServerFenced(psycopg.OperationalError):
 
 
 class Standing(NamedTuple):
-    """How new a server is. An operator increments the epoch with `tollkeeper database accept`."""
+    """Ranks how new a server is. An operator increments the epoch with `tollkeeper database
+    accept`."""
 
     epoch: int
     timeline: int
@@ -75,7 +77,8 @@ class Standing(NamedTuple):
         return is_same_database and self.timeline > other.timeline
 
     def is_fenced_by(self, other: "Standing | None") -> bool:
-        """Another database of the same epoch cannot be compared, so it is fenced off too."""
+        """Tells whether this server is fenced off. Another database of the same epoch cannot be
+        compared, so it is fenced off too."""
         return self != other and not self.is_newer_than(other)
 
     def __str__(self) -> str:
@@ -87,20 +90,21 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that has answered."""
+    """Describes a server that has answered."""
 
     name: str
     conninfo: str
-    # None: a standby, or a service that is compatible with PostgreSQL and lacks the functions.
+    # None for a standby, or for a PostgreSQL-compatible service without the functions.
     standing: Standing | None
-    # The newest server that a process has noted on this one.
+    # The newest server that a process has recorded on this one.
     seen: Standing | None
     accepts_writes: bool
     started_at: datetime | None = None
 
 
 class Fence:
-    """The newest server that this process knows. Safe to share between tasks of one event loop."""
+    """Tracks the newest server that this process knows. Safe to share between tasks of one event
+    loop."""
 
     def __init__(self, conninfo: str, seen_file: Path | None) -> None:
         """Without `seen_file`, this process learns nothing from earlier ones on this machine."""
@@ -113,22 +117,23 @@ class Fence:
         self._address: str | None = None
         self._surveying: asyncio.Task[str] | None = None
         self._connections: WeakSet[FencedConnection] = WeakSet()
-        # What the last survey has found: a sentence for each old server that accepts writes.
+        # The last survey's result: a sentence for each old server that accepts writes.
         self.old_servers: tuple[str, ...] = ()
-        # Called when connections to an old server were closed.
+        # Called after connections to an old server were closed.
         self.on_closed: Callable[[], None] = lambda: None
 
     async def address(self) -> str:
-        """The address of the newest server. Raises ServerFenced if only old servers accept writes."""
+        """Returns the newest server's address. Raises ServerFenced if only old servers accept
+        writes."""
         return self._address or await self.survey()
 
     def forget_address(self) -> None:
-        """Lets the next connection survey all servers again."""
+        """Makes the next connection survey all servers again."""
         self._address = None
 
     async def survey(self) -> str:
-        """Asks every host, and returns the address of the newest server. Raises ServerFenced if only
-        old servers accept writes. One survey runs at a time, however many tasks ask for it."""
+        """Asks every host, and returns the newest server's address. Raises ServerFenced if only old
+        servers accept writes. Only one survey runs at a time; concurrent callers share it."""
         if self._surveying is None or self._surveying.done():
             self._surveying = asyncio.create_task(self._survey())
         return await asyncio.shield(self._surveying)
@@ -149,8 +154,8 @@ class Fence:
         self._connections.add(connection)
 
     async def accept(self) -> Standing:
-        """Makes the one server that accepts writes newer than all others, and returns its standing.
-        Raises StateConflict if it is not clear which server is meant."""
+        """Makes the one server that accepts writes newer than all others, and returns its rank.
+        Raises StateConflict if several servers accept writes or none."""
         self._read_saved()
         writable = [server for server in await self._ask_all() if server.accepts_writes]
         if len({server.started_at for server in writable}) != 1:
@@ -194,13 +199,13 @@ class Fence:
         await asyncio.gather(*(self._mark(server) for server in writable))
         for server in newest:
             self._refuse_old(server)
-        # If no server accepts writes, the driver's own attempt says why.
+        # If no server accepts writes, the driver's own attempt explains it.
         address = newest[0].conninfo if newest else session_conninfo(self._conninfo)
         return address, tuple(self._why_old(server) for server in writable if server not in newest)
 
     async def _ask_all(self) -> list[Server]:
         hosts = single_hosts(session_conninfo(self._conninfo))
-        # The name of a single host may stand for several servers, of which the driver chooses one.
+        # A single host name may stand for several servers, of which the driver chooses one.
         attributes = {"target_session_attrs": "any"} if len(hosts) > 1 else {}
         answers = await asyncio.gather(
             *(self._ask(*host, make_conninfo(host[1], **attributes)) for host in hosts)
@@ -208,7 +213,7 @@ class Fence:
         return [server for server in answers if server is not None]
 
     async def _ask(self, name: str, conninfo: str, asked: str) -> Server | None:
-        """None if the server does not answer in time."""
+        """Returns None if the server does not answer in time."""
         try:
             async with asyncio.timeout(_ANSWER_WITHIN_S):
                 connection = await WatchedConnection.connect(asked, autocommit=True)
@@ -217,7 +222,8 @@ class Fence:
         except (psycopg.Error, TimeoutError):
             return None
         if self._newest is not None:
-            # At once, so that connections to an old server do not wait for a host that is silent.
+            # Recorded at once, so that connections to an old server are closed without waiting for
+            # silent hosts.
             self._note(server.standing)
         return server
 
@@ -235,7 +241,7 @@ class Fence:
         )
 
     def _note(self, standing: Standing | None, *, is_of_these_hosts: bool = True) -> None:
-        """Closes connections to servers that are old by this standing."""
+        """Records a rank, and closes connections to older servers."""
         if standing is None:
             return
         if standing == self._newest:
@@ -259,8 +265,9 @@ class Fence:
             self.on_closed()
 
     async def _mark(self, server: Server) -> None:
-        """Notes the newest server on this one, for processes that reach no other server. A server that
-        was copied for another installation is never marked: its gateways have other hosts."""
+        """Records the newest server on this one, for processes that reach no other server. A server
+        that was copied for another installation is never marked, because its gateways have other
+        hosts."""
         newest = self._newest
         assert newest is not None
         assert server.standing is not None
@@ -269,7 +276,7 @@ class Fence:
             try:
                 await _write(server, _MARK, newest)
             except psycopg.errors.UndefinedTable:
-                pass  # the schema is older or not created yet; the command's own check says so
+                pass  # the schema is older or missing; the command's own check reports it
             except (psycopg.Error, TimeoutError) as exc:
                 _log.warning(
                     "a database server cannot be marked", server=server.name, reason=str(exc)
@@ -290,7 +297,7 @@ class Fence:
             )
 
     def _save(self) -> None:
-        """Writes the newest server to the file, if it is not there yet."""
+        """Writes the newest server to the file, if it has changed."""
         found = {"newest": self._newest and list(self._newest), "hosts": self._hosts}
         if self._seen_file is None or not self._is_of_these_hosts or found == self._saved:
             return
@@ -320,7 +327,7 @@ class FencedConnection(WatchedConnection):
     async def connect(  # type: ignore[override]
         cls, conninfo: str = "", *, fence: Fence, reachability: Reachability, **options: Any
     ) -> Self:
-        """`conninfo` is not used: the fence knows the address."""
+        """Ignores `conninfo`, because the fence knows the address."""
         began_at = asyncio.get_running_loop().time()
         try:
             connection = await super().connect(await fence.address(), **options)
@@ -338,8 +345,8 @@ class FencedConnection(WatchedConnection):
 
 
 def find_newest_server(conninfo: str, seen_file: Path | None) -> tuple[str, tuple[str, ...]]:
-    """For commands, which run no event loop yet: the address of the newest server, and a sentence for
-    each old one that accepts writes. Raises Unavailable if only old servers do."""
+    """Returns the newest server's address, and a sentence for each old one that accepts writes. For
+    commands, which run no event loop yet. Raises Unavailable if only old servers accept writes."""
     fence = Fence(conninfo, seen_file)
     try:
         return asyncio.run(fence.survey()), fence.old_servers

@@ -9,7 +9,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import IdempotencyConflict
 from tollkeeper.storage.database import Connection
 
-# How long a second request with the same key waits for the first one before it is refused.
+# How long a second request with the same key waits for the first one before it is rejected.
 _LOCK_TIMEOUT_MS = 3000
 
 
@@ -30,8 +30,9 @@ class Record:
 async def claim(
     connection: Connection, key: RecordKey, *, request_digest: bytes, resource_id: str, now: int
 ) -> bool:
-    """True for the first creation with the key. A concurrent request with the same key waits here
-    until the transaction of the first one ends: False after its commit, True after its rollback."""
+    """Returns True for the first creation with the key. A concurrent request with the same key
+    waits until the first transaction ends: it gets False after a commit, and True after a
+    rollback."""
     await connection.execute(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS:d}")
     try:
         cursor = await connection.execute(

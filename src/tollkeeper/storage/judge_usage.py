@@ -1,4 +1,4 @@
-"""SQL of what judges were used for, by organization, backend, model and UTC day."""
+"""SQL of judge usage by organization, backend, model and UTC day."""
 
 from collections.abc import Sequence
 from typing import Any, LiteralString
@@ -11,15 +11,15 @@ from tollkeeper.storage.database import Connection
 
 
 class JudgeUsage(msgspec.Struct):
-    """The sums of one organization, day, backend and model, or of a part of them."""
+    """Holds the sums of one organization, day, backend and model, or of a part of them."""
 
     organization_id: OrganizationId
     day: int
     backend: str
-    # As the backend calls it.
+    # The backend's name for the model.
     model: str
     questions: int = 0
-    # Of these, those whose tokens are not known.
+    # The number of these questions with unknown tokens.
     unreported_questions: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -37,8 +37,8 @@ _SUMS = JudgeUsage.__struct_fields__[4:]
 
 
 async def add(connection: Connection, used: Sequence[JudgeUsage]) -> None:
-    """Adds to the sums. Rows are written in one order: two processes that write the same rows wait for
-    each other and do not deadlock."""
+    """Adds to the sums. Writes rows in a fixed order, so that two processes that write the same
+    rows do not deadlock."""
     columns = list(zip(*map(_row, used), strict=True))
     await connection.execute(_ADD, [list(column) for column in columns], prepare=False)
 
@@ -70,7 +70,7 @@ _ADD: LiteralString = """
 async def find(
     connection: Connection, organization_id: OrganizationId, days: DayRange
 ) -> list[JudgeUsage]:
-    """Returns the sums of these days together, by backend and model."""
+    """Returns the sums of these days by backend and model."""
     cursor = await connection.execute(
         """
         SELECT organization_id, min(day), backend, model, sum(questions)::bigint,

@@ -1,7 +1,7 @@
-"""Connections that are not given back to the pool between two transactions.
+"""Keeps connections out of the pool between two transactions.
 
-The ledger writes one batch after the other. Taking a connection from the pool and giving it back
-costs a busy process a tenth of such a batch, so a few connections are kept at hand.
+The ledger writes one batch after the other. Taking a connection from the pool and returning it
+costs a busy process a tenth of such a batch, so a few connections are kept.
 """
 
 import asyncio
@@ -12,7 +12,8 @@ from psycopg_pool import AsyncConnectionPool
 from tollkeeper.storage.reachability import Reachability
 from tollkeeper.storage.round_trips import Connection
 
-# The pool replaces connections that are old when they come back, so they have to come back.
+# The pool replaces old connections when they are returned, so kept ones must return after this
+# time.
 _KEPT_S_MAX = 60.0
 
 
@@ -23,7 +24,7 @@ class KeptConnections:
         self._pool = pool
         self._reachability = reachability
         self._kept_max = kept_max
-        # The connection that was used last is the last, with the time until which it may be kept.
+        # The most recently used connection is the last, with the time until which it may be kept.
         self._idle: list[tuple[Connection, float]] = []
         self._kept_until: dict[Connection, float] = {}
         self._is_closed = False
@@ -32,7 +33,8 @@ class KeptConnections:
         return len(self._idle)
 
     async def take(self) -> Connection:
-        """A connection that nobody else uses. Raises the errors of the pool, and `DatabaseUnreachable`."""
+        """Returns a connection for exclusive use. Raises the errors of the pool, and
+        `DatabaseUnreachable`."""
         if self._idle:
             connection, until = self._idle.pop()
             self._kept_until[connection] = until
@@ -41,7 +43,7 @@ class KeptConnections:
             return await self._pool.getconn()
 
     async def give_back(self, connection: Connection) -> None:
-        """The transaction on the connection is over, or has failed."""
+        """Returns a connection after its transaction has ended or failed."""
         now = asyncio.get_running_loop().time()
         until = self._kept_until.pop(connection, now + _KEPT_S_MAX)
         is_idle = connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
@@ -51,12 +53,12 @@ class KeptConnections:
             await self._pool.putconn(connection)
 
     async def release(self) -> None:
-        """Gives everything that is not in use back to the pool."""
+        """Returns all idle connections to the pool."""
         while self._idle:
             connection, _ = self._idle.pop()
             await self._pool.putconn(connection)
 
     async def close(self) -> None:
-        """Keeps nothing from now on."""
+        """Keeps no connections from now on."""
         self._is_closed = True
         await self.release()

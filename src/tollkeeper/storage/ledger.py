@@ -1,8 +1,8 @@
-"""SQL of the transaction that holds: lock the accounts, read what a decision needs, write.
+"""SQL of the hold transaction: lock the accounts, read the data for the decision, write.
 
-The order of locks is fixed: accounts by organization, then everything below them. A transaction that
-changes an account, a project's account, or a row that an admission relies on (a key, a project) locks
-the account first.
+The order of locks is fixed: accounts by organization, then everything below them. A transaction
+that changes an account, a project's account, or a row that an admission relies on (a key, a
+project) locks the account first.
 """
 
 from collections.abc import Sequence
@@ -34,15 +34,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def commit_without_waiting(connection: Connection) -> None:
-    """Makes the commit of this transaction return before it is on the disk. What it writes survives
-    a crash of any process except PostgreSQL's own."""
+    """Makes this transaction's commit return before it is on disk. The commit survives a crash of
+    any process except PostgreSQL's own."""
     await connection.execute("SET LOCAL synchronous_commit TO off")
 
 
 def fast_transaction(lock_wait_s: float | None) -> BoundStatement:
-    """The first statement of a transaction that holds: the commit does not wait for the disk, no
-    lock is waited for longer than `lock_wait_s`, and rows are found by their keys. Where the process
-    stops between two statements, the server ends its session, so that accounts do not stay locked."""
+    """Returns the first statement of a hold transaction: the commit does not wait for the disk,
+    lock waits are limited to `lock_wait_s`, and rows are found by their keys. If the process stops
+    between two statements, the server ends its session, so that accounts do not stay locked."""
     lock_timeout = None if lock_wait_s is None else f"{max(1, round(lock_wait_s * 1000))}ms"
     return _FAST_TRANSACTION.bind(lock_timeout)
 
@@ -64,8 +64,8 @@ async def lock_accounts(
     keys: Sequence[KeyId],
     limits: ProjectLimits,
 ) -> LockedAccounts:
-    """Locks the accounts in their fixed order and folds in what resolutions have given back.
-    Accounts, projects and keys that do not exist are left out."""
+    """Locks the accounts in their fixed order and folds in amounts that resolutions have returned.
+    Omits accounts, projects and keys that do not exist."""
     found = [await _rows_of(connection, statement) for statement in lock_statements(projects, keys)]
     locked, ended = locked_accounts(found, limits)
     reading = period_caps.read_statements(locked, ended, keys)
@@ -83,17 +83,18 @@ async def _rows_of(connection: Connection, bound: BoundStatement) -> Rows:
 def lock_statements(
     projects: Sequence[tuple[OrganizationId, ProjectId]], keys: Sequence[KeyId]
 ) -> tuple[BoundStatement, ...]:
-    """The statements of `lock_accounts`, in this order; `locked_accounts` reads their rows."""
-    # By their numbers, whose hash is faster than that of an id, and whose order is the same.
+    """Returns the statements of `lock_accounts` in this order; `locked_accounts` reads their
+    rows."""
+    # Uses integers, which hash faster than UUIDs and have the same order.
     by_number = {organization_id.int: organization_id for organization_id, _ in projects}
     organizations: list[UUID] = [by_number[number] for number in sorted(by_number)]
     pairs = {(pair[0].int, pair[1].int): pair for pair in projects}.values()
     organization_of_pair: list[UUID] = [pair[0] for pair in pairs]
     project_of_pair: list[UUID] = [pair[1] for pair in pairs]
-    keys_once: list[UUID] = list({key_id.int: key_id for key_id in keys}.values())
+    unique_keys: list[UUID] = list({key_id.int: key_id for key_id in keys}.values())
     return (
         _LOCK_ACCOUNTS.bind(organizations),
-        _READ_CLOCK_AND_KEYS.bind(organizations, keys_once),
+        _READ_CLOCK_AND_KEYS.bind(organizations, unique_keys),
         _PROJECTS_AND_FOLDS.bind(
             organizations, organizations, organization_of_pair, project_of_pair
         ),
@@ -103,8 +104,8 @@ def lock_statements(
 def locked_accounts(
     found: Sequence[Rows], limits: ProjectLimits
 ) -> tuple[LockedAccounts, list[EndedReservation]]:
-    """The states of the accounts from the rows of `lock_statements`, and the reservations that
-    period caps have to count. `period_caps.read_statements` says what is still to be read."""
+    """Builds the account states from the rows of `lock_statements`, and lists the reservations that
+    period caps have to count. `period_caps.read_statements` returns the remaining queries."""
     accounts, clock_and_keys, projects = found
     now_us, month = clock_and_keys[0][:2]
     states: dict[OrganizationId, AccountState] = {}
@@ -148,9 +149,9 @@ _LOCK_ACCOUNTS = Statement(
     FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE
     """,
 )
-# One reading of the server's clock for the whole batch, in UTC. It is a statement of its own because
-# it has to begin after the accounts are locked: the time that successive holders of an account's
-# lock read must not go backwards.
+# Reads the server's clock once for the whole batch, in UTC. This is a separate statement because it
+# must begin after the accounts are locked: successive holders of an account's lock must not see the
+# time go backwards.
 _READ_CLOCK_AND_KEYS = Statement(
     "tollkeeper_clock_and_keys",
     """
@@ -162,10 +163,10 @@ _READ_CLOCK_AND_KEYS = Statement(
     LEFT JOIN project_keys k ON k.organization_id = ANY (%s) AND k.id = ANY (%s)
     """,
 )
-# The projects of the batch, and those to which resolutions have given something back. Each row of
-# `unfolded` is folded in once because this statement deletes it. A mark that is visible here was
-# folded in before, or its own row is deleted by this statement. Where an organization has period
-# caps, each reservation is a fold of its own, because the caps need to know its day and its key.
+# Reads the projects of the batch, and those to which resolutions have returned something. Each row
+# of `unfolded` is folded in once because this statement deletes it. A visible mark was folded in
+# before, or this statement deletes its row. If an organization has period caps, each reservation is
+# a separate fold, because the caps need its day and its key.
 _PROJECTS_AND_FOLDS = Statement(
     "tollkeeper_projects_and_folds",
     """
@@ -207,7 +208,7 @@ _FOLD_AT = 16
 
 
 async def write_states(connection: Connection, states: dict[OrganizationId, AccountState]) -> None:
-    """Writes accounts that are locked, with those of their projects that were read."""
+    """Writes locked accounts with their loaded projects."""
     for statement, documents in write_states_statements(states):
         await connection.execute(statement.sql, documents)
 
@@ -221,9 +222,9 @@ def write_states_statements(
 def write_holds_statements(
     process_id: UUID, holds: Sequence[Hold], accounts: LockedAccounts
 ) -> tuple[BoundStatement, ...]:
-    """Writes accounts that are locked, and reservations of them. It also renews the lease of the
-    process: if the process was taken for dead meanwhile, it is registered again, so that every hold
-    belongs to a registered process."""
+    """Writes locked accounts and their reservations. Also renews the lease of the process, and
+    registers it again if it was declared dead meanwhile, so that every hold belongs to a registered
+    process."""
     counted_in = {
         organization_id.int: {"month": state.spend.month, **_other_day(state, accounts.now_us)}
         for organization_id, state in accounts.states.items()
@@ -257,7 +258,7 @@ def write_holds_statements(
 
 
 def _other_day(state: AccountState, now_us: int) -> dict[str, int]:
-    """The day that a hold counts for, where it is not the day of the clock."""
+    """Returns the day that a hold counts for, if it differs from the clock's day."""
     if state.spending_day is None or state.spending_day == day_at(now_us):
         return {}
     return {"spending_day": state.spending_day}
@@ -339,8 +340,8 @@ _WRITE_HOLDS = Statement(
 
 
 async def write_trial(connection: Connection, process_id: UUID, reservation_id: UUID) -> None:
-    """Writes a reservation of nothing for any project, in a transaction that must be rolled back. It
-    locks no account. Without a project there is nothing to hold for, and the lease is written."""
+    """Writes an empty reservation for any project, in a transaction that must be rolled back. Locks
+    no account. Without a project it only writes the lease."""
     await connection.execute("SET LOCAL lock_timeout TO '1s'")
     written = await connection.execute(_TRIAL, (process_id, reservation_id, reservation_id))
     if written.rowcount == 0:
@@ -364,11 +365,11 @@ async def restore_holds(
     *,
     arrived_earlier: bool = False,
 ) -> None:
-    """Writes reservations again that were committed and are gone: PostgreSQL crashed before a fast
-    transaction was on the disk, or a failover lost it. Nothing is held for them any more, so their
-    hold is zero, and whatever they cost will be overage. Reservations that exist are not changed.
-    Locks the accounts. With `arrived_earlier` the reservations are dated by their ids and not by the
-    clock; caps count them for the present all the same."""
+    """Writes committed reservations again that were lost when PostgreSQL crashed before a fast
+    transaction was on disk, or in a failover. Their money is no longer held, so their hold is zero,
+    and their whole cost will be overage. Existing reservations are not changed. Locks the accounts.
+    With `arrived_earlier`, the reservations are dated by their ids instead of the clock; caps still
+    count them for the present."""
     rows = [
         {
             "organization_id": hold.organization_id,
@@ -377,7 +378,7 @@ async def restore_holds(
             "api_key_id": hold.key_id,
             "model": hold.model,
             **hold_prices(hold),
-            # Nothing is held, and the hold is what its prices and bounds come to.
+            # A hold equals its prices times its limits, so the prices of a zero hold are zero.
             "price_request": 0,
             "held_at_ms": time_ms_of_id(hold.id) if arrived_earlier else None,
         }
@@ -425,8 +426,8 @@ _RESTORE_HOLDS: LiteralString = (
 
 
 def _document(rows: list[dict[str, Any]]) -> str:
-    """Rows as one JSON parameter: adapting fifteen arrays costs more than the rest of the ledger's
-    own work. PostgreSQL reads integers of any width exactly."""
+    """Encodes rows as one JSON parameter, because adapting fifteen arrays costs more than the rest
+    of the ledger's own work. PostgreSQL reads integers of any size exactly."""
     return _encode(rows).decode()
 
 

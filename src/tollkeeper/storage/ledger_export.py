@@ -1,4 +1,4 @@
-"""SQL of the export of a month: one line of CSV for each reservation, in one order.
+"""SQL that exports a month: one line of CSV for each reservation, in a fixed order.
 
 The text depends on the rows alone, so that two exports of the same month are the same bytes.
 """
@@ -13,8 +13,8 @@ from tollkeeper.domain.pricing import LINE_ITEMS
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.price_columns import PRICE_COLUMNS
 
-# Name and expression of each column. A file of a month outlives the program that wrote it: columns
-# are added at the end only. Those of new price dimensions follow by themselves.
+# Name and expression of each column. A month's file outlives the program that wrote it, so columns
+# are only added at the end. New price dimensions are appended automatically.
 _ORDERED: tuple[tuple[LiteralString, LiteralString], ...] = (
     ("organization_id", "r.organization_id"),
     ("reservation_id", "r.id"),
@@ -84,7 +84,7 @@ _SELECTED: LiteralString = ", ".join(expression + " AS " + name for name, expres
 
 
 async def stream_csv(connection: Connection, month: Month) -> AsyncIterator[bytes]:
-    """The text in pieces, as the server sends them."""
+    """Yields the text in pieces as the server sends them."""
     query = sql.SQL(_EXPORT).format(
         first=sql.Literal(month.first_id), behind=sql.Literal(month.end_id)
     )

@@ -1,4 +1,4 @@
-"""SQL of the months of the ledger: their partitions, their closes, and what was done with those."""
+"""SQL of the ledger's months: their partitions, closes and later steps."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,18 +16,18 @@ from tollkeeper.storage.database import Connection, Contention
 from tollkeeper.storage.period_cap_changes import note_dropped
 from tollkeeper.storage.verification import LINES
 
-# The advisory lock for all that changes months; a proof of a close shares it.
+# The advisory lock for all changes to months; a proof of a close shares it.
 _MONTHS_LOCK = 7461_0004
-# A month is added or dropped while calls run: they wait for as long as this waits for a lock. After
-# this time it fails, and is tried again later.
+# Adding or dropping a month locks tables that calls use, so calls wait as long as this waits for a
+# lock. After this time it fails and is tried again later.
 _LOCK_TIMEOUT_MS = 2000
-# From the referencing table to the referenced one.
+# In the order from referencing to referenced table.
 _TABLES = ("overages", "resolutions", "reservations")
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """A closed month."""
+    """Describes a closed month."""
 
     month: Month
     previous_month: Month | None
@@ -38,11 +38,11 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What was done with a closed month: `proven`, `exported` or `dropped`."""
+    """Describes a step of a closed month: `proven`, `exported` or `dropped`."""
 
     step: str
     done_at: datetime
-    # These are set where the step is an export.
+    # Set only for an export.
     csv_digest: bytes | None
     csv_rows: int | None
     file_name: str | None
@@ -50,7 +50,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A reservation that keeps its month from being closed."""
+    """Identifies a reservation that prevents its month from being closed."""
 
     organization_id: OrganizationId
     id: UUID
@@ -59,8 +59,8 @@ class Unresolved:
 
 @asynccontextmanager
 async def keeping_months(connection: Connection) -> AsyncIterator[bool]:
-    """Keeps months as they are for as long as the block runs; others may do the same. Yields False
-    where somebody changes them. It is no transaction, so that no snapshot is kept."""
+    """Prevents changes to months while the block runs; other readers may do the same. Yields False
+    if a change is in progress. Uses no transaction, so that no snapshot is kept."""
     cursor = await connection.execute("SELECT pg_try_advisory_lock_shared(%s)", (_MONTHS_LOCK,))
     [[kept]] = await cursor.fetchall()
     try:
@@ -71,22 +71,22 @@ async def keeping_months(connection: Connection) -> AsyncIterator[bool]:
 
 
 async def try_lock_months(connection: Connection) -> bool:
-    """Takes the lock of everybody who changes months, until the transaction ends. False where
-    somebody else has it, or keeps months as they are."""
+    """Takes the lock for changing months until the transaction ends. Returns False if another
+    process changes or protects months."""
     cursor = await connection.execute("SELECT pg_try_advisory_xact_lock(%s)", (_MONTHS_LOCK,))
     [[taken]] = await cursor.fetchall()
     return bool(taken)
 
 
 async def limit_lock_waits(connection: Connection) -> None:
-    """No statement of this transaction waits longer for a lock than calls may wait behind it."""
+    """Limits how long this transaction waits for locks, because calls wait behind it."""
     await connection.execute(
         "SELECT set_config('lock_timeout', %s, true)", (f"{_LOCK_TIMEOUT_MS}ms",)
     )
 
 
 async def read_current(connection: Connection, *, seconds_ago: int = 0) -> Month:
-    """The month of the server's clock, so many seconds ago."""
+    """Returns the month of the server's clock `seconds_ago`."""
     cursor = await connection.execute(
         """
         SELECT to_char((clock_timestamp() - make_interval(secs => %s)) AT TIME ZONE 'UTC',
@@ -102,7 +102,7 @@ async def read_current(connection: Connection, *, seconds_ago: int = 0) -> Month
 
 
 async def find_months(connection: Connection) -> list[Month]:
-    """The months that have partitions, oldest first."""
+    """Returns the months that have partitions, oldest first."""
     cursor = await connection.execute(_FIND_PARTITIONS, prepare=False)
     return [month_of_number(row[0]) for row in await cursor.fetchall()]
 
@@ -116,21 +116,21 @@ _FIND_PARTITIONS: LiteralString = r"""
 
 
 async def add_month(connection: Connection, month: Month) -> None:
-    """Adds the partitions of a month, and moves rows of it there that came before."""
+    """Adds the partitions of a month, and moves existing rows of that month there."""
     await connection.execute(
         "SELECT ledger_add_month(%s)", (date(month.year, month.month, 1),), prepare=False
     )
 
 
 async def drop_month(connection: Connection, month: Month) -> None:
-    """Drops the partitions, and the marks of reservations that were unsettled once. Raises
-    `Contention` where calls or readers keep the tables for too long."""
+    """Drops the partitions, and the marks of reservations that were once unsettled. Raises
+    `Contention` if calls or readers lock the tables for too long."""
     await connection.execute(
         "DELETE FROM unsettled_marks WHERE reservation_id >= %s AND reservation_id < %s",
         (month.first_id, month.end_id),
     )
     try:
-        # In the order in which calls lock them.
+        # Calls lock the tables in this order.
         await connection.execute(
             "LOCK TABLE ONLY reservations, ONLY resolutions, ONLY overages IN ACCESS EXCLUSIVE MODE"
         )
@@ -149,7 +149,7 @@ def _partition(table: str, month: Month) -> sql.Identifier:
 
 
 async def find_unfolded(connection: Connection, month: Month) -> list[OrganizationId]:
-    """Organizations whose accounts have not yet taken in all resolutions of the month."""
+    """Returns organizations whose accounts have not folded in all resolutions of the month."""
     cursor = await connection.execute(
         """
         SELECT DISTINCT organization_id FROM unfolded
@@ -165,8 +165,8 @@ async def find_unfolded(connection: Connection, month: Month) -> list[Organizati
 
 
 async def seal_month(connection: Connection, month: Month) -> None:
-    """From here on, nothing in the partitions of the month can be added or changed. Waits for
-    transactions that write there."""
+    """Prevents all later changes in the month's partitions. Waits for transactions that write
+    there."""
     await connection.execute(
         sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(_partitions(month))
     )
@@ -180,7 +180,7 @@ async def count_unresolved(connection: Connection, month: Month) -> int:
 
 
 async def find_unresolved(connection: Connection, month: Month, limit: int) -> list[Unresolved]:
-    """Oldest first."""
+    """Returns unresolved reservations, oldest first."""
     query = (
         "SELECT r.organization_id, r.id, m.reservation_id IS NOT NULL"
         + _UNRESOLVED
@@ -191,7 +191,7 @@ async def find_unresolved(connection: Connection, month: Month, limit: int) -> l
 
 
 async def find_ahead(connection: Connection, month: Month) -> OrganizationId | None:
-    """An organization with a reservation in the month that counts for a day to come."""
+    """Returns an organization with a reservation in the month that counts for a future day."""
     cursor = await connection.execute(_FIND_AHEAD, _ids(month), prepare=False)
     row = await cursor.fetchone()
     return None if row is None else row[0]
@@ -219,14 +219,14 @@ def _ids(month: Month) -> dict[str, object]:
 
 
 async def write_totals(connection: Connection, month: Month) -> int:
-    """Writes the totals and lines of the month; returns how many reservations they are made of."""
+    """Writes the totals and lines of the month, and returns the number of their reservations."""
     cursor = await connection.execute(_WRITE_TOTALS, _ids(month), prepare=False)
     [[reservations]] = await cursor.fetchall()
     await connection.execute(_WRITE_LINES, _ids(month), prepare=False)
     return int(reservations)
 
 
-# What the totals of a month are, by organization, project and month of spending.
+# The totals of a month by organization, project and spending month.
 TOTALS: LiteralString = """
     SELECT r.organization_id, %(month)s::integer AS month, r.project_id, r.month AS spending_month,
         count(*) FILTER (WHERE d.kind = 'settled') AS settled_count,
@@ -276,9 +276,9 @@ _WRITE_LINES: LiteralString = (
 async def write_close(
     connection: Connection, month: Month, previous: Month | None, reservations: int, digest: bytes
 ) -> None:
-    """Waits for settlements that have begun, and lets no other begin before the transaction ends.
-    Each settlement therefore knows whether the month of its day is closed. Raises `Contention` if
-    settlements take too long."""
+    """Writes the close. Waits for running settlements, and blocks new ones until the transaction
+    ends, so that each settlement knows whether the month of its day is closed. Raises `Contention`
+    if settlements take too long."""
     await limit_lock_waits(connection)
     try:
         await connection.execute("LOCK TABLE cost_rollup IN SHARE MODE")
@@ -294,8 +294,8 @@ async def write_close(
 
 
 async def stream_close_rows(connection: Connection, month: Month) -> AsyncIterator[str]:
-    """All totals and then all lines of a close in one order, each as one line of text. Read through
-    a cursor of the server, so that memory does not grow with them."""
+    """Yields all totals and then all lines of a close in a fixed order, one line of text each. Uses
+    a server-side cursor, so that memory does not grow with them."""
     for number, query in enumerate((_TOTALS_AS_TEXT, _LINES_AS_TEXT)):
         async with connection.cursor(f"close_rows_{number}") as cursor:
             await cursor.execute(query, (month.number,))
@@ -309,7 +309,7 @@ _TOTALS_AS_TEXT: LiteralString = """
     FROM ledger_close_totals WHERE month = %s
     ORDER BY organization_id, project_id, spending_month
 """
-# The name of a model may contain anything, so it comes last and is encoded.
+# A model's name may contain any character, so it comes last and is encoded.
 _LINES_AS_TEXT: LiteralString = """
     SELECT concat_ws('|', 'line', month, organization_id, day, project_id, api_key_id, amount,
                      encode(convert_to(line_item, 'UTF8'), 'hex'))
@@ -319,7 +319,7 @@ _LINES_AS_TEXT: LiteralString = """
 
 
 async def find_closes(connection: Connection) -> list[Close]:
-    """Oldest first."""
+    """Returns all closes, oldest first."""
     cursor = await connection.execute(
         """
         SELECT month, previous_month, reservations, digest, closed_at FROM ledger_closes
@@ -362,7 +362,7 @@ async def write_step(
     csv_rows: int | None = None,
     file_name: str | None = None,
 ) -> None:
-    """A step that was done before stays as it is."""
+    """Writes a step, unless it was written before."""
     await connection.execute(
         """
         INSERT INTO ledger_close_steps (month, step, csv_digest, csv_rows, file_name)

@@ -1,7 +1,7 @@
-"""The ledger's transactions on PostgreSQL.
+"""Runs the ledger's transactions on PostgreSQL.
 
-This file owns where a transaction begins and ends, and what an error says about what was written. It
-decides nothing and calls no service.
+This file defines where a transaction begins and ends, and what an error says about the written
+data. It decides nothing and calls no service.
 """
 
 from collections.abc import Sequence
@@ -23,23 +23,23 @@ from tollkeeper.storage.reachability import RETRY_AFTER_S
 
 
 class AccountBusy(Unavailable):
-    """Another transaction has locked an account, or the tables that a hold is written to, for too
-    long. Nothing was written."""
+    """Another transaction has locked an account, or the tables of holds, for too long. Nothing was
+    written."""
 
     def __init__(self) -> None:
         super().__init__("The organization's account is busy.", retry_after_s=RETRY_AFTER_S)
 
 
 class CommitInDoubt(Unavailable):
-    """The answer to a commit was lost: the transaction may be committed or not."""
+    """The answer to a commit was lost: the transaction may or may not be committed."""
 
     def __init__(self) -> None:
         super().__init__("The database is unavailable; try again.", retry_after_s=RETRY_AFTER_S)
 
 
 class MonthClosed(Unavailable):
-    """The id of a request carries the time of its machine, and the month of that time is closed.
-    Nothing was written."""
+    """A request's id contains its machine's time, and the month of that time is closed. Nothing was
+    written."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -49,24 +49,24 @@ class MonthClosed(Unavailable):
 
 
 class HoldTransaction:
-    """One fast transaction of two round trips: `lock`, then `write`, which also commits. Where an
-    organization has period caps, `lock` takes a second one to read them."""
+    """Runs one fast transaction of two round trips: `lock`, then `write`, which also commits. If an
+    organization has period caps, `lock` needs another round trip to read them."""
 
     def __init__(self, trips: RoundTrips, process_id: UUID, limits: ProjectLimits) -> None:
         self._trips = trips
         self._process_id = process_id
         self._limits = limits
-        # From here on the transaction may be committed, whatever goes wrong.
+        # Once True, the transaction may be committed, even after an error.
         self.commit_sent = False
 
     @property
     def connection(self) -> Connection:
-        """For what has to be read while the accounts are locked."""
+        """Returns the connection for reading while the accounts are locked."""
         return self._trips.connection
 
     async def lock(self, holds: Sequence[Hold], *, lock_wait_s: float | None) -> LockedAccounts:
-        """Locks the accounts of the holds and reads what their admission depends on. Raises
-        `AccountBusy` where a lock takes longer than `lock_wait_s`, or, if that is None, than the
+        """Locks the accounts of the holds and reads the data for their admission. Raises
+        `AccountBusy` if a lock takes longer than `lock_wait_s` or, if that is None, than the
         connection's own limit."""
         projects = [(hold.organization_id, hold.project_id) for hold in holds]
         keys = [hold.key_id for hold in holds]
@@ -82,9 +82,9 @@ class HoldTransaction:
         return period_caps.with_period_caps(locked, ended, await self._trips.read(*reading))
 
     async def write(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None:
-        """Writes the accounts as they are given here, writes the admitted holds, and commits. Raises
-        `AccountBusy` where a table is locked for longer than `lock` would wait, as it is while a
-        month is added or dropped."""
+        """Writes the given accounts and the admitted holds, and commits. Raises `AccountBusy` if a
+        table is locked for longer than `lock` would wait, for example while a month is added or
+        dropped."""
         if admitted:
             statements = ledger.write_holds_statements(self._process_id, admitted, accounts)
         else:
@@ -97,7 +97,7 @@ class HoldTransaction:
 
 
 class _HoldBlock(AbstractAsyncContextManager[HoldTransaction]):
-    """`LedgerStore.hold_transaction`."""
+    """Implements `LedgerStore.hold_transaction`."""
 
     __slots__ = ("_limits", "_process_id", "_transaction", "_trips")
 
@@ -131,12 +131,12 @@ class _HoldBlock(AbstractAsyncContextManager[HoldTransaction]):
                 raise meaning from exc
 
     def _meaning(self, error: Exception) -> Exception:
-        """What an error says about what was written."""
+        """Translates an error to its meaning for the written data."""
         if isinstance(error, pg.RestrictViolation):
             return MonthClosed()
         if isinstance(error, (pg.IntegrityError, pg.DataError, Contention, AccountBusy)):
-            return error  # the server refused a statement, and with it the commit
-        # Any other error after the commit was sent leaves open whether it happened.
+            return error  # the server rejected a statement, and with it the commit
+        # After any other error the commit may or may not have happened.
         return CommitInDoubt() if self._transaction.commit_sent else error
 
 
@@ -147,11 +147,11 @@ class LedgerStore:
         self._limits = limits
 
     def hold_transaction(self) -> AbstractAsyncContextManager[HoldTransaction]:
-        """Where the block raises, nothing is written, unless the error is `CommitInDoubt`."""
+        """If the block raises, nothing is written, unless the error is `CommitInDoubt`."""
         return _HoldBlock(self._database, self._process_id, self._limits)
 
     async def try_hold(self, reservation_id: UUID) -> None:
-        """Writes a hold of nothing and rolls it back. Raises the error that a real one would get."""
+        """Writes an empty hold and rolls it back. Raises the error that a real one would get."""
         async with self._database.transaction() as connection:
             try:
                 await ledger.write_trial(connection, self._process_id, reservation_id)
@@ -162,14 +162,15 @@ class LedgerStore:
             raise Rollback
 
     async def release_in_doubt(self, holds: Sequence[Hold]) -> None:
-        """Releases those of the holds that exist. It waits for the locks of their accounts first: a
-        commit whose answer was lost keeps them locked until it is visible or rolled back."""
+        """Releases those holds that exist. Waits for the locks of their accounts first: a commit
+        whose answer was lost keeps them locked until it is visible or rolled back."""
         async with self._database.transaction() as connection:
             await resolutions.lock_account(connection, *{hold.organization_id for hold in holds})
             await resolutions.resolve(connection, [_release(hold) for hold in holds])
 
     async def resolve_all(self, wanted: Sequence[Resolution]) -> Sequence[Ending]:
-        """Durable when it returns. It is safe to repeat: a reservation is resolved once."""
+        """Resolves reservations durably. Safe to repeat, because a reservation is resolved only
+        once."""
         async with self._database.round_trips() as trips:
             _, rows = await trips.run(FIND_ROWS_BY_KEY, resolutions.resolve_statement(wanted))
             if len(rows) == len(wanted):
@@ -178,7 +179,7 @@ class LedgerStore:
             return await _endings(trips.connection, ids, {row[0] for row in rows})
 
     async def mark_all(self, marks: Sequence[Mark]) -> Sequence[Ending]:
-        """Durable when it returns. It is safe to repeat."""
+        """Marks reservations as unsettled durably. Safe to repeat."""
         async with self._database.transaction() as connection:
             await resolutions.lock_account(connection, *{mark.organization_id for mark in marks})
             marked = {
@@ -192,7 +193,7 @@ class LedgerStore:
             return await _endings(connection, ids, marked)
 
     async def restore_all(self, holds: Sequence[Hold]) -> None:
-        """Writes holds again that a crash of PostgreSQL has lost, with no money held for them."""
+        """Writes holds again that a PostgreSQL crash has lost, with no money held for them."""
         async with self._database.transaction() as connection:
             await ledger.restore_holds(connection, self._process_id, holds)
             await processes.heartbeat(connection, self._process_id)
@@ -210,8 +211,8 @@ def _release(hold: Hold) -> Resolution:
 async def _endings(
     connection: Connection, wanted: Sequence[tuple[OrganizationId, UUID]], done: set[UUID]
 ) -> list[Ending]:
-    """What became of each request, in order. Where two requests name the same reservation, only the
-    first one can have been carried out."""
+    """Returns the result of each request, in order. If two requests name the same reservation, only
+    the first one can have been executed."""
     left = set(done)
     missing: set[UUID] = set()
     if len(done) < len(wanted):

@@ -11,13 +11,13 @@ from tollkeeper.domain.views import Balance
 from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
 
-# An advisory lock: only one process at a time verifies the ledger by itself.
+# Only one process at a time verifies the ledger automatically.
 _VERIFICATION_LOCK = 7461_0005
 
 
 @dataclass(frozen=True, slots=True)
 class MoneyTotals:
-    """The money of all organizations, and how many of them are below zero."""
+    """Holds the money of all organizations, and the number of negative balances."""
 
     available_picousd: int
     held_picousd: int
@@ -28,7 +28,7 @@ class MoneyTotals:
 
 @dataclass(frozen=True, slots=True)
 class LedgerVerification:
-    """When the whole ledger was verified last, and how many differences were found."""
+    """Holds the time of the last complete verification, and the number of differences."""
 
     verified_at: int
     differences: int
@@ -60,7 +60,7 @@ _FIND_ALL_BALANCES: LiteralString = with_balances(
 
 
 async def sum_cost_of_day(connection: Connection, day: int) -> int:
-    """One search of an index for each organization."""
+    """Sums a day's cost, with one index search for each organization."""
     cursor = await connection.execute(
         """
         SELECT coalesce(sum(c.amount), 0) FROM organizations o CROSS JOIN LATERAL (
@@ -78,7 +78,8 @@ async def sum_cost_of_day(connection: Connection, day: int) -> int:
 async def find_costs_by_organization(
     connection: Connection, first_day: int, last_day: int
 ) -> list[tuple[OrganizationId, int, int]]:
-    """Each organization's cost of each day from the first to before the last, if there was one."""
+    """Returns each organization's cost for each day from the first to before the last, if not
+    zero."""
     cursor = await connection.execute(
         """
         SELECT o.id, c.day, c.amount FROM organizations o CROSS JOIN LATERAL (
@@ -97,7 +98,8 @@ async def find_costs_by_organization(
 async def find_costs_by_hour(
     connection: Connection, organization_id: OrganizationId, first_id: UUID, last_id: UUID
 ) -> list[tuple[int, int]]:
-    """The hours since 1970 in which settled calls between two request ids began, and their costs."""
+    """Returns hours since 1970 with the cost of settled calls that began in them, between two
+    request ids."""
     cursor = await connection.execute(
         """
         SELECT ('x' || left(replace(r.reservation_id::text, '-', ''), 12))::bit(48)::bigint / 3600000,
@@ -123,7 +125,7 @@ async def write_verification(connection: Connection, differences: int) -> None:
 
 
 async def is_due(connection: Connection, every_hours: int) -> bool:
-    """Whether the last verification is so long ago, or there was none."""
+    """Tells whether the last verification is older than this, or missing."""
     cursor = await connection.execute(
         """
         SELECT FROM ledger_verification
@@ -136,7 +138,7 @@ async def is_due(connection: Connection, every_hours: int) -> bool:
 
 @asynccontextmanager
 async def verifying_alone(connection: Connection) -> AsyncIterator[bool]:
-    """Yields False where another process verifies the ledger by itself."""
+    """Yields False if another process verifies the ledger automatically."""
     cursor = await connection.execute("SELECT pg_try_advisory_lock(%s)", (_VERIFICATION_LOCK,))
     [[taken]] = await cursor.fetchall()
     try:

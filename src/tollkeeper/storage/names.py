@@ -1,4 +1,4 @@
-"""SQL that finds what an operator means by a name or by the beginning of an id."""
+"""SQL that finds objects by name or by the beginning of an id, for operators."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,19 +8,18 @@ from uuid import UUID
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.storage.database import Connection
 
-# An advisory lock: one transaction at a time gives an organization a name.
+# Serialises transactions that name an organization.
 _ORGANIZATION_NAMES_LOCK = 7461_0006
 
 
 @dataclass(frozen=True, slots=True)
 class NamedKind:
-    """A kind of things that operators name. A name is unique among the things of one owner that are
-    in use."""
+    """Describes a kind of named objects. A name is unique among an owner's objects in use."""
 
-    # As in the audit.
+    # The name of the kind in the audit.
     object_kind: str
     table: LiteralString
-    # The note of a row tells it from others with the same name.
+    # A query whose `note` column distinguishes objects with the same name.
     rows: LiteralString
 
     @property
@@ -103,8 +102,8 @@ async def find(
     organization_id: OrganizationId | None,
     limit: int,
 ) -> list[Named]:
-    """Returns things with this name in any case, or with an id in the range. A thing in use hides
-    those of the same owner and name that are not in use any more."""
+    """Returns objects with this name in any case, or with an id in the range. An object in use
+    hides the owner's unused objects with the same name."""
     low, high = ids or (None, None)
     cursor = await connection.execute(
         f"""
@@ -132,14 +131,14 @@ async def find(
 
 
 async def lock_organization_names(connection: Connection) -> None:
-    """Makes other transactions that ask for this lock wait until this one ends."""
+    """Locks the names of organizations until this transaction ends."""
     await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ORGANIZATION_NAMES_LOCK,))
 
 
 async def find_in_use(
     connection: Connection, kind: NamedKind, *, name: str, owner_id: UUID | None, other_than: UUID
 ) -> UUID | None:
-    """Returns the id of the owner's thing that is in use and has this name in any case."""
+    """Returns the id of the owner's object in use with this name in any case."""
     cursor = await connection.execute(
         f"""
         SELECT id FROM ({kind.rows}) named
@@ -164,7 +163,7 @@ async def rename(connection: Connection, kind: NamedKind, identity: UUID, name: 
 async def find_names(
     connection: Connection, ids: Sequence[UUID], policy_ids: Sequence[str]
 ) -> list[NameOfId]:
-    """Returns the names of those of the ids that belong to something with a name."""
+    """Returns the names of those ids that belong to a named object."""
     kinds: LiteralString = " UNION ALL ".join(
         f"SELECT id::text, '{kind.table}', name FROM {kind.table} WHERE id = ANY (%(ids)s)"  # noqa: S608
         for kind in (ORGANIZATIONS, PROJECTS, PROJECT_KEYS, ADMIN_KEYS)
@@ -181,7 +180,7 @@ async def find_names(
 
 
 async def find_policies(connection: Connection, *, text: str, limit: int) -> Sequence[NamedPolicy]:
-    """Policies whose name is the text in any case, or whose id begins with it."""
+    """Returns policies whose name is the text in any case, or whose id begins with it."""
     cursor = await connection.execute(
         """
         SELECT id, name FROM policies WHERE lower(name) = lower(%(text)s)

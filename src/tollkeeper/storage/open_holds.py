@@ -1,7 +1,7 @@
 """SQL that finds open holds: reservations that are neither resolved nor marked.
 
-No table and no index lists them, because every call would pay for keeping it. The accounts of the
-projects count them, so whoever looks for them knows when all of them are found.
+No table or index lists them, because every call would pay for maintaining it. The project accounts
+count them, so a search knows when it has found all.
 """
 
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -31,8 +31,8 @@ class OpenHold:
 
 @asynccontextmanager
 async def snapshot(connection: Connection) -> AsyncIterator[datetime]:
-    """All statements of the block see the books as of the same moment; yields the server's time.
-    They may take longer than those of a call: where the rate is high, a minute is many rows."""
+    """Runs all statements of the block on one snapshot; yields the server's time. They may run
+    longer than those of a call, because a minute has many rows at a high call rate."""
     async with connection.transaction():
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         await allow_long_statements(connection, minutes=5)
@@ -44,7 +44,8 @@ async def snapshot(connection: Connection) -> AsyncIterator[datetime]:
 async def count_by_project(
     connection: Connection,
 ) -> dict[tuple[OrganizationId, ProjectId], int]:
-    """How many open holds each project has, by its account; projects without any are left out."""
+    """Returns the number of open holds of each project by its account, without projects that have
+    none."""
     cursor = await connection.execute(_COUNT_BY_PROJECT, prepare=False)
     return {(row[0], row[1]): row[2] for row in await cursor.fetchall()}
 
@@ -60,21 +61,21 @@ _COUNT_BY_PROJECT: LiteralString = with_balances(
 async def find_made_between(
     connection: Connection, oldest: datetime, newest: datetime | None
 ) -> list[OpenHold]:
-    """Open holds that were made from `oldest` on and before `newest`; None is the end of time."""
+    """Returns open holds from `oldest` on and before `newest`; None means no end."""
     cursor = await connection.execute(_FIND_MADE_BETWEEN, (oldest, newest), prepare=False)
     return _holds(await cursor.fetchall())
 
 
 async def find_still_open(connection: Connection, holds: Collection[OpenHold]) -> list[OpenHold]:
-    """Those of the holds that are open."""
-    return await _find_open(connection, [(hold.organization_id, hold.id) for hold in holds])
+    """Returns those holds that are still open."""
+    return await _open_among(connection, [(hold.organization_id, hold.id) for hold in holds])
 
 
 async def find_page_end(
     connection: Connection, organization_id: OrganizationId, after: UUID, size: int
 ) -> UUID:
-    """The id up to which there are `size` reservations of the organization behind `after`;
-    `LAST_ID` where there are fewer."""
+    """Returns the id at which a page of `size` reservations after `after` ends, or `LAST_ID` if
+    there are fewer."""
     cursor = await connection.execute(_FIND_PAGE_END, (organization_id, after, size), prepare=False)
     row = await cursor.fetchone()
     return LAST_ID if row is None else row[0]
@@ -83,13 +84,13 @@ async def find_page_end(
 async def find_in_page(
     connection: Connection, organization_id: OrganizationId, after: UUID, end: UUID
 ) -> list[OpenHold]:
-    """Open holds of the organization with ids behind `after`, up to `end`."""
+    """Returns the organization's open holds with ids after `after`, up to `end`."""
     page = {"organization": organization_id, "after": after, "end": end}
     cursor = await connection.execute(_FIND_IDS_IN_PAGE, page, prepare=False)
-    return await _find_open(connection, [(organization_id, row[0]) async for row in cursor])
+    return await _open_among(connection, [(organization_id, row[0]) async for row in cursor])
 
 
-async def _find_open(
+async def _open_among(
     connection: Connection, wanted: Sequence[tuple[OrganizationId, UUID]]
 ) -> list[OpenHold]:
     if not wanted:
@@ -129,7 +130,7 @@ _FIND_PAGE_END: LiteralString = """
     SELECT id FROM reservations WHERE organization_id = %s AND id > %s
     ORDER BY id OFFSET %s - 1 LIMIT 1
 """
-# Each of the three tables is read in the order of its primary key, and only this page of it.
+# Reads each of the three tables in primary key order, and only this page.
 _FIND_IDS_IN_PAGE: LiteralString = """
     SELECT id FROM reservations
     WHERE organization_id = %(organization)s AND id > %(after)s AND id <= %(end)s

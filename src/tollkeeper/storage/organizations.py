@@ -1,4 +1,4 @@
-"""SQL of organizations and of the checks that they hold."""
+"""SQL of organizations and their checks."""
 
 from typing import Any
 
@@ -40,8 +40,8 @@ async def archive(connection: Connection, organization_id: OrganizationId, now: 
 
 
 async def lock(connection: Connection, organization_id: OrganizationId) -> None:
-    """Makes other transactions that ask for this lock wait until this one ends. Nobody else waits: rows
-    that refer to the organization can be added."""
+    """Locks the organization for other callers of this function until this transaction ends. Rows
+    that refer to the organization can still be added."""
     await connection.execute(
         "SELECT FROM organizations WHERE id = %s FOR NO KEY UPDATE", (organization_id,)
     )

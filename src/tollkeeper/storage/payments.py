@@ -1,4 +1,4 @@
-"""SQL of payments: what events have reported, what should be granted for it, and the events."""
+"""SQL of payments: reported amounts, the credit due for them, and the events."""
 
 from collections.abc import Sequence
 from typing import LiteralString
@@ -15,11 +15,11 @@ from tollkeeper.domain.payments import (
 )
 from tollkeeper.storage.database import Connection
 
-# How long events that say nothing about credit are kept.
+# How long events without effect on credit are kept.
 _IGNORED_DAYS = 30
 
-# What was paid and taken back, by payment. Refunds are known one by one, by their total, or both. A
-# refund that failed may still be in the total, so it is subtracted there. The condition follows.
+# The paid and returned amounts by payment. Refunds are reported one by one, as a total, or both. A
+# failed refund may still be in the total, so it is subtracted there. A WHERE clause has to follow.
 DUE: LiteralString = """
     SELECT p.id, p.organization, p.livemode, p.paid, coalesce(least(p.paid, greatest(
             coalesce(sum(w.amount) FILTER (WHERE w.kind = 'refund' AND w.withdrawn), 0),
@@ -38,9 +38,9 @@ async def add_report(
     *,
     livemode: bool,
 ) -> bool:
-    """Adds what an event reports, and locks the payment until the transaction ends. The order of
-    reports does not matter, and a repeated one changes nothing. Returns False if the payment is one of
-    the other mode."""
+    """Adds an event's report, and locks the payment until the transaction ends. The order of
+    reports does not matter, and a repeated one changes nothing. Returns False if the payment
+    belongs to the other mode."""
     cursor = await connection.execute(
         """
         INSERT INTO payments AS p (id, organization, livemode, paid, refunded)
@@ -80,7 +80,7 @@ async def _add_withdrawal(connection: Connection, payment_id: str, found: Withdr
 
 
 async def assign(connection: Connection, payment_id: str, organization_id: OrganizationId) -> None:
-    """Names the organization of a payment that has none, and locks the payment."""
+    """Assigns a payment without an organization, and locks it."""
     await connection.execute(
         "UPDATE payments SET organization = coalesce(organization, %s) WHERE id = %s",
         (organization_id, payment_id),
@@ -96,7 +96,7 @@ async def find_due(connection: Connection, payment_id: str) -> Payment | None:
 async def find_granted(
     connection: Connection, organization_id: OrganizationId, payment_id: str
 ) -> tuple[int, int]:
-    """What was granted for a payment, and what was taken back, which is a positive amount."""
+    """Returns the amount granted for a payment and the amount taken back, both positive."""
     cursor = await connection.execute(
         """
         SELECT coalesce(sum(amount) FILTER (WHERE kind <> ALL (%(refunds)s)), 0),
@@ -141,7 +141,7 @@ async def record_event(
 async def find_events(
     connection: Connection, *, outcomes: Sequence[EventOutcome], limit: int
 ) -> list[RecordedEvent]:
-    """Newest first. Without `outcomes`, all events."""
+    """Returns events with these outcomes, or all, newest first."""
     cursor = await connection.execute(
         _FIND_EVENTS, {"outcomes": list(outcomes), "limit": limit}, prepare=False
     )

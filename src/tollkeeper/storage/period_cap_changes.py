@@ -1,4 +1,4 @@
-"""SQL of period caps for operators: set, removed, shown; and what upkeep does with them.
+"""SQL of period caps for operators (set, remove, show) and for upkeep.
 
 A caller that changes them must have locked the account before, with all resolutions folded in.
 """
@@ -26,11 +26,11 @@ from tollkeeper.storage.watched_connection import allow_long_statements
 
 @dataclass(frozen=True, slots=True)
 class CapOwner:
-    """Whose cap it is: that of the organization, of a project or of a key."""
+    """Identifies the owner of a cap: an organization, a project or a key."""
 
     organization_id: OrganizationId
     project_id: ProjectId | None = None
-    # The first of the keys that were rotated one into another.
+    # The first in a chain of rotated keys.
     first_key_id: KeyId | None = None
 
     @property
@@ -47,7 +47,7 @@ class CapOwner:
 async def find_first_key(
     connection: Connection, organization_id: OrganizationId, key_id: KeyId
 ) -> tuple[KeyId, ProjectId] | None:
-    """The first of the keys that were rotated into this one, and their project."""
+    """Returns the first in the chain of rotated keys that led to this one, and their project."""
     cursor = await connection.execute(
         """
         SELECT coalesce(first_key_id, id), project_id FROM project_keys
@@ -62,7 +62,7 @@ async def find_first_key(
 async def find_latest_day(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> int:
-    """Today, or a later day that reservations count for: the clock was set back since."""
+    """Returns today, or a later day that reservations count for if the clock was set back since."""
     cursor = await connection.execute(
         """
         SELECT greatest(%(today)s::integer,
@@ -82,9 +82,10 @@ async def find_latest_day(
 async def count_period(
     connection: Connection, owner: CapOwner, period: CapPeriod, day: int
 ) -> PeriodCap:
-    """What is held and settled in the period of this day, from the reservations, as a cap without an
-    amount. A resolution that waits to be folded in still counts as held: its fold will change that."""
-    # Long for a call that waits for the lock meanwhile, and enough for millions of reservations.
+    """Counts the held and settled amounts in the period of this day from the reservations, as a cap
+    without an amount. A resolution that is not folded in yet still counts as held: its fold will
+    change that."""
+    # Calls wait for the lock meanwhile, but one minute suffices for millions of reservations.
     await allow_long_statements(connection, minutes=1)
     number = period_number(period, day)
     first, end = first_day(period, number), end_day(period, number)
@@ -131,7 +132,7 @@ _COUNT_PERIOD: LiteralString = """
 async def write_cap(
     connection: Connection, owner: CapOwner, period: CapPeriod, cap: PeriodCap, day: int
 ) -> None:
-    """Writes the cap with its counts; `day` is the one that holds of the organization count for."""
+    """Writes the cap with its counts; `day` is the day that the organization's holds count for."""
     await connection.execute(
         """
         INSERT INTO period_caps (organization_id, subject_id, scope, period, cap, cap_excess,
@@ -177,9 +178,8 @@ async def find_uses(
     organization_id: OrganizationId,
     subjects: Sequence[UUID] | None = None,
 ) -> list[CapUse]:
-    """The period caps of the organization, then those of its projects, then those of keys, the
-    oldest first; with `subjects`, only theirs. Of keys that were rotated one into another, the
-    newest is named."""
+    """Returns the period caps of the organization, then of its projects, then of keys, oldest
+    first; with `subjects`, only theirs. For rotated keys, names the newest."""
     wanted = None if subjects is None else list(subjects)
     cursor = await connection.execute(
         _FIND_USES, {"organization": organization_id, "subjects": wanted}
@@ -187,8 +187,8 @@ async def find_uses(
     return [_cap_use(row) for row in await cursor.fetchall()]
 
 
-# What resolutions have given back and is not folded in yet is counted as if it were. The current day
-# is that of the server's clock, as in admission.
+# Includes amounts that resolutions have returned and that are not folded in yet. The server's clock
+# determines the current day, as in admission.
 PERIOD_BALANCES: LiteralString = """
     pending AS (
         SELECT u.organization_id, u.project_id, coalesce(k.first_key_id, k.id) AS first_key_id,
@@ -212,7 +212,7 @@ PERIOD_BALANCES: LiteralString = """
         GROUP BY c.organization_id, c.subject_id, c.period, a.spending_day
     )
 """
-# Of a cap `c` of a key: the newest of the keys that share it.
+# Finds the newest of the keys that share the cap `c`.
 NEWEST_KEY: LiteralString = """
     LEFT JOIN LATERAL (
         SELECT k.id, k.project_id, k.created_at FROM project_keys k
@@ -258,7 +258,7 @@ def _cap_use(row: tuple[Any, ...]) -> CapUse:
 
 
 async def find_behind(connection: Connection, limit: int) -> list[OrganizationId]:
-    """Organizations with caps whose period is over."""
+    """Returns organizations with caps whose period is over."""
     cursor = await connection.execute(
         """
         SELECT DISTINCT c.organization_id FROM period_caps c
@@ -272,7 +272,7 @@ async def find_behind(connection: Connection, limit: int) -> list[OrganizationId
 
 
 async def begin_periods(connection: Connection, organization_id: OrganizationId) -> None:
-    """Begins the current period of all caps of the organization that have not counted in it yet."""
+    """Begins the current period of the organization's outdated caps."""
     cursor = await connection.execute(
         """
         UPDATE accounts
@@ -295,8 +295,8 @@ async def begin_periods(connection: Connection, organization_id: OrganizationId)
 
 
 async def note_dropped(connection: Connection, month: Month) -> None:
-    """Notes what the current periods of caps have counted of a month that is dropped. The
-    caller holds a lock that keeps other transactions from writing reservations."""
+    """Records how much of the current caps belongs to a month that is being dropped. The caller
+    holds a lock that prevents new reservations."""
     await connection.execute(
         _NOTE_DROPPED, {"first": month.first_id, "behind": month.end_id}, prepare=False
     )

@@ -1,9 +1,9 @@
 """SQL of the ledger's invariants about period caps, for the slices of `storage/verification`.
 
-The counts of each cap are recomputed from the reservations of its period, in the same snapshot. A
-resolution that waits to be folded in still counts as held, as in the cap itself. Rows of closed
-months are read too, for as long as they are there, because a week may begin in a month that is
-closed; a cap knows how much of its count belongs to rows that were dropped.
+Recomputes the counts of each cap from the reservations of its period, in one snapshot. A resolution
+that is not folded in yet still counts as held, as in the cap itself. Reads rows of closed months
+too, as long as they exist, because a week may begin in a closed month; a cap records how much of
+its count belongs to dropped rows.
 """
 
 from typing import LiteralString

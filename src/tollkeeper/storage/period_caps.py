@@ -1,8 +1,7 @@
-"""SQL of period caps: caps that count for themselves what is held and settled in a day, a week or a
-month.
+"""SQL of period caps, which count the held and settled amounts of a day, a week or a month.
 
 Every statement that changes them runs under the lock of the organization's account. An admission
-reads them in a round trip of its own, which organizations without period caps do not need.
+reads them in a separate round trip, which organizations without period caps do not need.
 """
 
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class EndedReservation:
-    """A reservation that was resolved and is folded in now, of an account with period caps."""
+    """Describes a resolved reservation that is being folded into an account with period caps."""
 
     organization_id: OrganizationId
     id: UUID
@@ -36,8 +35,7 @@ class EndedReservation:
 def read_statements(
     locked: LockedAccounts, ended: Sequence[EndedReservation], keys: Sequence[KeyId]
 ) -> tuple[BoundStatement, ...]:
-    """What `with_period_caps` needs of accounts that are locked: nothing where none of them has
-    period caps."""
+    """Returns the queries for `with_period_caps`, or none if no locked account has period caps."""
     capped: list[UUID] = [one for one, state in locked.states.items() if _is_capped(state)]
     if not capped:
         return ()
@@ -56,8 +54,8 @@ def read_statements(
 def with_period_caps(
     locked: LockedAccounts, ended: Sequence[EndedReservation], found: Sequence[Rows]
 ) -> LockedAccounts:
-    """The accounts with their period caps, from the rows of `read_statements`, and with the holds
-    counted there that were resolved."""
+    """Adds the period caps from the rows of `read_statements` to the accounts, and counts the
+    resolved holds there."""
     ended_rows, caps = found
     states = dict(locked.states)
     for organization_id, scope, subject_id, period, *counts in caps:
@@ -83,7 +81,8 @@ def _is_capped(state: AccountState) -> bool:
     return state.spending_day is not None
 
 
-# All ids lie between the last two parameters, so partitions of other months are not even opened.
+# All ids lie between the last two parameters, so PostgreSQL does not open partitions of other
+# months.
 _ENDED: LiteralString = """
     FROM reservations r
     JOIN project_keys k ON k.organization_id = r.organization_id AND k.id = r.api_key_id
@@ -95,8 +94,8 @@ _READ_ENDED = Statement(
     "SELECT r.organization_id, r.id, coalesce(k.first_key_id, k.id),"
     " cap_spending_day(r.spending_day, r.held_at)" + _ENDED,
 )
-# The caps of the organizations, of the projects that were read, of the batch's keys, and of the keys
-# of reservations that are folded in.
+# Reads the caps of the organizations, of the loaded projects, of the batch's keys, and of the keys
+# of folded reservations.
 _READ_CAPS = Statement(
     "tollkeeper_period_caps",
     """
@@ -117,7 +116,7 @@ _READ_CAPS = Statement(
 
 
 def write_statements(states: dict[OrganizationId, AccountState]) -> tuple[BoundStatement, ...]:
-    """Writes the period caps of accounts that are locked; nothing where they have none."""
+    """Returns statements that write the period caps of locked accounts, or none."""
     rows: list[dict[str, Any]] = [
         {
             "organization_id": organization_id,
@@ -133,7 +132,7 @@ def write_statements(states: dict[OrganizationId, AccountState]) -> tuple[BoundS
     return (_WRITE_CAPS.bind(_encode(rows).decode()),) if rows else ()
 
 
-# What belongs to a period that is over is forgotten with it.
+# Counts of a past period are discarded.
 _WRITE_CAPS = Statement(
     "tollkeeper_write_period_caps",
     """

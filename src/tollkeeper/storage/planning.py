@@ -1,16 +1,16 @@
-"""How statements are planned whose plans are kept for as long as a connection lives.
+"""Controls the plans of statements that stay prepared as long as a connection lives.
 
-The statements of a hold and of a settlement are prepared once for each connection. A plan that is
-made while a table is small (a scan or a hash of all of it) would be kept when the table is large.
-Their transactions therefore forbid such plans. The settings end with the transaction: every other
-statement on the same connection is planned in the ordinary way.
+The statements of a hold and of a settlement are prepared once for each connection. A plan for a
+small table (a full scan or hash) would still be used when the table is large. Their transactions
+therefore forbid such plans. These settings end with the transaction: all other statements on the
+connection are planned normally.
 """
 
 from typing import LiteralString
 
 from tollkeeper.storage.round_trips import Statement
 
-# Columns of a SELECT, in front of the statements that they are for.
+# SELECT columns, placed before the statements that need them.
 ROWS_BY_KEY: LiteralString = """
     set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
     set_config('enable_mergejoin', 'off', true),

@@ -67,8 +67,8 @@ async def find(
 async def find_and_lock(
     connection: Connection, organization_id: OrganizationId, policy_id: str
 ) -> Policy | None:
-    """The policy, locked until the transaction ends, so that no other change comes between reading
-    its revision and raising it."""
+    """Returns the policy, locked until the transaction ends, so that no other change happens
+    between reading and incrementing its revision."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} {_FROM} WHERE p.organization_id = %s AND p.id = %s FOR UPDATE OF p",
         (organization_id, policy_id),
@@ -78,7 +78,7 @@ async def find_and_lock(
 
 
 async def find_organization(connection: Connection, policy_id: str) -> OrganizationId | None:
-    """The organization of a policy, for operators, who name a policy by its id alone."""
+    """Returns a policy's organization, for operators, who name a policy by its id alone."""
     cursor = await connection.execute(
         "SELECT organization_id FROM policies WHERE id = %s", (policy_id,)
     )
@@ -105,7 +105,8 @@ async def count(connection: Connection, organization_id: OrganizationId) -> int:
 async def find_published(
     connection: Connection, organization_ids: list[OrganizationId]
 ) -> list[Policy]:
-    """All policies of these organizations with a published version, also paused ones."""
+    """Returns all policies of these organizations with a published version, including paused
+    ones."""
     cursor = await connection.execute(
         f"""
         SELECT {_COLUMNS} {_FROM}
@@ -119,7 +120,7 @@ async def find_published(
 
 async def raise_epoch(connection: Connection, organization_id: OrganizationId) -> None:
     """Makes every process read the organization's policies again. The update locks the account, so
-    that each admission sees either all of this change or nothing of it."""
+    that each admission sees either the whole change or none of it."""
     await connection.execute(
         "UPDATE accounts SET epoch = epoch + 1 WHERE organization_id = %s", (organization_id,)
     )
@@ -137,7 +138,7 @@ async def read_epoch(connection: Connection, organization_id: OrganizationId) ->
 async def find_effective(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId
 ) -> list[Policy]:
-    """Published policies that apply to every call of the project and are not paused."""
+    """Returns published policies that apply to every call of the project and are not paused."""
     cursor = await connection.execute(
         f"""
         SELECT {_COLUMNS} {_FROM}
@@ -151,8 +152,8 @@ async def find_effective(
 
 
 async def update(connection: Connection, policy: Policy) -> None:
-    """Writes every column that an edit, a publication, a pause or a resumption may change. The
-    caller has locked the row with `find_and_lock`."""
+    """Writes every column that an edit, publication, pause or resumption may change. The caller has
+    locked the row with `find_and_lock`."""
     current_version = None if policy.published is None else policy.published.version
     cursor = await connection.execute(
         """
@@ -200,7 +201,7 @@ async def insert_version(connection: Connection, policy: Policy) -> None:
 async def find_versions(
     connection: Connection, organization_id: OrganizationId, policy_id: str, *, limit: int
 ) -> list[PolicyVersion]:
-    """The newest first."""
+    """Returns versions, newest first."""
     cursor = await connection.execute(
         """
         SELECT id, version, extract(epoch FROM published_at)::bigint, rule, direction, mode, scope,

@@ -1,4 +1,4 @@
-"""SQL of leases: a process shows by its heartbeat that it lives. Times are those of the server."""
+"""SQL of leases: a process proves by heartbeats that it lives. Times are those of the server."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tollkeeper.storage.database import Connection
 
-# An advisory lock: only one process at a time looks for dead processes.
+# Only one process at a time looks for dead processes.
 _SWEEP_LOCK = 7461_0002
 
 HEARTBEAT: LiteralString = """
@@ -16,11 +16,12 @@ HEARTBEAT: LiteralString = """
     ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp()
 """
 
-# A process that sent no heartbeat for so long counts as dead: its holds become unsettled. Long enough
-# for a pause of the machine or a short failover of the database, because a live process that counts
-# as dead leaves unsettled calls; short enough that the holds of a dead one do not block credit.
+# A process without a heartbeat for this time is declared dead: its holds become unsettled. Long
+# enough for a pause of the machine or a short database failover, because a live process that is
+# declared dead leaves unsettled calls; short enough that a dead process does not block credit for
+# long.
 LEASE_S = 15.0
-# For any age of the table: older ones have no columns for what a process tells of itself.
+# Works with any version of the table: older ones lack the columns that describe a process.
 FIND_LIVE_BELOW: LiteralString = """
     SELECT to_jsonb(p) ->> 'kind', to_jsonb(p) ->> 'host', to_jsonb(p) ->> 'pid',
         to_jsonb(p) ->> 'code_revision',
@@ -34,18 +35,18 @@ FIND_LIVE_BELOW: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class RunningProcess:
-    """What a process tells of itself: where it runs, and which code."""
+    """Describes a process: its machine and its code."""
 
     id: UUID
     code_revision: str
     host: str
     pid: int
-    # None where it is a gateway.
+    # None for a gateway.
     kind: str | None = None
 
 
 async def register(connection: Connection, process: RunningProcess) -> None:
-    """A heartbeat that also says who sends it."""
+    """Sends a heartbeat with a description of the process."""
     await connection.execute(
         """
         INSERT INTO processes (id, code_revision, host, pid, kind) VALUES (%s, %s, %s, %s, %s)
@@ -62,14 +63,14 @@ async def heartbeat(connection: Connection, process_id: UUID) -> None:
 
 
 async def sign_off(connection: Connection, process_id: UUID) -> None:
-    """Removes the registration of a process that ends and holds nothing any more."""
+    """Removes the registration of an ending process that holds nothing."""
     await connection.execute("DELETE FROM processes WHERE id = %s", (process_id,))
 
 
 async def try_sweep_lock(connection: Connection, *, idle_s: float = 10) -> bool:
-    """Takes the lock until `free_sweep_lock` or the end of the connection; False where it is taken.
-    The server ends the connection where it hears nothing for `idle_s`: a machine that was frozen or
-    cut off would keep the lock for hours otherwise."""
+    """Takes the lock until `free_sweep_lock` or the end of the connection; returns False if it is
+    taken. The server ends a connection that is silent for `idle_s`: otherwise a frozen or
+    disconnected machine would keep the lock for hours."""
     cursor = await connection.execute(
         """
         SELECT pg_try_advisory_lock(%s), set_config('idle_session_timeout', %s, false)
@@ -89,8 +90,8 @@ async def free_sweep_lock(connection: Connection) -> None:
 
 
 async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, datetime]:
-    """Processes without a heartbeat for the length of a lease, with the time of their last one. A
-    heartbeat from the future counts as old: the server's clock was set back since."""
+    """Returns processes without a heartbeat for the length of a lease, with the time of their last
+    one. A heartbeat in the future counts as old, because the server's clock was set back since."""
     cursor = await connection.execute(
         """
         SELECT id, heartbeat_at FROM processes
@@ -106,7 +107,7 @@ async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, d
 async def find_leases(
     connection: Connection, wanted: Collection[UUID], *, lease_s: float
 ) -> dict[UUID, float]:
-    """How many seconds the lease of each process still has. Processes without a lease are left out."""
+    """Returns the remaining seconds of each process's lease. Omits processes without a lease."""
     cursor = await connection.execute(
         """
         SELECT id, extract(epoch FROM heartbeat_at - clock_timestamp())::float8 + %(lease_s)s
@@ -120,8 +121,8 @@ async def find_leases(
 
 
 async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: datetime) -> bool:
-    """Removes the registration of a dead process; False where it has sent a heartbeat since. A hold
-    is a heartbeat too, so no hold can have been made that recovery did not see."""
+    """Removes the registration of a dead process; returns False if it has sent a heartbeat since. A
+    hold is a heartbeat too, so recovery has seen every hold."""
     cursor = await connection.execute(
         "DELETE FROM processes WHERE id = %s AND heartbeat_at = %s", (process_id, heartbeat_at)
     )
@@ -129,7 +130,7 @@ async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: da
 
 
 async def find_unregistered(connection: Connection, wanted: Collection[UUID]) -> set[UUID]:
-    """Those of the processes that are not registered."""
+    """Returns those processes that are not registered."""
     cursor = await connection.execute(
         """
         SELECT w.id FROM unnest(%s::uuid[]) AS w (id)

@@ -23,7 +23,7 @@ _FROM: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class PresentedProjectKey:
-    """What authentication needs of a stored key. Only it may see the digest."""
+    """Holds the data for authentication. Only authentication may see the digest."""
 
     digest: bytes
     organization_id: OrganizationId
@@ -87,13 +87,13 @@ async def find_anywhere(connection: Connection, key_id: KeyId) -> ProjectKey | N
 
 
 async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[PresentedProjectKey]:
-    """The keys with these digests, in any order."""
+    """Returns the keys with these digests, in any order."""
     given = _FIND_BY_DIGESTS.bind([f"\\x{digest.hex()}" for digest in digests])
     _, rows = await trips.run(FIND_ROWS_BY_KEY, given)
     return [PresentedProjectKey(*row) for row in rows]
 
 
-# For every call whose key is not known yet, so it is sent like the statements of a hold.
+# Runs for every call with an unknown key, so it is sent like the statements of a hold.
 _FIND_BY_DIGESTS = Statement(
     "tollkeeper_keys_by_digest",
     """
@@ -122,7 +122,7 @@ async def find_of_project(
 async def count_usable(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId, now: int
 ) -> int:
-    """The keys that are neither revoked nor expired."""
+    """Counts the keys that are neither revoked nor expired."""
     cursor = await connection.execute(
         """
         SELECT count(*) FROM project_keys
@@ -138,7 +138,7 @@ async def count_usable(
 async def find_of_organization(
     connection: Connection, organization_id: OrganizationId, *, limit: int
 ) -> list[ProjectKey]:
-    """The keys of all projects, the newest first."""
+    """Returns the keys of all projects, newest first."""
     cursor = await connection.execute(
         f"""
         SELECT {_COLUMNS} {_FROM} WHERE k.organization_id = %s
@@ -152,7 +152,7 @@ async def find_of_organization(
 async def unknown_ids(
     connection: Connection, organization_id: OrganizationId, key_ids: list[KeyId]
 ) -> list[KeyId]:
-    """Those of the ids that are not project keys of this organization."""
+    """Returns those ids that are not project keys of this organization."""
     cursor = await connection.execute(
         """
         SELECT wanted.id FROM unnest(%s::uuid[]) WITH ORDINALITY AS wanted (id, position)
@@ -211,7 +211,8 @@ async def write_models(connection: Connection, key: ProjectKey, models: Sequence
 async def replace(
     connection: Connection, key: ProjectKey, replaced_by: KeyId, expires_at: int
 ) -> bool:
-    """The key expires then, or sooner where it would have. False where it was replaced before."""
+    """Makes the key expire at `expires_at`, unless it expires sooner. Returns False if it was
+    replaced before."""
     cursor = await connection.execute(
         """
         UPDATE project_keys
@@ -220,7 +221,7 @@ async def replace(
         """,
         (replaced_by, expires_at, key.organization_id, key.id),
     )
-    # The new key spends on the caps of the old one.
+    # The new key uses the caps of the old one.
     await connection.execute(
         """
         UPDATE project_keys n SET first_key_id = coalesce(o.first_key_id, o.id) FROM project_keys o
@@ -235,7 +236,7 @@ async def replace(
 async def record_use(
     connection: Connection, used: Sequence[tuple[OrganizationId, KeyId, int]]
 ) -> None:
-    """Writes when each of these keys was last used, in seconds since the epoch."""
+    """Writes each key's last use, in seconds since the epoch."""
     await connection.execute(
         """
         UPDATE project_keys k SET last_used_at = greatest(k.last_used_at, to_timestamp(used.at))

@@ -41,8 +41,7 @@ async def find(
 async def find_and_lock(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId
 ) -> Project | None:
-    """The project. Until the transaction ends, it cannot be archived, and no other transaction gets this
-    lock."""
+    """Returns the project, locked until the transaction ends, so that it cannot be archived."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} FROM projects WHERE organization_id = %s AND id = %s FOR NO KEY UPDATE",  # noqa: S608
         (organization_id, project_id),
@@ -72,7 +71,7 @@ async def find_all(connection: Connection, organization_id: OrganizationId) -> l
 async def unknown_ids(
     connection: Connection, organization_id: OrganizationId, project_ids: Sequence[ProjectId]
 ) -> list[ProjectId]:
-    """Those of the ids that are not projects of this organization."""
+    """Returns those ids that are not projects of this organization."""
     cursor = await connection.execute(
         """
         SELECT wanted.id FROM unnest(%s::uuid[]) WITH ORDINALITY AS wanted (id, position)
@@ -87,7 +86,7 @@ async def unknown_ids(
 async def archive(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId, now: int
 ) -> bool:
-    """False where the project does not exist or is archived already."""
+    """Returns False if the project does not exist or is archived already."""
     cursor = await connection.execute(
         """
         UPDATE projects SET archived_at = to_timestamp(%s)

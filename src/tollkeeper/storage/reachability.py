@@ -1,4 +1,5 @@
-"""Whether the database can be reached: a request does not wait for a connection that cannot be made."""
+"""Tracks whether the database can be reached, so that requests do not wait for hopeless
+connections."""
 
 import asyncio
 import math
@@ -11,8 +12,8 @@ from tollkeeper.domain.errors import Unavailable
 from tollkeeper.storage.sessions import shown_hosts
 
 RETRY_AFTER_S = 2
-# How long a request waits for a connection if the last attempt to connect has failed: enough to get
-# one that is idle, or that is being made.
+# How long a request waits for a connection after a failed attempt to connect: enough to get an idle
+# one or one that is being opened.
 _LAST_WAIT_S = 0.1
 
 
@@ -32,13 +33,13 @@ class Reachability:
         self._waits: set[asyncio.Timeout] = set()
 
     def answered(self) -> None:
-        """Notes that a connection was made or that a transaction was successful."""
+        """Records an opened connection or a successful transaction."""
         self._answered_at = asyncio.get_running_loop().time()
         self._failure = None
 
     def failed(self, began_at: float, error: psycopg.Error) -> None:
-        """Notes that an attempt to connect failed. If the server has answered on another connection
-        since the attempt began, it can be reached."""
+        """Records a failed attempt to connect, unless the server has answered on another connection
+        since the attempt began."""
         if self._answered_at > began_at:
             return
         self._failure = error
@@ -48,8 +49,8 @@ class Reachability:
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """Bounds a wait for a connection. Raises `DatabaseUnreachable` shortly after an attempt to
-        connect has failed."""
+        """Limits the wait for a connection. Raises `DatabaseUnreachable` soon after a failed
+        attempt to connect."""
         try:
             async with asyncio.timeout(_LAST_WAIT_S if self._failure else None) as wait:
                 self._waits.add(wait)
@@ -58,7 +59,7 @@ class Reachability:
                 finally:
                     self._waits.discard(wait)
         except TimeoutError as exc:
-            if self._failure is None:  # the server has answered at the last moment
+            if self._failure is None:  # the server has answered meanwhile
                 raise Unavailable(
                     "The database is busy; try again.", retry_after_s=RETRY_AFTER_S
                 ) from exc
@@ -72,6 +73,7 @@ def unreachable_detail(conninfo: str, error: psycopg.Error) -> str:
 
 
 def driver_reason(error: psycopg.Error) -> str:
-    """The last line of the driver's message that is not indented: indented lines are advice."""
+    """Returns the last unindented line of the driver's message, because indented lines are
+    advice."""
     lines = [line for line in str(error).splitlines() if line and not line.startswith("\t")]
     return lines[-1].removeprefix("- ") if lines else type(error).__name__

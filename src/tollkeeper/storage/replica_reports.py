@@ -1,4 +1,4 @@
-"""SQL of what processes report of their replicas, for the console."""
+"""SQL of the replica reports that processes write for the console."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -11,7 +11,7 @@ _PROCESSES_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class StoredReport:
-    """The report of one process, with its age by the server's clock."""
+    """Holds one process's report, with its age by the server's clock."""
 
     host: str
     pid: int
@@ -20,7 +20,7 @@ class StoredReport:
 
 
 async def write(connection: Connection, process_id: UUID, report: str) -> None:
-    """Replaces the report of a registered process; one that is not registered has none."""
+    """Replaces the report of a registered process; does nothing for an unregistered one."""
     await connection.execute(
         """
         INSERT INTO replica_reports (process_id, reported_at, report)
@@ -33,7 +33,7 @@ async def write(connection: Connection, process_id: UUID, report: str) -> None:
 
 
 async def find_fresh(connection: Connection, *, age_s_max: float) -> list[StoredReport]:
-    """Reports that are not older. Those of processes that are gone go with their registration."""
+    """Returns reports up to this age. A process's report is deleted with its registration."""
     cursor = await connection.execute(
         """
         SELECT coalesce(p.host, ''), coalesce(p.pid, 0),

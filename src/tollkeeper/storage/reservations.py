@@ -26,7 +26,7 @@ _JOIN_RESOLUTIONS: LiteralString = """
 
 
 async def find(connection: Connection, reservation_id: UUID) -> ReservationEntry | None:
-    """Finds a reservation by its id alone: one index lookup for each organization."""
+    """Finds a reservation by its id alone, with one index lookup for each organization."""
     cursor = await connection.execute(_FIND, (reservation_id,))
     row = await cursor.fetchone()
     return None if row is None else _entry(row)
@@ -45,8 +45,8 @@ _FIND: LiteralString = (
 
 
 async def find_unsettled(connection: Connection, *, limit: int) -> list[ReservationEntry]:
-    """Oldest first. The query begins with the marks, which are few however many reservations
-    there are."""
+    """Returns unsettled reservations, oldest first. Starts from the marks, which are few, however
+    many reservations there are."""
     cursor = await connection.execute(_FIND_UNSETTLED, (limit,))
     return [_entry(row) for row in await cursor.fetchall()]
 
@@ -85,7 +85,7 @@ class MonthState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallKey:
-    """A call that is looked up, and whose call it was."""
+    """Identifies a call and its owner."""
 
     organization_id: OrganizationId
     id: UUID
@@ -95,19 +95,19 @@ class CallKey:
 
 @dataclass(frozen=True, slots=True)
 class CallState:
-    """What the books have of one call."""
+    """Holds the ledger's state of one call."""
 
     month: MonthState
     # Whether the key exists and belongs to the project and the organization.
     has_key: bool
     # None if there is no reservation.
     status: ReservationStatus | None
-    # With overage; None before the reservation is resolved.
+    # Includes overage; None before the reservation is resolved.
     cost_picousd: int | None
 
 
 async def find_states(connection: Connection, calls: Sequence[CallKey]) -> dict[UUID, CallState]:
-    """The state of each call by its id. Runs in a transaction."""
+    """Returns the state of each call by its id. Runs in a transaction."""
     await connection.execute("SELECT" + ROWS_BY_KEY)
     ids = [call.id for call in calls]
     cursor = await connection.execute(
@@ -133,7 +133,8 @@ async def find_states(connection: Connection, calls: Sequence[CallKey]) -> dict[
     }
 
 
-# All ids lie between the first and the last one, so partitions of other months are not even opened.
+# All ids lie between the first and the last one, so PostgreSQL does not open partitions of other
+# months.
 _FIND_STATES: LiteralString = """
     SELECT w.id,
         CASE WHEN EXISTS (SELECT FROM ledger_close_steps

@@ -1,7 +1,8 @@
-"""SQL of how reservations end: resolved once, or marked unsettled until somebody resolves them.
+"""SQL that ends reservations: resolves them once, or marks them as unsettled until they are
+resolved.
 
-Statements that run rarely are not prepared: the server plans them anew each time, for the sizes that
-the tables have by then (see `planning` for those that run for every call).
+Rare statements are not prepared: the server plans them each time for the current table sizes (see
+`planning` for those that run for every call).
 """
 
 from collections.abc import Sequence
@@ -18,10 +19,9 @@ from tollkeeper.storage.round_trips import BoundStatement, Statement
 
 _encode = msgspec.json.Encoder().encode
 
-# One statement: the resolution, its overage, what goes back to the account and the roll-up are
-# written together or not at all. A reservation that was resolved before is not changed. The cost
-# belongs to the day of admission. If the month of that day is closed, the cost is an adjustment in
-# the open month.
+# One statement writes the resolution, its overage, the amount returned to the account and the
+# roll-up together. A reservation that was resolved before is not changed. The cost belongs to the
+# day of admission. If the month of that day is closed, the cost is an adjustment in the open month.
 _RESOLVE = Statement(
     "tollkeeper_resolve",
     """
@@ -91,17 +91,16 @@ _RESOLVE = Statement(
 
 
 async def resolve(connection: Connection, resolutions: Sequence[Resolution]) -> set[UUID]:
-    """Runs `resolve_statement` where it happens rarely; returns what this call has resolved."""
+    """Runs `resolve_statement` without preparing it; returns the reservations that it resolved."""
     statement, parameters = resolve_statement(resolutions)
     cursor = await connection.execute(statement.sql, parameters, prepare=False)
     return {row[0] for row in await cursor.fetchall()}
 
 
 def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
-    """Resolves each reservation once and returns the ids of those that it has resolved. Of two
-    resolutions of the same reservation the first one counts. A reservation that does not exist is
-    skipped."""
-    # By numbers, whose hash and order are faster than those of ids.
+    """Resolves each reservation once and returns the ids of those that it resolved. Of two
+    resolutions of one reservation, the first one counts. Skips reservations that do not exist."""
+    # Uses integers, which hash and compare faster than UUIDs.
     first = {
         (found.reservation_id.int, found.organization_id.int): found
         for found in reversed(resolutions)
@@ -116,8 +115,8 @@ def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
 async def find_missing(
     connection: Connection, reservations: Sequence[tuple[OrganizationId, UUID]]
 ) -> set[UUID]:
-    """Those of the reservations that do not exist. One of a closed month does: it was resolved
-    before the close, though its row may be dropped by now."""
+    """Returns those reservations that do not exist. One of a closed month exists: it was resolved
+    before the close, although its row may have been dropped."""
     cursor = await connection.execute(
         """
         SELECT w.id FROM unnest(%s::uuid[], %s::uuid[]) AS w (organization_id, id)
@@ -137,9 +136,9 @@ async def mark_unsettled(
     reservations: Sequence[UUID],
     reason: str,
 ) -> int:
-    """Marks those of the reservations that are neither resolved nor marked; returns how many. The
-    account must be locked: a resolution that was folded into it is then visible here, and one that
-    was not will find this mark when it is folded in."""
+    """Marks those reservations that are neither resolved nor marked; returns the number. The
+    account must be locked: then a resolution that was folded in is visible here, and a later fold
+    will find this mark."""
     cursor = await connection.execute(
         """
         WITH marked AS (
@@ -166,9 +165,9 @@ async def mark_unsettled(
 
 
 async def lock_account(connection: Connection, *organizations: OrganizationId) -> None:
-    """Takes the lock that every admission takes first. While it is held no call of the organization
-    is admitted, and every admission that was under way is committed or rolled back. Several accounts
-    are locked in one fixed order."""
+    """Takes the lock that every admission takes first. While it is held, no call of the
+    organization is admitted, and every earlier admission is committed or rolled back. Several
+    accounts are locked in a fixed order."""
     await connection.execute(
         "SELECT FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE",
         (list(organizations),),

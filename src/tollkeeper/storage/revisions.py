@@ -1,6 +1,6 @@
-"""The migrations of this code, as their files declare them.
+"""Reads the declarations in this code's migration files.
 
-The files are read and not imported: a process that serves must not have to import Alembic.
+The files are parsed and not imported, because a serving process must not need Alembic.
 """
 
 import functools
@@ -14,23 +14,25 @@ _COMPATIBLE_FROM = re.compile(r'^compatible_from = "(\d{4})"$', re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A migration. `compatible_from` is the oldest code that works with the schema after it."""
+    """Describes a migration. `compatible_from` is the oldest code that works with the schema after
+    it."""
 
     number: str
     compatible_from: str
-    # Code that worked with the schema before does not work with it afterwards.
+    # Whether code that worked with the previous schema does not work after it.
     contracts: bool
 
     @property
     def can_wait(self) -> bool:
-        """Whether this code also serves before the migration is applied. A migration that contracts
-        removes what newer code no longer uses, so newer code does not depend on it."""
+        """Tells whether this code also serves before the migration is applied. A contracting
+        migration removes objects that newer code no longer uses, so newer code does not depend on
+        it."""
         return self.contracts and self.compatible_from < self.number
 
 
 @functools.cache
 def revisions() -> tuple[Revision, ...]:
-    """All migrations in their order. The names of the files begin with their revision."""
+    """Returns all migrations in their order. The file names begin with the revision."""
     found: list[Revision] = []
     floor = ""
     for path in sorted(VERSIONS.glob("[0-9]*.py")):
@@ -42,10 +44,10 @@ def revisions() -> tuple[Revision, ...]:
 
 
 def code_revision() -> str:
-    """The newest migration of this code."""
+    """Returns the newest migration of this code."""
     return revisions()[-1].number
 
 
 def serving_revision() -> str:
-    """The oldest schema that this code serves with: later migrations can wait."""
+    """Returns the oldest schema that this code serves with: later migrations can wait."""
     return next(found.number for found in reversed(revisions()) if not found.can_wait)

@@ -1,5 +1,6 @@
-"""SQL that keeps the roll-ups of activity and verdicts. Each is the end of the statement that inserts
-the records: it reads from `fresh`, the rows that were really inserted, so that nothing counts twice."""
+"""SQL that maintains the roll-ups of activity and verdicts. Each is the end of the statement that
+inserts the records: it reads from `fresh`, the rows that were actually inserted, so that nothing is
+counted twice."""
 
 from typing import LiteralString
 
@@ -8,7 +9,7 @@ from tollkeeper.storage.database import Connection
 
 _DAY_S = 86_400
 
-# What the roll-ups by backend add up.
+# The sums in the roll-ups by backend.
 _ADD_OF_BACKENDS: LiteralString = """
             requests = t.requests + excluded.requests,
             prompt_tokens = t.prompt_tokens + excluded.prompt_tokens,
@@ -21,9 +22,9 @@ _ADD_OF_BACKENDS: LiteralString = """
             streaming_ms = t.streaming_ms + excluded.streaming_ms
 """
 # 300 is `domain.traffic.STEP_S`, 12 its `STEPS_PER_HOUR`, and 1.1 its `RUNG_RATIO`. Each roll-up
-# waits for the one before it, and writes its rows in one order: two processes that write the same rows
-# wait for each other and do not deadlock. Of latencies, the overhead is in microseconds and the others
-# are in milliseconds; they are counted by hour, under the first step of the hour.
+# waits for the previous one, and writes its rows in a fixed order, so that two processes that write
+# the same rows do not deadlock. Overhead is in microseconds, other latencies in milliseconds;
+# latencies are counted by hour, under the first step of the hour.
 ROLL_UP_ACTIVITY: LiteralString = (
     """
     , by_tenant AS (
@@ -138,7 +139,7 @@ ROLL_UP_VERDICTS: LiteralString = """
 
 
 async def delete_before(connection: Connection, unix_s: int) -> None:
-    """Deletes what is older than the records themselves may be."""
+    """Deletes rows that are older than the retention of the records."""
     for statement in _DELETE_STEPS:
         await connection.execute(statement, (unix_s // STEP_S,))
     await connection.execute("DELETE FROM verdict_counts WHERE day < %s", (unix_s // _DAY_S,))
@@ -153,8 +154,8 @@ _DELETE_STEPS: tuple[LiteralString, ...] = (
 
 
 async def sum_latencies_up(connection: Connection, unix_s: int) -> None:
-    """Latencies from before this time are counted by day from now on, under the first step of the
-    day: reports of weeks then read few rows. What arrives later for such a day joins it next time."""
+    """Sums older latencies up by day, under the first step of the day, so that reports of weeks
+    read few rows. Later rows for such a day join it the next time."""
     await connection.execute(
         _SUM_LATENCIES_UP, {"end": unix_s // _DAY_S * STEPS_PER_DAY, "day": STEPS_PER_DAY}
     )

@@ -1,9 +1,9 @@
-"""Transactions that take one or two round trips instead of one for each statement.
+"""Runs transactions in one or two round trips instead of one for each statement.
 
 The driver's own pipeline waits for the socket once for each statement, which costs a busy process
-more than all the rest of an admission. Here statements are prepared once for each connection, all
-statements of a round trip are sent together, and their results are read together, over the driver's
-published interface to libpq.
+more than the rest of an admission. Here statements are prepared once for each connection, all
+statements of a round trip are sent together, and their results are read together, through the
+driver's public interface to libpq.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from psycopg.rows import TupleRow
 from tollkeeper.storage.watched_connection import WatchedConnection
 
 Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]
-# What a parameter can be. It travels as text, so the statement says which type it has (`%s::uuid[]`)
-# unless the server can infer it.
+# The types of parameters. A parameter is sent as text, so the statement declares its type
+# (`%s::uuid[]`) unless the server can infer it.
 Scalar: TypeAlias = UUID | str | int | None
 Parameter: TypeAlias = Scalar | list[UUID] | list[str] | list[int] | list[str | None]
 Rows: TypeAlias = list[TupleRow]
@@ -31,7 +31,8 @@ Rows: TypeAlias = list[TupleRow]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement that is prepared under its name; parameters are written `%s`, as for the driver."""
+    """Describes a statement that is prepared under its name; parameters are written `%s`, as for
+    the driver."""
 
     name: LiteralString
     sql: LiteralString
@@ -41,33 +42,33 @@ class Statement:
 
     @property
     def numbered(self) -> str:
-        """The SQL with parameters as the server writes them: `$1`, `$2` and so on."""
+        """Returns the SQL with the server's parameters: `$1`, `$2` and so on."""
         first, *rest = self.sql.split("%s")
         return first + "".join(f"${number}{piece}" for number, piece in enumerate(rest, 1))
 
 
 class BoundStatement(NamedTuple):
-    """A statement with the values of its parameters."""
+    """Holds a statement with the values of its parameters."""
 
     statement: Statement
     parameters: tuple[Parameter, ...]
 
 
-# Statements without a name are not prepared: these two gain nothing by it.
+# Statements without a name are not prepared, because these two would not benefit.
 _UNNAMED = ""
 _BEGIN = Statement(_UNNAMED, "BEGIN").bind()
 _COMMIT = Statement(_UNNAMED, "COMMIT").bind()
 
 
 class PlansDropped(Exception):
-    """The server no longer has a statement that was prepared. Nothing was written, and the next
-    attempt prepares it again."""
+    """The server no longer has a prepared statement. Nothing was written, and the next attempt
+    prepares it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Adapting:
-    """What a transformer needs of its connection. It does not keep the connection alive, and text
-    is UTF-8 without one."""
+    """Replaces the connection for a transformer, without keeping the connection alive. Text is
+    UTF-8 by default."""
 
     adapters: AdaptersMap
     connection: None = None
@@ -75,13 +76,13 @@ class _Adapting:
 
 @dataclass(slots=True)
 class _Prepared:
-    """The statements that are prepared on one connection, with their names on the server. A name
-    carries a generation number: when statements were dropped, some of them may still exist, so none
-    is prepared under the same name again."""
+    """Holds the prepared statements of one connection, with their names on the server. A name
+    contains a generation number: after a drop, some statements may still exist, so no name is used
+    again."""
 
     generation: int = 0
     names: dict[str, bytes] = field(default_factory=dict)
-    # What turns the rows of a statement into values; it is made from its first result.
+    # Converters of a statement's rows, created from its first result.
     transformers: dict[str, abc.Transformer] = field(default_factory=dict)
 
     def forget(self) -> None:
@@ -94,8 +95,8 @@ _prepared: WeakKeyDictionary[Connection, _Prepared] = WeakKeyDictionary()
 
 
 class RoundTrips:
-    """A transaction on one connection: either `begin` and then `commit`, or `run` alone. Between
-    `begin` and `commit` the connection can be used in the ordinary way. Without `commit` the
+    """Runs a transaction on one connection: either `begin` and then `commit`, or `run` alone.
+    Between `begin` and `commit` the connection can be used normally. Without `commit` the
     transaction stays open, and the caller has to roll it back."""
 
     def __init__(self, connection: Connection) -> None:
@@ -103,22 +104,22 @@ class RoundTrips:
         self._prepared = _prepared.setdefault(connection, _Prepared())
 
     async def begin(self, *statements: BoundStatement) -> list[Rows]:
-        """Begins the transaction and returns the rows of each statement. One round trip."""
+        """Begins the transaction and returns the rows of each statement, in one round trip."""
         return (await self._send_again(_BEGIN, *statements))[1:]
 
     async def read(self, *statements: BoundStatement) -> list[Rows]:
-        """Runs the statements between `begin` and `commit`, and returns the rows of each. One round
+        """Runs statements between `begin` and `commit`, and returns the rows of each, in one round
         trip."""
         return await self._send_within(*statements)
 
     async def commit(self, *statements: BoundStatement) -> None:
-        """Runs the statements and commits. One round trip. Where the server refuses a statement,
-        its error is raised and nothing is committed; after any other error the commit may have
-        happened or not."""
+        """Runs the statements and commits, in one round trip. If the server rejects a statement,
+        raises its error and commits nothing; after any other error the commit may or may not have
+        happened."""
         await self._send_within(*statements, _COMMIT)
 
     async def _send_within(self, *statements: BoundStatement) -> list[Rows]:
-        """Sends statements of a transaction that has begun."""
+        """Sends statements of a running transaction."""
         try:
             return await self._send_all(*statements)
         except pg.InvalidSqlStatementName as exc:
@@ -126,14 +127,14 @@ class RoundTrips:
             raise PlansDropped from exc
 
     async def run(self, *statements: BoundStatement) -> list[Rows]:
-        """A whole transaction in one round trip; returns the rows of each statement. The server
-        treats statements that are sent together as one transaction and commits it after the last
-        one. Errors mean the same as in `commit`."""
+        """Runs a whole transaction in one round trip; returns the rows of each statement. The
+        server treats statements that are sent together as one transaction and commits it after the
+        last one. Errors mean the same as in `commit`."""
         return await self._send_again(*statements)
 
     async def _send_again(self, *statements: BoundStatement) -> list[Rows]:
         """Sends the first statements of a transaction. If the server has dropped one of them, which
-        the driver makes it do after every rollback, nothing has happened and they are sent again."""
+        the driver causes after every rollback, nothing has happened and they are sent again."""
         try:
             return await self._send_all(*statements)
         except pg.InvalidSqlStatementName:
@@ -142,7 +143,7 @@ class RoundTrips:
             return await self._send_all(*statements)
 
     async def _send_all(self, *statements: BoundStatement) -> list[Rows]:
-        # A value that cannot be sent is refused here, before anything was sent.
+        # Invalid values raise here, before anything is sent.
         values = [[as_text(value) for value in bound.parameters] for bound in statements]
         await self._prepare(statements)
         if not isinstance(self.connection, WatchedConnection):
@@ -169,10 +170,10 @@ class RoundTrips:
             await _flush(pgconn)
             results = [await _next_result(pgconn) for _ in statements]
             while (end := await _next_result(pgconn)).status != pq.ExecStatus.PIPELINE_SYNC:
-                results.append(end)  # the commit itself was refused
+                results.append(end)  # the commit itself was rejected
             pgconn.exit_pipeline_mode()
         except BaseException:
-            # Results may still arrive on this connection: nobody else may use it.
+            # Results may still arrive on this connection, so it cannot be used again.
             await self.connection.close()
             raise
         # There may be one more result than statements: the error of the commit.
@@ -185,7 +186,7 @@ class RoundTrips:
         for statement, _ in statements:
             if statement.name != _UNNAMED and statement.name not in self._prepared.names:
                 name = f"{statement.name}_{self._prepared.generation}"
-                # Noted before it is done. If this is interrupted and the server has not prepared
+                # Recorded before it is done. If this is interrupted before the server has prepared
                 # it, the first use fails, and it is prepared under another name.
                 self._prepared.names[statement.name] = name.encode()
                 preparing = f"PREPARE {name} AS {statement.numbered}"
@@ -203,18 +204,18 @@ class RoundTrips:
                 if name != _UNNAMED:
                     self._prepared.transformers[name] = transformer
             else:
-                # The columns of a prepared statement stay what they are.
+                # The columns of a prepared statement do not change.
                 transformer.set_pgresult(result, set_loaders=False)
             rows = transformer.load_rows(0, result.ntuples, tuple)
-            # The rows are copies: the result need not be kept until the next one.
+            # The rows are copies, so the result can be freed.
             transformer.set_pgresult(None, set_loaders=False)
             return rows
         raise pg.error_from_result(result, encoding="utf-8")
 
 
 def as_text(parameter: Parameter) -> bytes | None:
-    """The parameter as PostgreSQL reads it in text format; None is NULL. Raises TypeError for a
-    value of any other type, and the driver's DataError for text that PostgreSQL cannot store."""
+    """Encodes the parameter in PostgreSQL's text format; None is NULL. Raises TypeError for other
+    types, and the driver's DataError for text that PostgreSQL cannot store."""
     if parameter is None:
         return None
     if isinstance(parameter, list):
@@ -242,7 +243,7 @@ def _array_element(value: Scalar) -> str:
     text = _scalar_text(value)
     if not isinstance(value, str):
         return text
-    # Always quoted: inside quotes an empty text, a comma, a brace or the word NULL is plain text.
+    # Always quoted, so that an empty text, a comma, a brace or the word NULL is plain text.
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -254,7 +255,7 @@ async def _flush(pgconn: pq.abc.PGconn) -> None:
 
 
 async def _next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult:
-    """The next result, without the empty ones that end a statement."""
+    """Returns the next result, without the empty ones that end a statement."""
     while True:
         while pgconn.is_busy():
             await _ready(pgconn)
@@ -267,7 +268,7 @@ async def _next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult:
 
 
 async def _ready(pgconn: pq.abc.PGconn, *, writing: bool = False) -> None:
-    """Waits until the socket can be read, or, with `writing`, until it can be read or written."""
+    """Waits until the socket can be read or, with `writing`, read or written."""
     loop = asyncio.get_running_loop()
     descriptor = pgconn.socket
     happened = loop.create_future()

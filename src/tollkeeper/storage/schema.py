@@ -1,4 +1,4 @@
-"""Checks the database before anything is served: durable settings, and the schema of this code."""
+"""Checks the database before serving: durable settings, and the schema of this code."""
 
 from typing import LiteralString
 
@@ -31,12 +31,12 @@ _RECOVERY_TARGETS: LiteralString = """
 
 
 def check_database(conninfo: str, *, before_serving: bool = False) -> SchemaState:
-    """Raises an error of one line where a check fails or the database cannot be reached. A pooler is
-    looked for only `before_serving`, because that takes a second connection; and only serving needs a
-    database that can be written to."""
+    """Raises a one-line error if a check fails or the database cannot be reached. Checks for a
+    pooler only `before_serving`, because that takes a second connection, and for a writable
+    database, because only serving needs it."""
     try:
         asked = session_conninfo(conninfo)
-        # Each statement is a transaction of its own, as it is for the gateway.
+        # Each statement is its own transaction, as for the gateway.
         with psycopg.connect(asked, autocommit=True) as connection:
             connection.execute(session_settings(_STATEMENT_TIMEOUT_S).encode())
             check_session(connection)
@@ -84,16 +84,17 @@ def _check_schema(connection: psycopg.Connection) -> SchemaState:
 
 
 def find_recovery_targets(conninfo: str) -> tuple[str, ...]:
-    """Recovery targets that a restore has left in the settings of a server that accepts writes. A change
-    that waits for a restart does not count: a new standby reads the changed files."""
+    """Returns recovery targets that a restore has left in the settings of a writable server. A
+    change that waits for a restart does not count, because a new standby reads the changed
+    files."""
     with psycopg.connect(session_conninfo(conninfo), autocommit=True) as connection:
         rows = connection.execute(_RECOVERY_TARGETS).fetchall()
     return tuple(row[0] for row in rows)
 
 
 def find_outdated(conninfo: str) -> str | None:
-    """One line where the schema has become too new for this code. None where it has not, and where
-    the database cannot be reached."""
+    """Explains in one line that the schema has become too new for this code. Returns None
+    otherwise, and if the database cannot be reached."""
     try:
         with psycopg.connect(session_conninfo(conninfo), autocommit=True) as connection:
             state = read_schema_state(connection)

@@ -1,7 +1,7 @@
-"""What every connection of the gateway sets for its session, and whether the session keeps it.
+"""Defines the session settings of every connection, and checks that the session keeps them.
 
-A pooler between the gateway and PostgreSQL may drop settings of a session, or give the session to
-another client between two transactions. Both would lose money in silence, so both are refused.
+A pooler between the gateway and PostgreSQL may drop session settings, or give the session to
+another client between two transactions. Both would silently lose money, so both are rejected.
 """
 
 from typing import LiteralString
@@ -13,14 +13,14 @@ from tollkeeper.domain.errors import StateConflict
 
 _CONNECT_TIMEOUT_S = 5
 _DEFAULT_PORT = 5432
-# When the system gives up a connection whose other end is gone without a word, also one that is idle.
-_SILENCE: dict[str, int] = {
+# When the operating system closes a connection, even an idle one, whose other end has vanished.
+_KEEPALIVE: dict[str, int] = {
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
     "tcp_user_timeout": 12_000,
 }
-# A settlement that is acknowledged is durable, whatever the server's default is.
+# An acknowledged settlement is durable, whatever the server's default is.
 _DURABLE_COMMIT = ("on", "remote_write", "remote_apply")
 _SETTINGS: dict[LiteralString, tuple[str, ...]] = {
     "synchronous_commit": _DURABLE_COMMIT,
@@ -31,23 +31,23 @@ _SETTINGS: dict[LiteralString, tuple[str, ...]] = {
 
 
 def session_conninfo(conninfo: str) -> str:
-    """The address with what a connection of the gateway needs."""
+    """Adds the gateway's connection parameters to the address."""
     given = conninfo_to_dict(conninfo)
-    wanted: dict[str, str | int] = {
+    parameters: dict[str, str | int] = {
         "connect_timeout": _CONNECT_TIMEOUT_S,
         "application_name": "tollkeeper",
         # `round_trips` sends and reads text in this encoding.
         "client_encoding": "utf8",
-        **{name: given.get(name) or value for name, value in _SILENCE.items()},
+        **{name: given.get(name) or value for name, value in _KEEPALIVE.items()},
     }
     if "," in str(given.get("host") or given.get("hostaddr") or ""):
-        # Of several servers, only the primary can be written to.
-        wanted["target_session_attrs"] = given.get("target_session_attrs") or "read-write"
-    return make_conninfo(conninfo, **wanted)
+        # Of several servers, only the primary is writable.
+        parameters["target_session_attrs"] = given.get("target_session_attrs") or "read-write"
+    return make_conninfo(conninfo, **parameters)
 
 
 def single_hosts(conninfo: str) -> list[tuple[str, str]]:
-    """Every host of the address as it is shown, with an address that has this host alone."""
+    """Returns every host's display name, with an address that contains only this host."""
     parts = conninfo_to_dict(conninfo)
     hosts = str(parts.get("host") or parts.get("hostaddr") or "").split(",")
     found = []
@@ -56,7 +56,7 @@ def single_hosts(conninfo: str) -> list[tuple[str, str]]:
         for name in ("host", "hostaddr", "port"):
             values = str(parts.get(name) or "").split(",")
             if any(values):
-                # One port is that of every host.
+                # A single port applies to every host.
                 own[name] = values[number] if len(values) == len(hosts) else values[0]
         port = own.get("port") or _DEFAULT_PORT
         shown = host if host.startswith("/") else f"{host or 'the default host'}:{port}"
@@ -65,7 +65,7 @@ def single_hosts(conninfo: str) -> list[tuple[str, str]]:
 
 
 def shown_hosts(conninfo: str) -> str:
-    """Every host of the address with its port, and nothing else of it."""
+    """Lists the hosts of the address with their ports, and nothing else."""
     try:
         return ", ".join(shown for shown, _ in single_hosts(conninfo))
     except psycopg.ProgrammingError:
@@ -73,8 +73,8 @@ def shown_hosts(conninfo: str) -> str:
 
 
 def session_settings(statement_timeout_s: float) -> str:
-    """The statement that prepares a new session. Poolers do not pass settings on that are part of
-    the connection's start, so they are set afterwards."""
+    """Returns the statement that prepares a new session. Poolers do not forward settings of the
+    connection's start, so they are set afterwards."""
     statement_ms = int(statement_timeout_s * 1000)
     settings = {
         "statement_timeout": statement_ms,
@@ -83,7 +83,7 @@ def session_settings(statement_timeout_s: float) -> str:
         "timezone": "UTC",
         "synchronous_commit": "on",
         "default_transaction_isolation": "read committed",
-        # The server ends sessions of a machine that is gone without a word; by default after hours.
+        # The server ends sessions of a vanished machine; by default only after hours.
         "tcp_keepalives_idle": 10,
         "tcp_keepalives_interval": 5,
         "tcp_keepalives_count": 3,
@@ -94,7 +94,7 @@ def session_settings(statement_timeout_s: float) -> str:
 
 
 def check_session(connection: psycopg.Connection) -> None:
-    """Raises an error of one line where the session does not have what it was asked for."""
+    """Raises a one-line error if the session lacks a setting."""
     for name, allowed in _SETTINGS.items():
         row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
         assert row is not None
@@ -106,14 +106,14 @@ def check_session(connection: psycopg.Connection) -> None:
 
 
 def check_pooler(conninfo: str, connection: psycopg.Connection) -> None:
-    """Raises an error of one line where a session changes its server process between transactions.
+    """Raises a one-line error if a session changes its server process between transactions.
 
-    A pooler in transaction mode gives the process that was used last to whoever asks next. So while
+    A pooler in transaction mode gives the most recently used process to the next client. So while
     another connection keeps a transaction open, this one would get a different process.
     """
     before = _server_process(connection)
     with psycopg.connect(conninfo) as other:
-        _server_process(other)  # Begins a transaction, which stays open until the block ends.
+        _server_process(other)  # begins a transaction, which stays open until the block ends
         after = _server_process(connection)
     if before != after:
         raise StateConflict(

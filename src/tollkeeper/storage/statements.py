@@ -1,4 +1,4 @@
-"""SQL of statements. The roll-up of costs and the grants are kept when a month is dropped."""
+"""SQL of statements. The cost roll-up and the grants remain when a month is dropped."""
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.payments import GrantKind
@@ -41,7 +41,7 @@ async def find_grant_totals(
 async def sum_changes_from(
     connection: Connection, organization_id: OrganizationId, day: int
 ) -> int:
-    """Grants minus costs from this day on."""
+    """Returns grants minus costs from this day on."""
     cursor = await connection.execute(
         """
         SELECT (SELECT coalesce(sum(amount), 0) FROM grants
@@ -56,7 +56,7 @@ async def sum_changes_from(
 
 
 async def read_open_day(connection: Connection) -> int:
-    """The first day that lies in no closed month."""
+    """Returns the first day after all closed months."""
     cursor = await connection.execute("SELECT ledger_open_day()")
     [[found]] = await cursor.fetchall()
     return int(found)

@@ -1,4 +1,4 @@
-"""SQL of taking one request from a project's rate limit, for calls that hold no money."""
+"""SQL that counts one request against a project's rate limit, for calls that hold no money."""
 
 from typing import LiteralString
 
@@ -24,7 +24,7 @@ async def take_from_rate(
     limits: ProjectLimits,
 ) -> Decision:
     """Decides on the request and writes the rate. Locks the account first, like every transaction
-    that changes what an admission depends on."""
+    that changes admission data."""
     await commit_without_waiting(connection)
     await lock_account(connection, organization_id)
     cursor = await connection.execute(_READ_RATE, (organization_id, project_id))

@@ -1,4 +1,4 @@
-"""SQL that reads the roll-ups of activity."""
+"""SQL that reads the activity roll-ups."""
 
 from collections.abc import Sequence
 from typing import LiteralString
@@ -17,7 +17,7 @@ from tollkeeper.domain.traffic import (
 )
 from tollkeeper.storage.database import Connection
 
-# Up to this length, a report counts by steps, and beyond it by hours.
+# Longer reports count by hours instead of steps.
 _BY_STEP_S_MAX = 2 * 86_400
 
 _CONDITIONS: dict[str, LiteralString] = {
@@ -29,16 +29,16 @@ _CONDITIONS: dict[str, LiteralString] = {
 }
 
 
-def conditions(wanted: TrafficFilter) -> tuple[LiteralString, dict[str, object]]:
-    """The conditions that are given, and their values. Each combination is a statement of its own,
-    with a plan of its own."""
+def conditions(traffic_filter: TrafficFilter) -> tuple[LiteralString, dict[str, object]]:
+    """Returns the given conditions and their values. Each combination is a separate statement with
+    its own plan."""
     values: dict[str, object] = {
-        "organization": wanted.organization_id,
-        "project": wanted.project_id,
-        "key": wanted.key_id,
-        "model": wanted.model,
-        "first": None if wanted.status is None else wanted.status.first,
-        "last": None if wanted.status is None else wanted.status.last,
+        "organization": traffic_filter.organization_id,
+        "project": traffic_filter.project_id,
+        "key": traffic_filter.key_id,
+        "model": traffic_filter.model,
+        "first": None if traffic_filter.status is None else traffic_filter.status.first,
+        "last": None if traffic_filter.status is None else traffic_filter.status.last,
     }
     given: list[LiteralString] = [
         text for name, text in _CONDITIONS.items() if values[name] is not None
@@ -47,14 +47,13 @@ def conditions(wanted: TrafficFilter) -> tuple[LiteralString, dict[str, object]]
 
 
 async def count_by_step(
-    connection: Connection, wanted: TrafficFilter, time: TimeRange
+    connection: Connection, traffic_filter: TrafficFilter, time: TimeRange
 ) -> list[StepCount]:
-    """The newest step first. Where no tenant is named, the roll-up without tenants answers; in a
-    report of days, the one that counts by hour. What a tenant has in steps is summed up by hour
-    then."""
-    condition, values = conditions(wanted)
-    table: LiteralString = "traffic" if wanted.names_a_tenant else _without_tenants(time)
-    is_by_hour = _is_by_hour(time) and wanted.names_a_tenant
+    """Counts calls, newest step first. Without a tenant, reads the roll-up without tenants, by hour
+    for reports of days. A tenant's steps are then summed up by hour."""
+    condition, values = conditions(traffic_filter)
+    table: LiteralString = "traffic" if traffic_filter.names_a_tenant else _without_tenants(time)
+    is_by_hour = _is_by_hour(time) and traffic_filter.names_a_tenant
     cursor = await connection.execute(
         _COUNT_BY_STEP.format(
             step=_HOUR_OF_STEP if is_by_hour else "step", table=table, condition=condition
@@ -75,26 +74,26 @@ _COUNT_BY_STEP: LiteralString = """
 
 async def find_steps(
     connection: Connection,
-    wanted: TrafficFilter,
+    traffic_filter: TrafficFilter,
     time: TimeRange,
     *,
     cost_picousd_min: int | None,
     limit: int,
 ) -> list[tuple[int, int]]:
-    """The newest steps with calls, and how many records each has. With `cost_picousd_min`, those in which a
-    call cost as much."""
-    condition, values = conditions(wanted)
-    table: LiteralString = "traffic" if wanted.names_a_tenant else "traffic_by_backend"
-    dear: LiteralString = "" if cost_picousd_min is None else _DEAR
+    """Returns the newest steps with calls, and their number of records. With `cost_picousd_min`,
+    only steps in which a call cost at least that."""
+    condition, values = conditions(traffic_filter)
+    table: LiteralString = "traffic" if traffic_filter.names_a_tenant else "traffic_by_backend"
+    having: LiteralString = "" if cost_picousd_min is None else _HAS_EXPENSIVE_CALL
     cursor = await connection.execute(
-        _FIND_STEPS.format(table=table, condition=condition, dear=dear),
+        _FIND_STEPS.format(table=table, condition=condition, dear=having),
         {**values, **_steps(time), "cost": cost_picousd_min, "limit": limit},
         prepare=False,
     )
     return [(row[0], row[1]) for row in await cursor.fetchall()]
 
 
-_DEAR: LiteralString = "HAVING max(cost_max) >= %(cost)s"
+_HAS_EXPENSIVE_CALL: LiteralString = "HAVING max(cost_max) >= %(cost)s"
 _FIND_STEPS: LiteralString = """
     SELECT step, sum(requests - repeated)::bigint FROM {table}
     WHERE step >= %(start)s AND step < %(end)s AND {condition}
@@ -103,12 +102,12 @@ _FIND_STEPS: LiteralString = """
 
 
 async def find_dear_hours(
-    connection: Connection, wanted: TrafficFilter, time: TimeRange, cost_picousd_min: int
+    connection: Connection, traffic_filter: TrafficFilter, time: TimeRange, cost_picousd_min: int
 ) -> list[int]:
-    """The first steps of the hours in which a call of any tenant may have cost as much, the newest
-    first. An hour in which calls were counted without their cost is one of them."""
-    assert not wanted.names_a_tenant
-    condition, values = conditions(wanted)
+    """Returns the first steps of hours in which a call of any tenant may have cost this much,
+    newest first. Includes hours in which calls were counted without their cost."""
+    assert not traffic_filter.names_a_tenant
+    condition, values = conditions(traffic_filter)
     hours = {**_steps(time), "cost": cost_picousd_min, "hour": STEPS_PER_HOUR}
     cursor = await connection.execute(
         _FIND_DEAR_HOURS.format(condition=condition), {**values, **hours}, prepare=False
@@ -126,14 +125,14 @@ _FIND_DEAR_HOURS: LiteralString = """
 
 async def find_dear_steps(
     connection: Connection,
-    wanted: TrafficFilter,
+    traffic_filter: TrafficFilter,
     time: TimeRange,
     cost_picousd_min: int,
     hours: Sequence[int],
 ) -> list[tuple[int, int]]:
-    """Like `find_steps`, but in these hours only."""
-    assert not wanted.names_a_tenant
-    condition, values = conditions(wanted)
+    """Works like `find_steps`, but only in these hours."""
+    assert not traffic_filter.names_a_tenant
+    condition, values = conditions(traffic_filter)
     searched = {"hours": list(hours), "hour": STEPS_PER_HOUR, "cost": cost_picousd_min}
     cursor = await connection.execute(
         _FIND_DEAR_STEPS.format(condition=condition),
@@ -143,7 +142,7 @@ async def find_dear_steps(
     return [(row[0], row[1]) for row in await cursor.fetchall()]
 
 
-# One search of an index for each hour; the hours between them are not read.
+# Searches an index once for each hour, and does not read the hours between them.
 _FIND_DEAR_STEPS: LiteralString = """
     SELECT found.* FROM unnest(%(hours)s::integer[]) AS h (first) CROSS JOIN LATERAL (
         SELECT step, sum(requests - repeated)::bigint FROM traffic_by_backend
@@ -174,7 +173,7 @@ _SUM_BY_BACKEND: LiteralString = """
 
 
 async def count_latencies(connection: Connection, time: TimeRange) -> list[LatencyCount]:
-    """Of every hour that overlaps the time; of every day, where the hours are summed up."""
+    """Counts by every hour that overlaps the time, or by day if the hours are summed up."""
     steps = _steps(time)
     parameters = {
         "hour": steps["start"] - steps["start"] % STEPS_PER_HOUR,
@@ -200,7 +199,7 @@ _COUNT_LATENCIES: LiteralString = """
 async def sum_cached_tokens(
     connection: Connection, organization_id: OrganizationId, time: TimeRange
 ) -> dict[str, int]:
-    """The prompt tokens that were read from a cache, by model."""
+    """Sums the prompt tokens that were read from a cache, by model."""
     cursor = await connection.execute(
         """
         SELECT model, sum(cached_tokens)::bigint FROM traffic
@@ -223,7 +222,7 @@ def _without_tenants(time: TimeRange) -> LiteralString:
 
 
 def _steps(time: TimeRange) -> dict[str, int]:
-    """Every step that overlaps the time; every hour, where it is one of days."""
+    """Returns every step that overlaps the time, or every hour in a report of days."""
     start = time.start // STEP_S
     if _is_by_hour(time):
         start -= start % STEPS_PER_HOUR

@@ -1,5 +1,5 @@
-"""SQL of unsettled reservations, many at a time. All of it begins at the marks, which are few: a hold
-that is not marked, as that of a running call, cannot be found here."""
+"""SQL of unsettled reservations, many at a time. All queries start from the marks, which are few: a
+hold without a mark, such as a running call's, is never found here."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,12 +13,12 @@ from tollkeeper.storage.database import Connection
 
 @dataclass(frozen=True, slots=True)
 class UnsettledSelection:
-    """Which of the unsettled reservations are meant."""
+    """Selects unsettled reservations."""
 
-    # Those that became unsettled before this time of the server; None: at any time.
+    # Those that became unsettled before this server time; None for any time.
     marked_before: datetime | None
     organization_id: OrganizationId | None = None
-    # Those of calls of one of these models; None: of any.
+    # Those of calls to one of these models; None for any.
     models: tuple[str, ...] | None = None
 
 
@@ -27,7 +27,7 @@ EVERYTHING = UnsettledSelection(marked_before=None)
 
 @dataclass(frozen=True, slots=True, order=True)
 class UnsettledKey:
-    """Where a page ends: reservations are gone through in this order."""
+    """Marks the end of a page; reservations are visited in this order."""
 
     organization_id: OrganizationId
     id: UUID
@@ -37,7 +37,7 @@ FIRST_KEY = UnsettledKey(OrganizationId(UUID(int=0)), UUID(int=0))
 
 
 async def read_time_before(connection: Connection, seconds: float) -> datetime:
-    """The server's time so many seconds ago."""
+    """Returns the server's time `seconds` ago."""
     cursor = await connection.execute(
         "SELECT clock_timestamp() - make_interval(secs => %s)", (seconds,)
     )
@@ -48,7 +48,7 @@ async def read_time_before(connection: Connection, seconds: float) -> datetime:
 async def total_by_reason(
     connection: Connection, selection: UnsettledSelection
 ) -> list[ReasonTotal]:
-    """Most reservations first."""
+    """Returns the totals, most frequent reason first."""
     cursor = await connection.execute(_TOTAL_BY_REASON, _parameters(selection), prepare=False)
     return [ReasonTotal(*row) for row in await cursor.fetchall()]
 
@@ -56,7 +56,7 @@ async def total_by_reason(
 async def find_page(
     connection: Connection, selection: UnsettledSelection, after: UnsettledKey, limit: int
 ) -> list[tuple[UnsettledKey, int]]:
-    """The next unsettled reservations behind `after`, with their holds."""
+    """Returns the next unsettled reservations after `after`, with their holds."""
     cursor = await connection.execute(
         _FIND_PAGE,
         {

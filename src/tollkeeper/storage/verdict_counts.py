@@ -1,4 +1,4 @@
-"""SQL that reads the roll-up of verdicts: how often a policy was asked and matched."""
+"""SQL that reads the verdict roll-up: how often a policy was asked and matched."""
 
 from dataclasses import dataclass
 
@@ -25,8 +25,8 @@ class ProbabilityCount:
 async def count_of_policy(
     connection: Connection, organization_id: OrganizationId, policy_id: str, days: DayRange
 ) -> tuple[list[VerdictsOfDay], list[ProbabilityCount]]:
-    """By day; and by probability, the lowest first, without verdicts that have none. The rows are read
-    once for both."""
+    """Counts by day and, in ascending order, by probability, without verdicts that have none. Reads
+    the rows once for both."""
     cursor = await connection.execute(
         """
         SELECT day, probability_basis_points, sum(asked)::bigint, sum(matched)::bigint,
@@ -50,7 +50,7 @@ async def count_of_policy(
 async def count_by_policy(
     connection: Connection, organization_id: OrganizationId, days: DayRange
 ) -> dict[str, tuple[int, int]]:
-    """How often each policy of the organization was asked and matched."""
+    """Returns how often each policy of the organization was asked and matched."""
     cursor = await connection.execute(
         """
         SELECT policy_id, sum(asked)::bigint, sum(matched)::bigint FROM verdict_counts

@@ -1,9 +1,9 @@
-"""SQL of the ledger's invariants: each is one query that returns the rows that break it.
+"""SQL of the ledger's invariants: each is one query that returns the rows that violate it.
 
-Every query looks at a slice: the organizations behind `after`, up to `end`. Sums compare accounts
-with rows that are never edited; for months that are closed they take the totals of the close.
-Checks of single rows are also limited to a range of ids, which is a partition or several.
-Resolutions that are not folded yet count as if they were.
+Every query covers a slice: the organizations after `after`, up to `end`. Sums compare accounts with
+immutable rows; for closed months they use the totals of the close. Checks of single rows are also
+limited to a range of ids, which is one or more partitions. Resolutions that are not folded in yet
+count as folded in.
 """
 
 from dataclasses import asdict, dataclass
@@ -19,36 +19,36 @@ from tollkeeper.storage.period_cap_checks import PERIOD_CAP_SUMS
 from tollkeeper.storage.price_columns import lines, total
 
 Query: TypeAlias = LiteralString
-# A query that finds more rows than this returns no more of them: the books are beyond repair by hand.
+# A query returns at most this many rows: more cannot be repaired by hand.
 DIFFERENCES_PER_QUERY_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The part of the books that a query looks at."""
+    """Selects the part of the ledger that a query covers."""
 
-    # Organizations behind `after`, up to `end`.
+    # Organizations after `after`, up to `end`.
     after: UUID = FIRST_ID
     end: UUID = LAST_ID
-    # Single rows with ids from `first_id` to `last_id`, both included.
+    # Single rows with ids from `first_id` to `last_id`, inclusive.
     first_id: UUID = FIRST_ID
     last_id: UUID = LAST_ID
-    # Rows from `closed_from` on and before `closed_to` belong to closed months and are left out.
+    # Rows from `closed_from` on and before `closed_to` belong to closed months and are skipped.
     closed_from: UUID = FIRST_ID
     closed_to: UUID = FIRST_ID
 
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """When a hold is too old to be that of a running call."""
+    """Defines the age at which a hold cannot belong to a running call."""
 
     age_s: float
     lease_s: float
 
 
-# The sums of held, unsettled and settled amounts, computed from immutable rows: those of open months,
-# and the totals of closed ones, in which nothing is held or unsettled. MATERIALIZED: on a database
-# without statistics, such as a new one, the planner would compute these sums for every account anew.
+# Computes the held, unsettled and settled amounts from immutable rows: those of open months, and
+# the totals of closed ones, in which nothing is held or unsettled. MATERIALIZED, because without
+# statistics, as in a new database, the planner would compute these sums again for every account.
 _RESERVED: LiteralString = """
     , reserved AS MATERIALIZED (
         SELECT r.organization_id, r.project_id, r.month,
@@ -141,7 +141,7 @@ _PROJECTS: LiteralString = with_balances(
     pending=_IN_SLICE,
 )
 
-# Monthly caps rely on these sums: each balance's month against the holds that were made in it.
+# Monthly caps rely on these sums: compares each balance's month with the holds of that month.
 _MONTHS: LiteralString = with_balances(
     _RESERVED,
     """
@@ -164,7 +164,7 @@ _MONTHS: LiteralString = with_balances(
     pending=_IN_SLICE,
 )
 
-# The amounts of a settlement by price dimension.
+# A settlement's amounts by price dimension.
 LINES: LiteralString = lines("d.")
 _ROLLUP: LiteralString = (
     """
@@ -249,7 +249,7 @@ _OVERAGES: LiteralString = (
     """
 )
 
-# Nothing is held for a hold that was restored after a crash of the database.
+# A hold that was restored after a database crash holds nothing.
 _VERDICTS: LiteralString = """
     SELECT d.reservation_id::text,
         format('verdicts cost %%s, held for %%s of %%s each', d.verdict, r.verdicts_max, r.price_verdict)
@@ -264,9 +264,10 @@ _VERDICTS: LiteralString = """
            OR d.verdict %% r.price_verdict <> 0)
 """
 
-# A process is registered for as long as it holds something. One that is registered and silent may
-# have ended just now, so that its holds are still to be found by recovery: they have the time that a
-# call may take. A time from the future is as far away as one from the past: clocks are set back.
+# A process is registered as long as it holds something. A registered but silent process may have
+# ended just now, and recovery has yet to find its holds: they are allowed the maximum duration of a
+# call. A time in the future counts by its distance like one in the past, because clocks are set
+# back.
 _STALE: LiteralString = """
     SELECT r.id::text, format('held since %%s by a process that is gone', r.held_at)
     FROM reservations r LEFT JOIN processes p ON p.id = r.process_id
@@ -293,8 +294,8 @@ _TENANTS: LiteralString = """
       AND (r.id < %(closed_from)s OR r.id >= %(closed_to)s)
 """
 
-# A payment of an organization is granted once, and what refunds and disputes took back is withdrawn.
-# Grants that name a payment belong to a recorded one of the same organization and mode.
+# A payment of an organization is granted once, and the amounts of refunds and disputes are
+# withdrawn. Grants that name a payment belong to a recorded one of the same organization and mode.
 _PAYMENTS: LiteralString = (
     "WITH due AS ("  # noqa: S608 - the pieces are constants of the program
     + DUE
@@ -319,8 +320,8 @@ _PAYMENTS: LiteralString = (
     """
 )
 
-# A cost lies on the day of its admission, or, if that day is in a closed month, in a later month. Rows
-# of older versions lie on the day of their settlement.
+# A cost belongs to the day of its admission or, if that day is in a closed month, to a later month.
+# Rows of older versions belong to the day of their settlement.
 _DAYS: LiteralString = """
     SELECT d.reservation_id::text, format('admitted at %%s, resolved at %%s, counted on day %%s%%s',
         r.held_at, d.resolved_at, d.day, ' as an adjustment of day ' || d.adjusts_day)
@@ -345,7 +346,7 @@ _MARKS: LiteralString = """
           WHERE r.organization_id = m.organization_id AND r.id = m.reservation_id)
 """
 
-# Released calls are left out: a crash of the database may lose such a hold, and nothing was charged.
+# Ignores released calls: a database crash may lose such a hold, but nothing was charged.
 _RESERVATIONS: LiteralString = """
     SELECT a.request_id::text, format('the call was %%s and has no reservation', a.settlement)
     FROM activity a
@@ -363,7 +364,7 @@ _FLOATS: LiteralString = """
     WHERE table_schema = current_schema() AND data_type IN ('real', 'double precision', 'money')
 """
 
-# Accounts against the sums of rows: all ids of an organization at once, in one snapshot.
+# Compares accounts with sums of rows: all ids of an organization at once, in one snapshot.
 SUMS: dict[str, Query] = {
     "balances are the sum of their rows": _BALANCES,
     "project balances are the sum of their rows": _PROJECTS,
@@ -373,7 +374,7 @@ SUMS: dict[str, Query] = {
     "payments are granted as their events say": _PAYMENTS,
     **PERIOD_CAP_SUMS,
 }
-# Rows, each by itself: a range of ids can be checked without the others.
+# Checks single rows, so a range of ids can be checked separately.
 ROWS: dict[str, Query] = {
     "every excess over a hold has its overage row": _OVERAGES,
     "verdicts cost what was held for them at most": _VERDICTS,
@@ -388,12 +389,12 @@ INVARIANTS: dict[str, Query] = {**SUMS, **ROWS, **SCHEMA}
 
 
 async def allow_long_statements(connection: Connection) -> None:
-    """Raises the statement timeout for this transaction, because the queries read many rows."""
+    """Increases the statement timeout for this transaction, because the queries read many rows."""
     await watched_connection.allow_long_statements(connection, minutes=60)
 
 
 async def begin_snapshot(connection: Connection) -> None:
-    """For the first statement of a transaction: the others see the books as of one moment."""
+    """Must be a transaction's first statement, so that all others see one snapshot."""
     await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
     await allow_long_statements(connection)
 
@@ -406,12 +407,12 @@ async def find_in_slice(
     *,
     keep_plans: bool = False,
 ) -> list[tuple[str, str, str]]:
-    """Returns (invariant, id of the row, what is wrong) for rows of the slice that break one of
-    these invariants. Runs in a transaction. `keep_plans` is for many small slices on one connection:
-    planning takes longer than reading them."""
-    # On a database without statistics, the planner takes every slice for a few rows. It would keep
-    # those of one table in memory and compare each with all of another; without that plan it looks
-    # rows up by their keys.
+    """Returns (invariant, id of the row, explanation) for rows of the slice that violate one of
+    these invariants. Runs in a transaction. `keep_plans` is for many small slices on one
+    connection, for which planning takes longer than reading."""
+    # Without statistics, the planner expects every slice to have few rows. It would materialize one
+    # table and compare each row with all of another; without that plan it looks rows up by their
+    # keys.
     await connection.execute("SET LOCAL enable_material TO off")
     parameters = {**asdict(part), **asdict(ages), "limit": DIFFERENCES_PER_QUERY_MAX}
     differences = []
@@ -426,8 +427,8 @@ async def find_in_slice(
 
 
 async def find_closed_range(connection: Connection) -> tuple[UUID, UUID]:
-    """The first id of the closed months and the first one behind them. Months are closed in order
-    and without a gap, so that they are one range; it is empty where no month is closed."""
+    """Returns the first id of the closed months and the first id after them. Months are closed in
+    order and without gaps, so they form one range; it is empty if no month is closed."""
     cursor = await connection.execute(
         "SELECT min(month), max(month) FROM ledger_closes", prepare=False
     )
@@ -438,8 +439,8 @@ async def find_closed_range(connection: Connection) -> tuple[UUID, UUID]:
 
 
 async def find_organizations_end(connection: Connection, after: UUID, many: int) -> UUID:
-    """The organization up to which there are `many` of them behind `after`; `LAST_ID` where there
-    are fewer, so that the last slice also has rows without an account, if there were any."""
+    """Returns the organization at which a slice of `many` after `after` ends, or `LAST_ID` if there
+    are fewer, so that the last slice also covers rows without an account."""
     cursor = await connection.execute(
         """
         SELECT organization_id FROM accounts WHERE organization_id > %s

@@ -1,8 +1,8 @@
-"""A connection that is given up when the server does not answer.
+"""Closes a connection if the server does not answer.
 
-PostgreSQL itself ends a statement that takes too long. It cannot where it is frozen, and nobody
-learns of it where the network loses the answer. A call would then wait until the system gives the
-connection up, which takes a quarter of an hour.
+PostgreSQL itself ends a statement that takes too long. It cannot do that if it is frozen, and a
+lost network connection hides it. A call would then wait until the operating system closes the
+connection, which takes a quarter of an hour.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from psycopg.rows import TupleRow
 
 
 class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
-    # Longer than the server lets a statement run.
+    # Longer than the server's statement timeout.
     answer_within_s: float = math.inf
-    # Whether the statements of this transaction may take as long as the server allows.
+    # Whether this transaction's statements may take as long as the server allows.
     patient: bool = False
 
     async def wait(
@@ -29,7 +29,7 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
         interval: float = 0.1,
         timeout: float | None = None,  # noqa: ASYNC109 - the driver's parameter
     ) -> RV:
-        """The driver waits here for everything that it has asked the server for."""
+        """Limits every wait of the driver for the server."""
         watchdog = self.start_watch()
         try:
             return await super().wait(gen, interval, timeout)
@@ -38,8 +38,8 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
                 watchdog.cancel()
 
     def start_watch(self) -> asyncio.TimerHandle | None:
-        """Starts a timer that closes the connection, so that the statement fails. It is cancelled when the
-        answer comes in time."""
+        """Starts a timer that closes the connection, so that the statement fails. It is cancelled
+        when the answer arrives in time."""
         if self.pgconn.transaction_status == pq.TransactionStatus.IDLE:
             self.patient = False
         if self.patient or self.answer_within_s == math.inf:
@@ -48,7 +48,7 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
         return loop.call_later(self.answer_within_s, self.hang_up)
 
     def hang_up(self) -> None:
-        """Ends the connection at once, also amid a statement."""
+        """Closes the connection at once, even during a statement."""
         with (
             contextlib.suppress(OSError, psycopg.Error),
             socket.socket(fileno=os.dup(self.pgconn.socket)) as shared,
@@ -59,7 +59,7 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
 async def allow_long_statements(
     connection: psycopg.AsyncConnection[TupleRow], *, minutes: int
 ) -> None:
-    """Until the end of the transaction."""
+    """Allows long statements until the end of the transaction."""
     await connection.execute(f"SET LOCAL statement_timeout TO '{minutes}min'".encode())
     if isinstance(connection, WatchedConnection):
         connection.patient = True

@@ -1,8 +1,8 @@
-"""Applies the migrations of the schema while gateways serve. Each one is plain SQL in `versions/`.
+"""Applies schema migrations while gateways serve. Each one is plain SQL in `versions/`.
 
-Each migration is a transaction of its own. It waits for a lock only for so long that nobody who
-queues behind it notices, and is tried again. One that contracts is refused while a live process runs
-code that would no longer work. `CONTRIBUTING.md` says how to write a migration.
+Each migration is its own transaction. It waits for a lock only briefly, because calls queue behind
+it, and is tried again. A contracting migration is rejected while a live process runs code that
+would no longer work. `CONTRIBUTING.md` explains how to write a migration.
 """
 
 import time
@@ -22,11 +22,11 @@ from tollkeeper.storage.processes import FIND_LIVE_BELOW, LEASE_S
 from tollkeeper.storage.revisions import Revision, revisions, serving_revision
 
 _FOLDER = Path(__file__).parent
-# The key of an advisory lock. It must differ from every other one in this database.
+# Must differ from our other advisory locks in this database.
 _MIGRATION_LOCK = 7461_0001
-_TURN_WAIT_S = 600.0
-_TURN_PAUSE_S = 0.2
-# While a migration waits for the lock of a table, everybody else who needs it waits behind.
+_LOCK_WAIT_S = 600.0
+_LOCK_POLL_S = 0.2
+# While a migration waits for a table's lock, all other users of the table wait behind it.
 _LOCK_TIMEOUT_MS = 500
 _LOCK_ATTEMPTS_S = 120.0
 _LOCK_PAUSE_S = 1.0
@@ -43,12 +43,12 @@ def migrate(
 ) -> str:
     """Upgrades the schema to the revision of this code and returns the schema's revision, which may
     be newer. Concurrent runs wait for each other. With `serving_only`, contracting migrations that
-    can wait are left for later; with `force`, nobody asks who runs older code."""
+    can wait are skipped; with `force`, live processes with older code are ignored."""
     engine = create_engine(_sqlalchemy_url(conninfo), poolclass=NullPool)
     try:
         with engine.connect() as connection:
             _prepare(connection)
-            _take_turn(connection)
+            _lock_migrations(connection)
             last = until or (serving_revision() if serving_only else revisions()[-1].number)
             current = _current(connection)
             for revision in revisions():
@@ -68,11 +68,11 @@ def _prepare(connection: Connection) -> None:
     connection.commit()
 
 
-def _take_turn(connection: Connection) -> None:
-    """Waits until no other migration runs. The lock ends with the connection. It is asked for again
-    and again: a statement that waits would be a transaction for which an index waits that the other
-    run builds concurrently."""
-    until = time.monotonic() + _TURN_WAIT_S
+def _lock_migrations(connection: Connection) -> None:
+    """Waits until no other migration runs. The lock ends with the connection. Polls for it, because
+    a waiting statement would be a transaction that blocks the concurrent index builds of the other
+    run."""
+    until = time.monotonic() + _LOCK_WAIT_S
     while True:
         taken = connection.scalar(
             text("SELECT pg_try_advisory_lock(:key)"), {"key": _MIGRATION_LOCK}
@@ -82,11 +82,11 @@ def _take_turn(connection: Connection) -> None:
             return
         if time.monotonic() > until:
             raise Unavailable("Another `tollkeeper migrate` has been running for ten minutes.")
-        time.sleep(_TURN_PAUSE_S)
+        time.sleep(_LOCK_POLL_S)
 
 
 def _current(connection: Connection) -> str:
-    """The newest migration that was applied; empty for an empty database."""
+    """Returns the newest applied migration, or "" for an empty database."""
     with connection.begin():
         return MigrationContext.configure(connection).get_current_revision() or ""
 
@@ -118,14 +118,13 @@ def _apply(
 
 
 def _build_indexes(engine: Engine, module: ModuleType) -> None:
-    """Builds what the migration declares as `concurrent_indexes`, name and rest of the statement,
-    without locking the table against writes. An index that an earlier run left unfinished is built
-    anew."""
-    declared: dict[str, str] = getattr(module, "concurrent_indexes", {})
-    if not declared:
+    """Builds the migration's `concurrent_indexes` (name and rest of the statement) without blocking
+    writes. An index that an earlier run left unfinished is rebuilt."""
+    indexes: dict[str, str] = getattr(module, "concurrent_indexes", {})
+    if not indexes:
         return
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        for name, rest in declared.items():
+        for name, rest in indexes.items():
             unfinished = connection.scalar(
                 text("SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)"),
                 {"name": name},
@@ -136,8 +135,9 @@ def _build_indexes(engine: Engine, module: ModuleType) -> None:
 
 
 def _refuse_while_needed(connection: Connection, revision: Revision, lease_s: float) -> None:
-    """Raises where a live process runs code that would not work with the schema afterwards. The lock
-    keeps others from registering before the migration is committed: they see it then."""
+    """Raises if a live process runs code that would not work with the new schema. The lock prevents
+    other processes from registering before the migration is committed; they then see the new
+    schema."""
     if connection.scalar(text("SELECT to_regclass('processes')")) is None:
         return
     connection.execute(text("LOCK TABLE processes IN SHARE ROW EXCLUSIVE MODE"))
@@ -161,7 +161,7 @@ def _refuse_while_needed(connection: Connection, revision: Revision, lease_s: fl
 
 
 def _record(connection: Connection, applied: Revision) -> None:
-    """Records what the schema works with, once there is a table for it."""
+    """Records which code works with the schema, if the table exists already."""
     if connection.scalar(text("SELECT to_regclass('schema_revisions')")) is None:
         return
     for revision in revisions():

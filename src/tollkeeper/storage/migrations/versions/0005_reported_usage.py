@@ -1,5 +1,5 @@
-"""Two more price dimensions of settlements, and the usage that a backend reported beside the usage
-that was charged."""
+"""Add two price dimensions of settlements, and store the usage that a backend reported next to the
+charged usage."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""The prices of cache writes and of web searches are part of a hold, so its check knows them too."""
+"""Make the prices of cache writes and web searches part of a hold and of its check."""
 
 from alembic import op
 

@@ -1,6 +1,6 @@
-"""The newest reservations are found by time as soon as they are written.
+"""Make the newest reservations findable by time as soon as they are written.
 
-Without this the index learns of new pages at the next vacuum only, and until then every search by
+Without this, the index learns of new pages only at the next vacuum, and until then every search by
 time reads all of them: up to a fifth of the table.
 """
 

@@ -1,8 +1,8 @@
-"""Audio has prices of its own, and a call may have one of several prices: by the length of its
-prompt, by the service tier of its answer.
+"""Add audio prices and price variants: a call's price may depend on the length of its prompt and
+the service tier of its answer.
 
-The columns of prices are those that the hold was computed with, the dearest that may apply; all
-others that may apply are in `price_variants`.
+The price columns contain the prices of the hold's computation, the highest that may apply; all
+other prices that may apply are in `price_variants`.
 """
 
 from alembic import op

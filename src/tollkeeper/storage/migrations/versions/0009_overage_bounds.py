@@ -1,4 +1,5 @@
-"""How far an organization may be in debt before its calls are stopped until an operator clears it."""
+"""Limit how far an organization may be in debt before its calls are stopped until an operator
+clears it."""
 
 from alembic import op
 

@@ -1,12 +1,12 @@
-"""Reservations, resolutions and overages by month, and the totals of months that are closed.
+"""Partition reservations, resolutions and overages by month, and store the totals of closed months.
 
-The id of a reservation carries its time, and the tables are partitioned by that id. So the primary
-keys stay as they were: a reservation is there once, and it is resolved once, whatever clocks say,
-because one id can only lie in one partition. The tables of before become the default partitions as
-they are; no row is copied. Rows of theirs whose ids happen to lie in a month move to that month.
+The id of a reservation contains its time, and the tables are partitioned by that id. So the primary
+keys remain: a reservation exists once and is resolved once, whatever clocks say, because an id
+belongs to exactly one partition. The existing tables become the default partitions; no row is
+copied. Their rows whose ids belong to a month move to that month.
 
-A month that is closed is sealed: triggers on its partitions refuse every change. Its totals are
-rows that nobody can change either, and each close has a digest over them and over the close before.
+A closed month is sealed: triggers on its partitions reject every change. Its totals are immutable
+rows too, and each close has a digest over them and over the previous close.
 """
 
 from alembic import op
@@ -224,7 +224,7 @@ SELECT ledger_add_month((date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC
 
 
 def upgrade() -> None:
-    # As text of the driver: SQLAlchemy and the driver would take % and : for parameters.
+    # Executed by the driver directly, because SQLAlchemy would treat % and : as parameters.
     connection = op.get_bind().connection.driver_connection
     assert connection is not None
     for script in (_PARTITIONED, _CLOSES, _MONTHS):

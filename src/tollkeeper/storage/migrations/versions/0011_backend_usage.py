@@ -1,7 +1,7 @@
-"""What each backend was used for, by model and UTC day, for comparison with the provider's bill.
+"""Store each backend's usage by model and UTC day, for comparison with the provider's bill.
 
-The transaction that writes a batch of activity records keeps these sums, so that they stay when the
-records themselves are dropped. The records that are there are counted once, here.
+The transaction that writes a batch of activity records maintains these sums, so that they remain
+when the records are dropped. The existing records are counted here once.
 """
 
 from alembic import op

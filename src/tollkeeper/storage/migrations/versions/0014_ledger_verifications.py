@@ -1,4 +1,4 @@
-"""When the whole ledger was verified, and what was found: only the last time is kept."""
+"""Store the time and result of the last verification of the whole ledger."""
 
 from alembic import op
 

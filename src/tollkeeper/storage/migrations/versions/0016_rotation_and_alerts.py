@@ -1,5 +1,5 @@
-"""Which key has replaced a project key, and the alerts: what is raised now, what processes have seen,
-and what is still to be delivered."""
+"""Store which key has replaced a project key, and the alerts: raised alerts, observations of
+processes, and pending deliveries."""
 
 from alembic import op
 

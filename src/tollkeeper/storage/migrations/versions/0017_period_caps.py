@@ -1,7 +1,7 @@
-"""Caps by day, week and month of organizations, projects and keys.
+"""Add caps by day, week and month for organizations, projects and keys.
 
-Each cap is one row, with what is held and settled in its current period. Where an organization has
-none, nothing is written that was not written before: `spending_day` is NULL in its account, and in
+Each cap is one row, with the held and settled amounts of its current period. Without period caps,
+nothing more is written than before: `spending_day` is NULL in the organization's account, and in
 nearly all reservations.
 """
 
@@ -77,7 +77,7 @@ $$;
 
 
 def upgrade() -> None:
-    # As text of the driver: SQLAlchemy and the driver would take % and : for parameters.
+    # Executed by the driver directly, because SQLAlchemy would treat % and : as parameters.
     connection = op.get_bind().connection.driver_connection
     assert connection is not None
     connection.execute(_SQL)

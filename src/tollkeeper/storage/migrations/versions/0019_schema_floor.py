@@ -1,6 +1,7 @@
-"""Which code works with the schema, and which code each process runs, so that versions can overlap.
+"""Store which code works with the schema, and which code each process runs, so that versions can
+overlap.
 
-Code before this migration refuses any newer schema, so none of it is compatible.
+Code before this migration rejects any newer schema, so none of it is compatible.
 """
 
 from alembic import op

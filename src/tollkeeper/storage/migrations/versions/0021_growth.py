@@ -1,11 +1,11 @@
-"""What a call writes, and what a page of the console reads, stays small when rows are many.
+"""Keep the work of a call and of a console page small when there are many rows.
 
 - A row of the cost roll-up no longer checks its project.
-- The time of a key's last use changes in place, because its page keeps room for that.
-- Accounts whose organization has published policies have an epoch above 0: 0 means that it has none.
-- The calls that a policy judged are found in the order of their time, matches by an index of theirs.
-- Roll-ups know the dearest call of a step, so that a search for dear calls skips the others.
-- Reports of days read calls by hour, and latencies by hour or, of more than two days ago, by day.
+- The time of a key's last use is updated in place, because its page has free space.
+- Accounts whose organization has published policies have an epoch above 0.
+- The calls that a policy judged are found in the order of their time, and matches by their own index.
+- Roll-ups contain the most expensive call of a step, so that a search for such calls skips other steps.
+- Reports of days read calls by hour, and latencies by hour or, after two days, by day.
 """
 
 from alembic import op
@@ -84,7 +84,7 @@ FROM traffic_by_backend GROUP BY 1, 2, 3, 4, 5;
 
 
 def upgrade() -> None:
-    # As text of the driver: SQLAlchemy and the driver would take % and : for parameters.
+    # Executed by the driver directly, because SQLAlchemy would treat % and : as parameters.
     connection = op.get_bind().connection.driver_connection
     assert connection is not None
     connection.execute(_SQL)

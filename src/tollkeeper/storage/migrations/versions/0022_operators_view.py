@@ -1,7 +1,8 @@
-"""What the console reads: the dearest call of an hour, and what each process sees of its replicas.
+"""Store data for the console: the most expensive call of an hour, and each process's view of its
+replicas.
 
-It only adds. Older code counts calls of an hour without looking at their cost: `costed_requests` is
-then less than `requests`, and the hour is searched step by step.
+It only adds. Older code counts an hour's calls without their cost: `costed_requests` is then less
+than `requests`, and the hour is searched step by step.
 """
 
 from alembic import op

@@ -1,7 +1,7 @@
-"""Images in answers have a price of their own.
+"""Add a price for images in answers.
 
-It only adds. Older code leaves the new column at zero, and the sum that the constraint checks is then
-what it was. A hold needs no column: the price of its completion is the dearer one of both.
+It only adds. Older code leaves the new column at zero, and the sum that the constraint checks is
+unchanged. A hold needs no column: its completion price is the higher of both.
 """
 
 from alembic import op
@@ -10,7 +10,7 @@ revision = "0023"
 down_revision = "0022"
 compatible_from = "0021"
 
-# NOT VALID: rows that are there already fulfil both, because their image output is zero.
+# NOT VALID, because existing rows satisfy both: their image output is zero.
 _SQL = """
 ALTER TABLE resolutions
     ADD COLUMN output_image picousd NOT NULL DEFAULT 0,

@@ -29,7 +29,7 @@ $$;
 
 
 def upgrade() -> None:
-    # As text of the driver: SQLAlchemy and the driver would take % and : for parameters.
+    # Executed by the driver directly, because SQLAlchemy would treat % and : as parameters.
     connection = op.get_bind().connection.driver_connection
     assert connection is not None
     connection.execute(_SQL)

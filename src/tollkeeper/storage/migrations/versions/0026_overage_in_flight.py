@@ -1,9 +1,10 @@
-"""What calls in flight may cost beyond their holds, so that a burst stays within the overage bound.
+"""Store the maximum cost of calls in flight beyond their holds, so that a burst stays within the
+overage limit.
 
-A reservation has the most that its call may cost beyond its hold; the account has the sum over its
-live holds. The transaction that ends a hold gives the amount back through `unfolded`, like the hold
-itself. Older code leaves the columns at zero; what it does not give back is forgotten when the
-organization holds nothing any more.
+A reservation has the maximum that its call may cost beyond its hold; the account has the sum over
+its live holds. The transaction that ends a hold returns the amount through `unfolded`, like the
+hold itself. Older code leaves the columns at zero; amounts that it does not return are cleared when
+the organization holds nothing any more.
 """
 
 from alembic import op

@@ -1,6 +1,6 @@
-"""Which PostgreSQL server is the newest that any process has seen.
+"""Store the newest PostgreSQL server that any process has seen.
 
-It only adds. Older code does not read the table, so it does not refuse an old primary.
+It only adds. Older code does not read the table, so it does not reject an old primary.
 """
 
 from alembic import op

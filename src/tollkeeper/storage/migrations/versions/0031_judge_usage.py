@@ -1,6 +1,6 @@
-"""What judges were used for, by organization, backend, model and UTC day.
+"""Store judge usage by organization, backend, model and UTC day.
 
-It only adds. Older code meters no judge.
+It only adds. Older code does not meter judges.
 """
 
 from alembic import op

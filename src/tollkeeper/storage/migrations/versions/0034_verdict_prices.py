@@ -10,7 +10,7 @@ revision = "0034"
 down_revision = "0033"
 compatible_from = "0021"
 
-# NOT VALID: rows that are there already fulfil the constraints, because they have no verdicts.
+# NOT VALID, because existing rows satisfy the constraints: they have no verdicts.
 _SQL = """
 ALTER TABLE reservations
     -- NULL: verdicts have no price.
