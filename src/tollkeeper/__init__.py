@@ -1,4 +1,4 @@
 """An inference gateway that keeps exact accounts."""
 
-# Of the program and of its interface: the package and the OpenAPI document take it from here.
+# The version of the program and of its interface: the package and the OpenAPI document read it.
 __version__ = "0.2.0"

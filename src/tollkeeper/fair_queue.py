@@ -1,8 +1,10 @@
-"""A queue and a semaphore that serve their owners in turn, and not in the order of arrival.
+"""Provides a queue and a semaphore that serve their owners in turn instead of in the order of
+arrival.
 
-A `FairQueue` has one lane for each owner, such as an organization. The lanes are served one item at
-a time, round and round. An owner with a thousand items waits behind itself: another owner's first
-item waits for at most one item of each lane. `FairSlots` are a number of slots with such a queue.
+A `FairQueue` has one lane for each owner, such as an organization. The lanes are served
+round-robin, one item at a time. An owner with a thousand items delays only itself: another owner's
+first item waits for at most one item of each lane. `FairSlots` are a number of slots with such a
+queue.
 """
 
 import asyncio
@@ -16,17 +18,17 @@ T = TypeVar("T")
 
 
 class QueueFull(Exception):
-    """Too many wait already: in all, or in the lane of this owner."""
+    """Too many items wait already, in total or in this owner's lane."""
 
 
 class FairQueue(Generic[T]):
-    """Items in lanes. Bounded in all and in each lane."""
+    """Holds items in lanes, with a limit in total and for each lane."""
 
     def __init__(self, *, items_max: int, lane_max: int) -> None:
         assert 1 <= lane_max <= items_max
         self._items_max = items_max
         self._lane_max = lane_max
-        # The lane that is served next is the first.
+        # The first lane is served next.
         self._lanes: OrderedDict[Hashable, deque[T]] = OrderedDict()
         self._count = 0
 
@@ -34,12 +36,12 @@ class FairQueue(Generic[T]):
         return self._count
 
     def __iter__(self) -> Iterator[T]:
-        """All items, lane by lane."""
+        """Yields all items, lane by lane."""
         for lane in self._lanes.values():
             yield from lane
 
     def push(self, owner: Hashable, item: T) -> None:
-        """Raises QueueFull."""
+        """Adds an item. Raises QueueFull."""
         if self._count >= self._items_max:
             raise QueueFull
         lane = self._lanes.get(owner)
@@ -52,8 +54,7 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def take(self, items_max: int) -> list[T]:
-        """Takes so many items, each the next of the next lane; all of them, lane by lane, if there are
-        no more."""
+        """Takes up to `items_max` items in turn; if that is all of them, lane by lane."""
         if self._count > items_max:
             return [self.pop() for _ in range(items_max)]
         items = [*self]
@@ -61,7 +62,7 @@ class FairQueue(Generic[T]):
         return items
 
     def pop(self, may_go: Callable[[Hashable], bool] | None = None) -> T:
-        """The next item of the next lane whose owner may go. Raises IndexError where there is
+        """Returns the next item of the next lane whose owner may go. Raises IndexError if there is
         none."""
         owners = (owner for owner in self._lanes if may_go is None or may_go(owner))
         try:
@@ -78,7 +79,7 @@ class FairQueue(Generic[T]):
         return item
 
     def discard(self, owner: Hashable, item: T) -> bool:
-        """Takes an item out. False where it is not there."""
+        """Removes an item. Returns False if it does not exist."""
         lane = self._lanes.get(owner)
         if lane is None or item not in lane:
             return False
@@ -94,8 +95,8 @@ class FairQueue(Generic[T]):
 
 
 class FairSlots:
-    """A number of slots. One owner holds at most `owner_max` of them at a time, so that some are
-    left for others however long it holds its own."""
+    """Provides a number of slots. One owner holds at most `owner_max` of them at a time, so that
+    some remain for others."""
 
     def __init__(
         self, total: int, *, owner_max: int, waiting_max: int, waiting_owner_max: int
@@ -122,7 +123,7 @@ class FairSlots:
         return True
 
     async def acquire(self, owner: Hashable, *, until: float) -> None:
-        """Waits for a slot, no longer than `until`, a time of the loop's clock. Raises QueueFull or
+        """Waits for a slot until `until`, a time of the loop's clock. Raises QueueFull or
         TimeoutError."""
         if self.take_free(owner):
             return
@@ -135,7 +136,7 @@ class FairSlots:
                 await slot
         except BaseException:
             if slot.done() and not slot.cancelled():
-                self.release(owner)  # the slot was given at the moment of the end
+                self.release(owner)  # the slot was assigned while the wait ended
             else:
                 self._waiting.discard(owner, entry)
             raise
@@ -156,7 +157,7 @@ class FairSlots:
                 owner, slot = self._waiting.pop(self._may_hold)
             except IndexError:
                 return
-            if not slot.done():  # a cancelled one needs no slot
+            if not slot.done():  # a cancelled waiter needs no slot
                 self._take(owner)
                 slot.set_result(None)
 
@@ -169,5 +170,5 @@ class FairSlots:
 
 
 def share(total: int) -> int:
-    """The most of `total` that one owner may hold: all but an eighth."""
+    """Returns the maximum of `total` that one owner may hold: all but an eighth."""
     return total - total // 8

@@ -1,12 +1,12 @@
-"""Spreads work over turns of the event loop, so that no turn is long, and lets owners take turns.
+"""Spreads work over several iterations of the event loop ("turns"), and lets owners take turns.
 
-A batch of the ledger has results for many calls, and requests may arrive on hundreds of connections at
-the same moment. If all of them went on in one turn of the event loop, whatever else arrives would wait
-for that turn, and a call takes about a dozen of them. Here only a few go on in one turn, and a caller
-with one call does not wait behind another one's hundred.
+A batch of the ledger has results for many calls, and requests may arrive on hundreds of connections
+at once. If all of them continued in one iteration, everything else would wait for it, and a call
+takes about a dozen iterations. Here only a few continue in each iteration, and a client with one
+call does not wait behind another client's hundred.
 
-That costs CPU time: calls that take a step one after the other find it in the caches of the processor,
-and fewer calls at a time make smaller batches. So it is done only where it is needed.
+This costs CPU time: the same step for many calls in a row benefits from the processor's caches, and
+fewer calls at a time make smaller batches. So it is done only when needed.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from tollkeeper.fair_queue import FairQueue
 
 Give: TypeAlias = Callable[[], None]
 
-# One entry for each call or connection; other limits bound those.
+# There is one entry for each call or connection, and those have other limits.
 _WAITING_MAX = 1_000_000
 
 
 class FairTurns:
-    """At most `per_turn` pieces of work go on in one turn of the loop. Of one owner at most `owner_max`
-    do, where `is_shared` says so of it; fewer of those that have had some of it before every turn
-    (`had_before`)."""
+    """Runs at most `per_turn` pieces of work in one iteration of the loop. An owner for which
+    `is_shared` returns True gets at most `owner_max` of them, less the number that `had_before`
+    counts in every iteration."""
 
     def __init__(
         self,
@@ -41,49 +41,50 @@ class FairTurns:
         self._waiting: FairQueue[tuple[Hashable, Give]] = FairQueue(
             items_max=_WAITING_MAX, lane_max=_WAITING_MAX
         )
-        # What may still go on in this turn without waiting, and what each owner has had of the turn.
+        # The work that may still run in this iteration, and the number of pieces that each owner
+        # has had.
         self._left = per_turn
-        self._taken: dict[Hashable, int] = {**had_before}
+        self._used_by_owner: dict[Hashable, int] = {**had_before}
         self._had_before = had_before
         self._is_scheduled = False
         self._given = 0
-        # Callbacks, each with the number of given pieces at which it is called.
+        # Callbacks, each with the count of finished pieces at which it is called.
         self._marks: deque[tuple[int, Callable[[], None]]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, owner: Hashable, give: Give) -> None:
-        """`give` is called now, or in one of the next turns of the loop."""
+        """Calls `give` now or in one of the next iterations."""
         if self.take(owner):
             give()
         else:
             self.wait(owner, give)
 
     def take(self, owner: Hashable) -> bool:
-        """Whether a piece of work of this owner may go on now. If it may, it is counted."""
+        """Tells whether this owner's work may run now. If so, it is counted."""
         left = self._left
         if not left:
             return False
-        taken = self._taken.get(owner, 0)
+        taken = self._used_by_owner.get(owner, 0)
         if taken >= self._owner_max and self._is_shared(owner):
             return False
-        self._taken[owner] = taken + 1
+        self._used_by_owner[owner] = taken + 1
         self._left = left - 1
         if not self._is_scheduled:
             self._schedule()
         return True
 
     def wait(self, owner: Hashable, give: Give) -> None:
-        """`give` is called in one of the next turns of the loop."""
+        """Calls `give` in one of the next iterations."""
         self._waiting.push(owner, (owner, give))
-        # Who comes later waits too.
+        # Later work has to wait too.
         self._left = 0
         if not self._is_scheduled:
             self._schedule()
 
     def call_after_waiting(self, callback: Callable[[], None]) -> None:
-        """Calls back in the turn after that in which the last of those that wait now is given."""
+        """Calls back one iteration after all currently waiting work has run."""
         if self._waiting:
             self._marks.append((self._given + len(self._waiting), callback))
         else:
@@ -94,14 +95,14 @@ class FairTurns:
         asyncio.get_running_loop().call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        self._taken.clear()
-        self._taken.update(self._had_before)
+        self._used_by_owner.clear()
+        self._used_by_owner.update(self._had_before)
         if not self._waiting:
             self._left = self._per_turn
             self._is_scheduled = False
             return
         loop = asyncio.get_running_loop()
-        # At first, so that it goes on whatever happens to one of them.
+        # Scheduled first, so that it continues even if a callback raises.
         loop.call_soon(self._next_turn)
         self._left = 0
         left = self._per_turn - self._give_waiting(self._per_turn)
@@ -111,16 +112,16 @@ class FairTurns:
             loop.call_soon(self._marks.popleft()[1])
 
     def _give_waiting(self, count: int) -> int:
-        """Gives to those that wait, in turns by owner, and returns how many that were."""
+        """Runs waiting work, owner by owner in turn, and returns the number of pieces."""
         for number in range(count):
             try:
                 owner, give = self._waiting.pop(self._may_go)
             except IndexError:
                 return number
-            self._taken[owner] = self._taken.get(owner, 0) + 1
+            self._used_by_owner[owner] = self._used_by_owner.get(owner, 0) + 1
             self._given += 1
             give()
         return count
 
     def _may_go(self, owner: Hashable) -> bool:
-        return self._taken.get(owner, 0) < self._owner_max or not self._is_shared(owner)
+        return self._used_by_owner.get(owner, 0) < self._owner_max or not self._is_shared(owner)

@@ -1,7 +1,7 @@
-"""Runs work on large requests beside the event loop, so that other requests go on meanwhile.
+"""Processes large requests in a thread, so that the event loop serves other requests meanwhile.
 
-One thread does all of it, and organizations take turns for it: the interpreter runs one thread at a
-time, and with several of them the event loop would have a small share of it.
+There is only one thread, and organizations take turns: the interpreter runs one thread at a time,
+so several of them would leave the event loop a small share.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from tollkeeper.fair_queue import FairSlots, QueueFull
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-# A large call for several completions, which a backend makes one at a time, has this many of them in progress
-# at once: each needs memory for its own request.
+# If a large call asks for several completions and the backend creates one at a time, this many are
+# in progress at once, because each needs memory for its own request.
 PARTS_AT_ONCE = 4
 _WAIT_S = 30.0
 _WAITING_MAX = 1000
@@ -29,8 +29,8 @@ _turns = FairSlots(
 
 
 async def beside_the_loop(owner: Hashable, work: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
-    """What `work` returns or raises. It must touch nothing that the event loop changes meanwhile.
-    Raises Unavailable where too much is to be done before it."""
+    """Returns or raises the result of `work`, which must not use anything that the event loop
+    changes meanwhile. Raises Unavailable if too much work is waiting."""
     loop = asyncio.get_running_loop()
     try:
         await _turns.acquire(owner, until=loop.time() + _WAIT_S)

@@ -1,5 +1,5 @@
-"""Logs of code that commands use too. A command logs nothing, and the log's library takes longer to
-import than most commands run, so it is imported for the first line."""
+"""Logs from code that commands also use. Importing the log library takes longer than most commands
+run, and commands log nothing, so it is imported with the first log line."""
 
 import logging
 import sys
@@ -31,8 +31,8 @@ class LateLogger:
 
 
 def silence_logs() -> None:
-    """For commands: a command reports a failure in its answer or in one line on standard error. To be
-    called again after imports that may have brought the log's library."""
+    """Silences logs for commands, which report a failure in their answer or in one line on standard
+    error. Call it again after imports that may have imported the log library."""
     _silenced.append(True)
     structlog = sys.modules.get("structlog")
     if structlog is not None:

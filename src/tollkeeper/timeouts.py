@@ -1,8 +1,8 @@
-"""The one way to bound a wait: `with timeout(seconds):` or `with timeout_at(when):`, and an `Alarm` for
-a task that waits several times.
+"""Limits waits: `with timeout(seconds):` or `with timeout_at(when):`, and an `Alarm` for a task
+that waits several times.
 
-Plain context managers over one timer of the loop. `asyncio.timeout` does the same through two
-coroutines and in twice the time.
+These are plain context managers over one timer of the loop. `asyncio.timeout` does the same with
+two coroutines and takes twice the time.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ _KEPT_ALARMS_MAX = 1024
 
 
 class Alarm:
-    """Bounds the waits of one task, one after the other: `with alarm.until(when):`. Raises
-    TimeoutError where the block still waits when the time is over.
+    """Limits the successive waits of one task: `with alarm.until(when):`. Raises TimeoutError if
+    the block still waits at that time.
 
-    Waits share a timer, because starting one costs more than most waits. It is set once and rings
-    where nothing waits, or too early for a later wait; then it is set anew. `Alarms` lend alarms to one
-    task after the other, so that they share it too.
+    Waits share a timer, because starting one costs more than most waits. If it expires while
+    nothing waits, or before the end of a later wait, it is set again. `Alarms` lend alarms to one
+    task after the other, so that tasks share timers too.
     """
 
     __slots__ = (
@@ -44,7 +44,7 @@ class Alarm:
         self.when = 0.0
 
     def until(self, when: float) -> Self:
-        """`when` is a time of the loop's clock."""
+        """Sets the time limit; `when` is a time of the loop's clock."""
         assert not self._waits, "an alarm bounds one wait at a time"
         self.when = when
         return self
@@ -68,14 +68,14 @@ class Alarm:
                 raise TimeoutError from exc
 
     def move(self, when: float) -> None:
-        """Sets another time, which may be over already. Does nothing where nothing waits."""
+        """Changes the time limit, which may be in the past. Does nothing outside a wait."""
         if self._waits and not self._expired:
             self.when = when
             if when < self._rings_at:
                 self._set_timer()
 
     def close(self) -> None:
-        """The task has no further wait."""
+        """Ends the use of this alarm."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -83,7 +83,7 @@ class Alarm:
 
     def _serve(self, task: "asyncio.Task[object]") -> None:
         self._task = task
-        # How often others had cancelled the task before its waits.
+        # The number of cancellations that the task had received before its waits.
         self._cancelling = task.cancelling()
 
     def _set_timer(self) -> None:
@@ -99,7 +99,7 @@ class Alarm:
             self.expire()
 
     def expire(self) -> None:
-        """Ends the wait at once. Does nothing where nothing waits."""
+        """Ends the wait at once. Does nothing outside a wait."""
         if self._waits and not self._expired:
             self._expired = True
             self._task.cancel()
@@ -112,7 +112,7 @@ def _this_task() -> asyncio.Task[object]:
 
 
 class Alarms:
-    """Lends alarms. Those that come back are lent again, with the timer that they have."""
+    """Lends alarms. Returned alarms are lent again with their timer."""
 
     def __init__(self) -> None:
         self._free: list[Alarm] = []
@@ -139,7 +139,7 @@ class Alarms:
 
 
 class Timeout(Alarm):
-    """An alarm for a single wait."""
+    """Limits a single wait."""
 
     __slots__ = ()
 
@@ -154,7 +154,7 @@ class Timeout(Alarm):
 
 
 def timeout_at(when: float) -> Timeout:
-    """`when` is a time of the running loop's clock."""
+    """Limits a wait; `when` is a time of the running loop's clock."""
     return Timeout().until(when)
 
 

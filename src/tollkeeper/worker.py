@@ -1,6 +1,6 @@
-"""A worker process: serves the public API on the socket that its supervisor bound.
+"""Runs a worker process, which serves the public API on the socket that its supervisor bound.
 
-The supervisor sends its instructions through the channel that `worker_process` describes: first the
+The supervisor sends instructions through the channel that `worker_process` describes: first the
 socket and `start`, later `settings` with each changed catalogue.
 """
 
@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any
 
 if __name__ == "__main__":
-    # structlog imports it where it is installed, for tracebacks in colour, which no worker writes. It
-    # would be a tenth of the time of a start, and several megabytes.
+    # structlog imports rich for coloured tracebacks, which no worker writes. Importing it would
+    # take a tenth of the start time and several megabytes.
     sys.modules["rich"] = None  # type: ignore[assignment]
 
 import structlog
@@ -40,7 +40,7 @@ from tollkeeper.services.tallies import write_tallies
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
-# How many new objects start a garbage collection of the youngest generation.
+# The number of new objects that starts a garbage collection of the youngest generation.
 _COLLECTION_THRESHOLD = 20_000
 _REGISTER_S = 2.0
 _LINE_BYTES_MAX = 16 * 1024 * 1024
@@ -48,7 +48,8 @@ _log = structlog.get_logger("tollkeeper.worker")
 
 
 class ResolvedSettings(Settings):
-    """The settings that the supervisor has resolved. The environment is not read again."""
+    """Contains the settings that the supervisor has resolved. Does not read the environment
+    again."""
 
     @classmethod
     def settings_customise_sources(
@@ -115,8 +116,8 @@ class Worker:
         write_tallies()
 
     async def _register(self) -> None:
-        """Registers before the first call, so that no migration takes away what this code needs, and
-        tries whether holds can be written. If the database is down, calls are refused anyway, and
+        """Registers before the first call, so that no migration removes what this code needs, and
+        tests whether holds can be written. If the database is down, calls are rejected anyway, and
         upkeep does both later."""
         with contextlib.suppress(TollkeeperError, TimeoutError):
             async with asyncio.timeout(_REGISTER_S):
@@ -124,8 +125,8 @@ class Worker:
                 await self._services.ledger.try_hold()
 
     async def _report(self, reports: asyncio.StreamWriter) -> None:
-        """Tells the supervisor whether holds can be written, for `/readyz`. Tells nothing while the
-        supervisor reads nothing."""
+        """Reports to the supervisor whether holds can be written, for `/readyz`. Sends nothing
+        while the supervisor reads nothing."""
         while True:
             if not reports.transport.get_write_buffer_size():
                 state = dataclasses.asdict(self._services.ledger.hold_writes.state)
@@ -143,7 +144,8 @@ class Worker:
             assert instruction["kind"] == "settings"
             self._services.catalog.catalog = build_catalog(_settings_from(instruction))
             _log.info("catalogue reloaded", models=len(self._services.catalog.catalog.models))
-        # The channel ended, so the supervisor is gone, and nothing would restart or stop this worker.
+        # The channel is closed, so the supervisor has ended, and nothing would restart or stop this
+        # worker.
         self._stopping.set()
 
 
@@ -154,9 +156,9 @@ def _settings_from(instruction: dict[str, Any]) -> Settings:
 def _reduce_collections() -> None:
     """Makes garbage collections rare and small.
 
-    The objects that exist now live as long as the process, so they are frozen: no collection looks
-    at them again. A call makes hundreds of objects without reference cycles, which reference
-    counting frees, so Python's default of a collection every 700 objects would find nothing.
+    The existing objects live as long as the process, so they are frozen: no collection visits them
+    again. A call creates hundreds of objects without reference cycles, which reference counting
+    frees, so Python's default of a collection every 700 objects would find nothing.
     """
     gc.collect()
     gc.freeze()

@@ -233,8 +233,8 @@ def test_nothing_is_kept_of_owners_without_calls(watched: Watched) -> None:
         with watched.gate.waiting(f"owner {number}"):
             pass
         watched.pass_on(f"owner {number}", 2)
-    assert watched.gate.in_hand == 0
-    assert watched.gate._in_hand_of == {}
+    assert watched.gate.active_calls == 0
+    assert watched.gate._active_by_owner == {}
 
 
 async def test_a_loop_without_calls_is_not_sampled() -> None:

@@ -1,1 +1,1 @@
-"""Use cases: one function each, to be read top to bottom. They own the transactions and know no HTTP."""
+"""Contains the use cases, one function each. They own the transactions and know no HTTP."""

@@ -1,8 +1,8 @@
-"""Raises and clears alerts, tells each change once, and delivers it to a webhook.
+"""Raises and clears alerts, reports each change once, and delivers it to a webhook.
 
-All processes look, and one at a time decides, under a lock of the database: it compares what is
-wrong now with what was told last, and writes the difference and its deliveries in one transaction.
-So each change of state is told once, however many processes there are.
+All processes observe, and one at a time decides, under a database lock: it compares the current
+problems with the last reported ones, and writes the difference and its deliveries in one
+transaction. So each change is reported once, however many processes there are.
 """
 
 import time
@@ -33,11 +33,12 @@ from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.unsettled import UnsettledSelection
 
 _UNSETTLED_S = 3600
-# A report of usage that does not fit is worth an alert until there was none for so long.
+# An inconsistent usage report raises an alert, which is cleared after this time without another
+# one.
 _USAGE_REPORT_S = 3600.0
-# What a process sees counts a little longer than until it looks again.
+# An observation is valid for this many intervals, so that it lasts until the next one.
 _SEEN_INTERVALS = 3
-# How often the states are read.
+# The interval between two checks.
 INTERVAL_S = 60.0
 _BATCH = 20
 # How long one delivery may take before another process may try it.
@@ -51,10 +52,10 @@ _log = structlog.get_logger("tollkeeper.alerts")
 
 
 class DeliveryFailed(Exception):
-    """The webhook did not take an alert."""
+    """The webhook did not accept an alert."""
 
 
-# Posts a body; raises DeliveryFailed. None: there is no webhook.
+# Posts a body; raises DeliveryFailed. None if there is no webhook.
 PostAlert = Callable[[str, str], Awaitable[None]]
 
 
@@ -66,26 +67,26 @@ class Alerts:
         post: PostAlert | None,
         judge: JudgeFormat | None = None,
     ) -> None:
-        """`judge` is the one whose values are compared with those at a calibration."""
+        """`judge` is the judge whose current values are compared with those at calibration."""
         self._judge = judge
         self._database = database
         self._backends = backends
         self._post = post
-        # Backends whose reports of usage did not fit since the last look.
+        # Backends with inconsistent usage reports since the last check.
         self._misreporting: dict[str, str] = {}
 
     def note_usage_report(self, backend: str, detail: str) -> None:
-        """A report of usage that does not fit. The next look writes it down."""
+        """Records an inconsistent usage report, which the next check stores."""
         if len(self._misreporting) < _WHOLE_BUFFER:
             self._misreporting[backend] = detail
 
     async def alert_list(self) -> list[StandingAlert]:
-        """What the last look of any gateway found wrong."""
+        """Returns the problems that the last check of any gateway found."""
         async with self._database.reading() as connection:
             return await alerts.find_standing(connection)
 
     async def check(self) -> list[AlertChange]:
-        """Looks once. Returns the changes that this process has told."""
+        """Checks once. Returns the changes that this process has reported."""
         await self._write_observations()
         async with self._database.transaction() as connection:
             if not await alerts.try_lock(connection):
@@ -107,7 +108,7 @@ class Alerts:
         return told
 
     async def deliver(self) -> int:
-        """Delivers what is due; returns how many the webhook took."""
+        """Delivers due alerts; returns the number that the webhook accepted."""
         if self._post is None:
             return 0
         async with self._database.transaction() as connection:
@@ -237,7 +238,7 @@ def _drifted(found: Drift) -> Condition:
 
 
 def alert_body(change: AlertChange) -> str:
-    """What the webhook gets."""
+    """Builds the webhook's body."""
     alert = change.alert
     document = {
         "type": "alert",
@@ -252,7 +253,7 @@ def alert_body(change: AlertChange) -> str:
 
 
 def tell(change: AlertChange) -> None:
-    """Writes a line of the log."""
+    """Writes a log line."""
     alert = change.alert
     write = _log.warning if change.state is AlertState.RAISED else _log.info
     write(

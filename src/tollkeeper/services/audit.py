@@ -1,7 +1,7 @@
-"""The audit: every use case that changes something records it in its own transaction.
+"""Records every change that a use case makes, in the use case's own transaction.
 
-Who makes the change is a context variable, which each entry to the services sets: the command line
-once, the console and the API for each request.
+A context variable holds the actor. Each entry point sets it: the command line once, the console and
+the API for each request.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,8 @@ from tollkeeper.storage import audit
 from tollkeeper.storage.database import Connection, Database
 
 AUDIT_PAGE_MAX = 1000
-# Old entries are deleted so many in a transaction, and in so many transactions before the next pause.
+# Old entries are deleted in transactions of this size, with this many transactions before the next
+# pause.
 _DELETED_AT_ONCE = 1000
 _DELETIONS_MAX = 100
 _log = LateLogger("tollkeeper.audit")
@@ -28,7 +29,7 @@ _actor: ContextVar[Actor] = ContextVar("tollkeeper_actor", default=SYSTEM)
 
 
 def act_as(actor: Actor) -> None:
-    """Names who makes the changes of the current task from now on."""
+    """Sets the actor of the current task's later changes."""
     _actor.set(actor)
 
 
@@ -52,9 +53,9 @@ async def record_change(
     after: object = None,
     only_differing: bool = False,
 ) -> None:
-    """Writes one change in the transaction of `connection`. `before` and `after` are objects of the
-    domain or mappings; they must hold no secret. With `only_differing`, what is the same in both is left
-    out: for objects that may be long, because entries are kept for years."""
+    """Writes one change in the transaction of `connection`. `before` and `after` are domain objects
+    or mappings without secrets. With `only_differing`, equal fields are omitted: for long objects,
+    because entries are kept for years."""
     old, new = _state(before), _state(after)
     if only_differing and old is not None and new is not None:
         old, new = differing(old, new), differing(new, old)
@@ -63,7 +64,7 @@ async def record_change(
 
 
 def differing(state: ObjectState, other: ObjectState) -> ObjectState:
-    """The fields of the state that the other one does not have like this, also of objects in it."""
+    """Returns the fields of a state that differ from the other state, recursively."""
     found: dict[str, object] = {}
     for name, value in state.items():
         beside = other.get(name)
@@ -92,8 +93,7 @@ class Audit:
         self._retention_days = retention_days
 
     async def delete_old(self) -> None:
-        """Deletes the entries whose retention time is over, the oldest first. What is left after
-        many of them waits for the next time."""
+        """Deletes expired entries, oldest first. A large remainder waits for the next run."""
         deleted = 0
         for _ in range(_DELETIONS_MAX):
             async with self._database.transaction() as connection:
@@ -116,7 +116,7 @@ class Audit:
         before_id: int | None = None,
         limit: int = 100,
     ) -> AuditPage:
-        """Changes, newest first. `object_id` is the id of what was changed."""
+        """Returns changes, newest first. `object_id` is the id of the changed object."""
         assert 1 <= limit <= AUDIT_PAGE_MAX
         async with self._database.reading() as connection:
             # One entry more than the limit shows whether there is a next page.

@@ -1,4 +1,4 @@
-"""Batches: items are collected in a queue, and one task writes them together."""
+"""Collects items in a queue, which one task writes in batches."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from tollkeeper.services.tallies import HistogramTally
 
 T = TypeVar("T")
 
-# Reaches any maximum, and keeps the pause within the range of a float.
+# Enough to reach any maximum, while the pause stays within the range of a float.
 _DOUBLINGS_MAX = 60
 
 _BATCH_SIZE = HistogramTally(
@@ -30,7 +30,7 @@ _log = structlog.get_logger("tollkeeper.batches")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most that a batch or a queue takes: a number of items, and the sum of their weights."""
+    """Limits a batch or a queue: the number of items, and the sum of their weights."""
 
     items: int = sys.maxsize
     weight: int = sys.maxsize
@@ -38,15 +38,16 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses between attempts: each is about twice as long as the one before, up to a maximum."""
+    """Computes pauses between attempts: each is about twice as long as the previous one, up to a
+    maximum."""
 
     first_s: float
     max_s: float
 
     def pause_s(self, failures: int) -> float:
-        """The pause after this many failures in a row."""
+        """Returns the pause after this many successive failures."""
         doubled = self.first_s * 2.0 ** min(failures - 1, _DOUBLINGS_MAX)
-        # With jitter, so that several processes do not try again at the same moment.
+        # Jitter prevents several processes from retrying at the same time.
         return min(doubled, self.max_s) * random.uniform(0.5, 1.5)  # noqa: S311 - nothing secret
 
 
@@ -59,8 +60,8 @@ def observe_batch(queue: str, size: int) -> None:
 
 
 def own_error(error: Exception) -> Exception:
-    """A copy of an error for one of several who wait: whoever catches it may change it, and adds to
-    its traceback."""
+    """Copies an error for one of several waiters, because each may change it and extends its
+    traceback."""
     own = type(error).__new__(type(error), *error.args)
     own.__dict__.update(error.__dict__)
     own.__cause__ = error
@@ -68,16 +69,16 @@ def own_error(error: Exception) -> Exception:
 
 
 class Batches(Generic[T]):
-    """A queue whose items are written in batches, the oldest first, one batch at a time.
+    """Queues items and writes them in batches, oldest first, one batch at a time.
 
-    - `write` gets a batch of at least one item. Where it raises a `TollkeeperError`, the batch goes
-      back to the front of the queue and is written again after a pause. Any other error means that
-      nothing was written and that an item is the cause: smaller parts of the batch are then written,
-      until the bad item is alone. Only that item is given up.
+    - `write` gets a batch of at least one item. If it raises a `TollkeeperError`, the batch returns
+      to the front of the queue and is written again after a pause. Any other error means that nothing
+      was written and that an item is the cause: smaller parts of the batch are then written, until
+      the bad item is isolated. Only that item is given up.
     - `give_up` is called with the items that will never be written.
     - `collect_s` is how long the writer waits for more items before it takes a batch that is not
-      full. At 0 it never waits: the items that arrive while a batch is written are the next batch.
-    - `weigh` returns an item's weight, for the weight limits. Where the queue is over its limit, the
+      full. At 0 it never waits: the items that arrive while a batch is written form the next batch.
+    - `weigh` returns an item's weight, for the weight limits. If the queue exceeds its limit, the
       oldest items are given up.
     """
 
@@ -104,8 +105,7 @@ class Batches(Generic[T]):
         self._queue: deque[T] = deque()
         self._weight = 0
         self._running: asyncio.Task[None] | None = None
-        # Set while `drain` waits for the queue to be empty. The writer then does not wait to
-        # collect more items.
+        # Set while `drain` waits for an empty queue. The writer then does not wait for more items.
         self._draining = asyncio.Event()
 
     @property
@@ -114,11 +114,11 @@ class Batches(Generic[T]):
 
     @property
     def busy(self) -> bool:
-        """Whether anything is queued or being written."""
+        """Tells whether anything is queued or being written."""
         return self._running is not None
 
     def add(self, *items: T) -> None:
-        """Takes the items and returns at once."""
+        """Queues the items and returns at once."""
         self._queue += items
         if self._weigh is not None:
             self._weight += sum(map(self._weigh, items))
@@ -129,8 +129,8 @@ class Batches(Generic[T]):
             self._running = loop.create_task(self._run(), name=self._name)
 
     async def drain(self, deadline_s: float | None = None) -> bool:
-        """Waits until everything is written; the writer no longer waits to collect more items.
-        Items that are not written by the deadline are given up, and the result is False."""
+        """Waits until everything is written; the writer no longer waits for more items. Gives up
+        items that are not written by the deadline, and returns False."""
         try:
             async with asyncio.timeout(deadline_s):
                 while self._running is not None:
@@ -151,7 +151,7 @@ class Batches(Generic[T]):
         batch: list[T] = []
         failures = 0
         try:
-            # Items that are added in the same iteration of the event loop join the first batch.
+            # Items that are added in the same event loop iteration join the first batch.
             await asyncio.sleep(0)
             while self._queue:
                 if self._collect_s > 0 and len(self._queue) < self._batch.items:
@@ -168,8 +168,8 @@ class Batches(Generic[T]):
                     _log.warning("a batch is written again", of=self._name, reason=exc.message)
                     await asyncio.sleep(self._backoff.pause_s(failures))
         except BaseException:
-            # Stopped, or a fault in this class. Nothing will write these items, so whoever waits
-            # for them must be told.
+            # The task was stopped or has a bug. These items will never be written, so their waiters
+            # must be notified.
             unwritten = [*batch, *self._queue]
             self._queue.clear()
             self._weight = 0
@@ -180,9 +180,9 @@ class Batches(Generic[T]):
             self._draining.clear()
 
     async def _write_parts(self, batch: list[T]) -> None:
-        """Writes the batch and removes from it what is written or given up. The parts get smaller
-        while one fails and larger after each success, so that one bad item among n costs about
-        4 log n attempts."""
+        """Writes the batch and removes items that are written or given up. The parts get smaller
+        while one fails and larger after each success, so that one bad item among n costs about 4
+        log n attempts."""
         size = len(batch)
         while batch:
             part = batch[:size]
@@ -205,7 +205,7 @@ class Batches(Generic[T]):
                 await self._draining.wait()
 
     def _take_batch(self) -> list[T]:
-        """The oldest items: at least one, and then as many as the limit of a batch allows."""
+        """Takes the oldest items: at least one, and then as many as the batch limit allows."""
         queue, limit = self._queue, self._batch
         batch: list[T] = []
         if len(queue) <= limit.items and self._weight <= limit.weight:
@@ -228,7 +228,7 @@ class Batches(Generic[T]):
         self._shorten()
 
     def _shorten(self) -> None:
-        """Gives up the oldest items, because the newest ones are more likely to be looked for."""
+        """Gives up the oldest items, because readers more likely want the newest."""
         while len(self._queue) > self._items_max or self._weight > self._weight_max:
             oldest = self._queue.popleft()
             if self._weigh is not None:

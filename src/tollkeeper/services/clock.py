@@ -1,9 +1,9 @@
-"""The wall clock, as a value that tests can replace."""
+"""Defines the wall clock as a value that tests can replace."""
 
 import time
 from collections.abc import Callable
 
-# Unix seconds.
+# Returns Unix seconds.
 Clock = Callable[[], int]
 
 

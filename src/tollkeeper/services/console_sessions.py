@@ -1,5 +1,5 @@
-"""The console's sessions in the database: a session that was ended stays ended after a restart, and
-for every console of the database."""
+"""Stores the console's sessions in the database, so that an ended session stays ended after a
+restart and for every console of the database."""
 
 from tollkeeper.domain.people import Person
 from tollkeeper.services.clock import Clock
@@ -7,12 +7,12 @@ from tollkeeper.storage import console_sessions
 from tollkeeper.storage.console_sessions import StoredSession
 from tollkeeper.storage.database import Database
 
-# How long a sign-in is valid, and how long without anything that the person does.
+# How long a sign-in is valid, and how long without user activity.
 SESSION_S = 8 * 3600
 IDLE_S = 3600
-# A further sign-in ends the oldest session of the person.
+# Another sign-in ends the user's oldest session.
 _SESSIONS_OF_PERSON_MAX = 32
-# The time of the last use is written at most so often.
+# The minimum interval between two writes of the last use.
 _TOUCH_S = 60
 
 
@@ -24,8 +24,8 @@ class ConsoleSessions:
     async def console_session_begin(
         self, digest: bytes, credential: bytes, person: Person, *, replaces: bytes | None
     ) -> None:
-        """Also ends the session that the browser had, those in which the person has another role, the
-        oldest if there are too many, and deletes all that have expired."""
+        """Begins a session. Also ends the browser's previous session, sessions of the user with
+        another role, the oldest if there are too many, and deletes all expired ones."""
         now = self._clock()
         made = StoredSession(digest, credential, person, now, now, now + SESSION_S)
         async with self._database.transaction() as connection:
@@ -36,8 +36,8 @@ class ConsoleSessions:
             await console_sessions.delete_superseded(connection, made, most=_SESSIONS_OF_PERSON_MAX)
 
     async def console_session_find(self, digest: bytes, *, used: bool) -> StoredSession | None:
-        """None if it has ended. `used` says whether the person did something, or the page asked by
-        itself."""
+        """Returns the session, or None if it has ended. `used` is True for a user action, and False
+        for an automatic request of the page."""
         now = self._clock()
         async with self._database.reading() as connection:
             found = await console_sessions.find(connection, digest)
@@ -49,7 +49,7 @@ class ConsoleSessions:
         return found
 
     async def console_session_list(self, *, limit: int) -> list[StoredSession]:
-        """Those that have not expired; the one that was used last comes first."""
+        """Returns sessions that have not expired, the most recently used first."""
         now = self._clock()
         async with self._database.transaction() as connection:
             await console_sessions.delete_expired(connection, now, idle_s=IDLE_S)
@@ -60,6 +60,6 @@ class ConsoleSessions:
             await console_sessions.delete(connection, digest)
 
     async def console_session_end_all(self, credential: bytes, subject: str) -> None:
-        """Ends every session of a person."""
+        """Ends every session of a user."""
         async with self._database.transaction() as connection:
             await console_sessions.delete_of_person(connection, credential, subject)

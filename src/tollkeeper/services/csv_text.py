@@ -1,10 +1,10 @@
-"""Comma-separated values for spreadsheets."""
+"""Writes comma-separated values for spreadsheets."""
 
 import csv
 import io
 from collections.abc import Iterable, Sequence
 
-# A spreadsheet takes a cell that begins like this for a formula.
+# A spreadsheet interprets a cell that begins like this as a formula.
 _FORMULA_BEGINNINGS = ("=", "+", "-", "@", "\t", "\r")
 
 

@@ -1,4 +1,4 @@
-"""A demo organization with a project, keys and credit, made once."""
+"""Creates a demo organization with a project, keys and credit, once."""
 
 import secrets
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How often something may happen in a minute, by owner, in one process."""
+"""Limits how often an owner may do something per minute, in one process."""
 
 import time
 from collections import OrderedDict
@@ -10,23 +10,23 @@ _OWNERS_MAX = 10_000
 
 
 class MinuteRate:
-    """A minute's worth may come at once."""
+    """Allows the uses of a whole minute at once."""
 
     def __init__(self, per_minute: int, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.per_minute = per_minute
         self._clock_ns = clock_ns
-        # Up to when each owner has used up its rate. Time is counted in such units that one use takes
-        # as many of them as a minute has nanoseconds, so that nothing is rounded. The owner whose last
-        # use is the oldest comes first.
+        # The time until which each owner has used up its rate. The time unit is chosen so that one
+        # use takes as many units as a minute has nanoseconds, which avoids rounding. The least
+        # recently active owner comes first.
         self._used_until: OrderedDict[Hashable, int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._used_until)
 
     def wait_ns(self, owner: Hashable) -> int:
-        """After how long the owner may once more; 0 if it may now."""
+        """Returns the time until the owner's next use is allowed, or 0."""
         if not self._used_until:
-            return 0  # Without hashing the owner, which is slow for an id.
+            return 0  # avoids hashing the owner, which is slow for an id
         used_until = self._used_until.get(owner)
         if used_until is None:
             return 0
@@ -34,7 +34,7 @@ class MinuteRate:
         return max(0, -((_MINUTE_NS * self.per_minute - ahead) // self.per_minute))
 
     def use(self, owner: Hashable, times: int = 1) -> None:
-        """Counts a use, which may weigh as much as several. What happens although nothing is left is not
+        """Counts a use, which may weigh as much as several. Uses beyond the rate are not
         counted."""
         if self.wait_ns(owner):
             return

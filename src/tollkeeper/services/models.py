@@ -11,7 +11,8 @@ from tollkeeper.storage.database import Database
 
 @dataclass(slots=True)
 class CurrentCatalog:
-    """The catalogue in force. A reload replaces it; calls under way keep the one they began with."""
+    """Holds the current catalogue. A reload replaces it; calls in flight keep the one they began
+    with."""
 
     catalog: Catalog
 
@@ -22,8 +23,8 @@ class Models:
         self._current = current
 
     async def model_for_call(self, caller: ProjectCaller, model_id: str) -> Model:
-        """The model for an inference call. The organization's checks are read only for a model that
-        requires some."""
+        """Returns the model for an inference call. Reads the organization's checks only if the
+        model requires some."""
         model = self._current.catalog.find(model_id, param="model")
         if not model.required_checks and model.is_ready:
             return model
@@ -47,7 +48,7 @@ class Models:
         return model, model_access(model, checks, is_allowed=caller.may_use(model.id))
 
     async def model_list(self, caller: ProjectCaller) -> list[tuple[Model, ModelAccess]]:
-        """The models that the caller can use now."""
+        """Returns the models that the caller can use now."""
         async with self._database.reading(caller.organization_id) as connection:
             checks = await organizations.checks_of(connection, caller.organization_id)
         listed = [

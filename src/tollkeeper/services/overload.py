@@ -1,23 +1,23 @@
-"""Refuses calls while this process has more to do than it can: the largest consumer's first.
+"""Rejects calls while this process is overloaded, starting with the largest consumer.
 
-A call is in the gateway's hands while it is admitted or settled, and not while it waits for its
-backend or for the judge. A process is overloaded where, for a tenth of a second on end,
+A call is active while the gateway admits or settles it, and inactive while it waits for its backend
+or the judge. A process is overloaded if, for a whole tenth of a second,
 
-- every turn of its event loop takes long,
-- or no turn is short and very many calls are in its hands: they wait for each other,
-- or writes of the ledger pile up.
+- every iteration of its event loop takes long,
+- or no iteration is short and very many calls are active: they wait for each other,
+- or ledger writes pile up.
 
-A single long turn is none, and neither are many calls that wait for their backends.
+A single long iteration is not an overload, and neither are many calls that wait for their backends.
 
-Then the number of calls in the gateway's hands is limited, and what comes beyond is refused at once,
-before its body is read. An owner that has less than its share of them is not refused: who comes with
-a few calls beside another one's flood is served. While there is such an owner, the limit falls until
-the turns are short, because every call waits for several turns. The limit is forgotten when nobody
-has been refused for a second.
+During an overload, the number of active calls is limited, and further calls are rejected at once,
+before their body is read. An owner with less than its share is not rejected: a client with a few
+calls is served despite another client's flood. While there is such an owner, the limit falls until
+the iterations are short, because every call takes several iterations. The limit ends after one
+second without a rejection.
 
-Requests begin and results of the ledger are handed out over several turns (`tollkeeper.fair_turns`).
-Those that wait count as part of the turn: it would have been that long if all of them had gone on at
-once.
+Requests start and ledger results are delivered over several iterations (`tollkeeper.fair_turns`).
+The waiting ones count as part of the iteration: it would have been that long if all of them had run
+at once.
 """
 
 import asyncio
@@ -32,33 +32,34 @@ from prometheus_client import Gauge
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.tallies import CounterTally
 
-# If every turn of the event loop takes longer, the process is overloaded.
+# If every event loop iteration takes longer, the process is overloaded.
 TURN_S_MAX = 0.025
-# The writes of the ledger that may wait: more than one batch of them is a queue that stays.
+# The number of ledger writes that may wait. More than one batch is a queue that does not shrink.
 BACKLOG_MAX = 256
-# The calls that may be in hand while no turn is short: more wait for a tenth of a second and longer.
+# The number of active calls allowed while no iteration is short. More calls wait for a tenth of a
+# second or longer.
 CROWD_MAX = 256
 WINDOW_S = 0.1
-# A window has at least so many samples, however long the turns of the loop are.
+# A window has at least this many samples, however long the iterations are.
 _SAMPLES_MIN = 3
 _SAMPLE_S = 0.01
-# A turn that takes so many times the longest that may be is a sample before it ends.
-_TOLD_AFTER = 1.5
-# How many calls an overloaded process has in its hands at first. More only wait for each other. Where
-# the database is what is slow, more make its batches larger, so the limit is raised from there while
-# the process has little to do.
+# An iteration that exceeds the maximum by this factor becomes a sample before it ends.
+_REPORTED_AFTER = 1.5
+# The initial limit of active calls during an overload. More calls would only wait for each other.
+# If the database is the bottleneck, more calls make its batches larger, so the limit is increased
+# while the process has little to do.
 LIMIT = SLOW_DATABASE_LIMIT = 48
-# With fewer, the batches of the ledger are so small that much less is served.
+# With fewer calls, the ledger's batches are so small that throughput drops sharply.
 LIMIT_MIN = 32
-# As far as the limit is lowered for owners that ask for less than their share.
+# The minimum limit when it is lowered for owners with less than their share.
 UNEVEN_LIMIT_MIN = 8
-# By how much the limit changes at the end of a window.
-_LOWERED, _RAISED, _RECOVERED = 0.8, 1.2, 1.08
-# A turn that is this part of the longest that may be is short, and one that has room for more calls.
+# The factors that change the limit at the end of a window.
+_LOWERING_FACTOR, _RAISING_FACTOR, _RECOVERY_FACTOR = 0.8, 1.2, 1.08
+# The fractions of the maximum below which an iteration is short, or has room for more calls.
 _SHORT_TURN, _ROOMY_TURN = 1 / 8, 1 / 2
-# Windows without a refusal after which the overload is over, with short turns after which the limit
-# is raised, because the calls wait for something else than this process, or without a call after
-# which nothing is sampled.
+# The number of windows without a rejection that end the overload, with short iterations that
+# increase the limit (the calls wait for something other than this process), or without a call that
+# stop the sampling.
 CALM_WINDOWS = 10
 _RETRY_AFTER_S = 1
 
@@ -73,59 +74,59 @@ _LIMITED = Gauge(
 
 
 class OverloadGate:
-    """Decides by samples which calls are taken. Without samples it takes every call."""
+    """Decides by samples which calls are accepted. Accepts every call without samples."""
 
     def __init__(
         self, turn_s_max: float = TURN_S_MAX, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.turn_s_max = turn_s_max
         self._clock = clock
-        # How many calls may be in the gateway's hands; None where there is no overload.
+        # The maximum number of active calls; None without an overload.
         self._limit: float | None = None
-        self._in_hand = 0
-        self._in_hand_of: dict[Hashable, int] = {}
+        self._active = 0
+        self._active_by_owner: dict[Hashable, int] = {}
         self._wake: Callable[[], None] | None = None
-        # Windows on end without a refusal or, where there is no limit, without a call.
+        # Successive windows without a rejection or, without a limit, without a call.
         self._calm = 0
-        # Windows on end with short turns.
+        # Successive windows with short iterations.
         self._easy = 0
-        # Figures of the present window: its start, samples, and the least of each.
+        # The current window: its start, samples, and the minimum of each figure.
         self._since = 0.0
         self._samples = 0
-        self._shortest_turn_s = self._least_backlog = self._least_in_hand = math.inf
-        # Whether any call asked for room in this window.
+        self._shortest_turn_s = self._least_backlog = self._least_active = math.inf
+        # Whether a call arrived in this window.
         self._asked = False
-        # The owners that asked in this window under a limit, and how often each was refused.
-        self._askers: set[Hashable] = set()
+        # The owners with calls in this window under a limit, and the number of rejections of each.
+        self._asking_owners: set[Hashable] = set()
         self._refused: dict[Hashable, int] = {}
         self._begin_window()
 
     @property
     def limit(self) -> int | None:
-        """How many calls may be in the gateway's hands; None where there is no overload."""
+        """Returns the maximum number of active calls; None without an overload."""
         return None if self._limit is None else int(self._limit)
 
     @property
-    def in_hand(self) -> int:
-        return self._in_hand
+    def active_calls(self) -> int:
+        return self._active
 
     @property
     def resting(self) -> bool:
-        """Whether nothing need be sampled, because nothing has been asked for a while."""
+        """Tells whether sampling can stop, because no call has arrived for a while."""
         return self._limit is None and self._calm >= CALM_WINDOWS
 
     def sampled_by(self, wake: Callable[[], None]) -> None:
-        """`wake` is called when samples are needed again."""
+        """Sets the function to call when samples are needed again."""
         self._wake = wake
 
     @property
     def is_full(self) -> bool:
-        """Whether an owner that has its share is refused now."""
-        return self._limit is not None and self._in_hand >= self._limit
+        """Tells whether an owner with its full share would be rejected now."""
+        return self._limit is not None and self._active >= self._limit
 
     def require_room(self, owner: Hashable) -> None:
-        """Raises Unavailable, and counts the refusal, if the process is overloaded and this owner has its
-        share."""
+        """Raises Unavailable, and counts the rejection, if the process is overloaded and this owner
+        has its share."""
         self._asked = True
         if self._wake is not None:
             wake, self._wake = self._wake, None
@@ -135,33 +136,33 @@ class OverloadGate:
         limit = self._limit
         if limit is None:
             return
-        self._askers.add(owner)
-        if self._in_hand < limit:
+        self._asking_owners.add(owner)
+        if self._active < limit:
             return
-        own = self._in_hand_of.get(owner, 0)
-        if own * len(self._in_hand_of) < limit:
+        own = self._active_by_owner.get(owner, 0)
+        if own * len(self._active_by_owner) < limit:
             return
         self._refused[owner] = self._refused.get(owner, 0) + 1
         _REFUSED.add(())
         raise Unavailable("The gateway is overloaded; try again.", retry_after_s=_RETRY_AFTER_S)
 
     def take(self, owner: Hashable) -> None:
-        """A call of this owner comes into the gateway's hands."""
-        self._in_hand += 1
-        self._in_hand_of[owner] = self._in_hand_of.get(owner, 0) + 1
+        """Counts a call as active."""
+        self._active += 1
+        self._active_by_owner[owner] = self._active_by_owner.get(owner, 0) + 1
 
     def pass_on(self, owner: Hashable) -> None:
-        """A call has ended, or waits for somebody else."""
-        self._in_hand -= 1
-        left = self._in_hand_of[owner] - 1
+        """Counts a call as inactive: it has ended, or waits for another system."""
+        self._active -= 1
+        left = self._active_by_owner[owner] - 1
         if left:
-            self._in_hand_of[owner] = left
+            self._active_by_owner[owner] = left
         else:
-            del self._in_hand_of[owner]
+            del self._active_by_owner[owner]
 
     @contextmanager
     def waiting(self, owner: Hashable) -> Iterator[None]:
-        """A call waits for somebody else within this block."""
+        """Counts a call as inactive within this block."""
         self.pass_on(owner)
         try:
             yield
@@ -169,11 +170,11 @@ class OverloadGate:
             self.take(owner)
 
     def sample(self, turn_s: float, backlog: int) -> None:
-        """Takes the duration of one turn of the event loop, and how many writes wait."""
+        """Records the duration of one event loop iteration, and the number of waiting writes."""
         self._samples += 1
         self._shortest_turn_s = min(self._shortest_turn_s, turn_s)
         self._least_backlog = min(self._least_backlog, backlog)
-        self._least_in_hand = min(self._least_in_hand, self._in_hand)
+        self._least_active = min(self._least_active, self._active)
         if self._samples >= _SAMPLES_MIN and self._clock() - self._since >= WINDOW_S:
             self._decide()
             self._begin_window()
@@ -181,9 +182,9 @@ class OverloadGate:
     def _begin_window(self) -> None:
         self._since = self._clock()
         self._samples = 0
-        self._shortest_turn_s = self._least_backlog = self._least_in_hand = math.inf
+        self._shortest_turn_s = self._least_backlog = self._least_active = math.inf
         self._asked = False
-        self._askers.clear()
+        self._asking_owners.clear()
         self._refused.clear()
 
     def _decide(self) -> None:
@@ -200,12 +201,14 @@ class OverloadGate:
             if self._calm == CALM_WINDOWS:
                 self._set_limit(None)
             elif self._is_uneven:
-                # Also where the turns are short: the other one waits for the database as well.
-                self._limit = min(self._limit, max(UNEVEN_LIMIT_MIN, _LOWERED * self._limit))
+                # Also with short iterations, because the other owner waits for the database too.
+                self._limit = min(
+                    self._limit, max(UNEVEN_LIMIT_MIN, _LOWERING_FACTOR * self._limit)
+                )
             elif self._easy == CALM_WINDOWS:
-                self._set_limit(_RAISED * self._limit)
+                self._set_limit(_RAISING_FACTOR * self._limit)
             elif self._shortest_turn_s < _ROOMY_TURN * self.turn_s_max and self._limit < LIMIT:
-                self._limit = min(LIMIT, _RECOVERED * self._limit)
+                self._limit = min(LIMIT, _RECOVERY_FACTOR * self._limit)
 
     @property
     def _had_short_turn(self) -> bool:
@@ -213,33 +216,35 @@ class OverloadGate:
 
     @property
     def _is_crowded(self) -> bool:
-        """Whether so many calls share the process that they wait for each other. With short turns in
-        between they wait for a slow database."""
-        return self._least_in_hand > CROWD_MAX and not self._had_short_turn
+        """Tells whether so many calls share the process that they wait for each other. With short
+        iterations in between they wait for a slow database."""
+        return self._least_active > CROWD_MAX and not self._had_short_turn
 
     @property
     def _is_uneven(self) -> bool:
-        """Whether one owner has most of the refusals while another one asks for less than its share.
-        The one then gets so few calls at once that the other hardly notices. Where many owners ask
-        for too much, one of them is not refused in a window now and then, and that means nothing."""
+        """Tells whether one owner has most of the rejections while another asks for less than its
+        share. The first owner then gets so few concurrent calls that the other hardly notices. If
+        many owners ask for too much, a window without a rejection of one of them means nothing."""
         refused = self._refused
-        if not refused or len(refused) == len(self._askers):
+        if not refused or len(refused) == len(self._asking_owners):
             return False
         return 2 * max(refused.values()) > sum(refused.values())
 
     def _lower_for_many(self) -> None:
         if self._limit is None:
             self._set_limit(SLOW_DATABASE_LIMIT)
-        elif self._in_hand <= self._limit:
-            # Where the process itself is what is slow, the limit is lower already.
-            self._set_limit(min(self._limit, max(SLOW_DATABASE_LIMIT, _LOWERED * self._limit)))
+        elif self._active <= self._limit:
+            # If the process itself is the bottleneck, the limit is already lower.
+            self._set_limit(
+                min(self._limit, max(SLOW_DATABASE_LIMIT, _LOWERING_FACTOR * self._limit))
+            )
 
     def _lower(self) -> None:
         if self._limit is None or self._limit > LIMIT:
             self._set_limit(LIMIT)
-        elif self._in_hand <= self._limit:
+        elif self._active <= self._limit:
             # The last change has had its effect, and it was not enough.
-            self._set_limit(min(self._limit, max(LIMIT_MIN, _LOWERED * self._limit)))
+            self._set_limit(min(self._limit, max(LIMIT_MIN, _LOWERING_FACTOR * self._limit)))
 
     def _set_limit(self, limit: float | None) -> None:
         self._limit = limit
@@ -250,8 +255,8 @@ class OverloadGate:
 class LoopSampler:
     """Samples the running event loop for a gate, while there is something to sample.
 
-    `call_after_waiting` calls back when what waits for its turn now has had it: it belongs to the
-    turn of the loop, in which all of it would have gone on at once.
+    `call_after_waiting` calls back when all currently waiting work has run: it belongs to the
+    iteration in which it would have run at once.
     """
 
     def __init__(
@@ -265,25 +270,26 @@ class LoopSampler:
         self._loop = asyncio.get_running_loop()
         self._call_after_waiting = call_after_waiting or self._loop.call_soon
         self._began = 0.0
-        # The number of the present sample.
+        # The number of the current sample.
         self._number = 0
 
     def start(self) -> None:
         self._gate.sampled_by(self._begin)
 
     def _begin(self) -> None:
-        """One turn of the loop lies between this and what it calls soon."""
-        # The loop's own clock stands still during a turn.
+        """Starts a sample; one iteration lies between this and the callback that it schedules."""
+        # The loop's own clock does not advance during an iteration.
         self._began = time.perf_counter()
         self._number += 1
         end = partial(self._end, self._number)
         self._call_after_waiting(end)
-        # It is long enough to be told then, and the overload must be found while it lasts.
-        self._too_long = self._loop.call_later(_TOLD_AFTER * self._gate.turn_s_max, end)
+        # An overload must be detected while it lasts, so a long iteration is reported before its
+        # end.
+        self._too_long = self._loop.call_later(_REPORTED_AFTER * self._gate.turn_s_max, end)
 
     def _end(self, number: int) -> None:
         if number != self._number:
-            return  # It has been told before its end.
+            return  # The sample was reported before its end.
         self._number += 1
         self._too_long.cancel()
         turn_s = time.perf_counter() - self._began

@@ -1,4 +1,4 @@
-"""Samples what a process is like inside: queues, connections, replicas, the delay of its loop."""
+"""Samples the internal state of a process: queues, connections, replicas and event loop delay."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from tollkeeper.storage.database import Database
 
 _SELF = Path("/proc/self")
 _REPLICA_STATES = ("healthy", "failing", "ejected", "probing")
-# How long the loop is asked to sleep; what it sleeps longer is its delay.
+# The requested sleep time; any additional time is the loop's delay.
 _LAG_PROBE_S = 0.05
 
 _QUEUE = Gauge(
@@ -53,7 +53,7 @@ _POOL_WAITING = Gauge(
     "Requests that wait for a connection to the database.",
     multiprocess_mode="livesum",
 )
-# The largest number that any worker sees: no healthy replica means that no worker sees one.
+# The maximum over all workers: 0 healthy replicas means that no worker sees one.
 _REPLICAS = Gauge(
     "tollkeeper_replicas",
     "Replicas of a backend by state.",
@@ -132,7 +132,7 @@ class ProcessWatch:
 
 def _sample_process() -> None:
     _TASKS.set(len(asyncio.all_tasks()))
-    if _SELF.exists():  # where there is none, the numbers stay at 0
+    if _SELF.exists():  # on systems without it, the numbers stay at 0
         _DESCRIPTORS.set(len(os.listdir(_SELF / "fd")))  # noqa: PTH208 - names are enough
         _RESIDENT.set(int((_SELF / "statm").read_text().split()[1]) * resource.getpagesize())
 

@@ -1,4 +1,4 @@
-"""How each gateway process sees its replicas, published for operators at a slow rhythm."""
+"""Publishes each gateway process's view of its replicas for operators, every few seconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from tollkeeper.storage import replica_reports
 from tollkeeper.storage.database import Database
 
 PUBLISH_INTERVAL_S = 5
-# A process that has not reported for so long is not shown.
+# Older reports are not shown.
 _AGE_S_MAX = 12 * PUBLISH_INTERVAL_S
 _REPORTS = msgspec.json.Decoder(tuple[ReplicaReport, ...])
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """What one gateway process saw so many seconds ago."""
+    """Holds one gateway process's view and its age in seconds."""
 
     host: str
     pid: int
@@ -43,7 +43,7 @@ class ReplicaReports:
             await replica_reports.write(connection, self._process_id, encoded)
 
     async def replica_report_list(self) -> list[ProcessReport]:
-        """The newest report of each gateway process that runs on this database."""
+        """Returns the newest report of each gateway process on this database."""
         async with self._database.reading() as connection:
             stored = await replica_reports.find_fresh(connection, age_s_max=_AGE_S_MAX)
         return [
@@ -53,7 +53,7 @@ class ReplicaReports:
 
 
 def _decoded(report: str) -> tuple[ReplicaReport, ...]:
-    """Nothing, where another version writes reports that this one cannot read."""
+    """Decodes a report; returns nothing if another version wrote an unreadable one."""
     try:
         return _REPORTS.decode(report)
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""Makes the ids of requests."""
+"""Creates request ids."""
 
 import os
 import re
@@ -7,8 +7,9 @@ from uuid import UUID
 
 from tollkeeper.domain.months import id_of_text
 
-# So many random endings of ids are made at once: asking the operating system takes longer than all
-# the rest. An ending has 10 bytes, of which 4 bits are the version and 2 bits the variant of a UUID.
+# Random endings are created in groups of this size, because asking the operating system takes
+# longer than everything else. An ending has 10 bytes, of which 4 bits are the version and 2 bits
+# the variant of a UUID.
 _ENDINGS = 256
 _RANDOM_BITS = int.from_bytes(bytes.fromhex("0fff3fffffffffffffff") * _ENDINGS)
 _FIXED_BITS = int.from_bytes(bytes.fromhex("70008000000000000000") * _ENDINGS)
@@ -18,12 +19,12 @@ _unused: list[str] = []
 
 
 def new_request_id() -> UUID:
-    """An id that carries the present time of this machine."""
+    """Returns an id that contains this machine's current time."""
     return id_of_text(new_request_id_text())
 
 
 def new_request_id_text() -> str:
-    """The same as text: a request needs no UUID object before it becomes a call."""
+    """Returns the id as text, because a request needs no UUID object before it becomes a call."""
     if not _unused:
         random = int.from_bytes(os.urandom(10 * _ENDINGS)) & _RANDOM_BITS
         endings = (random | _FIXED_BITS).to_bytes(10 * _ENDINGS).hex()
@@ -32,5 +33,5 @@ def new_request_id_text() -> str:
     return f"{now[:8]}-{now[8:]}-{_unused.pop()}"
 
 
-# A process that is forked must not use the numbers of its parent.
+# A forked process must not use the numbers of its parent.
 os.register_at_fork(after_in_child=_unused.clear)

@@ -1,7 +1,7 @@
-"""The log of requests: one line for each, with ids and numbers only; no text of a caller.
+"""Logs one line for each request, with ids and numbers only and no client text.
 
-A request that became a call is written when the call has ended, with what it used and cost; any
-other request when its response has ended. Lines are kept for a moment and written together.
+A request that became a call is logged when the call has ended, with its usage and cost; any other
+request when its response has ended. Lines are buffered briefly and written together.
 """
 
 import sys
@@ -21,8 +21,8 @@ from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.tallies import write_also
 
-# Lines that are kept between two writes; further ones are counted and left out.
-_KEPT_MAX = 10_000
+# The maximum number of buffered lines; further ones are counted and dropped.
+_BUFFERED_MAX = 10_000
 
 
 class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -43,19 +43,19 @@ class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     organization_id: UUID | None = None
     project_id: UUID | None = None
     api_key_id: UUID | None = None
-    # The fields that every event of the log has.
+    # The fields of every log event.
     event: str = ""
     level: str = ""
     timestamp: str = ""
 
 
-# The fields of a record that a line has, in the order of the fields of `RequestLine`, and the start.
-_LOGGED = (
+# The record's fields in a line, in the order of `RequestLine`, followed by the start time.
+_RECORD_FIELDS = (
     *("request_id", "operation", "status", "duration_us", "model", "backend", "replica"),
     *("streamed", "first_piece_us", "error_code", "prompt_tokens", "completion_tokens"),
     *("cost_picousd", "settlement", "organization_id", "project_id", "key_id", "started_at_ms"),
 )
-_logged = attrgetter(*_LOGGED)
+_logged = attrgetter(*_RECORD_FIELDS)
 _log = structlog.get_logger("tollkeeper.requests")
 json_lines = msgspec.json.Encoder().encode_lines
 Render = Callable[[Sequence[RequestLine]], bytes]
@@ -89,9 +89,11 @@ def _second(at: int) -> str:
 
 
 def _lines_of_calls(records: Sequence[ActivityRecord]) -> list[RequestLine]:
-    """Return the lines of many calls. They are created column by column, because that runs in C."""
+    """Builds the lines of many calls column by column, because that runs in C."""
     rows = map(_logged, records)
-    columns: dict[str, Sequence[Any]] = dict(zip(_LOGGED, zip(*rows, strict=True), strict=True))
+    columns: dict[str, Sequence[Any]] = dict(
+        zip(_RECORD_FIELDS, zip(*rows, strict=True), strict=True)
+    )
     started_ms = columns.pop("started_at_ms")
     durations_ms = [us // 1000 for us in columns["duration_us"]]
     columns["duration_us"] = durations_ms
@@ -107,7 +109,7 @@ def _lines_of_calls(records: Sequence[ActivityRecord]) -> list[RequestLine]:
 
 class RequestLog:
     def __init__(self, render: Render | None) -> None:
-        """Nothing is written where `render` is None."""
+        """Writes nothing if `render` is None."""
         self._render = render
         self._lines: list[RequestLine] = []
         self._left_out = 0
@@ -141,7 +143,7 @@ class RequestLog:
             self._keep([line])
 
     def _keep(self, lines: list[RequestLine]) -> None:
-        room = max(0, _KEPT_MAX - len(self._lines))
+        room = max(0, _BUFFERED_MAX - len(self._lines))
         self._lines += lines[:room]
         self._left_out += len(lines[room:])
 

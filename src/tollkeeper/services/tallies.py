@@ -1,8 +1,8 @@
-"""Metrics that are counted in memory and written together.
+"""Counts metrics in memory and writes them together.
 
-An update of a metric that all processes share is slow compared with the rest of a request: it writes
-into a file that is mapped into memory. So what a request changes is added up here first, and the sums
-are written at an interval.
+Updating a metric that all processes share is slow compared with the rest of a request, because it
+writes to a memory-mapped file. So changes are added up here first, and the sums are written at an
+interval.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from prometheus_client import Counter, Gauge, Histogram
 Labels: TypeAlias = tuple[str | int, ...]
 
 _WRITE_INTERVAL_S = 0.5
-# Values of one histogram that are kept; then they are written before the interval is over.
+# The maximum number of buffered values of one histogram; more are written before the interval ends.
 _VALUES_MAX = 4096
-# What is written at the interval: every tally of this process.
+# The writers of all tallies of this process, called at the interval.
 _writers: list[Callable[[], None]] = []
-# What adds to tallies that which it has kept, before they are written.
+# Functions that add buffered data to tallies before they are written.
 _collectors: list[Callable[[], None]] = []
 
 
@@ -52,7 +52,7 @@ class HistogramTally:
     ) -> None:
         self._histogram = Histogram(name, meaning, labels, buckets=buckets)
         self._bounds = tuple(buckets)
-        # They are put into buckets when they are written: sorted, that takes a fraction of the time.
+        # Values are sorted into buckets when they are written, which takes a fraction of the time.
         self._values: dict[Labels, list[float]] = {}
         _writers.append(self.write)
 
@@ -68,9 +68,9 @@ class HistogramTally:
         kept, self._values = self._values, {}
         for labels, values in kept.items():
             histogram = self._histogram.labels(*labels) if labels else self._histogram
-            # The library can only add one value after the other, which took 930 bytecodes of a call's
-            # 10,500. Its parts take sums; tests/services/test_tallies.py checks that they are what they
-            # are here.
+            # The library can only add one value at a time, which took 930 of a call's 10,500
+            # bytecodes. Its internal parts accept sums; tests/services/test_tallies.py checks that
+            # they still exist.
             histogram._sum.inc(sum(values))
             values.sort()
             ends = [*(bisect_right(values, bound) for bound in self._bounds), len(values)]
@@ -80,7 +80,7 @@ class HistogramTally:
 
 
 class OpenTally:
-    """How many of something are open now, in all processes together."""
+    """Counts open objects in all processes together."""
 
     def __init__(self, name: str, meaning: str) -> None:
         self._gauge = Gauge(name, meaning, multiprocess_mode="livesum")
@@ -89,7 +89,7 @@ class OpenTally:
 
 
 def collect_first(collect: Callable[[], None]) -> None:
-    """Has something add to tallies what it has kept, before they are written."""
+    """Calls `collect` before tallies are written, to add buffered data."""
     _collectors.append(collect)
 
 
@@ -99,7 +99,7 @@ def collect_while_alive(collect: Callable[[], None]) -> None:
 
 
 def write_also(write: Callable[[], None]) -> None:
-    """Has something else written at the same interval, for as long as its object lives."""
+    """Calls `write` at the same interval, as long as its object lives."""
     _add_while_alive(_writers, write)
 
 
@@ -116,13 +116,13 @@ def _add_while_alive(steps: list[Callable[[], None]], step: Callable[[], None]) 
     steps.append(run_if_alive)
 
 
-# The event loop that has a write scheduled. Tests close loops, and a closed loop never runs the write,
-# so a new loop schedules one of its own.
+# The event loop that has a write scheduled. Tests close loops, and a closed loop never runs the
+# write, so a new loop schedules its own.
 _scheduled_in: asyncio.AbstractEventLoop | None = None
 
 
 def schedule_write() -> None:
-    """Something was counted: it is written within the interval."""
+    """Schedules a write within the interval."""
     global _scheduled_in  # noqa: PLW0603 - one schedule for the process
     loop = asyncio.get_running_loop()
     if _scheduled_in is not loop:
@@ -131,7 +131,7 @@ def schedule_write() -> None:
 
 
 def write_tallies() -> None:
-    """Writes everything at once: at the interval, in a process that ends, and in tests."""
+    """Writes everything at once: at the interval, in an ending process, and in tests."""
     global _scheduled_in  # noqa: PLW0603 - one schedule for the process
     _scheduled_in = None
     for step in (*_collectors, *_writers):

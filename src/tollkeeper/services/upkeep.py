@@ -1,4 +1,4 @@
-"""The chores of a worker beside answering calls: each one runs at its own interval."""
+"""Runs a worker's background tasks ("chores"), each at its own interval."""
 
 import asyncio
 import time
@@ -74,7 +74,7 @@ class Upkeep:
 
     @property
     def chores(self) -> tuple[tuple[float, Chore], ...]:
-        """Each chore with the seconds between two runs."""
+        """Returns each chore with the seconds between two runs."""
         return (
             (self.lease.interval_s, self.send_heartbeat),
             (self.lease.interval_s, self.recover_dead),
@@ -106,9 +106,8 @@ class Upkeep:
         ]
 
     async def stop(self) -> None:
-        # A task may miss a cancellation: under Python 3.11, `wait_for` swallows one that arrives in
-        # the same iteration of the event loop in which it ends. So each task is cancelled again
-        # until it is done.
+        # A task may miss a cancellation: in Python 3.11, `wait_for` swallows one that arrives in
+        # the event loop iteration in which it ends. So each task is cancelled until it is done.
         while pending := [task for task in self._tasks if not task.done()]:
             for task in pending:
                 task.cancel()
@@ -125,7 +124,8 @@ class Upkeep:
         await self._recover(self.recovery.recover_silent)
 
     async def recover_unregistered(self) -> None:
-        """Looks for every hold whose process is gone without a trace, or has resolved it."""
+        """Looks for every hold whose process has vanished without a registration, or has resolved
+        it."""
         await self._recover(self.recovery.ledger_recover)
 
     async def _recover(self, sweep: Callable[[], Awaitable[Recovered]]) -> None:
@@ -215,13 +215,13 @@ async def _repeat(interval_s: float, chore: Chore, *, rarely: bool) -> None:
 
 
 def rare_pause_s(interval_s: float, took_s: float) -> float:
-    """The pause after a chore that reads much: so long that it takes a hundredth of the time, but not
-    longer than the chore is useful."""
+    """Returns the pause after a chore that reads much data: long enough that the chore takes a
+    hundredth of the time, but limited."""
     return max(interval_s, min(took_s / _SHARE_OF_TIME, _RARELY_S))
 
 
 async def _attempt(chore: Chore) -> None:
-    """Runs the chore and logs a failure. The chore runs again after its interval; its failure must
+    """Runs the chore and logs a failure. The chore runs again after its interval; a failure must
     not end the process."""
     name = getattr(chore, "__name__", repr(chore))
     try:
@@ -229,5 +229,5 @@ async def _attempt(chore: Chore) -> None:
     except TollkeeperError as exc:
         _log.warning("upkeep failed", chore=name, reason=exc.message)
     except Exception:  # noqa: BLE001 - the owner of every chore
-        # Any error is caught: a worker without heartbeats would be taken for dead.
+        # Catches any error, because a worker without heartbeats would be declared dead.
         _log.exception("upkeep failed", chore=name)

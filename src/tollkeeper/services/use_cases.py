@@ -1,4 +1,4 @@
-"""Every use case in one place, ready to be called."""
+"""Collects all use cases in one object."""
 
 # Annotations are not evaluated: a command names this class and imports only the use cases it needs.
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Every use case, ready to be called."""
+    """Holds all use cases."""
 
     clock: Clock
     database: Database

@@ -1,4 +1,5 @@
-"""Encrypts and signs with keys that are derived from the installation's secret, one for each purpose."""
+"""Encrypts and signs with keys that are derived from the installation's secret, one for each
+purpose."""
 
 import hashlib
 import hmac
@@ -13,15 +14,15 @@ _SIGNATURE_BYTES = 16
 
 
 class Vault:
-    """Keys derived from one master secret, which is never stored in the database."""
+    """Derives keys from one master secret, which is never stored in the database."""
 
     def __init__(self, master: bytes) -> None:
         assert len(master) >= MASTER_BYTES_MIN, "the master secret is long enough"
         self._master = master
 
     def derive(self, purpose: str, *context: bytes) -> bytes:
-        """32 bytes that depend on the purpose and on every part of the context. Each part is hashed
-        with its length, so that two lists of parts never give the same input."""
+        """Returns 32 bytes that depend on the purpose and on every part of the context. Each part
+        is hashed with its length, so that two lists of parts never give the same input."""
         mac = hmac.new(self._master, digestmod=hashlib.sha256)
         for part in (purpose.encode(), *context):
             mac.update(len(part).to_bytes(8, "big"))
@@ -33,7 +34,7 @@ class Vault:
         return nonce + AESGCM(self.derive(purpose, *context)).encrypt(nonce, plain, None)
 
     def unseal(self, sealed: bytes, purpose: str, *context: bytes) -> bytes | None:
-        """None where `sealed` was made with another secret or context, or was changed."""
+        """Returns None if `sealed` has another secret or context, or was changed."""
         nonce, body = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
         try:
             return AESGCM(self.derive(purpose, *context)).decrypt(nonce, body, None)
@@ -44,7 +45,7 @@ class Vault:
         return self.derive(purpose, payload, *context)[:_SIGNATURE_BYTES] + payload
 
     def verify(self, signed: bytes, purpose: str, *context: bytes) -> bytes | None:
-        """The payload, or None where the signature does not belong to this payload and context."""
+        """Returns the payload, or None if the signature does not match this payload and context."""
         signature, payload = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
         expected = self.derive(purpose, payload, *context)[:_SIGNATURE_BYTES]
         return payload if hmac.compare_digest(signature, expected) else None

@@ -109,7 +109,7 @@ async def test_who_overloads_the_process_is_refused_before_its_body(
             gate.sample(0.0, 0)
             await asyncio.sleep(0.01)
     assert (await hostile.chat()).status_code == 200
-    assert gate.in_hand == 0
+    assert gate.active_calls == 0
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
@@ -170,9 +170,9 @@ async def test_calls_that_wait_for_their_backend_are_in_nobodys_hands(
     async with tenant.another_client() as client:
         calls = [asyncio.create_task(client.chat(messages=_HANG)) for _ in range(4)]
         await eventually(lambda: shared.upstream.under_way == 4)
-        assert gate.in_hand == 0
+        assert gate.active_calls == 0
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
     await eventually(lambda: shared.gateway.services.inference.running == 0)
-    assert gate.in_hand == 0
+    assert gate.active_calls == 0

@@ -1,4 +1,4 @@
-"""Stores calibrations of policies, and activates them. A person decides which one applies."""
+"""Stores calibrations of policies, and activates them. An operator decides which one applies."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,8 @@ class Calibrations:
         fitted: Fitted,
         report: dict[str, Any],
     ) -> StoredCalibration:
-        """Stores a calibration of the policy's rule. It changes no verdict until it is activated."""
+        """Stores a calibration of the policy's rule. It changes no verdict until it is
+        activated."""
         assert is_monotone(fitted.calibration)
         async with self._database.transaction() as connection:
             await _find_and_lock(connection, organization_id, policy_id)
@@ -54,14 +55,15 @@ class Calibrations:
     async def calibration_list(
         self, organization_id: OrganizationId, policy_id: str
     ) -> list[StoredCalibration]:
-        """Returns the newest first."""
+        """Returns calibrations, newest first."""
         async with self._database.reading() as connection:
             return await calibrations.find_all(connection, organization_id, policy_id)
 
     async def calibration_activate(
         self, organization_id: OrganizationId, policy_id: str, number: int | None
     ) -> Policy:
-        """Applies a calibration to calls that are admitted from now on; None: no calibration."""
+        """Applies a calibration to calls that are admitted from now on; None means no
+        calibration."""
         async with self._database.transaction() as connection:
             before = await _find_and_lock(connection, organization_id, policy_id)
             known = await calibrations.find_all(connection, organization_id, policy_id)

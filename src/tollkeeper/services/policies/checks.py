@@ -1,7 +1,7 @@
 """Applies an organization's policies to the texts of one call.
 
-Enforcing policies decide whether the call goes on; it fails where they cannot be judged.
-Monitoring policies only record their verdicts ("watch"): no caller waits for them.
+Enforcing policies decide whether the call continues; it fails if they cannot be judged. Monitoring
+policies only record their verdicts ("watch"): no client waits for them.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from tollkeeper.services.policies.judge_slots import JudgeLoad
 from tollkeeper.services.policies.metrics import count_seconds, count_verdicts
 from tollkeeper.services.policies.watch_room import WatchRoom
 
-# The most texts that one process judges at once while no caller waits, and the most characters that
-# they may have together; one organization may have seven eighths of both. Verdicts beyond these
-# bounds are recorded as missing. The judge's deadline bounds the time of each.
+# The maximum number of texts, and of their characters together, that one process judges while no
+# client waits; one organization may use seven eighths of both. Verdicts beyond these limits are
+# recorded as missing. The judge's deadline limits the time of each.
 _WATCHED_MAX = 1024
 _WATCHED_CHARACTERS_MAX = 16_000_000
-# A process that ends waits this long for verdicts; those still to come are recorded as missing.
+# How long an ending process waits for verdicts; the remaining ones are recorded as missing.
 _DRAIN_TIMEOUT_S = 3.0
 _RETRY_AFTER_S = 2
 _NO_JUDGE = "No judge is configured."
@@ -40,8 +40,8 @@ _log = structlog.get_logger("tollkeeper.policies")
 
 @dataclass(frozen=True, slots=True)
 class JudgedContent:
-    """One side of a call as the policies get it: whose it is, its text, what no judge reads, and for an
-    answer the end of its request."""
+    """Contains one side of a call: its organization, its text, content that no judge reads, and for
+    an answer the end of its request."""
 
     organization_id: OrganizationId
     text: str
@@ -58,7 +58,7 @@ class JudgedContent:
 
 
 class Evidence(msgspec.Struct):
-    """The verdicts of one call, one for each policy and side; some may still be on their way."""
+    """Holds the verdicts of one call, one for each policy and side; some may still be pending."""
 
     _verdicts: dict[tuple[str, str], VerdictRecord] = {}
     pending: set[asyncio.Task[None]] = set()
@@ -69,28 +69,29 @@ class Evidence(msgspec.Struct):
 
     @property
     def enforced(self) -> int:
-        """The number of enforcing policies and sides that were judged. Missing verdicts do not count."""
+        """Returns the number of enforcing policies and sides that were judged. Missing verdicts do
+        not count."""
         return sum(
             verdict.mode == Mode.ENFORCING and verdict.probability_basis_points is not None
             for verdict in self._verdicts.values()
         )
 
     def expect(self, verdicts: Iterable[VerdictRecord]) -> None:
-        """Records these verdicts, which have no probability, until `take` replaces them. Verdicts
-        that are there already stay."""
+        """Records these verdicts, which have no probability, until `take` replaces them. Existing
+        verdicts stay."""
         for verdict in verdicts:
             self._verdicts.setdefault((verdict.policy_id, verdict.direction), verdict)
 
     def take(self, verdicts: Iterable[VerdictRecord]) -> None:
-        """Adds verdicts. Where an answer is judged several times, segment by segment, its verdict
-        has the highest probability of all segments."""
+        """Adds verdicts. If an answer is judged in several segments, its verdict has the highest
+        probability of all segments."""
         for verdict in verdicts:
             key = (verdict.policy_id, verdict.direction)
             known = self._verdicts.get(key)
             self._verdicts[key] = verdict if known is None else _combined(known, verdict)
 
     async def wait_until_complete(self) -> None:
-        """Waits for the verdicts that are still pending. The judge's deadline bounds the wait."""
+        """Waits for the pending verdicts. The judge's deadline limits the wait."""
         if self.pending:
             await asyncio.wait(self.pending)
 
@@ -113,8 +114,8 @@ def _higher(one: int | None, other: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class FirstJudge:
-    """A small judge that is asked before the judge. A question for which its score is below the limit is
-    settled: the answer is no. It never settles that a policy matches."""
+    """Holds a small judge that is asked first. If its score for a question is below the limit, the
+    answer is no, and the question is settled. It never decides that a policy matches."""
 
     judge: Judge
     settles_below_basis_points: int
@@ -140,7 +141,7 @@ class PolicyChecks:
         self._judge = judge
         self._first = first
         self._denied_unread = denied_unread
-        # With what each of them judges.
+        # The running checks, each with its content.
         self._started_checks: dict[asyncio.Task[None], JudgedContent] = {}
         # The tasks of monitoring policies.
         self._watching: set[asyncio.Task[None]] = set()
@@ -153,8 +154,8 @@ class PolicyChecks:
         content: JudgedContent,
         evidence: Evidence,
     ) -> None:
-        """Raises PolicyDenied where an enforcing policy matches, and Unavailable where one of them
-        cannot be judged. Monitoring policies neither delay the call nor make it fail."""
+        """Raises PolicyDenied if an enforcing policy matches, and Unavailable if one cannot be
+        judged. Monitoring policies neither delay the call nor make it fail."""
         self.watch(policies, direction, content, evidence)
         enforcing = [policy for policy in policies if policy.enforces(direction)]
         if not enforcing:
@@ -179,8 +180,8 @@ class PolicyChecks:
         content: JudgedContent,
         evidence: Evidence,
     ) -> asyncio.Task[None] | None:
-        """Starts the same check in a task of its own. Returns None where no enforcing policy
-        applies: then there is nothing to wait for."""
+        """Starts the same check in its own task. Returns None if no enforcing policy applies: then
+        there is nothing to wait for."""
         if not any(policy.enforces(direction) for policy in policies):
             self.watch(policies, direction, content, evidence)
             return None
@@ -192,8 +193,8 @@ class PolicyChecks:
         return task
 
     def call_ended(self, check: asyncio.Task[None]) -> None:
-        """The call of a started check has ended. The check goes on for its verdicts, where there is
-        room for a text that no caller waits for; if not, they are recorded as missing."""
+        """Handles the end of a started check's call. The check continues for its verdicts if there
+        is room for a text that no client waits for; otherwise they are recorded as missing."""
         content = self._started_checks.get(check)
         if content is None:
             return
@@ -232,21 +233,21 @@ class PolicyChecks:
 
     @property
     def context_characters(self) -> int:
-        """How much of a request the judge is shown with its answer."""
+        """Returns how much of a request the judge sees together with the answer."""
         return 0 if self._judge is None else self._judge.config.context_characters
 
     @property
     def judge_load(self) -> JudgeLoad | None:
-        """None where no judge is configured."""
+        """Returns None if no judge is configured."""
         return None if self._judge is None else self._judge.load
 
     @property
     def judging(self) -> int:
-        """The number of texts that are being judged in tasks of their own."""
+        """Returns the number of texts that are being judged in their own tasks."""
         return len(self._watching) + len(self._started_checks)
 
     async def drain(self) -> None:
-        """Waits, for a bounded time, for the texts that are being judged in tasks of their own."""
+        """Waits for a limited time for the texts that are being judged in their own tasks."""
         waiting = [*self._watching, *self._started_checks]
         if not waiting:
             return
@@ -295,8 +296,9 @@ class PolicyChecks:
     async def _verdicts(
         self, policies: Sequence[ActivePolicy], direction: Direction, content: JudgedContent
     ) -> list[VerdictRecord]:
-        """The verdicts of policies that all have the same mode. A verdict has no probability where
-        the judge is not configured, down or late, or where its answer cannot be read."""
+        """Returns the verdicts of policies that all have the same mode. A verdict has no
+        probability if the judge is not configured, down or late, or if its answer cannot be
+        read."""
         mode = policies[0].mode
         started = time.perf_counter()
         try:
@@ -332,7 +334,7 @@ class PolicyChecks:
         now, deadline_s = asyncio.get_running_loop().time(), self._judge.config.deadline_s
         if self._first is None:
             return await ask(self._judge, policies, now + deadline_s)
-        # If the first judge is down or late, the judge decides, for which half of the time is left.
+        # If the first judge is down or late, the judge decides, with half of the time left.
         opinions = await ask(self._first.judge, policies, now + deadline_s / 2)
         undecided: list[int] = []
         for index, (policy, opinion) in enumerate(zip(policies, opinions, strict=True)):
@@ -365,7 +367,7 @@ def _record(
     first = None if opinion.first_score is None else score_basis_points(opinion.first_score)
     probability = None if opinion.score is None else policy.basis_points(opinion.score)
     if opinion.is_settled_first:
-        # A calibration belongs to the judge, and not to the first judge.
+        # A calibration belongs to the judge, not to the first judge.
         probability = first
     matched = probability is not None and probability >= threshold
     if not opinion.complete and not matched:

@@ -1,8 +1,8 @@
 """Caches the published policies of organizations in memory, by epoch.
 
-Every change of an organization's policies raises the epoch of its account, under the account's
+Every change of an organization's policies increments the epoch of its account, under the account's
 lock. Admission holds that lock and has read the epoch, so the cached set of that epoch is exactly
-the set in force. The policies are read from the database only after the epoch has changed. An
+the current set. The policies are read from the database only after the epoch has changed. An
 organization whose epoch is 0 has never published anything, and is not looked up at all.
 """
 
@@ -16,7 +16,7 @@ from tollkeeper.storage import policies
 from tollkeeper.storage.database import Connection
 
 _ORGANIZATIONS_MAX = 10_000
-# An organization may have thousands of policies, so their number has a bound of its own.
+# An organization may have thousands of policies, so they have a separate limit.
 _POLICIES_MAX = 200_000
 _NEVER_PUBLISHED = 0
 
@@ -28,19 +28,20 @@ class PolicyDirectory:
         judge: JudgeFormat | None = None,
         verdict_picousd: int = 0,
     ) -> None:
-        """`verdict_picousd` is what an organization pays for each verdict that a call waits for."""
+        """`verdict_picousd` is the price of each verdict that a call waits for, paid by the
+        organization."""
         self._default_threshold = default_threshold
         self._judge = judge
         self._verdict_picousd = verdict_picousd
-        # The one that was used longest ago comes first.
+        # The least recently used comes first.
         self._sets: OrderedDict[OrganizationId, PolicySet] = OrderedDict()
         self._policies = 0
 
     async def current(
         self, connection: Connection, epochs: Mapping[OrganizationId, int]
     ) -> dict[OrganizationId, PolicySet]:
-        """The policy set of each organization at its epoch. The caller holds the locks of the
-        accounts, or has read the epochs in the same snapshot of this connection."""
+        """Returns the policy set of each organization at its epoch. The caller holds the locks of
+        the accounts, or has read the epochs in the same snapshot of this connection."""
         found: dict[OrganizationId, PolicySet] = {}
         missing: dict[OrganizationId, int] = {}
         for organization_id, epoch in epochs.items():
@@ -60,7 +61,7 @@ class PolicyDirectory:
     async def _read(
         self, connection: Connection, epochs: Mapping[OrganizationId, int]
     ) -> dict[OrganizationId, PolicySet]:
-        """One statement for all of them, because every admission of their batch waits for it."""
+        """Reads all sets with one statement, because every admission of the batch waits for it."""
         published: dict[OrganizationId, list[Policy]] = {one: [] for one in epochs}
         for policy in await policies.find_published(connection, list(epochs)):
             published[policy.organization_id].append(policy)

@@ -1,14 +1,14 @@
-"""Compares a policy's values with those at its calibration. If they drift apart, the calibration and its
-guarantees may not hold any more."""
+"""Compares a policy's current values with those at its calibration. If they differ too much, the
+calibration and its guarantees may no longer hold."""
 
 from dataclasses import dataclass
 
 from tollkeeper.domain.calibration import stability_index
 from tollkeeper.storage.drift import ValueCounts
 
-# The usual reading of the population stability index: from here on, two distributions differ.
+# The usual threshold of the population stability index: from here on, two distributions differ.
 DRIFTED_FROM = 0.25
-# With fewer values, chance alone can make a large index.
+# With fewer values, chance alone can cause a large index.
 _VALUES_MIN = 200
 
 

@@ -1,8 +1,8 @@
 """Asks the judge yes-or-no questions about a text and returns the score of "yes".
 
 The judge is a model that answers each question with one token; the score comes from the
-log-probabilities of that token. This file knows nothing of policies: a question has a key and a
-text, and an opinion has a score or the reason why there is none.
+log-probabilities of that token. This file knows nothing about policies: a question has a key and a
+text, and an opinion has a score or the reason for its absence.
 """
 
 import asyncio
@@ -37,22 +37,22 @@ from tollkeeper.domain.usage import ReportedUsage, Usage, merged
 from tollkeeper.services.policies.judge_slots import JudgeLoad, JudgeSlots
 from tollkeeper.timeouts import timeout_at
 
-# Counts a question of an organization that the judge's backend may have charged for: with the tokens, or
-# None if they are not known, and the backend's own price.
+# Counts an organization's question that the judge's backend may have charged for: with the tokens,
+# or None if they are unknown, and the backend's own price.
 JudgeMeter: TypeAlias = Callable[[OrganizationId, Model, Usage | None, int], None]
 
 _NO_ID = UUID(int=0)
 _NO_PROJECT = ProjectId(_NO_ID)
-# An operator who tries a rule or checks the judge.
-_NOBODY = OrganizationId(_NO_ID)
+# The owner of questions from an operator who tries a rule or checks the judge.
+_OPERATOR = OrganizationId(_NO_ID)
 _CACHED_MAX = 20_000
-# A window that the judge refuses may be too long for its context. It is split in halves, again and
-# again, until a half has no more characters than this.
+# A window that the judge rejects may be too long for its context. It is split into halves
+# repeatedly, until a half has no more characters than this.
 _HALVED_LENGTH_MIN = 400
 _FENCE_LENGTH = 16
 _QUESTIONS_PER_YIELD = 64
-# For a text of this length, a backend needs more time to read the prompt than a round trip takes.
-# So one question goes first, and the others find their common beginning in the backend's cache.
+# For a text of this length, reading the prompt takes a backend longer than a round trip. So one
+# question goes first, and the others find their common prefix in the backend's cache.
 _WARM_UP_LENGTH_MIN = 1000
 _LATE = "The judge did not answer in time."
 _UNREADABLE = "The judge's answer has no probability of yes and no."
@@ -66,11 +66,11 @@ _WITHOUT_LOGPROBS = (
 class JudgeConfig:
     # For all questions about one text together.
     deadline_s: float
-    # The most questions that this process asks at the same time.
+    # The maximum number of concurrent questions of this process.
     concurrency: int
-    # How many alternatives to ask for; "yes" and "no" must be among them.
+    # The number of alternatives to request; "yes" and "no" must be among them.
     top_logprobs: int
-    # How much of a request is shown with its answer.
+    # How much of a request the judge sees together with the answer.
     context_characters: int = 0
     examples: tuple[Example, ...] = EXAMPLES
     # Longer texts are judged in overlapping windows, and the highest probability counts.
@@ -80,7 +80,8 @@ class JudgeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`key` always stands for the same text: the id of a published version, which is immutable."""
+    """Contains a question. `key` always stands for the same text: it is the id of a published
+    version, which is immutable."""
 
     key: str
     text: str
@@ -88,7 +89,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """For whom questions are asked, whether anybody waits for the answers, and until when."""
+    """Tells for which organization questions are asked, whether a client waits for the answers, and
+    until when."""
 
     organization_id: OrganizationId
     watching: bool
@@ -98,13 +100,13 @@ class Asker:
 
 @dataclass(slots=True)
 class Opinion:
-    """What the judge found on one question."""
+    """Contains the judge's result for one question."""
 
     # The highest score in the windows that the judge has read: the log-odds of yes.
     score: float | None = None
-    # The judge has read all windows.
+    # Whether the judge has read all windows.
     complete: bool = False
-    # Why it is not complete.
+    # The reason if it is not complete.
     reason: str = ""
     seconds: float = 0.0
     # The score of the first judge, and whether it settled the question.
@@ -113,12 +115,12 @@ class Opinion:
 
     @property
     def basis_points(self) -> int | None:
-        """The score without a calibration."""
+        """Returns the score without a calibration."""
         return None if self.score is None else score_basis_points(self.score)
 
 
 class Judge:
-    """Asks questions about texts. The score for each question and window is cached."""
+    """Asks questions about texts. Caches the score for each question and window."""
 
     def __init__(self, backend: Backend, model: Model, secret: bytes, config: JudgeConfig) -> None:
         self._backend = backend
@@ -140,14 +142,14 @@ class Judge:
         *,
         context: str = "",
         watching: bool = False,
-        organization_id: OrganizationId = _NOBODY,
+        organization_id: OrganizationId = _OPERATOR,
         deadline: float | None = None,
     ) -> list[Opinion]:
-        """Returns one opinion for each question, in order, within the deadline (a time of the loop's
-        clock; None: that of the settings, from now). Where the judge is
-        down or late, or its answer cannot be read, the opinion has the reason instead. `context` is
-        the request that the text answers; its end is shown and not judged. Questions with `watching` come
-        after questions that a caller waits for. Organizations take turns."""
+        """Returns one opinion for each question, in order, within the deadline (a time of the
+        loop's clock; None means the configured time from now). If the judge is down or late, or its
+        answer cannot be read, the opinion has the reason instead. `context` is the request that the
+        text answers; its end is shown and not judged. Questions with `watching` come after those
+        that a client waits for. Organizations take turns."""
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + self.config.deadline_s
         asker = Asker(organization_id, watching, deadline)
@@ -166,7 +168,7 @@ class Judge:
             yield Window(piece, self._secret, config.examples, context)
 
     async def score(self, window: "Window", question: Question, asker: "Asker") -> float:
-        """Raises where the judge is down or late, or where its answer cannot be read."""
+        """Raises if the judge is down or late, or if its answer cannot be read."""
         key = (question.key, window.digest)
         cached = self._cached.get(key)
         if cached is not None:
@@ -199,7 +201,7 @@ class Judge:
         backend_call = self._backend.open(call, deadline=asker.deadline)
         try:
             async with backend_call as answer:
-                # The short answer is read to its end, so that the connection can be used again.
+                # Reads the short answer to its end, so that the connection can be reused.
                 async for batch in answer.batches:
                     for event in batch:
                         if isinstance(event, UsageReport):
@@ -211,7 +213,7 @@ class Judge:
             charged = exc.charged
             raise
         except BaseException:
-            # Also a question that nobody waits for any more may be charged for.
+            # The backend may also charge for a question whose caller no longer waits.
             charged = backend_call.sent
             raise
         finally:
@@ -240,14 +242,14 @@ class Judge:
                 logprobs=Logprobs("logprobs", self.config.top_logprobs),
                 caching=CachingWish(salt=self._salt(organization_id)),
             ),
-            # All questions about one window go to the replica that has its beginning in its cache; and
+            # All questions about one window go to the replica that has its prefix in its cache, and
             # so do all windows and segments of an answer to one request.
             affinity=window.prefix_digest,
         )
 
     def _salt(self, organization_id: OrganizationId) -> str | None:
-        """Returns what keeps the texts of an organization apart in the judge's prefix cache, or None if
-        its backend has no such field."""
+        """Returns the salt that separates an organization's texts in the judge's prefix cache, or
+        None if its backend has no such field."""
         if not self._model.isolates_cache:
             return None
         return isolated_text(
@@ -256,7 +258,8 @@ class Judge:
 
 
 class Window:
-    """A piece of a text, shared by all questions about it. Each piece comes with the whole context."""
+    """Is a piece of a text, shared by all questions about it. Each piece comes with the whole
+    context."""
 
     def __init__(
         self, text: str, secret: bytes, examples: tuple[Example, ...], context: str = ""
@@ -272,8 +275,8 @@ class Window:
 
     @asynccontextmanager
     async def after_first_question(self) -> AsyncIterator[None]:
-        """Enters at once for the first question; for the others when the first one has ended, with
-        or without an answer. For a short text all enter at once."""
+        """Enters at once for the first question, and for the others when the first one has ended,
+        with or without an answer. For a short text all enter at once."""
         if len(self._context) + len(self.text) < _WARM_UP_LENGTH_MIN:
             yield
         elif self._first_ended is not None:
@@ -288,8 +291,8 @@ class Window:
 
     @cached_property
     def quotation(self) -> Quotation:
-        # A fence depends on its text and on a secret, so its author cannot put it into the text. That
-        # of the context does not depend on the answer, so that answers to it share their beginning.
+        # A fence depends on its text and on a secret, so the text's author cannot imitate it. The
+        # context's fence does not depend on the answer, so that answers to it share a prefix.
         return Quotation(
             self.text,
             self.digest.hex()[:_FENCE_LENGTH],
@@ -319,8 +322,8 @@ def _digest(text: str, secret: bytes) -> bytes:
 
 
 class _QuestionRun:
-    """Asks all questions about one text. It goes window by window, so that the questions share the
-    beginning of their prompts, with at most as many at a time as the judge takes."""
+    """Asks all questions about one text, window by window, so that the questions share the prefix
+    of their prompts, with at most as many at a time as the judge accepts."""
 
     def __init__(
         self,
@@ -340,7 +343,7 @@ class _QuestionRun:
         # The number of questions that have neither failed nor been answered for all windows.
         self._open = len(questions)
         self._workers = min(config.concurrency, count * len(questions))
-        # One iterator for all workers: each takes the next window and question.
+        # All workers share one iterator: each takes the next window and question.
         self._remaining = self._window_questions(text, context)
         self._asked = 0
         self.opinions = [Opinion() for _ in questions]
@@ -365,7 +368,7 @@ class _QuestionRun:
 
     async def _work(self) -> None:
         for window, index in self._remaining:
-            # Cached answers come without waiting, so a worker yields to the event loop regularly.
+            # Cached answers need no wait, so a worker yields to the event loop regularly.
             self._asked += 1
             if self._asked % _QUESTIONS_PER_YIELD == 0:
                 await asyncio.sleep(0)

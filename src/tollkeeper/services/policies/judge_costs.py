@@ -1,7 +1,7 @@
-"""Meters the judge: what it used for each organization, by backend, model and UTC day.
+"""Meters the judge's usage for each organization, by backend, model and UTC day.
 
-The sums are kept in memory and written every few seconds, because a text can have a thousand questions.
-A process that is killed loses the sums of the last seconds.
+The sums are collected in memory and written every few seconds, because a text can have a thousand
+questions. A process that is killed loses the sums of the last seconds.
 """
 
 import structlog
@@ -28,8 +28,9 @@ class JudgeCosts:
         self._database = database
         self._clock = clock
         self._current = current
-        # One for each organization, day, backend and model that was judged since the last write.
-        self._noted: dict[tuple[OrganizationId, int, str, str], JudgeUsage] = {}
+        # One entry for each organization, day, backend and model that was judged since the last
+        # write.
+        self._unwritten: dict[tuple[OrganizationId, int, str, str], JudgeUsage] = {}
 
     def note(
         self,
@@ -39,7 +40,7 @@ class JudgeCosts:
         reported_cost_picousd: int,
     ) -> None:
         """Counts one question that the judge's backend may have charged for. `usage` is None if the
-        backend did not tell it."""
+        backend did not report it."""
         now = self._clock()
         used = JudgeUsage(organization_id, now // DAY_S, judge.backend, judge.upstream_model, 1)
         if usage is None:
@@ -49,7 +50,7 @@ class JudgeCosts:
             used.cached_tokens = usage.cached_tokens
             used.cache_write_tokens = usage.cache_write_tokens + usage.cache_write_1h_tokens
             used.output_tokens = usage.completion_tokens
-            # Callers may be able to call the model that judges: then it has a price.
+            # Clients may be able to call the judge's model; then the catalogue has its price.
             priced = self._current.catalog.find_upstream(judge.backend, judge.upstream_model)
             if priced is not None:
                 pricing = priced.pricing_at(now)
@@ -59,24 +60,24 @@ class JudgeCosts:
 
     def _add(self, used: JudgeUsage) -> None:
         key = (used.organization_id, used.day, used.backend, used.model)
-        known = self._noted.setdefault(key, used)
+        known = self._unwritten.setdefault(key, used)
         if known is not used:
             known.add(used)
 
     async def write(self) -> None:
-        """Writes the sums. If a write fails, its sums are kept for the next one."""
-        noted, self._noted = list(self._noted.values()), {}
+        """Writes the sums. If a write fails, its sums remain for the next one."""
+        unwritten, self._unwritten = list(self._unwritten.values()), {}
         try:
-            while noted:
+            while unwritten:
                 async with self._database.transaction() as connection:
-                    await judge_usage.add(connection, noted[-_WRITTEN_AT_ONCE:])
-                del noted[-_WRITTEN_AT_ONCE:]
+                    await judge_usage.add(connection, unwritten[-_WRITTEN_AT_ONCE:])
+                del unwritten[-_WRITTEN_AT_ONCE:]
         finally:
-            for used in noted:
+            for used in unwritten:
                 self._add(used)
 
     async def drain(self) -> None:
-        """Writes the last sums of a process that ends."""
+        """Writes the last sums of an ending process."""
         try:
             await self.write()
         except TollkeeperError as exc:
@@ -85,6 +86,6 @@ class JudgeCosts:
     async def judge_usage(
         self, organization_id: OrganizationId, days: DayRange
     ) -> list[JudgeUsage]:
-        """Returns what the judge used for an organization on these days, by backend and model."""
+        """Returns the judge's usage for an organization on these days, by backend and model."""
         async with self._database.reading(organization_id) as connection:
             return await judge_usage.find(connection, organization_id, days)

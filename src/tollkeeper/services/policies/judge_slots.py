@@ -1,4 +1,4 @@
-"""Limits how many questions the judge gets at the same time, and decides which one is next."""
+"""Limits the judge's concurrent questions, and decides which one is next."""
 
 import asyncio
 from collections import Counter
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.fair_queue import FairQueue, QueueFull, share
 
-# Questions that may wait, in all and of one organization. A call asks at most as many at a time as
-# there are slots, so these bounds are met only by thousands of calls.
+# The maximum number of waiting questions, in total and of one organization. A call asks at most as
+# many at a time as there are slots, so only thousands of calls reach these limits.
 _WAITING_MAX = 65_536
 _WAITING_OF_ORGANIZATION_MAX = 16_384
 _RETRY_AFTER_S = 2
@@ -20,7 +20,7 @@ _Waiting = FairQueue[tuple[Hashable, asyncio.Future[None]]]
 
 @dataclass(frozen=True, slots=True)
 class JudgeLoad:
-    """How many questions are asked at this moment, and how many wait."""
+    """Counts the questions that are being asked, and those that wait."""
 
     slots_in_use: int
     calls_waiting: int
@@ -28,15 +28,15 @@ class JudgeLoad:
 
 
 class JudgeSlots:
-    """A semaphore with two queues. Questions that a caller waits for come before questions of
-    monitoring policies (`watching`). Watching questions also leave one slot free, if there is more
-    than one, so that a caller's question need not wait for them. In each queue organizations take
-    turns: one that floods the judge waits behind itself, and none holds all of many slots."""
+    """Is a semaphore with two queues. Questions that a client waits for come before questions of
+    monitoring policies (`watching`). Watching questions also leave one slot free, if there are
+    several, so that a client's question need not wait for them. In each queue organizations take
+    turns: one that floods the judge delays only itself, and none holds all of many slots."""
 
     def __init__(self, total: int) -> None:
         assert total >= 1
         self._free = total
-        # How many more slots watching questions may take.
+        # The number of slots that watching questions may still take.
         self._watching_room = max(1, total - 1)
         self._organization_max = share(total)
         self._held: Counter[Hashable] = Counter()
@@ -49,7 +49,7 @@ class JudgeSlots:
 
     @asynccontextmanager
     async def held(self, *, watching: bool, organization: Hashable = None) -> AsyncIterator[None]:
-        """Raises Unavailable where too many wait already."""
+        """Holds a slot. Raises Unavailable if too many questions wait already."""
         await self._acquire(watching, organization)
         try:
             yield
@@ -69,7 +69,7 @@ class JudgeSlots:
         try:
             await slot
         except asyncio.CancelledError:
-            if not slot.cancelled():  # the slot was given at the moment of the cancellation
+            if not slot.cancelled():  # the slot was assigned during the cancellation
                 self._release(watching, organization)
             else:
                 waiting.discard(organization, (organization, slot))
@@ -90,13 +90,13 @@ class JudgeSlots:
             self._watching_room -= 1
 
     def _wake_next(self, waiting: _Waiting) -> bool:
-        """Gives a slot to the next question in the queue. False if none may have one."""
+        """Gives a slot to the next question in the queue. Returns False if none may have one."""
         while waiting:
             try:
                 organization, slot = waiting.pop(self._may_hold)
             except IndexError:
                 return False
-            if not slot.done():  # a cancelled one needs no slot
+            if not slot.done():  # a cancelled question needs no slot
                 self._free -= 1
                 self._held[organization] += 1
                 slot.set_result(None)

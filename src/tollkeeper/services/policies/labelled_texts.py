@@ -1,4 +1,5 @@
-"""Reads files of texts for a trial: JSON lines or CSV, each with a text or an exchange and a label."""
+"""Reads files of texts for a trial: JSON lines or CSV, each with a text or an exchange and a
+label."""
 
 import csv
 import io
@@ -18,7 +19,7 @@ _objects = msgspec.json.Decoder(dict[str, Any])
 
 
 def read_texts(content: bytes) -> list[TrialText]:
-    """Raises InvalidRequest with the number of the line that is wrong."""
+    """Reads all texts. Raises InvalidRequest with the number of the invalid line."""
     if len(content) > BYTES_MAX:
         raise InvalidRequest(f"A file has at most {BYTES_MAX >> 20} MiB.", param="file")
     texts: list[TrialText] = []
@@ -35,7 +36,7 @@ def read_texts(content: bytes) -> list[TrialText]:
 
 
 def _rows(content: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yields the number of each line that is not blank, and its fields."""
+    """Yields the number and the fields of each line that is not blank."""
     if not content.lstrip().startswith(b"{"):
         yield from _csv_rows(content)
         return

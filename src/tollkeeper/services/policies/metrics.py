@@ -1,5 +1,5 @@
-"""Metrics of verdicts by mode, side and outcome. There is no label for single policies, because
-their number has no bound; the verdicts of each policy are in the database."""
+"""Defines metrics of verdicts by mode, side and outcome. Single policies have no label, because
+their number is unlimited; the verdicts of each policy are in the database."""
 
 from collections import Counter as Tally
 from collections.abc import Iterable

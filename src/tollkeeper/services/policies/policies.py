@@ -30,7 +30,7 @@ from tollkeeper.storage.database import Connection, Database
 
 OPERATION_CREATE = "policy_create"
 VERSIONS_SHOWN_MAX = 100
-# Policies of one organization, drafts included.
+# The maximum number of an organization's policies, including drafts.
 POLICIES_MAX = 1000
 
 
@@ -88,7 +88,7 @@ class Policies:
     async def policy_versions(
         self, organization_id: OrganizationId, policy_id: str
     ) -> list[PolicyVersion]:
-        """What was published so far, the newest first."""
+        """Returns all published versions, newest first."""
         async with self._database.reading() as connection:
             await _find(connection, organization_id, policy_id)
             return await policies.find_versions(
@@ -105,7 +105,7 @@ class Policies:
         description: str | None,
         changes: dict[str, Any],
     ) -> Policy:
-        """`changes` holds the fields of the draft that the caller sent."""
+        """Edits the draft. `changes` contains the fields that the client sent."""
 
         def edit(policy: Policy) -> Policy:
             return edited(
@@ -117,7 +117,7 @@ class Policies:
             await _require_own_projects(connection, organization_id, changes.get("project_ids", ()))
             policy = edit(current)
             await policies.update(connection, policy)
-            if policy.name != current.name:  # a new name takes effect without being published
+            if policy.name != current.name:  # a new name takes effect without publishing
                 await policies.raise_epoch(connection, organization_id)
             await _record(connection, "policy_edit", current, policy)
         return policy
@@ -157,15 +157,15 @@ class Policies:
         return policy
 
     async def applying(self, call: Call) -> tuple[ActivePolicy, ...]:
-        """Returns the policies that apply to the call now. Raises NotFound if a policy that the call
-        names is not published. Admission decides again, and its decision counts."""
+        """Returns the policies that currently apply to the call. Raises NotFound if the call names
+        a policy that is not published. Admission decides again, and its decision counts."""
         async with self._database.snapshot(call.organization_id) as connection:
             epoch = await policies.read_epoch(connection, call.organization_id)
             sets = await self._directory.current(connection, {call.organization_id: epoch})
         return sets[call.organization_id].applying(call.project_id, call.policy_ids)
 
     async def policy_organization(self, policy_id: str) -> OrganizationId:
-        """The organization of a policy, for operators, who name a policy by its id alone."""
+        """Returns a policy's organization, for operators, who name a policy by its id alone."""
         async with self._database.reading() as connection:
             organization_id = await policies.find_organization(connection, policy_id)
         if organization_id is None:
@@ -181,7 +181,7 @@ class Policies:
             return await policies.find_effective(connection, organization_id, project_id)
 
     async def _require_room(self, connection: Connection, organization_id: OrganizationId) -> None:
-        # The lock lets one policy at a time be created, so that two cannot take the last place.
+        # The lock serialises creations, so that two cannot exceed the limit.
         await organizations.lock(connection, organization_id)
         if await policies.count(connection, organization_id) >= POLICIES_MAX:
             raise StateConflict(

@@ -1,4 +1,4 @@
-"""How often policies were asked and matched, from the roll-up of verdicts."""
+"""Reads from the verdict roll-up how often policies were asked and matched."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ _DAYS_MAX = 366
 
 @dataclass(frozen=True, slots=True)
 class PolicyReport:
-    """One policy over some days. `by_day` has every day, also those without a verdict."""
+    """Reports one policy over some days. `by_day` has every day, even those without a verdict."""
 
     by_day: tuple[VerdictsOfDay, ...]
     by_probability: tuple[ProbabilityCount, ...]
@@ -25,8 +25,8 @@ class PolicyReport:
 
 class PolicyStatistics:
     def __init__(self, database: Database, clock: Clock, judge: JudgeFormat | None) -> None:
-        """`judge` is the one whose values can be compared with those at a calibration; None if there is
-        none, or if a first judge settles some questions before it."""
+        """`judge` is the judge whose values can be compared with those at calibration; None if
+        there is none, or if a first judge settles some questions before it."""
         self._judge = judge
         self._database = database
         self._clock = clock
@@ -34,17 +34,17 @@ class PolicyStatistics:
     async def policy_report(
         self, organization_id: OrganizationId, policy_id: str, *, days: int
     ) -> PolicyReport:
-        """The last days, today included."""
-        wanted = self._last(days)
+        """Reports the last days, including today."""
+        day_range = self._last(days)
         async with self._database.reading() as connection:
             found, by_probability = await verdict_counts.count_of_policy(
-                connection, organization_id, policy_id, wanted
+                connection, organization_id, policy_id, day_range
             )
         known = {one.day: one for one in found}
         return PolicyReport(
             by_day=tuple(
                 known.get(day, VerdictsOfDay(day, 0, 0, 0))
-                for day in range(wanted.first, wanted.last)
+                for day in range(day_range.first, day_range.last)
             ),
             by_probability=tuple(by_probability),
         )
@@ -52,7 +52,7 @@ class PolicyStatistics:
     async def policy_counts(
         self, organization_id: OrganizationId, *, days: int
     ) -> dict[str, tuple[int, int]]:
-        """How often each policy was asked and matched in the last days."""
+        """Returns how often each policy was asked and matched in the last days."""
         async with self._database.reading() as connection:
             return await verdict_counts.count_by_policy(
                 connection, organization_id, self._last(days)

@@ -35,7 +35,7 @@ class Trial:
     rule: str
     direction: Direction
     samples: tuple[Sample, ...]
-    # Why probabilities are missing: the first reason that the judge gave.
+    # The first reason that the judge gave for missing probabilities.
     missing_reason: str
 
     @property
@@ -63,10 +63,10 @@ class PolicyTrial:
         direction: Direction = Direction.REQUEST,
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> Trial:
-        """Asks about each text as if it were a user's message, or an answer. `on_progress` is called
-        with the number of texts that are done. Raises Unavailable where no text gets an answer."""
+        """Asks about each text as if it were a user's message or an answer. Calls `on_progress`
+        with the number of finished texts. Raises Unavailable if no text gets an answer."""
         _check(rule, texts)
-        # A new key for each trial, so that no cached probability of another one is used.
+        # Each trial has a new key, so that it uses no cached probability of another one.
         question = Question(f"trial_{uuid4().hex}", rule)
         samples: list[Sample | None] = [None] * len(texts)
         reasons: list[str] = []
@@ -90,8 +90,8 @@ class PolicyTrial:
     async def _samples(
         self, question: Question, texts: Sequence[TrialText], direction: Direction
     ) -> AsyncIterator[tuple[int, Sample, str]]:
-        """Yields the samples in the order in which they are answered, each with its index and the
-        reason for a missing probability. Asks as many at a time as the judge takes."""
+        """Yields the samples in the order of their answers, each with its index and the reason for
+        a missing probability. Asks as many at a time as the judge accepts."""
         concurrency = self._judge.config.concurrency
         waiting: set[asyncio.Task[tuple[int, Sample, str]]] = set()
         try:

@@ -1,4 +1,4 @@
-"""Bounds the texts that are judged while no caller waits: their number, and their characters."""
+"""Limits the texts that are judged while no client waits: their number and their characters."""
 
 from collections import Counter
 
@@ -7,18 +7,18 @@ from tollkeeper.fair_queue import share
 
 
 class WatchRoom:
-    """One organization may have seven eighths of the room, so that texts which the judge needs long
-    for do not keep the policies of others from being judged."""
+    """Lets one organization use seven eighths of the room, so that its slow texts do not block the
+    policies of others."""
 
     def __init__(self) -> None:
-        # By the numbers of organizations.
+        # By the integers of organization ids.
         self._texts: Counter[int] = Counter()
         self._characters: Counter[int] = Counter()
 
     def take(
         self, organization_id: OrganizationId, length: int, *, texts_max: int, characters_max: int
     ) -> bool:
-        """Takes room for one text of this length. False where there is none."""
+        """Reserves room for one text of this length. Returns False if there is none."""
         owner = organization_id.int
         texts, characters = self._texts, self._characters
         if (

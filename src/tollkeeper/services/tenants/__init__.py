@@ -1,1 +1,1 @@
-"""Use cases of organizations, projects, keys and the authentication of callers."""
+"""Contains the use cases of organizations, projects, keys and client authentication."""

@@ -1,4 +1,5 @@
-"""Admin keys: operators create and rename them; operators and callers list and revoke them."""
+"""Manages admin keys: operators create and rename them; operators and clients list and revoke
+them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -35,7 +36,8 @@ class AdminKeys:
         permissions: Iterable[str],
         expires_in_s: int | None,
     ) -> tuple[AdminKey, str]:
-        """Returns the key and its value. Only a digest is stored, so the value is shown this once."""
+        """Returns the key and its value. Only a digest is stored, so the value is shown only
+        once."""
         minted = mint_key(KeyKind.ADMIN)
         now = self._clock()
         key = AdminKey(

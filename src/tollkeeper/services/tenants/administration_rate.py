@@ -1,7 +1,7 @@
-"""How often an organization's administrators may ask, in one process.
+"""Limits the administration requests of an organization, in one process.
 
-Administration reads and writes a database that all organizations share. A request beyond the rate is
-refused before its body is read, and without the database where its key was seen a moment ago.
+Administration uses a database that all organizations share. A request beyond the rate is rejected
+before its body is read and, if its key was seen recently, without the database.
 """
 
 from collections import OrderedDict
@@ -11,11 +11,11 @@ from tollkeeper.domain.errors import RateLimited
 from tollkeeper.domain.keys import key_digest
 from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 
-# Requests of one organization. A minute's worth may come at once.
+# The rate of one organization. The requests of a whole minute may arrive at once.
 PER_MINUTE = 600
 _KEYS_MAX = 10_000
-# Every so many bytes of a body weigh as much as another request. What is longer than all of this is
-# refused anyway, because no field may be so long.
+# This many bytes of a body count as another request. Larger bodies than the maximum are rejected
+# anyway, because no field may be that long.
 _BYTES_PER_USE = 4096
 _USES_PER_BODY_MAX = 32
 
@@ -23,18 +23,18 @@ _USES_PER_BODY_MAX = 32
 class AdministrationRate:
     def __init__(self, rate: MinuteRate | None = None) -> None:
         self._rate = MinuteRate(PER_MINUTE) if rate is None else rate
-        # Whose key this was, by its digest. The one that was used longest ago comes first.
+        # The owner of a key by the key's digest, the least recently used first.
         self._owners: OrderedDict[bytes, OrganizationId] = OrderedDict()
 
     def require_room(self, presented: str) -> None:
-        """Raises RateLimited where the key is known from an earlier request and its organization has
-        nothing left. Takes nothing."""
+        """Raises RateLimited if the key is known from an earlier request and its organization has
+        used up its rate. Counts nothing."""
         owner = self._owners.get(key_digest(presented))
         if owner is not None:
             self._require(owner)
 
     def take(self, organization_id: OrganizationId, presented: str) -> None:
-        """Counts a request whose key was found to be good. Raises RateLimited where nothing is left."""
+        """Counts a request with a valid key. Raises RateLimited if the rate is used up."""
         digest = key_digest(presented)
         self._owners[digest] = organization_id
         self._owners.move_to_end(digest)
@@ -44,7 +44,7 @@ class AdministrationRate:
         self._rate.use(organization_id)
 
     def count_body(self, organization_id: OrganizationId, body_bytes: int) -> None:
-        """Counts what a body weighs beside its request: what it contains is stored, and stays."""
+        """Counts a body in addition to its request, because its content is stored."""
         times = min(body_bytes // _BYTES_PER_USE, _USES_PER_BODY_MAX)
         if times:
             self._rate.use(organization_id, times)

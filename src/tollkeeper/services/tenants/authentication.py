@@ -1,4 +1,4 @@
-"""Finds the caller that a presented key belongs to, and refuses keys that are not active."""
+"""Finds the caller of a presented key, and rejects keys that are not active."""
 
 import hmac
 import time
@@ -16,7 +16,7 @@ from tollkeeper.storage.database import Database
 _INVALID_KEY = "This API key is not valid."
 _CACHED_MAX = 10_000
 _CACHED_S = 30.0
-# For so much longer a cached key is good enough to refuse its calls.
+# For this additional time a cached key suffices to reject its calls.
 _STALE_S = 30.0
 
 
@@ -27,7 +27,7 @@ class _CachedKey:
         self.caller = caller
         # The end of the time in which the key is fresh.
         self.until = until
-        # The second in which its use was last noted.
+        # The second in which its use was last recorded.
         self.noted_at = 0
 
 
@@ -37,19 +37,19 @@ class Authentication:
         self._clock = clock
         self._project_keys = KeyLookups(database, project_keys.find_by_digests)
         self._admin_keys = KeyLookups(database, admin_keys.find_by_digests)
-        # By the whole digest of the key. The oldest first.
+        # By the whole digest of the key, the oldest first.
         self._cached: dict[bytes, _CachedKey] = {}
 
     async def authenticate(self, presented: str) -> Caller:
-        """Reads the key from the database each time, so that a revocation takes effect with the next
-        request."""
+        """Reads the key from the database each time, so that a revocation takes effect with the
+        next request."""
         kind = key_kind(presented)
         if kind is None:
             raise Unauthenticated(_INVALID_KEY)
         return await self._authenticate(kind, key_digest(presented))
 
     async def recognise(self, presented: str) -> Caller:
-        """Like `authenticate`, but caches project keys for a short time. Only for calls that go through
+        """Works like `authenticate`, but caches project keys briefly. Only for calls that pass
         admission, which reads the key again under a lock."""
         authenticated = await self.authenticate(presented)
         if isinstance(authenticated, ProjectCaller):
@@ -61,10 +61,10 @@ class Authentication:
         return authenticated
 
     def cached(self, digest: bytes) -> tuple[ProjectCaller | None, bool]:
-        """Returns the caller of a cached key, and whether the entry is fresh enough to serve a call. A call
-        that is refused for lack of room may use an older entry. Otherwise all calls of a key would wait
-        for the database whenever the key has to be read again, just when the process has too much to
-        do."""
+        """Returns the caller of a cached key, and whether the entry is fresh enough to serve a
+        call. A call that is rejected for lack of room may use an older entry. Otherwise all calls
+        of a key would wait for the database when the key expires, just when the process is
+        overloaded."""
         key = self._cached.get(digest)
         if key is None:
             return None, False

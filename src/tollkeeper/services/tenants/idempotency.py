@@ -1,7 +1,7 @@
 """Makes creations safe to repeat with an Idempotency-Key.
 
-The record of a key is written in the transaction of the creation. So a concurrent request with the
-same key never creates a second resource, and a creation that failed leaves no record.
+The key's record is written in the transaction of the creation. So a concurrent request with the
+same key never creates a second resource, and a failed creation leaves no record.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ _SEAL = "idempotent-secret"
 
 @dataclass(frozen=True, slots=True)
 class IdempotentRequest:
-    """The request for a creation: the caller's Idempotency-Key, and what the request asks for."""
+    """Describes a creation request: the client's Idempotency-Key and the content."""
 
     organization_id: OrganizationId
     operation: str
@@ -41,7 +41,7 @@ class IdempotentRequest:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The first creation with this Idempotency-Key. `secret` is None after a day."""
+    """Identifies the first creation with this Idempotency-Key. `secret` is None after a day."""
 
     resource_id: str
     secret: str | None
@@ -56,8 +56,8 @@ class Idempotency:
         self, connection: Connection, request: IdempotentRequest, resource_id: str
     ) -> Replay | None:
         """Returns None for the first request with this key; the caller then creates `resource_id`.
-        Otherwise returns the first creation. Raises IdempotencyConflict where that one asked for
-        something else."""
+        Otherwise returns the first creation. Raises IdempotencyConflict if the first request was
+        different."""
         now = self._clock()
         first = await records.claim(
             connection,

@@ -1,8 +1,8 @@
 """Looks keys up by their digests, many in one statement.
 
-A lookup that arrives while nothing is being read is read at once. Those that arrive meanwhile are
-read together afterwards, so none of them gets an answer that is older than its question. Nobody knows
-yet whose lookups they are, so they use one connection together, however many there are.
+If nothing is being read, a lookup starts at once. Lookups that arrive meanwhile are read together
+afterwards, so no answer is older than its question. Their tenants are not known yet, so all lookups
+share one connection.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _WAITING_MAX = 20_000
 
 
 class PresentedKey(Protocol):
-    """A stored key with its digest."""
+    """Describes a stored key with its digest."""
 
     @property
     def digest(self) -> bytes: ...
@@ -48,7 +48,7 @@ class KeyLookups(Generic[K]):
         )
 
     async def find(self, digest: bytes) -> K | None:
-        """The key as the database has it now."""
+        """Returns the current key from the database."""
         if self._batches.queued >= _WAITING_MAX:
             raise Unavailable("The database is busy; try again.", retry_after_s=2)
         lookup: _Lookup[K] = _Lookup(digest)
@@ -58,7 +58,7 @@ class KeyLookups(Generic[K]):
     async def _read(self, batch: list[_Lookup[K]]) -> None:
         wanted = [lookup for lookup in batch if not lookup.result.done()]
         if not wanted:
-            return  # every caller has left
+            return  # all callers have disconnected
         try:
             async with self._database.round_trips() as trips:
                 found = await self._find_by_digests(

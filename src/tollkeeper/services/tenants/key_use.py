@@ -1,7 +1,7 @@
-"""When keys were last used: noted in memory for each request, and written for many at once.
+"""Records the last use of keys in memory, and writes many at once.
 
-This is a map with the latest time of each key, which `upkeep` writes at its own interval. It is not a
-queue (`services.batches`): a key that is used a thousand times is one row.
+This is a map with the latest time of each key, which `upkeep` writes at its own interval. It is not
+a queue (`services.batches`): a key that is used a thousand times is one row.
 """
 
 from collections.abc import Iterator
@@ -11,13 +11,14 @@ from tollkeeper.domain.access import Caller, KeyId, KeyKind, OrganizationId
 from tollkeeper.storage import admin_keys, project_keys
 from tollkeeper.storage.database import Database
 
-# By the number of the key's id, whose hash is faster than that of the id.
+# By the integer of the key's id, which hashes faster than the id.
 _Noted: TypeAlias = dict[int, tuple[OrganizationId, KeyId, int]]
 
-# A process notes at most this many keys between two writes. Further keys are noted after the next.
+# The maximum number of recorded keys between two writes. Further keys are recorded after the next
+# write.
 _NOTED_MAX = 100_000
-# One statement writes so many. With far more of them the server would read the whole table rather
-# than look each of them up.
+# The number of keys in one statement. For many more, the server would scan the whole table instead
+# of looking each of them up.
 _WRITTEN_AT_ONCE = 1_000
 
 
@@ -31,7 +32,7 @@ class KeyUse:
             noted[key_id.int] = (caller.organization_id, key_id, now)
 
     async def write(self, database: Database) -> None:
-        """Writes what was noted. Where a write fails, its keys are noted again, unless they were
+        """Writes the recorded uses. If a write fails, its keys are recorded again, unless they were
         used since."""
         writers = {KeyKind.PROJECT: project_keys.record_use, KeyKind.ADMIN: admin_keys.record_use}
         for kind, write in writers.items():
@@ -48,7 +49,8 @@ class KeyUse:
 
 
 def _parts(noted: _Noted) -> Iterator[list[tuple[OrganizationId, KeyId, int]]]:
-    """In one order: two processes that write the same keys wait for each other and do not deadlock."""
+    """Splits the keys in a fixed order, so that two processes that write the same keys do not
+    deadlock."""
     keys = sorted(noted.values())
     for first in range(0, len(keys), _WRITTEN_AT_ONCE):
         yield keys[first : first + _WRITTEN_AT_ONCE]

@@ -1,8 +1,8 @@
-"""Names of organizations, projects and keys: which are free, and what an operator means by a text.
+"""Checks that names are free, and finds organizations, projects and keys by an operator's text.
 
-A text is an id, the beginning of an id, or a name. Commands keep names unique among what is in use, but
-two tenants may choose the same one, and the API leaves key names to the tenant. So a name must fit as a
-whole, and a text that fits several things is refused with a list of them.
+A text is an id, the beginning of an id, or a name. Commands keep names unique among objects in use,
+but two tenants may choose the same one, and the API leaves key names to the tenant. So a name must
+match completely, and a text that matches several objects is rejected with a list of them.
 """
 
 import re
@@ -31,7 +31,7 @@ Named = TypeVar("Named", Organization, Project, ProjectKey, AdminKey)
 _LISTED_MAX = 5
 _ID_DIGITS = 32
 _SHOWN_ID_LENGTH = 8
-# An id, or its beginning: of at least four digits, so that a short name is not taken for one.
+# An id or its beginning, of at least four digits, so that a short name is not mistaken for one.
 _ID_OR_PREFIX = re.compile(r"[0-9a-f]{4,32}")
 _POLICY_ID = re.compile(r"pol_[0-9a-f]{32}")
 
@@ -68,8 +68,8 @@ class Names:
         return found[0].id
 
     async def names_of(self, ids: Iterable[object]) -> dict[str, str]:
-        """Returns the name of each id that belongs to something with a name, for people: things of
-        one kind with the same name also show the beginning of their ids."""
+        """Returns the name of each id that belongs to a named object, for people. Objects of one
+        kind with the same name also show the beginning of their ids."""
         texts = set(map(str, ids))
         uuids = [whole for text in texts if (whole := _whole_id(text)) is not None]
         policies = [text for text in texts if _POLICY_ID.fullmatch(text)]
@@ -88,7 +88,7 @@ class Names:
     ) -> UUID:
         whole = _whole_id(text)
         if whole is not None:
-            # The use case says whether there is such a thing.
+            # The use case reports whether the object exists.
             return whole
         if not _is_searchable(text):
             raise _not_found(kind.noun, text)
@@ -107,8 +107,8 @@ class Names:
 
 
 def checked_name(name: str) -> str:
-    """Trims and checks a name from an operator's command. Names in requests are checked by the wire
-    types."""
+    """Trims and checks a name from an operator's command. The wire types check names in
+    requests."""
     name = name.strip()
     if not 1 <= len(name) <= NAME_LENGTH_MAX or "\x00" in name:
         raise InvalidRequest(f"A name has 1 to {NAME_LENGTH_MAX} characters.", param="name")
@@ -122,8 +122,8 @@ async def require_unused_name(
     identity: UUID,
     owner_id: UUID | None = None,
 ) -> None:
-    """Refuses the name if another thing of the owner is in use and has it. The caller holds a lock
-    until its transaction ends, so that two transactions cannot take the same name."""
+    """Raises if another of the owner's objects in use has this name. The caller holds a lock until
+    its transaction ends, so that two transactions cannot use the same name."""
     taken_by = await names.find_in_use(
         connection, kind, name=name, owner_id=owner_id, other_than=identity
     )
@@ -140,7 +140,7 @@ async def rename(
     name: str,
     owner_id: UUID | None = None,
 ) -> Named:
-    """Renames one thing. `require_unused_name` says which lock the caller holds."""
+    """Renames an object. The caller holds the lock that `require_unused_name` describes."""
     await require_unused_name(connection, kind, name, found.id, owner_id)
     await names.rename(connection, kind, found.id, name)
     await record_change(
@@ -167,7 +167,7 @@ def _is_searchable(text: str) -> bool:
 
 
 def _id_range(text: str) -> tuple[UUID, UUID] | None:
-    """The first and the last id that begin with the text."""
+    """Returns the first and the last id that begin with the text."""
     digits = text.lower().replace("-", "")
     if _ID_OR_PREFIX.fullmatch(digits) is None:
         return None

@@ -59,15 +59,15 @@ class Organizations:
             return await rename(connection, names.ORGANIZATIONS, found, name)
 
     async def organization_archive(self, organization_id: OrganizationId) -> Organization:
-        """Archives the organization and its projects, so that none of its keys admits a call any
-        more. Succeeds also for an organization that is archived already."""
+        """Archives the organization and its projects, so that its keys admit no more calls.
+        Succeeds if it is archived already."""
         async with self._database.transaction() as connection:
-            # No project is created meanwhile: its creation takes this lock too.
+            # Prevents new projects, because creating one takes this lock too.
             await organizations.lock(connection, organization_id)
             before = await _find(connection, organization_id)
             if before.archived_at is not None:
                 return before
-            # Admission holds this lock too. So every admission that saw a project active has ended
+            # Admission takes this lock too. So every admission that saw a project active has ended
             # before the project is archived.
             await lock_account(connection, organization_id)
             after = replace(before, archived_at=self._clock())

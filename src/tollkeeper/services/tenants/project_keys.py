@@ -1,4 +1,5 @@
-"""Project keys: callers and operators create them; operators list, rename, suspend and revoke them."""
+"""Manages project keys: clients and operators create them; operators list, rename, suspend and
+revoke them."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -27,20 +28,20 @@ from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.resolutions import lock_account
 
 OPERATION_CREATE = "project_key_create"
-# Keys of one project that are neither revoked nor expired.
+# The maximum number of a project's keys that are neither revoked nor expired.
 KEYS_MAX = 10_000
-# A hundred years, so that the time of expiry is in the range of every clock and column.
+# A hundred years, so that every clock and column can represent the expiry.
 _EXPIRES_IN_S_MAX = 100 * 366 * 86400
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """A key that takes the place of another one."""
+    """Describes a key that replaces another one."""
 
     new: ProjectKey
-    # Shown this once.
+    # Shown only once.
     value: str
-    # Works until its `expires_at`.
+    # Valid until its `expires_at`.
     old: ProjectKey
 
 
@@ -60,7 +61,8 @@ class ProjectKeys:
     async def project_key_create(
         self, project_id: ProjectId, name: str, request: IdempotentRequest
     ) -> tuple[ProjectKey, str | None]:
-        """Returns the key and its value. A replay after a day returns None in place of the value."""
+        """Returns the key and its value. A repetition after a day returns None in place of the
+        value."""
         minted = mint_key(KeyKind.PROJECT)
         key_id = KeyId(uuid4())
         async with self._database.transaction(request.organization_id) as connection:
@@ -89,8 +91,8 @@ class ProjectKeys:
         permissions: Iterable[str] | None,
         expires_in_s: int | None,
     ) -> tuple[ProjectKey, str]:
-        """Creates a key whose name no usable key of the project has. The API leaves names to its
-        callers."""
+        """Creates a key with a name that is unique among the project's usable keys. The API leaves
+        names to its clients."""
         minted = mint_key(KeyKind.PROJECT)
         key_id, name = KeyId(uuid4()), checked_name(name)
         async with self._database.transaction() as connection:
@@ -123,7 +125,7 @@ class ProjectKeys:
     async def project_key_list_of_organization(
         self, organization_id: OrganizationId, *, limit: int
     ) -> list[ProjectKey]:
-        """The newest first."""
+        """Returns keys, newest first."""
         async with self._database.reading() as connection:
             return await project_keys.find_of_organization(connection, organization_id, limit=limit)
 
@@ -167,8 +169,8 @@ class ProjectKeys:
         )
 
     async def project_key_allow_models(self, key_id: KeyId, models: Iterable[str]) -> ProjectKey:
-        """Set the models that calls of the key may use, of those that its project may use; none: all of
-        these."""
+        """Sets the models that the key's calls may use, among those of its project; none means all
+        of these."""
         entries = checked_entries(models)
 
         async def allow(connection: Connection, key: ProjectKey) -> bool:
@@ -177,15 +179,15 @@ class ProjectKeys:
         return await self._change("project_key_allow_models", key_id, allow, "The key is revoked.")
 
     async def project_key_rotate(self, key_id: KeyId, grace_s: int) -> "Rotation":
-        """Makes a key with the same name, permissions, models and lifetime; the old one goes on working
-        for the grace. A key is rotated once."""
+        """Creates a key with the same name, permissions, models and lifetime; the old one remains
+        valid for the grace period. A key can be rotated only once."""
         if not 0 <= grace_s <= _EXPIRES_IN_S_MAX:
             raise InvalidRequest("A grace is a time of 0 s or more.", param="grace")
         minted = mint_key(KeyKind.PROJECT)
         now = self._clock()
         async with self._database.transaction() as connection:
             old = await _find(connection, key_id)
-            # As for every change of a key: see `_change`.
+            # Required for every change of a key: see `_change`.
             await lock_account(connection, old.organization_id)
             old = await _find(connection, key_id)
             status = old.status(now)
@@ -232,8 +234,8 @@ class ProjectKeys:
         models: tuple[str, ...] = (),
         is_replacement: bool = False,
     ) -> ProjectKey:
-        # The lock makes archiving wait, so that no key is created in an archived project, and other
-        # creations, so that two cannot take the last place.
+        # The lock delays archiving, so that no key is created in an archived project, and other
+        # creations, so that two cannot exceed the limit.
         project = await projects.find_and_lock(connection, organization_id, project_id)
         if project is None:
             raise NotFound("There is no such project.", param="project_id")
@@ -275,7 +277,7 @@ class ProjectKeys:
     ) -> ProjectKey:
         async with self._database.transaction() as connection:
             key = await _find(connection, key_id)
-            # Admission holds this lock too. So every admission that saw the old state of the key
+            # Admission takes this lock too. So every admission that saw the old state of the key
             # has ended before the key changes, and later ones see the new state.
             await lock_account(connection, key.organization_id)
             if not await change(connection, key):
