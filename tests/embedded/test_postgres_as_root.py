@@ -19,7 +19,7 @@ from tests.support.data_folders import cluster_of, data_folder, do_as_told
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.embedded.postgres_account import Account
-from tollkeeper.embedded.postgres_folders import MADE_FOLDER
+from tollkeeper.embedded.postgres_folders import MANAGED_FOLDER
 from tollkeeper.embedded.postgres_programs import find_programs
 
 pytestmark = [
@@ -60,7 +60,7 @@ def closed_site(closed: Path, account: Account, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.syspath_prepend(site)
     yield site
     tree = find_programs(account).parents[2]
-    assert tree.parent == MADE_FOLDER
+    assert tree.parent == MANAGED_FOLDER
     shutil.rmtree(tree)
 
 
@@ -103,12 +103,12 @@ def test_closed_data_folder(closed: Path, account: Account) -> None:
         _ask(server, b"CREATE TABLE kept (x int)")
         assert _postmaster(data_dir).uids().effective == account.uid
     cluster = cluster_of(data_dir)
-    assert cluster.parent == MADE_FOLDER
+    assert cluster.parent == MANAGED_FOLDER
     assert not (data_dir / "postgres").exists()
     assert (data_dir / "postgres.location").read_text() == f"{cluster}\n"
     status = cluster.stat()
     assert (status.st_mode & 0o7777, status.st_uid) == (0o700, account.uid)
-    assert (MADE_FOLDER.stat().st_mode & 0o777, MADE_FOLDER.stat().st_uid) == (0o711, 0)
+    assert (MANAGED_FOLDER.stat().st_mode & 0o777, MANAGED_FOLDER.stat().st_uid) == (0o711, 0)
     assert [entry["cluster"] for entry in logged] == [str(cluster)]
     assert _stopped(data_dir)
     # It starts again with what is in it, and the last user stops it.
@@ -126,7 +126,7 @@ def test_closed_programs(closed_site: Path, account: Account) -> None:
     before = _modes(closed_site)
     programs = find_programs(account)
     tree = programs.parents[2]
-    assert tree.parent == MADE_FOLDER
+    assert tree.parent == MANAGED_FOLDER
     with data_folder() as data_dir:
         with EmbeddedPostgres(data_dir) as server:
             # The data folder is open, so the cluster is in it.
@@ -204,7 +204,7 @@ def test_two_processes_share_one_server(closed: Path, closed_site: Path) -> None
     conninfos = [_line_with("host=", process) for process in processes]
     assert conninfos[0] == conninfos[1]
     server = _postmaster(data_dir)
-    assert Path(server.exe()).is_relative_to(MADE_FOLDER)
+    assert Path(server.exe()).is_relative_to(MANAGED_FOLDER)
     _end(processes[0])
     assert _postmaster(data_dir) == server, "the other process still uses it"
     _end(processes[1])

@@ -13,7 +13,7 @@ from tollkeeper.domain.errors import Unavailable
 from tollkeeper.embedded import postgres_folders
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.embedded.postgres_account import Account, ensure_account, owner_ids
-from tollkeeper.embedded.postgres_folders import MADE_FOLDER, made_folder, make_private_folder
+from tollkeeper.embedded.postgres_folders import MANAGED_FOLDER, make_private_folder, managed_folder
 from tollkeeper.embedded.postgres_places import (
     find_cluster,
     prepare_socket_folder,
@@ -30,7 +30,7 @@ def _make_cluster(data_dir: Path, account: Account) -> Path:
     """What initdb makes, as far as anybody looks at it before the server starts."""
     data_dir.mkdir(exist_ok=True)
     cluster = find_cluster(data_dir, account)
-    assert cluster.parent == MADE_FOLDER
+    assert cluster.parent == MANAGED_FOLDER
     cluster.mkdir()
     (cluster / "PG_VERSION").write_text("18\n")
     remember_cluster(data_dir, cluster)
@@ -230,17 +230,17 @@ def test_folder_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_made_folder_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = tmp_path / "made"
-    monkeypatch.setattr(postgres_folders, "MADE_FOLDER", made)
+    monkeypatch.setattr(postgres_folders, "MANAGED_FOLDER", made)
     earlier = os.umask(0o077)
     try:
-        assert made_folder() == made
+        assert managed_folder() == made
     finally:
         os.umask(earlier)
     assert made.stat().st_mode & 0o777 == 0o711
     made.chmod(0o773)
     with pytest.raises(Unavailable, match=rf"{made}: others can write to it \(mode 0773\)"):
-        made_folder()
+        managed_folder()
     elsewhere = made.rename(tmp_path / "elsewhere")
     made.symlink_to(elsewhere)
     with pytest.raises(Unavailable, match=rf"{made}: it is a symbolic link"):
-        made_folder()
+        managed_folder()

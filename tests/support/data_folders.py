@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tollkeeper.embedded.postgres_folders import MADE_FOLDER
+from tollkeeper.embedded.postgres_folders import MANAGED_FOLDER
 
 _LOCATION = "postgres.location"
 _MEMORY = Path("/dev/shm")
@@ -49,7 +49,7 @@ def remove_outside_clusters(folder: Path) -> None:
     """Removes the clusters outside `folder` that belong to data folders in it."""
     for location in folder.rglob(_LOCATION):
         cluster = Path(location.read_text().strip())
-        assert cluster.parent == MADE_FOLDER
+        assert cluster.parent == MANAGED_FOLDER
         shutil.rmtree(cluster, ignore_errors=True)
 
 

@@ -1,6 +1,6 @@
 """Builds the application from the settings. Only this folder chooses concrete classes.
 
-What is named here is imported when it is used: a command needs little of it.
+Names are imported when they are used, because a command needs few of them.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Builds the services that need a database and nothing of calls. Each is imported and built when it is
+"""Builds the services that need a database but no calls. Each is imported and built when it is
 used, because a command uses few of them and importing all takes longer than the command runs."""
 
 from functools import cached_property
@@ -107,8 +107,8 @@ class Administration:
 
     @property
     def compared_judge(self) -> JudgeFormat | None:
-        """The judge whose values can be compared with those at a calibration: none if a first judge
-        settles some questions before it."""
+        """Returns the judge whose values can be compared with those at calibration; None if a first
+        judge settles some questions before it."""
         judge = self.settings.judge
         return None if judge is None or judge.first.backend else judge_format(self.settings)
 
@@ -173,6 +173,6 @@ class Administration:
 
 
 def judge_format(settings: Settings) -> JudgeFormat | None:
-    """Returns what the judge's scores depend on; None if there is no judge."""
+    """Returns the properties that the judge's scores depend on; None if there is no judge."""
     judge = settings.judge
     return None if judge is None else JudgeFormat(judge.model, prompt_format())

@@ -1,4 +1,4 @@
-"""One backend without a gateway, for the command that tries it."""
+"""Runs one backend without a gateway, for the command that tries it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ from tollkeeper.settings import Settings
 
 
 def model_on_backend(settings: Settings, backend: str, model_id: str | None) -> Model:
-    """The model of this id as the backend has it; without an id the first one that it serves."""
+    """Returns the model with this id on the backend; without an id the first one that it serves."""
     if backend not in {declared.name for declared in settings.backends}:
         names = ", ".join(declared.name for declared in settings.backends) or "none"
         raise NotFound(f"There is no backend {backend!r}; there are: {names}.")
@@ -32,14 +32,14 @@ def model_on_backend(settings: Settings, backend: str, model_id: str | None) -> 
 
 
 def credential_of(settings: Settings, backend: str) -> str:
-    """The kind of its credential and where it comes from, without the secret."""
+    """Describes the kind and origin of the credential, without the secret."""
     (declared,) = (found for found in settings.backends if found.name == backend)
     return shown_credential(declared)
 
 
 @asynccontextmanager
 async def running_backend(settings: Settings, name: str) -> AsyncIterator[Backend]:
-    """Needs the secrets of this backend only. An embedded engine is started for the duration."""
+    """Runs a backend. Needs only this backend's secrets. Starts an embedded engine if necessary."""
     own = tuple(backend for backend in settings.backends if backend.name == name)
     reduced = settings.model_copy(update={"backends": own})
     async with running_engine(reduced) as engine:

@@ -1,4 +1,4 @@
-"""Builds the backends, and the judge on one of them, from their declarations in the settings."""
+"""Builds the backends, and the judge on one of them, from the settings."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,19 +23,19 @@ from tollkeeper.services.vault import Vault
 from tollkeeper.settings import BackendSettings, JudgeSettings, Settings, SettingsError
 from tollkeeper.settings.backends import CACHE_SALT
 
-# The maximum size of one record of a stream. A record may hold an image, and a record of a Responses
+# The maximum size of one stream record. A record may contain an image, and a record of a Responses
 # stream the whole result.
 _RECORD_BYTES_MAX = 1 << 20
 _LARGE_RECORD_BYTES_MAX = 16 << 20
-# The protocols that have no count of their own.
+# The protocols without their own token count.
 _NOT_COUNTING = frozenset({WireProtocol.CHAT, WireProtocol.RESPONSES})
-# Parts of one call that run at once if the gateway fans `n` out.
+# The number of concurrent parts if the gateway fans `n` out.
 _PARTS_AT_ONCE = 16
-# `top_logprobs` for the judge. The published protocol allows 20; the embedded engine has no bound.
+# `top_logprobs` for the judge. The published protocol allows 20; the embedded engine has no limit.
 _JUDGE_ALTERNATIVES = 20
 _JUDGE_ALTERNATIVES_EMBEDDED = 200
-# The engine's slots do not share what they have read. Eight questions about half a page took 21 s
-# one after the other, 42 s two at a time and 51 s four at a time.
+# The engine's slots do not share their work. Eight questions about half a page took 21 s one after
+# the other, 42 s two at a time and 51 s four at a time.
 _JUDGE_CONCURRENCY_EMBEDDED = 1
 
 
@@ -88,12 +88,12 @@ def _judge(
 
 
 def judge_secret(vault: Vault) -> bytes:
-    """The secret from which the fences around judged texts are derived: the same in every process."""
+    """Returns the secret for the fences around judged texts: the same in every process."""
     return vault.derive("judge")
 
 
 def _judge_model(backend: BackendSettings, upstream_model: str) -> Model:
-    """A model that is not in the catalogue: callers cannot call the judge, and it has no price."""
+    """Builds a model outside the catalogue: clients cannot call the judge, and it has no price."""
     return Model(
         id=f"judge/{upstream_model}",
         backend=backend.name,
@@ -124,12 +124,12 @@ def _backend(
     except ValueError as exc:
         raise SettingsError(str(exc), ("backends", declared.name)) from None
     if declared.kind == "embedded":
-        # The engine makes one completion at a time, in as many slots as it has.
+        # The engine creates one completion at a time, in as many slots as it has.
         return FanOutBackend(routed, concurrency=settings.embedded.parallel)
     if declared.native_n and WireProtocol(declared.protocol) is WireProtocol.CHAT:
         return routed
-    # Only the chat protocol has an `n` for every model and for streams: on others several completions
-    # take several calls.
+    # Only the chat protocol has an `n` for every model and for streams: on others several
+    # completions take several calls.
     return FanOutBackend(routed, concurrency=_PARTS_AT_ONCE)
 
 
@@ -139,13 +139,13 @@ def backend_config(
     *,
     writes_images: bool = False,
 ) -> BackendConfig:
-    """Raises ValueError if an address or a credential cannot be used. `writes_images`: some of the
-    backend's models answer with images."""
+    """Raises ValueError if an address or a credential cannot be used. `writes_images` is True if
+    some of the backend's models answer with images."""
     embedded = declared.kind == "embedded"
     protocol = WireProtocol(declared.protocol)
     has_large_records = writes_images or protocol is WireProtocol.RESPONSES
     access = _access(declared, engine)
-    # The salt is not the client's own: the model's plan writes it.
+    # The model's plan writes the salt, which clients cannot choose.
     fields = {
         name: other for name, other in declared.fields.items() if name != CACHE_SALT or not other
     }
@@ -195,7 +195,7 @@ def _tokenizer(declared: BackendSettings) -> Tokenizer:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """Where the server of a backend is, and the key for it."""
+    """Holds the address of a backend's server, and its key."""
 
     urls: tuple[str, ...]
     api_key: str | None = field(repr=False)
@@ -209,7 +209,7 @@ def _access(declared: BackendSettings, engine: EngineAddress | None) -> _Access:
 
 
 def api_key_of(declared: BackendSettings) -> str | None:
-    """None where the backend has no key. Raises SettingsError where the key cannot be had."""
+    """Returns None if the backend has no key. Raises SettingsError if the key cannot be read."""
     if declared.api_key_env:
         at = ("backends", declared.name, "api_key_env")
         return secret_variable(declared.api_key_env, at)

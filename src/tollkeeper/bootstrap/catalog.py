@@ -1,4 +1,4 @@
-"""Builds the catalogue from the models that the settings declare."""
+"""Builds the catalogue from the models in the settings."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
@@ -62,7 +62,7 @@ def build_catalog(settings: Settings) -> Catalog:
 
 
 def _on_alternative(declared: ModelSettings, other: AlternativeSettings) -> ModelSettings:
-    """The model as it is declared on a further backend."""
+    """Returns the model with the settings of an alternative backend."""
     changes: dict[str, Any] = {"backend": other.backend}
     if other.upstream_model:
         changes["upstream_model"] = other.upstream_model
@@ -84,8 +84,8 @@ def _on_backend(declared: ModelSettings, backend: BackendSettings) -> Model:
 
 
 def _on_protocol(model: Model, protocol: WireProtocol) -> Model:
-    """The model without what its backend's protocol has no field for, whatever the settings declare:
-    it could not be sent."""
+    """Removes everything that the backend's protocol has no field for, whatever the settings
+    declare: it could not be sent."""
     reasons = Feature.REASONING in model.supported_features
     thinking = THINKING_OPTIONS if reasons else {}
     match protocol:
@@ -106,7 +106,7 @@ def _on_protocol(model: Model, protocol: WireProtocol) -> Model:
 
 
 class _Protocol(Protocol):
-    """What the module of a wire's requests says of its protocol."""
+    """Describes a protocol; implemented by the module that encodes its requests."""
 
     SAMPLING_PARAMETERS: frozenset[str]
     INPUT_MODALITIES: frozenset[str]
@@ -129,13 +129,13 @@ def _with_protocol(
 
 
 def _narrowed(declared: Iterable[str], possible: Collection[str]) -> tuple[str, ...]:
-    """The declared names that are possible, in the order of the declaration."""
+    """Returns the declared names that are possible, in the declared order."""
     return tuple(name for name in declared if name in possible)
 
 
 def _on_responses_backend(model: Model) -> Model:
-    """The model without the parameters and modalities that the Responses protocol has no field for,
-    whatever the settings declare: they could not be sent to the backend."""
+    """Removes parameters and modalities that the Responses protocol has no field for, whatever the
+    settings declare: they could not be sent to the backend."""
     return replace(
         model,
         supported_sampling_parameters=_narrowed(
@@ -190,7 +190,7 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
             file=bounds.file or None,
             audio=bounds.audio or None,
             video=bounds.video or None,
-            # Google does not charge for what a search finds.
+            # Google does not charge for search results.
             web_search=bounds.web_search or (0 if protocol in _GOOGLE else None),
             searches_unasked=searches_unasked(declared.upstream_model)
             if bounds.searches is None
@@ -208,7 +208,8 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
 
 
 def _tokens_per_image(declared: int | None, preset: Preset) -> int | None:
-    """The model's own bound, else that of the backend's preset, else the largest of any family."""
+    """Returns the model's own limit, else that of the backend's preset, else the largest of any
+    family."""
     known = preset.tokens_per_image or DEFAULT_TOKEN_BOUNDS.image
     return (known if declared is None else declared) or None
 

@@ -1,4 +1,4 @@
-"""One model of several backends: what callers may ask of it is what all of them can do."""
+"""Combines a model on several backends: it offers only what all of them support."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,14 +7,14 @@ from tollkeeper.backends.claude_thinking import ENCRYPTED_REASONING
 from tollkeeper.domain.catalog import Model, Route
 from tollkeeper.settings import BackendSettings, ModelSettings
 
-# The provider of all of them accepts the signatures of each.
+# All of these accept each other's signatures, because they have the same provider.
 _SHARING_SIGNATURES = {"messages", "vertex_messages", "bedrock_messages"}
 
 
 def combined(
     declared: ModelSettings, on_backends: Sequence[Model], backends: Mapping[str, BackendSettings]
 ) -> Model:
-    """`on_backends` has the model as each of its backends has it, its own backend first."""
+    """Combines the models in `on_backends`, the model's own backend first."""
     first = on_backends[0]
     if len(on_backends) == 1:
         return first
@@ -25,7 +25,7 @@ def combined(
     }
     protocols = {backends[model.backend].protocol for model in on_backends}
     if len(protocols) > 1 and not protocols <= _SHARING_SIGNATURES:
-        # Reasoning that one protocol has sealed cannot be read by another.
+        # One protocol cannot read reasoning that another has sealed.
         options.pop(ENCRYPTED_REASONING, None)
     bounds = [model.token_bounds for model in on_backends]
     salting = next((model for model in on_backends if model.isolates_cache), first)
@@ -66,11 +66,11 @@ def _routes(declared: ModelSettings, on_backends: Sequence[Model]) -> list[Route
 
 
 def _largest(bounds: Sequence[int | None]) -> int | None:
-    """The bound that holds for all of them; None where one of them has none."""
+    """Returns the limit that covers all of them; None if one of them has none."""
     known = [bound for bound in bounds if bound is not None]
     return max(known) if len(known) == len(bounds) else None
 
 
 def _common(declared: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The names that all of them have, in the order of the first."""
+    """Returns the names that all of them have, in the order of the first."""
     return tuple(name for name in declared[0] if all(name in names for names in declared))

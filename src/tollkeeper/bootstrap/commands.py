@@ -1,4 +1,4 @@
-"""The services of a command: those of administration when they are used, all others together."""
+"""Provides services for a command: administration services one by one, all others together."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -9,8 +9,8 @@ from tollkeeper.settings import Settings
 
 @contextmanager
 def located_database(settings: Settings) -> Iterator[str]:
-    """The connection string of the operator's own database, or of the embedded one, which is kept
-    running for the duration of the context."""
+    """Yields the connection string of the operator's own database, or of the embedded one, which
+    runs for the duration of the context."""
     if settings.database.url:
         yield settings.database.url
         return

@@ -26,8 +26,8 @@ def build_engine(settings: Settings) -> EmbeddedEngine | None:
 
 
 def engine_context_length(settings: Settings) -> int:
-    """The tokens of each call: the most that a model on the engine declares, and for a judge those of
-    the packaged model."""
+    """Returns the context length of each slot: the maximum of the models on the engine and, for a
+    judge, of the packaged model."""
     engines = {backend.name for backend in settings.backends if backend.kind == "embedded"}
     wanted = [
         model.context_length for model in settings.models if engines.intersection(model.backends)
@@ -39,15 +39,15 @@ def engine_context_length(settings: Settings) -> int:
 
 @asynccontextmanager
 async def running_engine(settings: Settings) -> AsyncIterator[EmbeddedEngine | None]:
-    """Starts an engine for a command and waits until it is ready or has failed; its status says
-    which. Yields None if the settings have no engine."""
+    """Starts an engine for a command and waits until it is ready or has failed, as its status says.
+    Yields None if the settings have no engine."""
     engine = build_engine(settings)
     if engine is None:
         yield None
         return
     await engine.start()
     try:
-        # The engine restarts by itself and bounds each start, so this loop ends.
+        # The engine restarts by itself and limits each start, so this loop ends.
         while engine.address is not None and not await engine.wait_ready(_POLL_S):
             if engine.status.state is ProcessState.FAILED:
                 break

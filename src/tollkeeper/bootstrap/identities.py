@@ -1,4 +1,5 @@
-"""Builds the identity of a backend from its settings, and checks that the provider's library is there."""
+"""Builds a backend's identity from its settings, and checks that the provider's library is
+installed."""
 
 import os
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from tollkeeper.backends.identity.failure import IdentityFailure
 from tollkeeper.settings import BackendSettings, SettingsError, shown_variable
 
 _CHECK_TIMEOUT_S = 10.0
-# The package of each credential, the modules that it brings, and the extra that installs it.
+# The package of each credential, its modules, and the extra that installs it.
 _LIBRARIES = {
     CredentialKind.GOOGLE: ("google-auth", ("google.auth", "requests"), "google"),
     CredentialKind.ENTRA: ("azure-identity", ("azure.identity",), "azure"),
@@ -51,7 +52,7 @@ def identity_of(
 
 
 def shown_credential(declared: BackendSettings) -> str:
-    """The kind of a backend's credential and where it comes from, for an operator: never the secret.
+    """Describes the kind and origin of a backend's credential for an operator, without the secret.
     Raises SettingsError if a setting or the provider's library is missing."""
     identity = identity_of(declared)
     if identity is not None:
@@ -62,7 +63,7 @@ def shown_credential(declared: BackendSettings) -> str:
 
 
 async def check_identity(declared: BackendSettings) -> str:
-    """Obtains a token or keys once, and says for how long they are good. Raises SettingsError."""
+    """Obtains a token or keys once, and returns their lifetime. Raises SettingsError."""
     identity = identity_of(declared)
     assert identity is not None
     try:
@@ -109,7 +110,7 @@ def _aws(declared: BackendSettings, environment: Mapping[str, str]) -> AwsIdenti
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # the package around it is missing
+    except ModuleNotFoundError:  # the parent package is missing
         return False
 
 

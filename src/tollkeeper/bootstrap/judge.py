@@ -1,4 +1,4 @@
-"""The configured judge without a gateway: for commands and measurements."""
+"""Runs the configured judge without a gateway, for commands and measurements."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,8 +18,8 @@ from tollkeeper.settings import Settings, SettingsError
 async def running_judge(
     settings: Settings, examples: tuple[Example, ...] = EXAMPLES
 ) -> AsyncIterator[Judge]:
-    """The judge that a gateway with these settings has. If its backend is the embedded engine, an
-    engine is started for the duration of the context."""
+    """Runs the judge that a gateway with these settings has. Starts an embedded engine if its
+    backend needs one."""
     reduced = _judge_settings(settings)
     async with (
         running_engine(reduced) as engine,
@@ -34,8 +34,8 @@ async def judge_over(
     engine: EmbeddedEngine | None,
     examples: tuple[Example, ...] = EXAMPLES,
 ) -> AsyncIterator[Judge]:
-    """The judge with an engine that is already started. Raises Unavailable if the
-    judge needs the engine and the engine is not ready."""
+    """Runs the judge with a started engine. Raises Unavailable if the judge needs the engine and
+    the engine is not ready."""
     reduced = _judge_settings(settings)
     needs_engine = any(backend.kind == "embedded" for backend in reduced.backends)
     if engine is not None and needs_engine and engine.status.state is not ProcessState.READY:
@@ -54,7 +54,8 @@ async def judge_over(
 
 
 def _judge_settings(settings: Settings) -> Settings:
-    """The settings with the judge's backend only: the secrets of other backends are not needed."""
+    """Returns the settings with only the judge's backend, because the secrets of other backends are
+    not needed."""
     declared = settings.judge
     if declared is None:
         raise SettingsError("judge: no judge is configured.")

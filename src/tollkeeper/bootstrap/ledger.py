@@ -1,5 +1,5 @@
-"""Builds the services of the ledger, which share one process id, one set of limits and one list of
-open holds."""
+"""Builds the ledger services, which share one process id, one set of limits and one list of open
+holds."""
 
 from dataclasses import dataclass
 from uuid import UUID, uuid4
@@ -37,7 +37,7 @@ def build_ledger(administration: Administration) -> LedgerServices:
     process_id = uuid4()
     ledger = Ledger(LedgerStore(database, process_id, limits), administration.policy_directory)
     bulk_resolution = BulkResolution(database, limits)
-    # The watch reports the open holds that a search of the recovery has found.
+    # The watch reports the open holds that recovery has found.
     open_holds = OpenHolds()
     own_holds = OwnHolds(process_id, ledger.is_open)
     return LedgerServices(

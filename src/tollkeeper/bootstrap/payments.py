@@ -6,14 +6,14 @@ from collections.abc import Callable
 from tollkeeper.bootstrap.secrets import read_source
 from tollkeeper.settings import Settings, SettingsError
 
-# How old the signature of an event may be. Each repetition is signed anew.
+# The maximum age of an event's signature. Each repetition is signed again.
 TOLERANCE_S = 300
 _AT = ("payments", "webhook_secrets")
 
 
 def signature_check(settings: Settings) -> Callable[[bytes, str], bool] | None:
-    """Returns None if the settings have no secret. Raises SettingsError if a secret cannot be read or
-    the library is not installed."""
+    """Returns None if the settings have no secret. Raises SettingsError if a secret cannot be read
+    or the library is not installed."""
     sources = settings.payments.webhook_secrets
     if not sources:
         return None

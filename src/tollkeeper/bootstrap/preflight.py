@@ -1,4 +1,4 @@
-"""Finds wrong settings before a worker is started that would fail on them."""
+"""Finds invalid settings before a worker starts and fails on them."""
 
 from tollkeeper.bootstrap.backends import build_backends
 from tollkeeper.bootstrap.catalog import build_catalog
@@ -8,8 +8,8 @@ from tollkeeper.settings import Settings
 
 
 def check_settings(settings: Settings) -> None:
-    """Raises SettingsError for what the settings themselves do not show: prices that cannot be
-    read, secrets that are not there, packages that are not installed."""
+    """Raises SettingsError for errors that the schema cannot find: unreadable prices, missing
+    secrets, packages that are not installed."""
     build_catalog(settings)
     build_backends(settings, None)
     alert_webhook(settings)

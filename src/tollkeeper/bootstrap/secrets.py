@@ -1,4 +1,5 @@
-"""Reads the installation's secrets, and makes the master secret if the operator names none."""
+"""Reads the installation's secrets, and creates the master secret if the operator configures
+none."""
 
 import os
 from pathlib import Path
@@ -8,7 +9,7 @@ from tollkeeper.settings import Place, Settings, SettingsError, shown_variable
 
 
 def master_secret(settings: Settings) -> bytes:
-    """The secret that the settings name, or else the one in the data folder, which is made once."""
+    """Returns the configured secret, or the one in the data folder, which is created once."""
     source = settings.secrets.master_key
     if source:
         at = ("secrets", "master_key")
@@ -23,7 +24,7 @@ def _long_enough(secret: bytes, source: str, at: Place) -> bytes:
 
 
 def secret_variable(name: str, at: Place) -> str:
-    """The value of a variable. `at` is the setting that names it."""
+    """Returns the value of a variable. `at` is the setting that names it."""
     value = os.environ.get(name, "")
     if not value:
         raise SettingsError(f"{shown_variable(name)} is not set", at)
@@ -31,13 +32,13 @@ def secret_variable(name: str, at: Place) -> str:
 
 
 def read_source(source: str, at: Place) -> bytes:
-    """The secret in the variable or the file that the setting `at` names."""
+    """Returns the secret in the variable or file that the setting `at` names."""
     kind, _, name = source.partition(":")
     return secret_variable(name, at).encode() if kind == "env" else read_secret(Path(name), at)
 
 
 def read_secret(path: Path, at: Place) -> bytes:
-    """`at` is the setting that names the file."""
+    """Reads a secret. `at` is the setting that names the file."""
     try:
         return path.read_bytes().strip()
     except OSError as exc:
@@ -50,8 +51,8 @@ def _generated_secret(path: Path) -> bytes:
     temporary.touch(mode=0o600)
     temporary.write_bytes(os.urandom(MASTER_BYTES_MIN).hex().encode())
     try:
-        # A link makes the complete file visible in one step, and fails if another process has made
-        # its secret meanwhile.
+        # Linking shows the complete file in one step, and fails if another process has created its
+        # secret meanwhile.
         os.link(temporary, path)
     except FileExistsError:
         pass

@@ -55,18 +55,18 @@ from tollkeeper.settings import Settings
 from tollkeeper.storage.processes import LEASE_S
 from tollkeeper.storage.verification import Ages
 
-# A client has disconnected: how long the rest of its answer is still read for its usage. Most answers
-# end within this; a call of which nothing was read until then is unsettled.
+# After a client has disconnected: how long the rest of its answer is read for its usage. Most
+# answers end within this time; a call without any data until then is unsettled.
 DRAIN_S = 10.0
-# Calls in progress in one process, of all organizations: one for each connection that a worker can
-# have (`hosting.descriptors.CONNECTIONS_MAX`). Memory has a limit of its own; this one exists so that one
-# organization cannot take all places.
+# The maximum number of calls in flight in one process, of all organizations: one for each
+# connection that a worker can have (`hosting.descriptors.CONNECTIONS_MAX`). Memory has its own
+# limit; this one prevents one organization from using all of them.
 CALLS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """What a process writes down about its calls and its replicas."""
+    """Holds the services that record calls and replicas."""
 
     activity: Activity
     request_log: RequestLog
@@ -84,7 +84,8 @@ async def running_services(
     engine: EngineAddress | None = None,
     serving: bool = False,
 ) -> AsyncIterator[Services]:
-    """Builds backends only if `serving`: other processes make no calls and need no backend's secret."""
+    """Builds backends only if `serving`: other processes make no calls and need no backend's
+    secret."""
     backends = build_backends(settings, engine) if serving else {}
     administration = Administration(settings, conninfo, clock)
     services = build_services(administration, backends, serving=serving)
@@ -248,7 +249,8 @@ def _records(
     *,
     serving: bool,
 ) -> _Records:
-    """A command logs no requests, posts no alerts and exports no traces."""
+    """Builds the recording services. A command logs no requests, posts no alerts and exports no
+    traces."""
     settings, database = administration.settings, administration.database
     retention_days = settings.activity.retention_days
     activity = Activity(database, administration.clock, retention_days=retention_days)

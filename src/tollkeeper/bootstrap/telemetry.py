@@ -1,8 +1,8 @@
-"""Traces and metrics over OTLP: one span and three measurements for each call. A span carries no text
-of the call, unless the operator opts in.
+"""Exports traces and metrics over OTLP: one span and three measurements for each call. A span
+contains no text of the call, unless the operator opts in.
 
-OpenTelemetry's own variables say where traces go and what they carry. The SDK is an optional part of the
-installation, so it is imported only if they name a collector.
+OpenTelemetry's own variables configure the destination and content of traces. The SDK is an
+optional dependency, so it is imported only if they name a collector.
 """
 
 import importlib
@@ -27,10 +27,10 @@ from tollkeeper.settings import SettingsError
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _EXPORT_TIMEOUT_S = 10
-# The most bytes of prompts and answers on one span.
+# The maximum bytes of prompts and answers on one span.
 CONTENT_BYTES = 16_384
-# Spans that wait for their export, and spans of one export. With content on them, their bytes are
-# bounded too.
+# The maximum number of spans in the queue and in one export. If they have content, their bytes are
+# limited too.
 _QUEUED_SPANS_MAX = 2048
 _EXPORTED_SPANS_MAX = 512
 _QUEUED_CONTENT_BYTES = 64 << 20
@@ -51,18 +51,18 @@ _log = structlog.get_logger("tollkeeper.telemetry")
 
 
 def collector() -> str:
-    """The base address of the OTLP collector; empty: nothing is traced or sent."""
+    """Returns the OTLP collector's base address; if empty, nothing is traced or sent."""
     disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
     return "" if disabled else os.environ.get(ENDPOINT, "").rstrip("/")
 
 
 def sends_content() -> bool:
-    """Whether spans carry prompts and answers of every organization."""
+    """Tells whether spans contain prompts and answers of every organization."""
     return os.environ.get(CONTENT, "").lower() in ("true", "span_only", "span_and_event")
 
 
 def build_tracer() -> CallTracer | None:
-    """None if the environment names no collector."""
+    """Returns None if the environment names no collector."""
     endpoint = collector()
     if not endpoint:
         return None
@@ -84,14 +84,15 @@ def import_sdk() -> list[ModuleType]:
 class OtelTracer:
     def __init__(self, base: str, sdk: list[ModuleType]) -> None:
         api, trace, export, metrics, metrics_export, resources, spans, measures = sdk
-        # The SDK reads OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and OTEL_METRIC_EXPORT_INTERVAL itself.
+        # The SDK reads OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and OTEL_METRIC_EXPORT_INTERVAL
+        # itself.
         named = os.environ.get("OTEL_SERVICE_NAME") or "tollkeeper"
         resource = resources.Resource.create(
             {"service.name": named, "service.version": __version__}
         )
         self._api = api
         self._traces = trace.TracerProvider(resource=resource)
-        # The bytes of content on one span; None: there is no content on it.
+        # The bytes of content on one span; None means no content.
         self.content_bytes = CONTENT_BYTES if sends_content() else None
         queued, exported = _span_bounds(self.content_bytes)
         self._traces.add_span_processor(
@@ -128,7 +129,7 @@ class OtelTracer:
         return self._api.Status(self._api.StatusCode.ERROR, code)
 
     def _parent(self, header: bytes | None) -> Any:
-        """The caller's span, where its header has the exact form; anything else is ignored."""
+        """Returns the client's span if its header is well-formed; ignores any other header."""
         found = None if header is None else _TRACEPARENT.fullmatch(header)
         if found is None or not int(found[1], 16) or not int(found[2], 16):
             return None
@@ -142,7 +143,7 @@ class OtelTracer:
 
 
 def _span_bounds(content_bytes: int | None) -> tuple[int, int]:
-    """How many spans may wait for their export, and how many one export has."""
+    """Returns the maximum number of spans in the queue and in one export."""
     if content_bytes is None:
         return _QUEUED_SPANS_MAX, _EXPORTED_SPANS_MAX
     return (
@@ -181,7 +182,7 @@ class _OtelSpan:
         span = self._span
         if span.is_recording():
             span.set_attributes({**shared, **self._details(record)})
-            # A call that was not admitted cost nothing, so nothing more is done for it.
+            # A rejected call cost nothing, so no more work is done for it.
             if self.answer is not None and record.hold_picousd is not None:
                 span.set_attributes(self._content(self.answer))
             if record.error_code is not None:

@@ -1,9 +1,9 @@
-"""The content of a call as attributes of its span, in the form of the GenAI conventions and within a
-bound of bytes. Only a tracer of an operator who opted in uses it.
+"""Encodes a call's content as span attributes in the form of the GenAI conventions, with a byte
+limit. Used only if an operator opted in.
 
-Left out on purpose: bytes of media, queries of addresses (they may be signed), sealed reasoning,
-properties that the interface does not list, and every part of a tool that is no function but its
-type and name (it may hold credentials). What looks like an API key of this gateway is redacted.
+Deliberately omitted: media bytes, address queries (they may be signed), sealed reasoning,
+properties that the interface does not list, and all parts of a non-function tool except its type
+and name (it may contain credentials). Text that looks like an API key of this gateway is redacted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,14 +33,14 @@ from tollkeeper.domain.prompt import (
     Video,
 )
 
-# An upper bound of the bytes that an object takes beside its texts: names of fields and braces.
+# An upper limit of an object's bytes in addition to its texts: field names and braces.
 _OBJECT_BYTES: Final = 96
-# The shares of the bound, in eighths. What one attribute leaves over, the input messages may use.
+# The shares of the limit, in eighths. Input messages may use what other attributes leave.
 _INSTRUCTIONS_SHARE: Final = 1
 _TOOLS_SHARE: Final = 1
 _OUTPUT_SHARE: Final = 3
 _INSTRUCTING: Final = (Role.SYSTEM, Role.DEVELOPER)
-# Finish reasons of the chat protocol in the words of the conventions.
+# The chat protocol's finish reasons in the terms of the conventions.
 _FINISHES: Final = {"tool_calls": "tool_call", "function_call": "tool_call", None: "error"}
 
 _Object = dict[str, Any]
@@ -48,7 +48,7 @@ P = TypeVar("P")
 
 
 class _Budget:
-    """The bytes of JSON that one attribute may still take."""
+    """Counts the bytes of JSON that one attribute may still use."""
 
     def __init__(self, limit: int) -> None:
         # The brackets of the list.
@@ -56,7 +56,7 @@ class _Budget:
         self.is_cut = False
 
     def takes_object(self) -> bool:
-        """Whether there is room for one more object, which is then taken."""
+        """Reserves room for one more object, and tells whether there was room."""
         if self._left < _OBJECT_BYTES:
             self.is_cut = True
             return False
@@ -64,12 +64,12 @@ class _Budget:
         return True
 
     def text(self, text: str, length: int | None = None) -> str:
-        """The text with keys redacted, cut to what is left. `length` is its whole length in
-        characters, where `text` is only its beginning."""
+        """Returns the text with keys redacted, cut to the remaining bytes. `length` is its whole
+        length in characters if `text` is only its beginning."""
         length = len(text) if length is None else length
         if not length:
             return ""
-        # Further than can be shown, so that a key at the cut is recognized.
+        # Longer than can be shown, so that a key at the cut is recognized.
         shown = redact_keys(text[: max(self._left, 0) + KEY_LENGTH])
         size = len(msgspec.json.encode(shown))
         if size <= self._left and len(text) == length and length <= self._left + KEY_LENGTH:
@@ -87,7 +87,8 @@ class _Budget:
         return shown
 
     def json(self, encoded: str) -> msgspec.Raw | None:
-        """JSON as it is, with keys redacted; None where it does not fit, because it cannot be cut."""
+        """Returns the JSON unchanged with keys redacted; None if it does not fit, because it cannot
+        be cut."""
         redacted = redact_keys(encoded).encode()
         if len(redacted) > self._left:
             self.is_cut = True
@@ -97,7 +98,7 @@ class _Budget:
 
 
 class AnswerContent:
-    """The beginning of an answer as the caller was given it, collected while it is delivered."""
+    """Collects the beginning of an answer while it is delivered to the client."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit * _OUTPUT_SHARE // 8
@@ -110,7 +111,7 @@ class AnswerContent:
                 self._add(event)
 
     def encoded(self, limit: int) -> tuple[str, bool]:
-        """The messages as JSON, and whether anything is cut."""
+        """Returns the messages as JSON, and whether anything is cut."""
         budget = _Budget(limit)
         messages: list[_Object] = []
         for _, choice in sorted(self._choices.items()):
@@ -178,14 +179,14 @@ class AnswerContent:
 
 
 class _AnswerPart:
-    """One text or tool call of an answer, in pieces."""
+    """Is one text or tool call of an answer, in pieces."""
 
     __slots__ = ("call_id", "kind", "length", "name", "pieces")
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.pieces: list[str] = []
-        # In characters, with those that are not kept.
+        # In characters, including those that are not stored.
         self.length = 0
         self.call_id: str | None = None
         self.name: str | None = None
@@ -205,8 +206,8 @@ class _Choice:
 def content_attributes(
     prompt: Prompt, answer: AnswerContent, limit: int
 ) -> dict[str, str | tuple[str, ...]]:
-    """The content of an ended call, of at most `limit` bytes in all. An attribute that is not whole
-    is named in `tollkeeper.content.cut`."""
+    """Returns the content of an ended call, of at most `limit` bytes in total.
+    `tollkeeper.content.cut` names incomplete attributes."""
     opening = _instructing_turns(prompt.turns)
     instructions = [part for turn in prompt.turns[:opening] for part in turn.parts]
     found: dict[str, str | tuple[str, ...]] = {}
@@ -239,7 +240,7 @@ def content_attributes(
 
 
 def _instructing_turns(turns: Sequence[Turn]) -> int:
-    """How many turns at the beginning of the conversation are instructions of the system."""
+    """Returns the number of system instructions at the beginning of the conversation."""
     for number, turn in enumerate(turns):
         if turn.role not in _INSTRUCTING:
             return number
@@ -247,7 +248,7 @@ def _instructing_turns(turns: Sequence[Turn]) -> int:
 
 
 def _messages(turns: Sequence[Turn], budget: _Budget) -> list[_Object]:
-    """Filled from the newest turn on, so that the oldest are missing where not all fit."""
+    """Fills the list from the newest turn on, so that the oldest are missing if not all fit."""
     newest_first = []
     for turn in reversed(turns):
         if not budget.takes_object():
@@ -262,7 +263,7 @@ def _messages(turns: Sequence[Turn], budget: _Budget) -> list[_Object]:
 
 
 def _parts_that_fit(parts: Sequence[P], budget: _Budget) -> Iterator[P]:
-    """The first parts, as many as the budget has room for."""
+    """Yields the first parts, as many as the budget has room for."""
     for part in parts:
         if not budget.takes_object():
             return
@@ -314,7 +315,7 @@ def _answer_part(part: _AnswerPart, budget: _Budget) -> _Object:
 
 
 def _media(media: Media, budget: _Budget) -> _Object:
-    """The address of media, or their size; never their content."""
+    """Returns the address of media, or their size; never their content."""
     about: _Object = {"modality": media.modality}
     if isinstance(media, File) and media.id is not None:
         return {"type": "file", **about, "file_id": budget.text(media.id)}
@@ -325,7 +326,7 @@ def _media(media: Media, budget: _Budget) -> _Object:
 
 
 def _without_query(url: str) -> str:
-    """The address without a query or a fragment, which may be signed, and without a user's name."""
+    """Removes query and fragment, which may be signed, and a user's name from the address."""
     address, cut, _ = url.replace("#", "?", 1).partition("?")
     scheme, separator, rest = address.partition("://")
     host, slash, path = rest.partition("/")

@@ -1,4 +1,4 @@
-"""The names of OpenTelemetry's conventions for generative AI that we use, in one table.
+"""Lists the names that we use of OpenTelemetry's conventions for generative AI.
 
 The conventions are still in development: when a name changes, it changes here.
 """
@@ -26,13 +26,13 @@ TOKEN_USAGE_METRIC: Final = "gen_ai.client.token.usage"  # noqa: S105 - the name
 DURATION_METRIC: Final = "gen_ai.client.operation.duration"
 FIRST_TOKEN_METRIC: Final = "gen_ai.server.time_to_first_token"  # noqa: S105 - likewise
 
-# Our operations in the words of the conventions.
+# Our operations in the terms of the conventions.
 OPERATIONS: Final = {"chat_create": "chat", "response_create": "chat", "message_create": "chat"}
 
-# Beyond the conventions: what only a gateway that keeps accounts knows.
+# Beyond the conventions: data that only a gateway with accounts has.
 SETTLEMENT: Final = "tollkeeper.settlement"
 COST: Final = "tollkeeper.cost_usd"
 OVERHEAD: Final = "tollkeeper.overhead_ms"
 ORGANIZATION: Final = "tollkeeper.organization_id"
-# The attributes of content that are not whole.
+# The incomplete content attributes.
 CONTENT_CUT: Final = "tollkeeper.content.cut"

@@ -1,4 +1,4 @@
-"""The webhook of alerts: an HTTP POST whose body is signed."""
+"""Posts alerts to a webhook, with a signed body."""
 
 import asyncio
 import hashlib
@@ -16,12 +16,12 @@ from tollkeeper.settings import Settings, SettingsError
 SIGNATURE = "X-Tollkeeper-Signature"
 DELIVERY = "X-Tollkeeper-Delivery"
 _SOCKET_TIMEOUT_S = 10.0
-# For the whole delivery, however slowly the other side answers.
+# For the whole delivery, however slowly the server answers.
 _DEADLINE_S = 30.0
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A signed body goes where the settings say, and nowhere else."""
+    """Prevents redirects, so that a signed body is sent only to the configured address."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -45,10 +45,10 @@ def alert_webhook(settings: Settings) -> PostAlert | None:
     return post
 
 
-def signature(secret: bytes, body: bytes, moment: int) -> str:
-    """`t=<unix seconds>,v1=<hex>`: an HMAC-SHA256 of the time, a dot and the body."""
-    signed = hmac.new(secret, b"%d." % moment + body, hashlib.sha256).hexdigest()
-    return f"t={moment},v1={signed}"
+def signature(secret: bytes, body: bytes, timestamp: int) -> str:
+    """Returns `t=<unix seconds>,v1=<hex>`: an HMAC-SHA256 of the time, a dot and the body."""
+    signed = hmac.new(secret, b"%d." % timestamp + body, hashlib.sha256).hexdigest()
+    return f"t={timestamp},v1={signed}"
 
 
 def _request(url: str, secret: bytes, delivery_id: str, body: bytes) -> urllib.request.Request:

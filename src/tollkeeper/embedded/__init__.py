@@ -1,1 +1,1 @@
-"""The processes that the gateway starts itself: the engine and the embedded PostgreSQL."""
+"""Runs the processes that the gateway starts itself: the engine and the embedded PostgreSQL."""

@@ -1,7 +1,7 @@
-"""The embedded engine: a process that the gateway starts, watches, restarts and stops.
+"""Starts, watches, restarts and stops the process of the embedded engine.
 
-One engine serves all workers. They know only its address, which stays the same after a restart.
-Calls to the engine are made by the OpenAI-compatible backend, not here.
+One engine serves all workers. They know only its address, which does not change after a restart.
+The OpenAI-compatible backend calls the engine, not this file.
 
 The process reads one line of JSON with its secret from standard input, writes one line to standard
 output when it is ready, and ends when its standard input ends.
@@ -30,12 +30,13 @@ from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.timeouts import timeout
 
 _PROGRAM = "tollkeeper.embedded.engine_process"
-# A large model on a slow disk loads in minutes. An engine that takes longer is taken for stuck.
+# A large model on a slow disk loads in minutes. An engine that takes longer counts as stuck.
 START_TIMEOUT_S = 300.0
-# Only the engine's computing loop can answer this path. `/health` is answered while the loop hangs:
-# it was for minutes, with a schema of some thousand enum values.
+# Only the engine's computing loop can answer this path. `/health` still answered while the loop
+# hung for minutes, with a schema of some thousand enum values.
 _PROBED_PATH = "/slots"
-# Only these variables reach the engine: the gateway's environment holds secrets it does not need.
+# Only these variables reach the engine: the gateway's environment contains secrets that it does not
+# need.
 _ENVIRONMENT = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH"),
     *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"),
@@ -45,16 +46,17 @@ _PAUSE_S = 0.5
 _PAUSE_S_MAX = 10.0
 # If a process ran for this long, the pause before its restart is the shortest again.
 _STABLE_AFTER_S = 30.0
-# After this many short runs in a row the state is FAILED. The restarts go on.
+# After this many successive short runs the state is FAILED. The restarts continue.
 _FAILURES_UNTIL_FAILED = 3
 _STOP_TIMEOUT_S = 3.0
 _KILL_TIMEOUT_S = 10.0
 _PROBE_INTERVAL_S = 5.0
-# Far above the time of one batch of a large model: the engine answers only between two batches.
+# Far above the time of one batch of a large model, because the engine answers only between two
+# batches.
 _PROBE_TIMEOUT_S = 20.0
 _PROBE_MISSES_MAX = 3
 _START_OUTPUT_BYTES_MAX = 2000
-# The longest line that a process may write as its report.
+# The maximum length of the process's report line.
 _REPORT_BYTES_MAX = 1 << 16
 _log = structlog.get_logger("tollkeeper.processes")
 
@@ -65,7 +67,7 @@ class ProcessState(StrEnum):
     RESTARTING = "restarting"
     # The process ended several times in a row. It is still being restarted.
     FAILED = "failed"
-    # What the process needs is missing or unusable. The detail says what, and why.
+    # A requirement of the process is missing or unusable; the detail explains it.
     ABSENT = "absent"
     STOPPED = "stopped"
 
@@ -80,10 +82,10 @@ class EngineReport(msgspec.Struct, frozen=True):
     # Tokens per slot.
     context_length: int
     slots: int
-    # The kind of tokenizer, and the number of tokens in its vocabulary.
+    # The kind of tokenizer, and the size of its vocabulary.
     tokenizer: str
     vocabulary: int
-    # Whether the engine reuses what it has read of an equal beginning; found by repeating a prompt.
+    # Whether the engine reuses its work for an equal prefix; found by repeating a prompt.
     prefix_cache: bool
     # Memory for prefixes whose slot went to another call. This is the configured value: the engine
     # does not report it.
@@ -99,7 +101,7 @@ class EngineReport(msgspec.Struct, frozen=True):
 
 
 def read_report(line: bytes) -> EngineReport | None:
-    """None if the line is not a report."""
+    """Returns None if the line is not a report."""
     try:
         return msgspec.json.decode(line, type=EngineReport)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -127,7 +129,7 @@ class EmbeddedEngine:
     def __init__(self, options: EngineOptions) -> None:
         self.options = options
         self.status = ProcessStatus(ProcessState.STARTING, "The engine has not been started yet.")
-        # None if the engine is absent. Otherwise it is the same from `start` on, ready or not.
+        # None if the engine is absent. Otherwise constant from `start` on, ready or not.
         self.address: EngineAddress | None = None
         # The engine's own report. None until it was ready for the first time.
         self.report: EngineReport | None = None
@@ -136,7 +138,7 @@ class EmbeddedEngine:
         self._keeper_task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._start_output = b""
-        # Nobody else gets the port until `close`, also between two starts.
+        # Reserves the port until `close`, even between two starts.
         self._port_holder: socket.socket | None = None
 
     @property
@@ -144,7 +146,7 @@ class EmbeddedEngine:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Returns at once. The model loads in the background."""
+        """Starts the engine and returns at once. The model loads in the background."""
         assert self._keeper_task is None, "an engine is started once"
         try:
             weights = find_weights(self.options.model_path)
@@ -200,7 +202,8 @@ class EmbeddedEngine:
             self.restarts += 1
 
     async def _run(self, command: list[str], port: int, api_key: str) -> str:
-        """Runs one process until it ends or hangs. Returns the reason; the process is gone then."""
+        """Runs one process until it ends or hangs. Returns the reason after the process has
+        ended."""
         process = self._process = await _spawn(command, api_key)
         self._start_output = b""
         exit_task = asyncio.create_task(process.wait())
@@ -250,7 +253,7 @@ class EmbeddedEngine:
         process: asyncio.subprocess.Process,
         exit_task: asyncio.Task[int],
     ) -> str:
-        """Returns the reason when the process has ended, or runs but does not answer any more."""
+        """Returns the reason when the process has ended or no longer answers."""
         misses = 0
         while misses < _PROBE_MISSES_MAX:
             await asyncio.wait({exit_task}, timeout=_PROBE_INTERVAL_S)
@@ -260,8 +263,8 @@ class EmbeddedEngine:
         return "The engine hung: its process runs, but does not answer."
 
     async def _read_errors(self, process: asyncio.subprocess.Process) -> None:
-        """Reads the standard error, because a full pipe would block the process. Only output before
-        readiness is kept: it explains a failed start. Later lines may quote a request."""
+        """Reads standard error, because a full pipe would block the process. Stores only output
+        before readiness, which explains a failed start: later lines may quote a request."""
         assert process.stderr is not None
         while chunk := await process.stderr.read(4096):
             if not self._ready.is_set():
@@ -318,12 +321,13 @@ async def _spawn(command: list[str], api_key: str) -> asyncio.subprocess.Process
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-        # Ctrl-C must reach only the supervisor: calls that are being drained need the process.
+        # Ctrl-C must reach only the supervisor, because calls that are being drained need the
+        # process.
         start_new_session=True,
         limit=_REPORT_BYTES_MAX,
     )
     assert process.stdin is not None
-    # The pipe stays open. The process ends when the pipe ends.
+    # The pipe stays open: the process ends when the pipe ends.
     handshake = {"api_key": api_key, "parent_pid": os.getpid()}
     process.stdin.write(json.dumps(handshake).encode() + b"\n")
     return process

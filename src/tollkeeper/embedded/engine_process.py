@@ -1,6 +1,5 @@
-"""The program of the engine's process: runs llama.cpp's server on loopback and ends with its parent.
-It imports next to nothing of the gateway, so that it starts quickly and holds none of the gateway's
-secrets.
+"""Runs llama.cpp's server on loopback as a separate program that ends with its parent. It imports
+almost nothing of the gateway, so that it starts quickly and contains none of the gateway's secrets.
 
 The parent writes one line to standard input, with the key that must not appear on a command line,
 and keeps the pipe open: when the pipe ends, this program ends. When the engine is ready, this
@@ -26,9 +25,9 @@ from tollkeeper.embedded.parent_watch import (
     redirected_standard_output,
 )
 
-# A call can be stopped only between two batches, and the other streams wait while a batch runs. With
-# 64 tokens per batch both waits stay below a second on one slow core, and a prompt is read as fast
-# as with 2,048.
+# A call can be stopped only between two batches, and the other streams wait while a batch runs.
+# With 64 tokens per batch both waits stay below a second on one slow core, and a prompt is read as
+# fast as with 2,048.
 _BATCH_TOKENS = 64
 # Memory for prefixes of calls that lost their slot. The engine's own default is 8 GB.
 _PREFIX_CACHE_MIB = 256
@@ -43,7 +42,7 @@ _EXIT_REFUSED = 3
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """The line that the parent writes to standard input."""
+    """Contains the line that the parent writes to standard input."""
 
     api_key: str
     parent_pid: int
@@ -65,8 +64,8 @@ def main() -> NoReturn:
     origin = server.listening_address
     ready = EngineQuestions(origin, handshake.api_key).answers()
     os.write(report, json.dumps(ready).encode() + b"\n")
-    # A regular stop of the server waits for open calls, and was seen to wait for ever. So this
-    # process is ended by a signal or by the thread that watches the parent.
+    # A regular stop of the server waits for open calls, and was observed to hang. So a signal or
+    # the thread that watches the parent ends this process.
     while True:
         signal.pause()
 
@@ -88,7 +87,7 @@ def _parameters(options: argparse.Namespace, api_key: str) -> Any:
     parameters.model_alias = {options.model_name}
     parameters.offline = True
     # The context is split evenly over the slots. It is not fitted to free memory, because the
-    # catalogue has declared its size.
+    # catalogue declares its size.
     parameters.n_parallel = options.parallel
     parameters.n_ctx = options.context_length * options.parallel
     parameters.fit_params = False
@@ -116,7 +115,8 @@ def _parameters(options: argparse.Namespace, api_key: str) -> Any:
 
 
 def default_threads() -> int:
-    """All cores but one: an engine on every core falls to a tenth of its speed beside a busy process."""
+    """Returns all cores but one, because an engine on every core falls to a tenth of its speed next
+    to a busy process."""
     return max(1, _cores() - 1)
 
 
@@ -151,7 +151,8 @@ class EngineQuestions:
         }
 
     def _has_prefix_cache(self) -> bool:
-        """Makes the same call twice, because no path reports it. The calls also warm the engine up."""
+        """Makes the same call twice, because no path reports the cache. The calls also warm the
+        engine up."""
         body = {"prompt": _REPEATED_PROMPT, "n_predict": 1}
         timings = [self._ask("/completion", body).get("timings", {}) for _ in range(2)]
         return int(timings[1].get("cache_n", 0)) > 0

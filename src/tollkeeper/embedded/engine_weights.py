@@ -14,7 +14,7 @@ _REMEDY = "Install tollkeeper[embedded], or declare a backend of kind 'openai'."
 
 
 def find_weights(model_path: str) -> Path:
-    """The GGUF file to load. Raises Unavailable with what is missing and what to do."""
+    """Returns the GGUF file to load. Raises Unavailable with the missing part and its remedy."""
     if importlib.util.find_spec(ENGINE_PACKAGE) is None:
         raise Unavailable(
             f"The embedded engine is not installed: the package {ENGINE_PACKAGE} is missing. "

@@ -1,7 +1,7 @@
-"""The properties of the model that is installed as a package, as the embedded engine serves it.
+"""Describes the packaged model as the embedded engine serves it.
 
-Every entry was tried against the engine. The settings make an entry of the catalogue from them and
-add the price. Models from other files are described in the settings alone.
+Every entry was tested with the engine. The settings create a catalogue entry from them and add the
+price. Models from other files are described in the settings alone.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ PACKAGED_MODEL = PackagedModel(
     # Tokens per slot. The model was trained for 8,192, but four slots of 8,192 take 0.9 GB, and a
     # prompt of that length takes minutes on one core. Four slots of 4,096 take 0.5 GB.
     context_length=4096,
-    # Half of the context. Without a bound the engine writes until the context is full, and then the
+    # Half of the context. Without a limit the engine writes until the context is full, and then the
     # finish reason is "length".
     max_output_length=2048,
     # The engine answers an image with 500.
@@ -55,11 +55,11 @@ PACKAGED_MODEL = PackagedModel(
         "stop",
     ),
     supported_features=(
-        # Decoding is constrained by the schema. An answer that reaches its bound is incomplete JSON.
+        # The schema constrains decoding. An answer that reaches its limit is incomplete JSON.
         Feature.JSON_MODE,
         Feature.STRUCTURED_OUTPUTS,
         Feature.LOGPROBS,
-        # Tools are missing: the model's template drops them, and a required call is answered with
-        # text. Reasoning and web search are missing: the engine ignores their options silently.
+        # No tools: the model's template drops them, and a required call is answered with text. No
+        # reasoning or web search: the engine silently ignores their options.
     ),
 )

@@ -1,6 +1,6 @@
-"""How a process that the gateway runs beside itself ends with the gateway, in every case.
+"""Ends a process together with the gateway that started it, in every case.
 
-The standard library only: such a process imports as little of the gateway as it can.
+Uses the standard library only, because such a process imports as little of the gateway as possible.
 """
 
 import ctypes
@@ -18,9 +18,9 @@ _PR_SET_PDEATHSIG = 1
 def end_with_parent(parent_pid: int) -> None:
     """Ends this process when the parent ends, in three ways, because each of them has a gap.
 
-    The kernel's signal works while a library is loaded and no other Python thread can run, but it is
-    sent when the parent's thread ends. The pipe ends with the parent's process, unless a child of
-    the parent has inherited the other end. The parent's process id changes in that case too.
+    The kernel's signal works while a library is loaded and no other Python thread can run, but it
+    is sent when the parent's thread ends. The pipe ends with the parent's process, unless a child
+    of the parent has inherited the other end. The parent's process id changes in that case too.
     """
     # If the kernel refuses, the thread below still watches the parent.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -30,13 +30,13 @@ def end_with_parent(parent_pid: int) -> None:
 
 
 def forbid_core_dumps() -> None:
-    """A core dump would contain the prompts of callers."""
+    """Disables core dumps, which would contain prompts."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def redirected_standard_output() -> int:
-    """A private copy of standard output, for the report. What a library prints to standard output
-    goes to standard error from now on."""
+    """Returns a private copy of standard output for the report. From then on, libraries that print
+    to standard output write to standard error."""
     report = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return report

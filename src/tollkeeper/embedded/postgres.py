@@ -1,9 +1,9 @@
-"""The PostgreSQL server that runs beside the gateway: made, started, shared and stopped.
+"""Creates, starts, shares and stops the embedded PostgreSQL server.
 
-Every process that uses the server holds a shared lock on a file while it does. A process that can
-take this lock exclusively is the last user and stops the server. The kernel releases the lock of a
-killed process, so the number of users is always right. The server listens on a unix socket only,
-and its rules reject connections over a network.
+Every process holds a shared lock on a file while it uses the server. A process that can take this
+lock exclusively is the last user and stops the server. The kernel releases the lock of a killed
+process, so the number of users is always right. The server listens on a unix socket only, and its
+rules reject connections over a network.
 """
 
 import contextlib
@@ -46,7 +46,8 @@ _log = LateLogger("tollkeeper.database")
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """What one start of the server needs. The account is None where the program is not root."""
+    """Holds the paths and the account for a server start. The account is None unless the program
+    runs as root."""
 
     account: Account | None
     cluster: Path
@@ -54,7 +55,7 @@ class _Places:
 
 
 class EmbeddedPostgres:
-    """A running embedded server. The end of the context stops it if nobody else uses it."""
+    """Runs the embedded server. The end of the context stops it if no other process uses it."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir.resolve()
@@ -63,7 +64,8 @@ class EmbeddedPostgres:
 
     @property
     def conninfo(self) -> str:
-        """Where the server answers. It is known from the first use of the context on."""
+        """Returns the server's connection string, which is known after the context was first
+        entered."""
         return _conninfo(self._known_places())
 
     def __enter__(self) -> Self:
@@ -99,16 +101,16 @@ class EmbeddedPostgres:
             try:
                 fcntl.flock(self._use, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return  # Another process still uses the server.
+                return  # another process still uses the server
             _run(places, "pg_ctl", "stop", "-D", str(places.cluster), "-m", "fast", "-w")
 
     def ensure_running(self) -> None:
-        """Starts the server again where it has died while processes use it."""
+        """Starts the server again if it has died while processes use it."""
         with self._exclusive("postgres.starting"):
             if self._places is None:
                 self._places = self._find_places()
             if not _answers(self._places):
-                # The folder of the socket may have been removed from the temporary folder.
+                # The socket's folder may have been removed from the temporary folder.
                 self._places = self._find_places()
                 _start(self._places)
 
@@ -128,14 +130,14 @@ class EmbeddedPostgres:
         return _Places(account, cluster, prepare_socket_folder(cluster, account))
 
     def _initialise(self, places: _Places) -> None:
-        """Makes the cluster beside its place and gives it its name when it is complete: what a killed
-        process leaves is never taken for a cluster."""
+        """Creates the cluster under a temporary name and renames it when it is complete, so that
+        the remains of a killed process are never mistaken for a cluster."""
         cluster = places.cluster
         if is_cluster(cluster):
             return
         remove_unfinished(cluster)
         if cluster.exists() and not awaits_its_owner(cluster):
-            # Somebody made the folder, such as the place of a volume: it cannot be replaced.
+            # The folder exists, for example as a mount point, so it cannot be replaced.
             _make_cluster(places, cluster)
         else:
             unfinished = unfinished_cluster(cluster)
@@ -149,7 +151,7 @@ def _make_cluster(places: _Places, folder: Path) -> None:
     _run(
         places,
         "initdb",
-        "--auth-local=trust",  # Nobody else can enter the folder of the socket.
+        "--auth-local=trust",  # no other account can enter the socket's folder
         "--auth-host=reject",
         "--encoding=utf8",
         "--locale=C",
@@ -207,11 +209,12 @@ def _run(places: _Places, program: str, *arguments: str) -> None:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                # All three are set, because the account would keep root's groups otherwise.
+                # All three are set, because the account would otherwise keep root's groups.
                 user=None if account is None else account.uid,
                 group=None if account is None else account.gid,
                 extra_groups=None if account is None else [],
-                start_new_session=True,  # Ctrl-C must stop the gateway first, which stops the server.
+                # Ctrl-C must first stop the gateway, which stops the server
+                start_new_session=True,
                 timeout=_START_TIMEOUT_S + _STOP_TIMEOUT_S,
             )
         except (subprocess.SubprocessError, OSError) as exc:
@@ -223,21 +226,21 @@ def _run(places: _Places, program: str, *arguments: str) -> None:
 
 
 # Above the kernel's largest process id.
-_PROCESS_OF_NOBODY = 2**22 + 1
+_UNUSED_PROCESS_ID = 2**22 + 1
 
 
 def disown_zombie(lock_file: Path) -> None:
     """Lets PostgreSQL start although the dead server of this lock file is still a zombie.
 
-    PostgreSQL replaces the lock files of a crashed server by itself. But a killed server stays in
-    the process table until its parent reaps it, which the first process of a container may never
-    do, and PostgreSQL takes a zombie for a running server. Only the process id in the file is
-    changed: PostgreSQL needs the rest to find out whether children of the dead server still run.
+    PostgreSQL replaces the lock files of a crashed server itself. But a killed server stays in the
+    process table until its parent reaps it, which the first process of a container may never do,
+    and PostgreSQL treats a zombie as a running server. Only the process id in the file is changed:
+    PostgreSQL needs the rest to find out whether children of the dead server still run.
     """
     with contextlib.suppress(FileNotFoundError):
         process, newline, rest = lock_file.read_text().partition("\n")
         if _is_zombie(process):
-            lock_file.write_text(f"{_PROCESS_OF_NOBODY}{newline}{rest}")
+            lock_file.write_text(f"{_UNUSED_PROCESS_ID}{newline}{rest}")
 
 
 def _is_zombie(process: str) -> bool:
@@ -245,5 +248,6 @@ def _is_zombie(process: str) -> bool:
         status = Path(f"/proc/{int(process)}/stat").read_text()
     except (ValueError, OSError):
         return False
-    # The state follows the program's name, which is in parentheses and may contain some itself.
+    # The state follows the program's name, which is in parentheses and may contain parentheses
+    # itself.
     return status.rpartition(")")[2].split()[0] == "Z"

@@ -1,4 +1,4 @@
-"""The account that PostgreSQL runs under when the program runs as root.
+"""Provides the account for PostgreSQL if the program runs as root.
 
 PostgreSQL refuses to run as root.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.embedded.postgres_folders import made_folder
+from tollkeeper.embedded.postgres_folders import managed_folder
 
 ACCOUNT_NAME = "tollkeeper-db"
 _TIMEOUT_S = 60.0
@@ -27,8 +27,8 @@ class Account:
         return self.can_run("test", "-x", str(folder))
 
     def can_run(self, *command: str) -> bool:
-        """Whether a command of the account succeeds. PostgreSQL runs with the account's main group and
-        no other."""
+        """Tells whether a command of the account succeeds. PostgreSQL runs with the account's main
+        group only."""
         try:
             done = subprocess.run(
                 command,
@@ -46,21 +46,21 @@ class Account:
 
 
 def owner_ids(account: Account | None) -> tuple[int, int]:
-    """User and group of PostgreSQL: those of its account, or this process's own."""
+    """Returns PostgreSQL's user and group: those of its account, or this process's own."""
     if account is None:
         return os.geteuid(), os.getegid()
     return account.uid, account.gid
 
 
 def ensure_account(name: str = ACCOUNT_NAME) -> Account:
-    """The system account `name`, which is created if it does not exist."""
+    """Returns the system account `name`, and creates it if necessary."""
     found = _find(name)
     if found is not None:
         return found
-    # Of two useradd that run at once, both can succeed, and the second one changes the user id that
-    # the first one gave to the account. So only one process at a time creates accounts. The wait is
-    # not longer than the other process's useradd.
-    descriptor = os.open(made_folder(), os.O_RDONLY | os.O_DIRECTORY)
+    # If two useradd run at once, both can succeed, and the second one changes the user id that the
+    # first one assigned. So only one process at a time creates accounts. The wait is limited by the
+    # other process's useradd.
+    descriptor = os.open(managed_folder(), os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         failure = "" if _find(name) else _useradd(name)
@@ -84,7 +84,7 @@ def _find(name: str) -> Account | None:
 
 
 def _useradd(name: str) -> str:
-    """Runs useradd once. Returns the reason that holds if the account still does not exist."""
+    """Runs useradd once. Returns the reason to report if the account still does not exist."""
     command = ["useradd", "--system", "--no-create-home", "--shell", "/bin/false", name]
     try:
         done = subprocess.run(

@@ -1,6 +1,6 @@
-"""The folders that the embedded PostgreSQL needs outside the data folder: made and checked here.
+"""Creates and checks the folders that the embedded PostgreSQL needs outside the data folder.
 
-The program never changes the mode or the owner of a folder that it did not make itself.
+The program never changes the mode or owner of a folder that it did not create itself.
 """
 
 import os
@@ -9,39 +9,39 @@ from pathlib import Path
 
 from tollkeeper.domain.errors import Unavailable
 
-# Everything that the program makes outside the data folder when it runs as root. Every account may
-# pass through it, and only root may list or change it.
-MADE_FOLDER = Path("/var/lib/tollkeeper-db")
-_MADE_MODE = 0o711
+# Contains everything that the program creates outside the data folder when it runs as root. Every
+# account may traverse it, and only root may list or change it.
+MANAGED_FOLDER = Path("/var/lib/tollkeeper-db")
+_MANAGED_MODE = 0o711
 _PRIVATE_MODE = 0o700
 _PERMISSIONS = 0o777
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _ENTERABLE_BY_ALL = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 
 
-def made_folder() -> Path:
-    """Makes the folder below which root keeps clusters and programs, or checks the existing one."""
+def managed_folder() -> Path:
+    """Creates or checks the folder in which root stores clusters and programs."""
     try:
-        MADE_FOLDER.mkdir(mode=_MADE_MODE, parents=True, exist_ok=True)
-        status = MADE_FOLDER.lstat()
+        MANAGED_FOLDER.mkdir(mode=_MANAGED_MODE, parents=True, exist_ok=True)
+        status = MANAGED_FOLDER.lstat()
         fault = _fault(status, os.geteuid())
         if not fault and status.st_mode & _WRITABLE_BY_OTHERS:
             fault = f"others can write to it (mode {_mode(status)})"
         if not fault and status.st_mode & _ENTERABLE_BY_ALL != _ENTERABLE_BY_ALL:
             # The process's umask has removed bits from the mode of the new folder.
-            MADE_FOLDER.chmod(_MADE_MODE)
+            MANAGED_FOLDER.chmod(_MANAGED_MODE)
     except OSError as exc:
         fault = f"it cannot be made: {exc.strerror}"
     if fault:
         raise Unavailable(
-            f"The embedded PostgreSQL cannot use the folder {MADE_FOLDER}: {fault}. "
+            f"The embedded PostgreSQL cannot use the folder {MANAGED_FOLDER}: {fault}. "
             "It must be a folder of root's, and only root may write to it."
         )
-    return MADE_FOLDER
+    return MANAGED_FOLDER
 
 
 def make_private_folder(path: Path, uid: int, gid: int) -> None:
-    """Makes a folder that only the account `uid` can use. An existing folder stays as it is."""
+    """Creates a folder that only the account `uid` can use. Does not change an existing folder."""
     try:
         path.mkdir(mode=_PRIVATE_MODE)
     except FileExistsError:
@@ -52,7 +52,7 @@ def make_private_folder(path: Path, uid: int, gid: int) -> None:
 
 
 def check_private_folder(path: Path, uid: int) -> None:
-    """Refuses a folder that another user may have made or may look into."""
+    """Rejects a folder that another user may have created or may read."""
     status = path.lstat()
     fault = _fault(status, uid)
     if not fault and status.st_mode & _PERMISSIONS != _PRIVATE_MODE:
@@ -65,7 +65,8 @@ def check_private_folder(path: Path, uid: int) -> None:
 
 
 def awaits_its_owner(path: Path) -> bool:
-    """Whether a process was killed after it made this folder and before it gave the folder away."""
+    """Tells whether a process was killed after it created this folder and before it changed the
+    owner."""
     status = path.lstat()
     return (
         stat.S_ISDIR(status.st_mode)
@@ -76,7 +77,7 @@ def awaits_its_owner(path: Path) -> bool:
 
 
 def _fault(status: os.stat_result, owner: int) -> str:
-    """Why this is not a real folder of `owner`, or nothing."""
+    """Explains why this is not a real folder of `owner`, or returns ""."""
     if stat.S_ISLNK(status.st_mode):
         return "it is a symbolic link"
     if not stat.S_ISDIR(status.st_mode):

@@ -1,8 +1,8 @@
-"""Where the cluster of a data folder lives, and where its server listens.
+"""Locates a data folder's cluster and its socket.
 
-The cluster lives in the data folder. Where the program runs as root and the account of PostgreSQL
-cannot enter the data folder, the cluster lives below a folder that the program makes, and the file
-`postgres.location` in the data folder names the place.
+The cluster is in the data folder. If the program runs as root and PostgreSQL's account cannot enter
+the data folder, the cluster is in a folder that the program creates, and the file
+`postgres.location` in the data folder names it.
 """
 
 import hashlib
@@ -16,21 +16,21 @@ from shlex import quote
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.embedded.postgres_account import Account, owner_ids
 from tollkeeper.embedded.postgres_folders import (
-    MADE_FOLDER,
+    MANAGED_FOLDER,
     check_private_folder,
-    made_folder,
     make_private_folder,
+    managed_folder,
 )
 
 _CLUSTER = "postgres"
 _LOCATION = "postgres.location"
-# A socket's path may have 107 bytes. The rest is for the name of the socket.
+# A socket's path may have 107 bytes. The rest is for the socket's name.
 _SOCKET_FOLDER_BYTES_MAX = 80
 
 
 def find_cluster(data_dir: Path, account: Account | None) -> Path:
-    """Where the cluster of the resolved `data_dir` is or will be. `account` runs PostgreSQL where
-    the program runs as root."""
+    """Returns the cluster of the resolved `data_dir`, which may not exist yet. `account` runs
+    PostgreSQL if the program runs as root."""
     inside = (data_dir / _CLUSTER).resolve()
     location = data_dir / _LOCATION
     named = location.read_text().strip() if location.exists() else None
@@ -43,7 +43,7 @@ def find_cluster(data_dir: Path, account: Account | None) -> Path:
         return inside
     if named is None and account.can_enter(inside.parent):
         return inside
-    outside = made_folder() / _short_hash(data_dir)
+    outside = managed_folder() / _short_hash(data_dir)
     if named is None and is_cluster(inside):
         raise Unavailable(
             f"The embedded database is in {inside}, but the account {account.name}, which runs "
@@ -72,12 +72,12 @@ def is_cluster(folder: Path) -> bool:
 
 
 def is_outside(cluster: Path) -> bool:
-    """Whether the cluster is below the folder that the program makes."""
-    return cluster.parent == MADE_FOLDER
+    """Tells whether the cluster is in the folder that the program creates."""
+    return cluster.parent == MANAGED_FOLDER
 
 
 def remember_cluster(data_dir: Path, cluster: Path) -> None:
-    """Writes where the cluster is, if it is not in the data folder."""
+    """Writes the cluster's path if it is not in the data folder."""
     location = data_dir / _LOCATION
     if not is_outside(cluster):
         return
@@ -87,21 +87,21 @@ def remember_cluster(data_dir: Path, cluster: Path) -> None:
 
 
 def unfinished_cluster(cluster: Path) -> Path:
-    """Where a cluster is made. Each attempt has another place: the programs of a killed one may go on
-    for a while."""
+    """Returns the temporary path for creating a cluster. Each attempt has another one, because the
+    programs of a killed attempt may continue for a while."""
     return cluster.with_name(f"{cluster.name}.unfinished-{secrets.token_hex(4)}")
 
 
 def remove_unfinished(cluster: Path) -> None:
-    """Removes what killed attempts to make this cluster have left."""
+    """Removes the remains of killed attempts to create this cluster."""
     for left in cluster.parent.glob(f"{cluster.name}.unfinished-*"):
         if not left.is_symlink():
             shutil.rmtree(left, ignore_errors=True)
 
 
 def prepare_socket_folder(cluster: Path, account: Account | None) -> Path:
-    """The folder of the server's socket: the cluster's own, or a private one where the path of that
-    is too long. It is checked before anybody connects, because its name can be guessed."""
+    """Returns the folder of the server's socket: the cluster itself, or a private one if that path
+    is too long. It is checked before a connection is opened, because its name can be guessed."""
     if len(os.fsencode(cluster)) <= _SOCKET_FOLDER_BYTES_MAX:
         return cluster
     temporary = Path(tempfile.gettempdir()).resolve()

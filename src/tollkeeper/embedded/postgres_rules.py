@@ -1,4 +1,4 @@
-"""The rules of the embedded PostgreSQL about who may connect: its file pg_hba.conf."""
+"""Manages the connection rules of the embedded PostgreSQL in pg_hba.conf."""
 
 import os
 import re
@@ -17,15 +17,15 @@ _TRUSTED_HOST = re.compile(
 
 
 def reject_trusted_hosts(cluster: Path, uid: int) -> None:
-    """Rejects the connections over a network that earlier versions trusted. `uid` owns the cluster.
-    Nothing else in the file changes."""
+    """Rejects network connections that earlier versions trusted. `uid` owns the cluster. Nothing
+    else in the file changes."""
     try:
         old, status = _read(cluster / _NAME, uid)
         new = _TRUSTED_HOST.sub(r"\1reject", old)
         if new != old:
             _replace(cluster / _NAME, new, status)
     except FileNotFoundError:
-        return  # It is no complete cluster: the server says so.
+        return  # the cluster is incomplete, and the server reports it
     except (OSError, UnicodeDecodeError) as exc:
         raise Unavailable(
             f"The embedded PostgreSQL cannot use {cluster / _NAME}: {exc}. "
@@ -34,8 +34,8 @@ def reject_trusted_hosts(cluster: Path, uid: int) -> None:
 
 
 def _read(path: Path, uid: int) -> tuple[str, os.stat_result]:
-    """Refuses a link and a file of another user: root must not copy what the account of PostgreSQL
-    cannot read."""
+    """Rejects a link and a file of another user, because root must not copy a file that
+    PostgreSQL's account cannot read."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -48,7 +48,7 @@ def _read(path: Path, uid: int) -> tuple[str, os.stat_result]:
 
 
 def _replace(path: Path, text: str, status: os.stat_result) -> None:
-    """Gives the new file its name when it is complete."""
+    """Renames the new file when it is complete."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
