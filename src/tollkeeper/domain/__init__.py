@@ -1,2 +1,2 @@
-"""Values and rules without input or output: standard library and msgspec only, no await, no
-settings."""
+"""Contains values and rules without input or output: standard library and msgspec only, no await,
+no settings."""

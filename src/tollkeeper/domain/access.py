@@ -1,4 +1,4 @@
-"""Permissions, the kinds and the status of API keys, and the callers who present them."""
+"""Defines permissions, the kinds and status of API keys, and the callers who present them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,7 +30,7 @@ ADMIN_PERMISSIONS = frozenset(Permission) - CUSTOMER_PERMISSIONS
 
 
 class KeyKind(StrEnum):
-    """Each kind has a prefix, a database table and routes of its own."""
+    """Each kind has its own prefix, database table and routes."""
 
     PROJECT = "project"
     ADMIN = "admin"
@@ -44,8 +44,8 @@ class KeyStatus(StrEnum):
 
 
 def key_status(*, revoked: bool, suspended: bool, expires_at: int | None, now: int) -> KeyStatus:
-    """The first that applies: a revocation is final, expiry depends on the clock, and a suspension
-    can be lifted."""
+    """Returns the first that applies: a revocation is final, expiry depends on the clock, and a
+    suspension can be lifted."""
     if revoked:
         return KeyStatus.REVOKED
     if expires_at is not None and expires_at <= now:
@@ -57,7 +57,7 @@ def key_status(*, revoked: bool, suspended: bool, expires_at: int | None, now: i
 
 @dataclass(frozen=True, slots=True)
 class AdminCaller:
-    """A caller who presented an active admin key of an organization."""
+    """Identifies a caller with an active admin key of an organization."""
 
     organization_id: OrganizationId
     key_id: KeyId
@@ -66,13 +66,14 @@ class AdminCaller:
 
 @dataclass(frozen=True, slots=True)
 class ProjectCaller:
-    """A caller who presented an active project key."""
+    """Identifies a caller with an active project key."""
 
     organization_id: OrganizationId
     project_id: ProjectId
     key_id: KeyId
     permissions: frozenset[str]
-    # The lists of models of the key and of its project when the key was read. Admission reads them again.
+    # The model lists of the key and of its project when the key was read. Admission reads them
+    # again.
     model_lists: tuple[tuple[str, ...], ...] = ()
 
     def may_use(self, model_id: str) -> bool:

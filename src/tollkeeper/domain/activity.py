@@ -1,4 +1,4 @@
-"""The activity record of one inference request. It contains no text of prompt or answer."""
+"""Defines the activity record of one inference request. It contains no text of prompt or answer."""
 
 import msgspec
 
@@ -7,7 +7,8 @@ from tollkeeper.domain.prompt import FreeObject
 
 
 class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
-    """One policy's verdict on one side of a call. The probability is None if there is none."""
+    """Records one policy's verdict on one side of a call. The probability is None if it is
+    missing."""
 
     policy_id: str
     version: int
@@ -18,21 +19,22 @@ class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
     matched: bool
     duration_ms: int
     judged_at_ms: int
-    # The kinds of content in the text's place that no judge reads, such as "image".
+    # The kinds of content that no judge reads, such as "image".
     unread: tuple[str, ...] = ()
-    # The score of the first judge, if there is one. If it settled the question, it is the probability too.
+    # The score of the first judge, if there is one. If it settled the question, it is the
+    # probability too.
     first_basis_points: int | None = None
 
 
 class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
-    """One inference request, recorded when it has ended; of repeated refusals, the last one. Metrics,
-    the line in the log and the row in the database are made of it, many together."""
+    """Records one inference request when it has ended; of repeated rejections, the last one.
+    Metrics, the log line and the database row are created from it, many together."""
 
     request_id: str
     organization_id: OrganizationId
     project_id: ProjectId
     key_id: KeyId
-    # chat_create, response_create or message_create
+    # "chat_create", "response_create" or "message_create"
     operation: str
     model: str
     streamed: bool
@@ -40,23 +42,23 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     duration_us: int
     # The time until the first piece was sent; None if no piece was sent.
     first_piece_us: int | None
-    # The status that the caller saw.
+    # The status that the client received.
     status: int
-    # The code of the error if the call was refused or failed.
+    # The error code if the call was rejected or failed.
     error_code: str | None
     finish: str | None
     estimated: bool
     hold_picousd: int | None
     cost_picousd: int | None
-    # settled, released, unsettled; "none" if the call has no reservation
+    # "settled", "released" or "unsettled"; "none" if the call has no reservation
     settlement: str
     # None if the call was not dispatched, for example because a policy denied it.
     backend: str | None
     # None if no replica answered.
     replica: str | None
-    # The backend that the catalogue names first for the model.
+    # The model's first backend in the catalogue.
     declared_backend: str = ""
-    # The charged usage; None if the call was not settled, or for its verdicts only.
+    # The charged usage; None if the call was not settled, or only for its verdicts.
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
@@ -68,15 +70,15 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     output_audio_tokens: int | None = None
     service_tier: str | None = None
     verdicts: tuple[VerdictRecord, ...] = ()
-    # The backend's last report as it came, and its own price in it.
+    # The backend's last report, unchanged, and its own price.
     reported_usage: FreeObject | None = None
     reported_cost_picousd: int | None = None
-    # The time until the call went to its backend, how long the backend worked, and what of the
-    # call's time neither the backend nor the judge took. None if it was not dispatched.
+    # The time until the call was sent to its backend, the backend's time, and the time that neither
+    # the backend nor the judge took. None if the call was not dispatched.
     dispatched_us: int | None = None
     upstream_us: int | None = None
     overhead_us: int | None = None
-    # What of the cost is the price of verdicts, which no backend bills.
+    # The part of the cost that is for verdicts, which no backend bills.
     verdict_picousd: int = 0
-    # How many requests the record stands for: more than one only for repeated refusals.
+    # The number of requests in this record: more than one only for repeated rejections.
     requests: int = 1

@@ -2,7 +2,7 @@
 
 `decide` is a pure function. Its input is the state of one organization's account, which the
 caller's transaction has locked, and the requests of one batch in order. It returns the new state
-and one decision per request. A refused request does not change the state.
+and one decision per request. A rejected request does not change the state.
 """
 
 from collections.abc import Sequence
@@ -40,8 +40,8 @@ _US_PER_MINUTE = 60 * _US_PER_S
 
 @dataclass(frozen=True, slots=True)
 class ProjectLimits:
-    """The default limits, for a project without limits of its own, and for an organization without
-    a bound of its own (None: there is no bound)."""
+    """Holds the default limits, for projects and organizations without their own. A limit of None
+    means no limit."""
 
     requests_per_minute: int
     concurrency: int
@@ -57,12 +57,12 @@ class ProjectState(msgspec.Struct, frozen=True, gc=False):
     requests_per_minute: int
     rate_units: int
     rate_at_us: int
-    # The models that its calls may use; empty: every model.
+    # The models that its calls may use; empty means every model.
     models: tuple[str, ...] = ()
 
 
 class AccountState(msgspec.Struct, frozen=True):
-    """One organization's account with its projects and keys, as a transaction reads it."""
+    """Holds one organization's account with its projects and keys, as a transaction reads it."""
 
     available_picousd: int
     # The sum of all overage. Only overage can make `available_picousd` negative.
@@ -71,24 +71,24 @@ class AccountState(msgspec.Struct, frozen=True):
     cap: Cap | None
     projects: dict[ProjectId, ProjectState]
     keys: dict[KeyId, KeyStatus]
-    # How far below zero the balance may fall by overage; None: there is no bound.
+    # How far below zero overage may bring the balance; None means no limit.
     overage_bound_picousd: int | None = None
-    # The most that the calls in flight may cost beyond their holds, all together.
+    # The maximum that the calls in flight may cost beyond their holds, together.
     overage_in_flight_picousd: int = 0
-    # The balance was below the bound. Only an operator ends this.
+    # The balance was below the bound. Only an operator can clear this.
     stopped: bool = False
-    # The latest day of UTC that holds count for; None where the organization has no period caps.
+    # The latest UTC day that holds count for; None if the organization has no period caps.
     spending_day: int | None = None
-    # The caps of the organization, and of those projects and keys that were read.
+    # The caps of the organization, and of the loaded projects and keys.
     period_caps: dict[tuple[CapSubject, CapPeriod], PeriodCap] = {}
-    # Of keys that were made by a rotation: the first key, whose caps they share.
+    # For rotated keys: the first key of the chain, whose caps they share.
     first_keys: dict[KeyId, KeyId] = {}
-    # Of keys that have a list of models: the list.
+    # For keys with a model list: the list.
     key_models: dict[KeyId, tuple[str, ...]] = {}
 
     @property
     def balance_picousd(self) -> int:
-        """What was granted and is not spent. Holds are not spent yet."""
+        """Returns the granted amount that is not spent. Holds are not spent yet."""
         spend = self.spend
         return self.available_picousd + spend.held_picousd + spend.unsettled_picousd
 
@@ -109,7 +109,7 @@ class AccountState(msgspec.Struct, frozen=True):
             spend=project.spend.folded(fold),
             live_holds=project.live_holds - ended_holds,
         )
-        # The call is not in flight any more, as its hold is not live any more.
+        # When its hold is no longer live, the call is no longer in flight.
         ended_overage = 0 if fold.was_unsettled else fold.overage_max_picousd
         return replace(
             self,
@@ -131,12 +131,12 @@ class AccountState(msgspec.Struct, frozen=True):
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True, gc=False):
-    """The part of a hold that decides on its admission."""
+    """Contains the part of a hold that decides on its admission."""
 
     project_id: ProjectId
     key_id: KeyId
     hold_picousd: int
-    # The most that the call may cost beyond its hold.
+    # The maximum that the call may cost beyond its hold.
     overage_max_picousd: int = 0
     model: str = ""
 
@@ -156,7 +156,7 @@ class Refusal(StrEnum):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """The request is admitted if `refusal` is None. The amounts are the ones that were compared."""
+    """Holds the decision: admitted if `refusal` is None. The amounts are the compared ones."""
 
     refusal: Refusal | None = None
     key_status: KeyStatus | None = None
@@ -165,13 +165,13 @@ class Decision(msgspec.Struct, frozen=True):
     held_picousd: int = 0
     spent_picousd: int = 0
     limit: int = 0
-    # Of a period cap: its period, and when the next one begins, in seconds since 1970.
+    # For a period cap: its period, and the start of the next one, in seconds since 1970.
     period: CapPeriod | None = None
     resets_at: int | None = None
     retry_after_s: int | None = None
-    # How long no request can be admitted, because the project's rate has none to give.
+    # How long no request can be admitted, because the project's rate is used up.
     wait_us: int = 0
-    # The policies in force at the moment of admission; None if the organization has none.
+    # The policies at the time of admission; None if the organization has none.
     policies: PolicySet | None = None
 
 
@@ -182,7 +182,7 @@ UNKNOWN = Decision(Refusal.KEY_NOT_ACTIVE)
 
 @dataclass(slots=True)
 class _BatchState:
-    """The mutable part of the account state while a batch is decided."""
+    """Holds the mutable part of the account state while a batch is decided."""
 
     available: int
     overage_in_flight: int
@@ -194,8 +194,8 @@ class _BatchState:
 def decide(
     state: AccountState, requests: Sequence[AdmissionRequest], *, now_us: int, month: int
 ) -> tuple[AccountState, list[Decision]]:
-    """An account that has already seen a later month than `month` stays in that later month, and
-    holds of this batch count there."""
+    """Decides on a batch. An account that has already seen a later month than `month` stays in that
+    later month, and holds of this batch count there."""
     spend = state.spend.in_month(month)
     day = state.spending_day
     if day is not None:
@@ -203,8 +203,8 @@ def decide(
     state = replace(state, stopped=state.stopped or state.is_below_bound, spending_day=day)
     working = _BatchState(
         available=state.available_picousd,
-        # Code of before the column does not give back. An account without live holds has no calls
-        # in flight.
+        # Code from before this column does not return amounts, but an account without live holds
+        # has no calls in flight.
         overage_in_flight=state.overage_in_flight_picousd if spend.held_picousd else 0,
         spend=spend,
         projects={
@@ -218,7 +218,7 @@ def decide(
     decisions = []
     for request in requests:
         assert request.hold_picousd >= 0
-        # Looked up once, because the hash of an id is slow.
+        # Looked up once, because hashing an id is slow.
         project = working.projects.get(request.project_id)
         if project is None:
             # A key whose project does not exist is unknown, whatever the key's own status is.
@@ -241,7 +241,7 @@ def decide(
 
 
 def take_request(project: ProjectState, *, now_us: int) -> tuple[ProjectState, Decision]:
-    """Takes one request from the project's rate and checks nothing else: for requests that are
+    """Counts one request against the project's rate and checks nothing else: for requests that are
     rate-limited and cost no money."""
     refilled = _refill_rate(project, now_us)
     refusal = _refuse_by_rate(refilled)
@@ -261,13 +261,14 @@ def _decide_one(
         return Decision(Refusal.PROJECT_ARCHIVED)
     if project.models and not allows(project.models, request.model):
         return Decision(Refusal.MODEL_NOT_ALLOWED)
-    # The hash of an id is slow, and few keys have a list.
+    # Hashing an id is slow, and few keys have a list.
     if state.key_models and not allows(state.key_models.get(request.key_id, ()), request.model):
         return Decision(Refusal.MODEL_NOT_ALLOWED)
     if state.stopped:
         limit = state.overage_bound_picousd or 0
         return Decision(Refusal.OVERAGE, available_picousd=state.balance_picousd, limit=limit)
-    # Credit and caps come before rate and concurrency, because only the latter two pass with time.
+    # Credit and caps come before rate and concurrency, because only the latter two recover with
+    # time.
     return (
         _refuse_by_credit(working, request)
         or _refuse_by_overage_in_flight(state, working, request)
@@ -290,7 +291,7 @@ def _refuse_by_credit(working: _BatchState, request: AdmissionRequest) -> Decisi
         available_picousd=working.available,
         held_picousd=held,
         spent_picousd=working.spend.settled_picousd,
-        # The hold may fit once the running calls are settled. Unsettled holds do not end by
+        # The hold may fit after the running calls are settled. Unsettled holds do not end by
         # themselves, so they do not count here.
         retry_after_s=1
         if request.hold_picousd <= working.available + working.spend.held_picousd
@@ -301,8 +302,8 @@ def _refuse_by_credit(working: _BatchState, request: AdmissionRequest) -> Decisi
 def _refuse_by_overage_in_flight(
     state: AccountState, working: _BatchState, request: AdmissionRequest
 ) -> Decision | None:
-    """Keeps the balance above the bound, should every call in flight cost the most that it can: all
-    that is available, and the bound, must cover what they may cost beyond their holds."""
+    """Keeps the balance above the bound even if every call in flight costs its maximum: the
+    available amount plus the bound must cover all possible cost beyond their holds."""
     bound = state.overage_bound_picousd
     if bound is None:
         return None
@@ -317,7 +318,7 @@ def _refuse_by_overage_in_flight(
         held_picousd=held + working.spend.unsettled_picousd,
         spent_picousd=working.spend.settled_picousd,
         limit=bound,
-        # It may fit once the running calls are settled.
+        # It may fit after the running calls are settled.
         retry_after_s=1 if request.overage_max_picousd <= covered + held else None,
     )
 
@@ -424,8 +425,9 @@ def _refill_rate(project: ProjectState, now_us: int) -> ProjectState:
     requests.
 
     If the clock is up to a minute behind `rate_at_us`, nothing is added and `rate_at_us` stays, so
-    that no time is counted twice. If it is further behind, somebody has set the clock, and
-    `rate_at_us` follows it."""
+    that no time is counted twice. If it is further behind, the clock was set back, and `rate_at_us`
+    follows it.
+    """
     full = project.requests_per_minute * RATE_UNITS_PER_REQUEST
     elapsed = now_us - project.rate_at_us
     level = min(full, project.rate_units + max(0, elapsed) * project.requests_per_minute)

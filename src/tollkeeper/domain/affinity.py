@@ -1,8 +1,8 @@
 """Computes which replica a session prefers, without stored state, and the hashes that replace a
-caller's text in a backend's cache.
+client's text in a backend's cache.
 
 Every hash depends on the gateway's secret, the organization and the project. The same text of two
-tenants therefore has two unrelated hashes, and nobody without the secret can compute them.
+tenants therefore has two unrelated hashes, which cannot be computed without the secret.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ _LENGTH_BYTES = 8
 
 
 class CachePurpose(StrEnum):
-    """What a hash is for. The same text has different hashes for different purposes."""
+    """Names the purpose of a hash. The same text has different hashes for different purposes."""
 
     PROMPT_CACHE_KEY = "prompt_cache_key"
     CACHE_SALT = "cache_salt"
@@ -25,7 +25,7 @@ class CachePurpose(StrEnum):
 def affinity_key(
     secret: bytes, organization_id: OrganizationId, project_id: ProjectId, session: str
 ) -> bytes:
-    """The 32 bytes that select a replica for a session. The session cannot be read from them."""
+    """Returns the 32 bytes that select a replica for a session. They do not reveal the session."""
     return _keyed_hash(secret, "affinity", organization_id, project_id, session)
 
 
@@ -36,12 +36,12 @@ def isolated_text(
     purpose: CachePurpose,
     text: str,
 ) -> str:
-    """The 64 hexadecimal digits that a backend gets instead of the caller's text."""
+    """Returns the 64 hexadecimal digits that a backend gets instead of the client's text."""
     return _keyed_hash(secret, purpose.value, organization_id, project_id, text).hex()
 
 
 def rendezvous_order(key: bytes, names: Iterable[str]) -> list[str]:
-    """The names from the most to the least preferred for this key (rendezvous hashing).
+    """Orders the names from the most to the least preferred for this key (rendezvous hashing).
 
     The order depends only on the key and the names, so all processes agree. If a name is removed,
     only the keys that preferred it move to another name.
@@ -55,7 +55,7 @@ def rendezvous_order(key: bytes, names: Iterable[str]) -> list[str]:
 def _keyed_hash(
     secret: bytes, purpose: str, organization_id: OrganizationId, project_id: ProjectId, text: str
 ) -> bytes:
-    # The text is opaque, so a lone surrogate in it is encoded instead of refused.
+    # The text is opaque, so a lone surrogate in it is encoded instead of rejected.
     parts = (
         purpose.encode(),
         organization_id.bytes,
@@ -66,5 +66,5 @@ def _keyed_hash(
 
 
 def _with_length(part: bytes) -> bytes:
-    """Puts the length first, so that two different lists of parts never give the same bytes."""
+    """Prepends the length, so that two different lists of parts never give the same bytes."""
     return len(part).to_bytes(_LENGTH_BYTES, "big") + part

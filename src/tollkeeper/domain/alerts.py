@@ -1,13 +1,13 @@
-"""Alerts: what is wrong now, and what has changed since it was told last. Pure."""
+"""Compares current problems with the last reported alerts. Pure functions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-# Percent of a cap or of a credit at which an alert is raised.
+# The used percentages of a cap or credit at which an alert is raised.
 FILL_LEVELS = (80, 100)
-# An alert is cleared only so many percent below its level. Otherwise every hold near the level would
-# raise and clear it.
+# An alert is cleared only this many percent below its level. Otherwise every hold near the level
+# would raise and clear it.
 CLEARED_BELOW = 5
 # The level of an alert whose kind has no levels.
 RAISED = 100
@@ -23,7 +23,7 @@ class AlertKind(StrEnum):
     LEDGER_DIFFERENCE = "ledger_difference"
     USAGE_REPORT = "usage_report"
     POLICY_DRIFT = "policy_drift"
-    # Of one gateway, which keeps them in its own process.
+    # Alerts of one gateway, which it keeps in its own process.
     DATABASE_UNREACHABLE = "database_unreachable"
     DATABASE_NOT_WRITABLE = "database_not_writable"
     OLD_DATABASE_SERVER = "old_database_server"
@@ -32,14 +32,14 @@ class AlertKind(StrEnum):
 
 class AlertState(StrEnum):
     RAISED = "raised"
-    # The level is the same and the detail is not. This is written and not told.
+    # The detail has changed and the level has not. This is stored but not reported.
     UPDATED = "updated"
     CLEARED = "cleared"
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something that is, or may be, worth an alert. `percent` is how far it has come."""
+    """Describes a possible reason for an alert. `percent` is the reached percentage."""
 
     key: str
     kind: AlertKind
@@ -50,7 +50,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class RaisedAlert:
-    """An alert that was told and not cleared yet."""
+    """Describes an alert that was reported and not cleared yet."""
 
     key: str
     kind: AlertKind
@@ -61,14 +61,14 @@ class RaisedAlert:
 
 @dataclass(frozen=True, slots=True)
 class AlertChange:
-    """One change of state. It is told once, except for an update."""
+    """Describes one change of state. It is reported once, except for an update."""
 
     state: AlertState
     alert: RaisedAlert
 
 
 def level_of(percent: int, raised: int) -> int:
-    """The level that holds now, where `raised` was told last (0: none)."""
+    """Returns the current level; `raised` is the last reported one (0 for none)."""
     reached = max((level for level in FILL_LEVELS if percent >= level), default=0)
     kept = max(
         (level for level in FILL_LEVELS if level <= raised and percent >= level - CLEARED_BELOW),
@@ -80,7 +80,7 @@ def level_of(percent: int, raised: int) -> int:
 def changes(
     conditions: Iterable[Condition], raised: Mapping[str, RaisedAlert]
 ) -> list[AlertChange]:
-    """What has changed: new alerts, other levels, other details, and alerts that are over."""
+    """Returns the changes: new alerts, other levels, other details, and alerts that have ended."""
     found: list[AlertChange] = []
     still: set[str] = set()
     for condition in conditions:

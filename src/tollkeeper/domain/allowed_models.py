@@ -1,30 +1,30 @@
-"""Lists of the models that the calls of a project or of a key may use."""
+"""Checks lists of the models that the calls of a project or key may use."""
 
 from collections.abc import Iterable, Sequence
 
 from tollkeeper.domain.errors import InvalidRequest
 
 ENTRIES_MAX = 100
-# As long as the id of a model may be.
+# The maximum length of a model's id.
 _ENTRY_LENGTH_MAX = 200
 _ANY_END = "*"
 
 
 def allows(entries: Sequence[str], model_id: str) -> bool:
-    """Tell whether a list allows a model. A list without entries allows every model, and an entry that
-    ends with `*` every model whose id begins like it."""
+    """Tells whether a list allows a model. A list without entries allows every model, and an entry
+    that ends with `*` every model whose id begins like it."""
     return not entries or any(_matches(entry, model_id) for entry in entries)
 
 
 def unmatched(entries: Iterable[str], model_ids: Sequence[str]) -> list[str]:
-    """Return the entries that allow none of these models."""
+    """Returns the entries that match none of these models."""
     return [
         entry for entry in entries if not any(_matches(entry, model_id) for model_id in model_ids)
     ]
 
 
 def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
-    """Return the entries of a new list. Raise InvalidRequest if they make no list."""
+    """Returns the entries of a new list. Raises InvalidRequest if they are invalid."""
     checked = tuple(entries)
     if len(checked) > ENTRIES_MAX:
         raise InvalidRequest(f"A list has at most {ENTRIES_MAX} models.", param="models")

@@ -1,4 +1,4 @@
-"""The audit: who changed what, and what it was before and after."""
+"""Defines audit entries: who changed what, and the state before and after."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from tollkeeper.domain.access import OrganizationId
 
-# The fields of an object that a change shows: JSON values without secrets, amounts as decimal USD.
+# The fields of a changed object: JSON values without secrets, amounts as decimal USD.
 ObjectState: TypeAlias = Mapping[str, object]
 
 
@@ -21,7 +21,8 @@ class ActorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who makes a change: the user of a shell, a signed-in operator, an admin key, or the gateway."""
+    """Identifies who makes a change: a shell user, a signed-in operator, an admin key, or the
+    gateway."""
 
     kind: ActorKind
     name: str
@@ -32,13 +33,13 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of one object. `operation` is the name of the use case."""
+    """Describes one change of one object. `operation` is the name of the use case."""
 
     organization_id: OrganizationId
     operation: str
     object_kind: str
     object_id: str
-    # None where the object was created, or has no state that the change replaces.
+    # None if the object was created, or has no state that the change replaces.
     before: ObjectState | None
     after: ObjectState | None
 

@@ -1,5 +1,5 @@
-"""Turns a judge's raw scores into probabilities, measures how good they are, and finds thresholds that
-come with a guarantee. Nothing here asks a judge.
+"""Converts a judge's raw scores to probabilities, measures their quality, and finds thresholds with
+a guarantee. Does not ask a judge.
 
 A raw score is the log-odds of "yes". A calibration is a monotone map from scores to probabilities,
 fitted on labelled texts: a line in log-odds for few labels, and isotonic regression for many.
@@ -17,11 +17,11 @@ from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.percent import BASIS_POINTS
 
 LABELS_MIN = 10
-# Of guarantees, unless a person asks for another one.
+# The default confidence of guarantees.
 CONFIDENCE = 0.95
-# From so many labels on, a free monotone shape is better than a line.
+# From this many labels on, a free monotone shape is better than a line.
 _ISOTONIC_FROM = 200
-# Scores beyond this say nothing more: such a probability differs from 0 or 1 by less than 1e-10.
+# Larger scores add no information: such a probability differs from 0 or 1 by less than 1e-10.
 SCORE_MAX = 23.0
 _FOLDS = 5
 _BINS = 10
@@ -31,7 +31,7 @@ _PERCENT = BASIS_POINTS // 100
 
 
 class Labelled(msgspec.Struct, frozen=True):
-    """A text's raw score and its label."""
+    """Holds a text's raw score and its label."""
 
     score: float
     is_yes: bool
@@ -43,10 +43,11 @@ class Shape(StrEnum):
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """A monotone map from raw scores to probabilities.
+    """Maps raw scores to probabilities monotonically.
 
-    A line has a slope and an offset in `points[0]`. Steps have corners of score and probability, and
-    the map is straight between two corners."""
+    A line has a slope and an offset in `points[0]`. Steps have corners of score and probability,
+    and the map is straight between two corners.
+    """
 
     shape: Shape
     points: tuple[tuple[float, float], ...]
@@ -67,8 +68,8 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 class Bin(msgspec.Struct, frozen=True):
-    """Texts whose probability lies in one tenth of the scale: how many, the mean probability, and the
-    share that is labelled yes."""
+    """Describes the texts whose probability lies in one tenth of the scale: their number, the mean
+    probability, and the share labelled yes."""
 
     count: int
     mean_probability: float
@@ -76,10 +77,11 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 class Quality(msgspec.Struct, frozen=True):
-    """How well probabilities agree with labels."""
+    """Measures how well probabilities agree with labels."""
 
     brier: float
-    # The expected calibration error: how far a probability is from the share of yes, on average.
+    # The expected calibration error: the average distance between a probability and the share of
+    # yes.
     calibration_error: float
     bins: tuple[Bin | None, ...]
 
@@ -92,7 +94,7 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 class Threshold(msgspec.Struct, frozen=True):
-    """The threshold with a guarantee, or how many labels it needs."""
+    """Holds a threshold with a guarantee, or the number of labels that it needs."""
 
     # None if the labels are too few.
     basis_points: int | None
@@ -101,7 +103,7 @@ class Threshold(msgspec.Struct, frozen=True):
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """A calibration, and what it improves on texts that it was not fitted on."""
+    """Holds a calibration and its quality on texts that it was not fitted on."""
 
     calibration: Calibration
     labels: int
@@ -109,7 +111,7 @@ class Fitted(msgspec.Struct, frozen=True):
     after: Quality
 
     def report(self) -> dict[str, Any]:
-        """Returns what is stored with the calibration and shown."""
+        """Returns the data that is stored with the calibration and shown."""
         return {
             "shape": self.calibration.shape.value,
             "labels": self.labels,
@@ -123,7 +125,7 @@ def sigmoid(score: float) -> float:
 
 
 def fit(labelled: Sequence[Labelled]) -> Calibration:
-    """Raises InvalidRequest if the labels are too few or all the same."""
+    """Fits a calibration. Raises InvalidRequest if the labels are too few or all the same."""
     yes = sum(one.is_yes for one in labelled)
     if len(labelled) < LABELS_MIN:
         raise InvalidRequest(
@@ -143,8 +145,8 @@ def measure(labelled: Sequence[Labelled]) -> Fitted:
 
 
 def _fit_line(labelled: Sequence[Labelled]) -> Calibration:
-    """Platt's scaling: the line in log-odds with the highest likelihood. Targets lie a little inside
-    of 0 and 1, so that labels which the scores separate perfectly still give a finite slope."""
+    """Fits the line in log-odds with the highest likelihood (Platt's scaling). Targets lie slightly
+    inside 0 and 1, so that labels which the scores separate perfectly still give a finite slope."""
     yes = sum(one.is_yes for one in labelled)
     no = len(labelled) - yes
     targets = {True: (yes + 1) / (yes + 2), False: 1 / (no + 2)}
@@ -166,7 +168,7 @@ def _fit_line(labelled: Sequence[Labelled]) -> Calibration:
             (curvature[2] * gradient[0] - curvature[1] * gradient[1]) / determinant,
             (curvature[0] * gradient[1] - curvature[1] * gradient[0]) / determinant,
         )
-        # Newton's step may be too long: it is halved until it improves the likelihood.
+        # Newton's step may be too long, so it is halved until it improves the likelihood.
         length = 1.0
         while length > 1e-8:
             tried = slope - length * step[0], offset - length * step[1]
@@ -178,7 +180,8 @@ def _fit_line(labelled: Sequence[Labelled]) -> Calibration:
             break
         (slope, offset), loss = tried, loss_there
     if slope <= 0:
-        # A higher score must never mean a lower probability. What is left is one probability for all.
+        # A higher score must never mean a lower probability, so all scores get the same
+        # probability.
         slope, offset = 0.0, math.log((yes + 1) / (no + 1))
     return Calibration(Shape.LINE, ((slope, offset),))
 
@@ -195,8 +198,8 @@ def _loss(
 
 
 def _fit_steps(labelled: Sequence[Labelled]) -> Calibration:
-    """Isotonic regression: neighbours whose shares of yes are out of order are pooled. Each pool's
-    share lies inside of 0 and 1 by Laplace's rule, because a pool has few texts at the ends."""
+    """Fits an isotonic regression: pools neighbours whose shares of yes are out of order. Laplace's
+    rule keeps each pool's share inside 0 and 1, because pools at the ends have few texts."""
     pools: list[list[float]] = []
     for one in sorted(labelled, key=lambda one: one.score):
         pools.append([one.score, 1.0, float(one.is_yes)])
@@ -217,9 +220,9 @@ def _fit_steps(labelled: Sequence[Labelled]) -> Calibration:
 
 
 def held_out(labelled: Sequence[Labelled]) -> list[tuple[float, bool]]:
-    """Returns for each text the probability by a calibration that was fitted without it, and its
-    label. The folds take turns within each label by score, so all folds are alike, whatever the order
-    of the texts is."""
+    """Returns for each text its label and the probability by a calibration that was fitted without
+    it. The folds take turns within each label by score, so all folds are alike, whatever the order
+    of the texts."""
     found: list[tuple[float, bool]] = []
     folds: list[list[Labelled]] = [[] for _ in range(_FOLDS)]
     for label in (True, False):
@@ -265,8 +268,10 @@ def threshold_for_false_denials(
     """Finds the lowest threshold at which, with this confidence, at most this share of texts that
     should pass match. `passing` are the values of texts labelled no, in basis points.
 
-    The threshold is just above one of the values. The share of all such texts above the k-th smallest
-    of n values exceeds `rate` with the chance of a binomial tail, whatever the distribution is."""
+    The threshold is just above one of the values. The share of all such texts above the k-th
+    smallest of n values exceeds `rate` with the probability of a binomial tail, whatever the
+    distribution.
+    """
     values = sorted(passing)
     beyond = _values_beyond(len(values), rate, confidence)
     found = None if beyond is None else values[-1 - beyond] + 1
@@ -283,7 +288,7 @@ def threshold_for_misses(matching: Sequence[int], rate: float, confidence: float
 
 
 def labels_needed(rate: float, confidence: float) -> int:
-    """Returns how many labels of one kind a guarantee needs at least."""
+    """Returns the minimum number of labels of one kind for a guarantee."""
     return math.ceil(math.log(1 - confidence) / math.log(1 - rate))
 
 
@@ -303,8 +308,8 @@ def _values_beyond(count: int, rate: float, confidence: float) -> int | None:
 
 
 def guaranteed_rate(errors: int, count: int, confidence: float) -> float:
-    """Returns the share of errors that, with this confidence, is not exceeded, if there were so many
-    errors among `count` labelled texts: the exact upper limit of Clopper and Pearson."""
+    """Returns the upper limit of the error rate with this confidence, after `errors` among `count`
+    labelled texts (Clopper and Pearson's exact interval)."""
     if errors >= count:
         return 1.0
     low, high = errors / count, 1.0
@@ -320,9 +325,9 @@ def guaranteed_rate(errors: int, count: int, confidence: float) -> float:
 def guarantees(
     matching: Sequence[int], passing: Sequence[int], confidence: float
 ) -> list[tuple[float, float]]:
-    """Returns, for the thresholds of 1 % to 99 %, the share of false denials and the share of misses
-    that are not exceeded with this confidence. `matching` and `passing` are the values of texts
-    labelled yes and no, in basis points."""
+    """Returns the upper limits of the shares of false denials and of misses, with this confidence,
+    for thresholds of 1 % to 99 %. `matching` and `passing` are the values of texts labelled yes and
+    no, in basis points."""
     yes, no = sorted(matching), sorted(passing)
     found = []
     for threshold in range(_PERCENT, BASIS_POINTS, _PERCENT):
@@ -337,9 +342,9 @@ def guarantees(
 
 
 def stability_index(before: Sequence[int], now: Sequence[int]) -> float:
-    """Returns the population stability index of two distributions, each given as counts by bin: 0 if
-    they are alike; from 0.25 on they are considered different. Each bin has half a text more, so that
-    an empty bin is not infinitely far away."""
+    """Returns the population stability index of two distributions, each given as counts by bin: 0
+    if they are alike; from 0.25 on they are considered different. Adds half a text to each bin, so
+    that an empty bin is not infinitely far away."""
     shares = [
         [(count + 0.5) / (sum(counts) + 0.5 * len(counts)) for count in counts]
         for counts in (before, now)
@@ -351,7 +356,7 @@ def stability_index(before: Sequence[int], now: Sequence[int]) -> float:
 
 
 def _binomial_cdf(successes: int, count: int, rate: float) -> float:
-    """Adds the probabilities from `successes` down, until the rest is too small to count."""
+    """Sums the probabilities from `successes` down, until the rest is negligible."""
     if rate in (0.0, 1.0):
         return 1.0 if rate == 0.0 or successes >= count else 0.0
     term = math.exp(

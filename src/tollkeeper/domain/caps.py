@@ -1,12 +1,12 @@
-"""Caps: the most that an organization, a project or a key may spend in a period.
+"""Limits how much an organization, a project or a key may spend in a period.
 
-An organization and a project have one cap by month or in all, which their accounts count by
-themselves (`domain.admission.Spend`). All other caps are **period caps**: of an organization and of
-a project by day and by week, of a key by day, by week and by month. Each counts for itself what is
-held and settled in its current period.
+An organization and a project have one monthly or total cap, which their accounts count
+(`domain.admission.Spend`). All other caps are **period caps**: daily and weekly ones of an
+organization or a project, and daily, weekly and monthly ones of a key. Each counts the held and
+settled amounts of its current period.
 
-A period is told by its number, which follows from a day of UTC. A hold counts in the period of its
-**spending day**, and so does whatever its call cost, however late it ends.
+A period has a number, which is computed from a UTC day. A hold and its call's cost count in the
+period of the hold's **spending day**, however late the call ends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from tollkeeper.domain.months import month_of_day, month_of_number
 DAY_S = 86_400
 _DAY_US = DAY_S * 1_000_000
 _DAYS_PER_WEEK = 7
-# 1970-01-01 was a Thursday: the week with the number 0 began three days before.
+# 1970-01-01 was a Thursday: week 0 began three days before.
 _DAYS_BEFORE_FIRST = 3
 
 
@@ -35,7 +35,7 @@ class CapPeriod(StrEnum):
     TOTAL = "total"
 
 
-# The periods of the cap that an account counts by itself.
+# The periods of the cap that an account counts.
 ACCOUNT_PERIODS = (CapPeriod.MONTH, CapPeriod.TOTAL)
 # The periods of period caps.
 COUNTED_PERIODS = (CapPeriod.DAY, CapPeriod.WEEK, CapPeriod.MONTH)
@@ -48,12 +48,12 @@ class Cap:
 
 
 def day_at(now_us: int) -> int:
-    """The day of UTC, counted since 1970-01-01."""
+    """Returns the UTC day, counted from 1970-01-01."""
     return now_us // _DAY_US
 
 
 def period_number(period: CapPeriod, day: int) -> int:
-    """The number of the period that the day lies in; a later period has a greater number."""
+    """Returns the number of the day's period; later periods have greater numbers."""
     match period:
         case CapPeriod.DAY:
             return day
@@ -66,7 +66,7 @@ def period_number(period: CapPeriod, day: int) -> int:
 
 
 def first_day(period: CapPeriod, number: int) -> int:
-    """The first day of a period that is not `TOTAL`."""
+    """Returns the first day of a period that is not `TOTAL`."""
     match period:
         case CapPeriod.DAY:
             return number
@@ -78,15 +78,15 @@ def first_day(period: CapPeriod, number: int) -> int:
 
 
 def end_day(period: CapPeriod, number: int) -> int:
-    """The first day behind the period, at whose beginning its caps count from zero again."""
+    """Returns the first day after the period, when its caps count from zero again."""
     if period is CapPeriod.MONTH:
         return month_of_number(number).next.first_day
     return first_day(period, number + 1)
 
 
 class PeriodCap(msgspec.Struct, frozen=True, gc=False):
-    """A period cap with what is held and settled in its current period. `held` includes unsettled
-    holds, and `settled` includes overage."""
+    """Holds a period cap with the held and settled amounts of its current period. `held` includes
+    unsettled holds, and `settled` includes overage."""
 
     amount_picousd: int
     number: int
@@ -98,8 +98,8 @@ class PeriodCap(msgspec.Struct, frozen=True, gc=False):
         return self.held_picousd + self.settled_picousd
 
     def in_period(self, number: int) -> "PeriodCap":
-        """Counts from zero in a later period. An earlier one changes nothing, because a change back
-        would lose what the later one has counted."""
+        """Counts from zero in a later period. An earlier one changes nothing, because going back
+        would lose the later period's counts."""
         if number <= self.number:
             return self
         return replace(self, number=number, held_picousd=0, settled_picousd=0)
@@ -108,8 +108,8 @@ class PeriodCap(msgspec.Struct, frozen=True, gc=False):
         return replace(self, held_picousd=self.held_picousd + amount)
 
     def with_ended(self, number: int, hold: int, spent: int) -> "PeriodCap":
-        """A hold of the period with this number was resolved. One of an earlier period is not
-        counted any more."""
+        """Counts a resolved hold of the period with this number. Ignores holds of earlier
+        periods."""
         cap = self.in_period(number)
         if cap.number != number:
             return cap
@@ -120,35 +120,36 @@ class PeriodCap(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-# Whose cap it is: that of a project, of a key or, with None, of the organization. Keys that were
-# rotated share the caps of the first of them.
+# The owner of a cap: a project, a key or, with None, the organization. Rotated keys share the caps
+# of the first one.
 CapSubject: TypeAlias = ProjectId | KeyId | None
 PeriodCaps: TypeAlias = Mapping[tuple[CapSubject, CapPeriod], PeriodCap]
 
 
 class EndedHold(msgspec.Struct, frozen=True, gc=False):
-    """A hold that was resolved, as period caps count it."""
+    """Describes a resolved hold for period caps."""
 
     project_id: ProjectId
-    # The first of the keys that were rotated one into another.
+    # The first in a chain of rotated keys.
     first_key_id: KeyId
     spending_day: int
     hold_picousd: int
-    # With overage.
+    # Includes overage.
     spent_picousd: int
 
 
 def caps_of(
     caps: PeriodCaps, project_id: ProjectId, first_key_id: KeyId
 ) -> list[tuple[CapSubject, CapPeriod]]:
-    """The caps that a call of this key counts for: the organization's, the project's, the key's."""
+    """Returns the caps that a call of this key counts for: the organization's, the project's, the
+    key's."""
     subjects: tuple[CapSubject, ...] = (None, project_id, first_key_id)
-    wanted = [(subject, period) for subject in subjects for period in COUNTED_PERIODS]
-    return [of for of in wanted if of in caps]
+    possible = [(subject, period) for subject in subjects for period in COUNTED_PERIODS]
+    return [of for of in possible if of in caps]
 
 
 def on_day(caps: PeriodCaps, day: int) -> dict[tuple[CapSubject, CapPeriod], PeriodCap]:
-    """All caps in the periods of this day."""
+    """Moves all caps to the periods of this day."""
     numbers = {period: period_number(period, day) for period in COUNTED_PERIODS}
     return {of: cap.in_period(numbers[of[1]]) for of, cap in caps.items()}
 

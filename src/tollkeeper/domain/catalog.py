@@ -1,4 +1,5 @@
-"""The model catalogue: models, their prices and features, and an organization's access to them."""
+"""Defines the model catalogue: models, their prices and features, and an organization's access to
+them."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,7 +12,8 @@ from tollkeeper.domain.schema_size import SchemaBounds
 
 
 class Feature(StrEnum):
-    """Features of models. An option that needs a feature which the model lacks is a 501."""
+    """Lists features of models. An option that needs a feature which the model lacks is answered
+    with 501."""
 
     TOOLS = "tools"
     JSON_MODE = "json_mode"
@@ -23,25 +25,26 @@ class Feature(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenBounds:
-    """The most input tokens that things other than text take. None: up to the whole context. The
-    defaults are the largest that any published family has."""
+    """Holds the maximum input tokens of content other than text; None means the whole context. The
+    defaults are the largest of any published model family."""
 
     # GPT-4o mini: eight tiles.
     image: int | None = 48_169
     file: int | None = None
     audio: int | None = None
     video: int | None = None
-    # Tokens that the model reads of the results of one web search.
+    # Tokens of one web search's results that the model reads.
     web_search: int | None = None
-    # Searches that a call is held for although nobody asked for any: the model searches on its own.
+    # Searches that a call holds credit for without a request for any, because the model searches on
+    # its own.
     searches_unasked: int = 0
     # After each search the model reads the whole prompt again, and all of it is charged.
     search_rereads: bool = False
-    # A token for each byte of text, in the place of an estimate. Where no tokenizer is asked.
+    # Count one token for each byte of text instead of an estimate, if no tokenizer is asked.
     text_by_bytes: bool = False
-    # What a template writes around the conversation, and before the descriptions of tools (Claude
-    # Opus 4.7). Both count where no tokenizer is asked. On short prompts, templates with a system
-    # message of their own were seen to add up to 66 tokens (DeepSeek), and 72 (SmolLM2).
+    # The tokens that a template adds around the conversation, and before the descriptions of tools
+    # (Claude Opus 4.7). Both count if no tokenizer is asked. On short prompts, templates with their
+    # own system message added up to 66 tokens (DeepSeek), and 72 (SmolLM2).
     template: int = 96
     tools: int = 804
 
@@ -51,7 +54,7 @@ DEFAULT_TOKEN_BOUNDS = TokenBounds()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """One entry of the catalogue."""
+    """Describes one entry of the catalogue."""
 
     id: str
     backend: str
@@ -71,29 +74,29 @@ class Model:
     sampling_limits_revision: str = ""
     required_checks: tuple[str, ...] = ()
     is_ready: bool = True
-    # The prices before the first of the changes.
+    # The prices before the first price change.
     pricing: Pricing
     options: dict[str, str] = field(default_factory=dict)
-    # The bounds of the model's backend; None if the backend has none.
+    # The limits of the model's backend, or None.
     schema_bounds: SchemaBounds | None = None
     token_bounds: TokenBounds = DEFAULT_TOKEN_BOUNDS
     messages: MessagesBehavior = DEFAULT_MESSAGES_BEHAVIOR
-    # The backend's field that keeps prefix caches apart; empty where it has none.
+    # The backend's field that separates prefix caches; may be empty.
     cache_salt_field: str = ""
-    # The backend may be given addresses of media that it has to fetch.
+    # Whether the backend may receive media addresses that it has to fetch.
     allows_remote_media: bool = True
-    # The output bound that is sent covers reasoning.
+    # Whether the output limit that is sent covers reasoning.
     bounds_reasoning: bool = True
-    # The model may bill reasoning that the client does not see.
+    # Whether the model may bill reasoning that the client does not see.
     reasons: bool = False
     # The price in picousd of a request that offers a tool of the provider, by the tool's name.
     tool_prices: dict[str, int] = field(default_factory=dict)
 
-    # In the order of time.
+    # In chronological order.
     price_changes: tuple[PriceChange, ...] = ()
-    # The backends that may serve the model, where there are several; `backend` is the first.
+    # The backends that may serve the model, if there are several; `backend` is the first.
     routes: tuple["Route", ...] = ()
-    # Whether an answer may have audio or images.
+    # Whether an answer may contain audio or images.
     writes_audio: bool = field(init=False)
     writes_images: bool = field(init=False)
 
@@ -103,12 +106,12 @@ class Model:
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """The names of all backends that may serve the model."""
+        """Returns the names of all backends that may serve the model."""
         return tuple(there.backend for there in self.by_backend)
 
     @property
     def by_backend(self) -> tuple["Model", ...]:
-        """The model as each of its backends serves it."""
+        """Returns the model as each of its backends serves it."""
         return tuple(route.model for route in self.routes) or (self,)
 
     @property
@@ -116,7 +119,7 @@ class Model:
         return bool(self.cache_salt_field)
 
     def pricing_at(self, now: int) -> Pricing:
-        """The prices of a call that is admitted at this time (Unix seconds)."""
+        """Returns the prices of a call that is admitted at this time (Unix seconds)."""
         for change in reversed(self.price_changes):
             if change.valid_from <= now:
                 return change.pricing
@@ -125,9 +128,9 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One of several backends of a model."""
+    """Describes one of several backends of a model."""
 
-    # The model as this backend has it: its name there, its prices, what its protocol carries.
+    # The model on this backend, with its name and prices there and the features of its protocol.
     model: Model
     # Routes of a lower order are tried first; those of the same order share calls by weight.
     order: int
@@ -136,7 +139,8 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
-    """Whether a caller may use a model, and which checks its organization still has to pass."""
+    """Tells whether a caller may use a model, and which checks its organization still has to
+    pass."""
 
     required_checks: tuple[str, ...]
     missing_requirements: tuple[str, ...]
@@ -155,7 +159,7 @@ def model_access(model: Model, checks: frozenset[str], *, is_allowed: bool = Tru
 
 
 class Catalog:
-    """The models by id. A catalogue never changes; a reload makes a new one."""
+    """Holds the models by id. A catalogue never changes; a reload creates a new one."""
 
     def __init__(self, models: tuple[Model, ...]) -> None:
         self.models = models
@@ -173,5 +177,5 @@ class Catalog:
         return model
 
     def find_upstream(self, backend: str, upstream_model: str) -> Model | None:
-        """Returns the first model that a backend serves under this name of its own."""
+        """Returns the first model that a backend serves under this upstream name."""
         return self._by_upstream.get((backend, upstream_model))

@@ -1,4 +1,4 @@
-"""Names and values that the interface does not specify.
+"""Defines names and values that the interface does not specify.
 
 The numbers refer to rows of docs/open-questions.md. Some values are settings; their defaults come
 from here.
@@ -7,10 +7,10 @@ from here.
 # Q2: the source of an effective policy. The interface shows no other value.
 EFFECTIVE_POLICY_SOURCE = "organization"
 
-# Q18/Q27: the output bound if the caller omits it. The backend gets it explicitly.
+# Q18/Q27: the output limit if the client omits it. The backend gets it explicitly.
 DEFAULT_OUTPUT_TOKENS = 1024
 
-# Q18: all published names of the web search tool of Responses.
+# Q18: all published names of the Responses web search tool.
 WEB_SEARCH_TOOLS = frozenset(
     {
         "web_search",
@@ -21,14 +21,15 @@ WEB_SEARCH_TOOLS = frozenset(
 )
 
 # Search tools that providers run for a chat request: of OpenAI, OpenRouter, xAI, Moonshot and
-# Anthropic. A model that has the feature `web_search` takes them; any other tool that a provider
-# runs needs a price of its own.
+# Anthropic. A model with the feature `web_search` accepts them; any other provider-run tool needs
+# its own price.
 PROVIDER_SEARCH_TOOLS = WEB_SEARCH_TOOLS | {
     *("openrouter:web_search", "live_search", "$web_search"),
     *("web_search_20250305", "web_search_20260209", "web_search_20260318"),
 }
 
-# Q18: published tools that this service does not support. They are a 501; unknown types are a 400.
+# Q18: published tools that this service does not support. They are answered with 501, unknown types
+# with 400.
 PUBLISHED_TOOLS = frozenset(
     {
         *("apply_patch", "code_interpreter", "computer", "computer_use", "computer_use_preview"),
@@ -37,11 +38,11 @@ PUBLISHED_TOOLS = frozenset(
     }
 )
 
-# Sent with every answer. An operator finds a call by this id.
+# Sent with every answer. An operator can find a call by this id.
 REQUEST_ID_HEADER = "X-Request-ID"
 
-# Q19: header names of token counting (Anthropic), and the published beta flags that do not change
-# a count. Every model accepts these; a model's settings declare the others that it supports.
+# Q19: header names of token counting (Anthropic), and the published beta flags that do not change a
+# count. Every model accepts these; a model's settings declare other supported flags.
 MESSAGES_VERSION_HEADER = "anthropic-version"
 MESSAGES_BETA_HEADER = "anthropic-beta"
 COUNT_NEUTRAL_BETA_FLAGS = frozenset(
@@ -58,10 +59,10 @@ COUNT_NEUTRAL_BETA_FLAGS = frozenset(
     }
 )
 MESSAGES_REQUEST_ID_HEADER = "request-id"
-# Says whether the number of token counting is an estimate.
+# Tells whether a token count is an estimate.
 TOKEN_COUNT_ESTIMATED_HEADER = "x-token-count-estimated"  # noqa: S105 - the name of a header
 
-# Q20: the server tools of token counting: as the interface spells them, and as they are published.
+# Q20: the server tools of token counting, as spelled in the interface and as published.
 MESSAGES_WEB_TOOLS = frozenset(
     {
         *("web_search_2025_03_05", "web_fetch_2025_03_05"),
@@ -70,7 +71,7 @@ MESSAGES_WEB_TOOLS = frozenset(
     }
 )
 
-# Q20: the families of published tools that token counting refuses with a 501. A tool's type is the
+# Q20: the families of published tools that token counting answers with 501. A tool's type is the
 # family, usually followed by the date of its version.
 MESSAGES_TOOL_FAMILIES = frozenset(
     {
@@ -80,7 +81,7 @@ MESSAGES_TOOL_FAMILIES = frozenset(
     }
 )
 
-# Q22: bounds of a project key's name.
+# Q22: the maximum length of a project key's name.
 PROJECT_KEY_NAME_LENGTH_MAX = 256
 
 # Q23: the admin key list (OpenAI Admin).
@@ -97,14 +98,14 @@ CUSTOMER_KEY_HEADER = "x-api-key"
 # Q26: the permissions of a new project key.
 PROJECT_KEY_DEFAULT_PERMISSIONS = ("inference:write", "models:read")
 
-# The threshold of a policy that has none of its own.
+# The threshold of a policy without its own.
 DEFAULT_THRESHOLD_BASIS_POINTS = 5000
 
 # The interface names the session header and its alias; both are settings.
 SESSION_HEADERS = ("X-Service-Session-ID", "X-Alt-Session-ID")
 
-# The number of requests in the range of a cost report that are not settled yet.
+# The number of unsettled requests in the range of a cost report.
 UNSETTLED_HEADER = "x-unsettled-requests"
 
-# How long a replayed creation returns the value of the project key.
+# How long a repeated creation returns the value of the project key.
 SECRET_REPLAY_S = 24 * 3600

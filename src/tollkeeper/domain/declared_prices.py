@@ -1,7 +1,7 @@
-"""Reads declared prices: decimal strings in USD, tiers by length of the prompt, service tiers.
+"""Reads declared prices: decimal strings in USD, tiers by prompt length, service tiers.
 
-Every price that a call may have is computed here, once and exactly. A price that would be finer
-than the unit of account is refused, also where only a multiplier makes it so.
+Computes every price that a call may have, once and exactly. Rejects a price that is finer than the
+unit of account, even if only a multiplier makes it so.
 """
 
 import re
@@ -22,13 +22,13 @@ from tollkeeper.domain.pricing import (
 _TOKEN_PRICES = tuple(dimension.name for dimension in PRICE_DIMENSIONS if dimension.per_token)
 _MULTIPLIER = re.compile(r"(?P<whole>\d{1,6})(?:\.(?P<fraction>\d{1,9}))?", re.ASCII)
 _SERVICE_TIER = re.compile(r"[!-~]{1,64}", re.ASCII)
-# The ordinary service tier: its prices are the declared ones.
+# The ordinary service tier, which has the declared prices.
 _ORDINARY_TIERS = ("auto", "default")
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTier:
-    """Prices of calls whose prompt has more tokens than `above_tokens`."""
+    """Contains the prices of calls whose prompt has more tokens than `above_tokens`."""
 
     above_tokens: int
     prices: Mapping[str, str]
@@ -36,11 +36,11 @@ class DeclaredTier:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredPrices:
-    """The prices of one model for one time, as the settings declare them."""
+    """Contains the declared prices of one model for one period."""
 
     prices: Mapping[str, str]
     tiers: Sequence[DeclaredTier] = ()
-    # Multipliers of the prices per token, by service tier.
+    # Multipliers of token prices, by service tier.
     service_tiers: Mapping[str, str] = field(default_factory=dict)
     unasked_service_tier: str = ""
 
@@ -57,7 +57,7 @@ def pricing_from_declared(declared: Mapping[str, str], *, param: str) -> Pricing
 
 
 def read_price(declared: str, *, param: str) -> int:
-    """The price in picousd."""
+    """Returns the price in picousd."""
     price = picousd_from_usd(declared, param=param)
     if price < 0:
         raise InvalidRequest("A price cannot be negative.", param=param)
@@ -65,7 +65,7 @@ def read_price(declared: str, *, param: str) -> int:
 
 
 def pricing_with_variants(declared: DeclaredPrices, *, param: str = "") -> Pricing:
-    """`param` stands before the names of settings in errors."""
+    """Builds all prices. `param` precedes the names of settings in errors."""
     base = pricing_from_declared(declared.prices, param=f"{param}pricing")
     tiers = _tiers(declared, f"{param}price_tiers")
     variants = [PriceVariant(None, from_tokens, prices) for from_tokens, prices in tiers]
@@ -84,8 +84,8 @@ def pricing_with_variants(declared: DeclaredPrices, *, param: str = "") -> Prici
 
 
 def _tiers(declared: DeclaredPrices, place: str) -> list[tuple[int, Pricing]]:
-    """The prices from each length of the prompt on. What is not charged per token is the same for
-    every length, unless the tier declares it."""
+    """Returns the prices from each prompt length on. Prices that are not per token are the same for
+    every length, unless the tier declares them."""
     inherited = {
         dimension: price
         for dimension, price in declared.prices.items()
@@ -126,7 +126,7 @@ def _check_service_tier(name: str, place: str) -> None:
 
 
 def _multiplied(prices: Pricing, multiplier: str, place: str) -> Pricing:
-    """The prices per token times a decimal string, exactly."""
+    """Multiplies the token prices by a decimal string, exactly."""
     match = _MULTIPLIER.fullmatch(multiplier)
     if match is None:
         raise InvalidRequest(

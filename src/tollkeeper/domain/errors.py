@@ -21,7 +21,7 @@ TollkeeperError
 └── DeadlineExceeded          the call took too long
 """
 
-# The largest Retry-After. A longer wait, such as one that a backend asks for, is cut to it.
+# The maximum Retry-After. A longer wait, for example from a backend, is reduced to it.
 RETRY_AFTER_S_MAX = 120
 
 
@@ -112,7 +112,7 @@ class BackendFailed(TollkeeperError):
         blameless: bool = False,
     ) -> None:
         super().__init__(message, retry_after_s=retry_after_s, charged=charged)
-        # A caller can provoke it: it is no sign that the replica is unwell.
+        # Clients can provoke this error, so it does not indicate an unhealthy replica.
         self.blameless = blameless
 
 

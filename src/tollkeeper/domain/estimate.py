@@ -1,18 +1,18 @@
-"""How many tokens a text has, where no tokenizer can be asked: an estimate that errs high.
+"""Estimates the tokens of a text without a tokenizer. The estimate errs high.
 
-Byte-level tokenizers never make more tokens than bytes, and the fewer the more ordinary the text
-is. So every byte is weighed by its class: what is frequent in words runs in long tokens; rare
-letters, digits and punctuation in short ones; everything beyond ASCII may take a token a byte.
-Every run of letters costs something besides, because tokens seldom cross its edges: that tells
-words from hexadecimal noise. So does a run of several spaces, which is a token of its own.
+Byte-level tokenizers never produce more tokens than bytes, and ordinary text produces fewer. So
+every byte has a weight by its class: letters that are frequent in words form long tokens; rare
+letters, digits and punctuation short ones; each byte beyond ASCII may be a token. Every run of
+letters adds a weight, because tokens seldom cross its edges: that distinguishes words from
+hexadecimal noise. So does a run of several spaces, which is a separate token.
 
-The weights are the least that err high on every class of a measured corpus (words of many
+The weights are the minimum that errs high on every class of a measured corpus (words of many
 languages, code, JSON, tables, logs, numbers, emoji, base64, noise, white space, punctuation between
-letters) with eight tokenizers of 32,000 to 200,000 tokens: those of SmolLM2, Mistral (three), Claude 2,
-Qwen and OpenAI (two). They do not err high on everything. Random letters make up to 1.6 times as many
-tokens, and whoever knows a tokenizer can find letters that make twice as many. What no text exceeds is
-its number of bytes. Every pass over the text is one call into C, so a megabyte takes about three
-milliseconds.
+letters) with eight tokenizers of 32,000 to 200,000 tokens: those of SmolLM2, Mistral (three),
+Claude 2, Qwen and OpenAI (two). They do not err high on everything. Random letters produce up to
+1.6 times as many tokens, and an attacker who knows a tokenizer can find letters that produce twice
+as many. The only strict limit is the number of bytes. Every pass over the text is one call into C,
+so a megabyte takes about three milliseconds.
 """
 
 import re
@@ -39,7 +39,7 @@ _WEIGHTS = {
     " ": 4,
 }
 _RUN_OF_LETTERS = 41
-# A space goes into the token of the word behind it, but not into that of a number.
+# A space belongs to the token of the following word, but not to that of a number.
 _SPACE_BEFORE_DIGIT = 64
 _RUN_OF_SPACES = 60
 _SLICE_BYTES = 64 << 10
@@ -58,23 +58,24 @@ _LETTERS = _table({string.ascii_letters: ord("L")}, ord("."))
 _NUMBERS = _table({string.digits: ord("D"), " ": ord(" ")}, ord("."))
 
 
-# Adler-32 holds 1 + the sum of the bytes modulo 65521 in its lower half. The sum of so many weights
+# The lower half of Adler-32 is 1 + the sum of the bytes modulo 65521. The sum of this many weights
 # is below that, so it is exact.
 _SUMMED_AT_ONCE = 65519 // max(_OTHER, *_WEIGHTS.values())
 _PIECES = re.compile(rb"(?s).{1,%d}" % _SUMMED_AT_ONCE).findall
 
 
 def _sum_of_bytes(data: bytes) -> int:
-    """`sum(data)` makes a Python integer of each byte; a checksum of the standard library does not."""
+    """Sums the bytes with a checksum of the standard library, because `sum(data)` creates a Python
+    integer for each byte."""
     pieces = _PIECES(data)
     sums: Iterable[int] = map(and_, map(zlib.adler32, pieces), repeat(0xFFFF))
     return sum(sums) - len(pieces)
 
 
 class TextSize(msgspec.Struct, frozen=True, gc=False):
-    # As many as a common tokenizer makes of an ordinary text, or more.
+    # As many as a common tokenizer produces for an ordinary text, or more.
     tokens: int
-    # In the longest form that a tokenizer may read. No tokenizer makes more tokens.
+    # In the longest form that a tokenizer may read. No tokenizer produces more tokens.
     bytes: int
 
 
@@ -86,11 +87,11 @@ def measure_text(text: str) -> TextSize:
     encoded = text.encode("utf-8", "surrogatepass")
     added = added_bytes(text)
     weight = 0
-    # In slices, so that a long text does not keep the interpreter from others for long.
+    # Slices keep the interpreter from being blocked by a long text.
     for start in range(0, len(encoded), _SLICE_BYTES):
         piece = encoded[start : start + _SLICE_BYTES]
         weight += _sum_of_bytes(piece.translate(_WEIGHT_OF))
-        # With the byte before the slice, which may end what the slice begins with.
+        # Includes the byte before the slice, which may end a run at the start of the slice.
         around = encoded[max(start - 1, 0) : start + _SLICE_BYTES]
         letters = around.translate(_LETTERS)
         runs = letters.count(b".L") + (start == 0 and letters.startswith(b"L"))
@@ -98,7 +99,7 @@ def measure_text(text: str) -> TextSize:
         numbers = around.translate(_NUMBERS)
         weight += _SPACE_BEFORE_DIGIT * numbers.count(b" D")
         if b"  " in around:
-            # Where each run ends. Of a run that a slice cuts, the part before the cut counts too.
+            # Counts the ends of runs. If a slice cuts a run, the part before the cut counts too.
             runs = numbers.count(b"  .") + numbers.count(b"  D") + numbers.endswith(b"  ")
             weight += _RUN_OF_SPACES * runs
     bytes_max = len(encoded) + added

@@ -1,8 +1,8 @@
-"""The types between faces and backends: a `Call`, and the events of its answer.
+"""Defines the types between faces and backends: a `Call`, and the events of its answer.
 
 A face turns a request into a `Call` and encodes the events of the answer. A backend turns the call
-into a request of its own and the answer into events. Metering and policies read the same events and
-know no protocol. The events are structs without garbage collection (`gc=False`), because a stream
+into its own request and the answer into events. Metering and policies read the same events and know
+no protocol. The events are structs without garbage collection (`gc=False`), because a stream
 creates one for every piece.
 """
 
@@ -18,15 +18,16 @@ from tollkeeper.domain.messages_behavior import PromptCaching
 from tollkeeper.domain.prompt import FreeObject, Prompt
 from tollkeeper.domain.usage import ReportedUsage
 
-# The lifetimes in a mark that are no longer than five minutes. No lifetime is one of them.
+# Cache lifetimes of at most five minutes. A missing lifetime is one of them.
 _FIVE_MINUTES = (None, "5m")
 TEXT, IMAGE = "text", "image"
-# What an answer can have, whatever a model writes: the interface has no field for anything else.
+# The possible content of an answer, whatever a model writes: the interface has no field for other
+# content.
 OUTPUT_MODALITIES = frozenset({TEXT, IMAGE})
 
 
 class Finish(StrEnum):
-    """Why a choice ended. Other reasons of a backend are passed to the caller unchanged."""
+    """Names why a choice ended. Other reasons of a backend are passed to the client unchanged."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -35,49 +36,49 @@ class Finish(StrEnum):
     FUNCTION_CALL = "function_call"
 
 
-# The reasons of the Messages protocol that say more than `Finish` does.
+# The reasons of the Messages protocol that are more specific than `Finish`.
 EXACT_STOP_REASONS = frozenset({"stop_sequence", "pause_turn", "model_context_window_exceeded"})
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One inference call with everything that services and backends need of the request."""
+    """Describes one inference call with all request data for services and backends."""
 
     request_id: str
     organization_id: OrganizationId
     project_id: ProjectId
     key_id: KeyId
     model: Model
-    # The number of completions (`n`), and the output bound of each.
+    # The number of completions (`n`), and the output limit of each.
     choices: int
     output_tokens_max: int
-    # The field of a chat request that has the bound: the same one that the caller used.
+    # The field of a chat request that contains the limit: the one that the client used.
     output_bound_field: str
-    # Whether the caller's answer is a stream. A backend may stream in either case.
+    # Whether the client's answer is a stream. A backend may stream in either case.
     streamed: bool
     prompt: Prompt
-    # The request is so large that work on all of it would keep the event loop from others.
+    # Whether the request is so large that processing it at once would block the event loop.
     is_large: bool = False
-    # The backend's tokenizer has got the prompt, or a longer form of it.
+    # Whether the backend's tokenizer has received the prompt, or a longer form of it.
     tokenizer_asked: bool = False
-    # The affinity key, a hash; never the caller's own text.
+    # The affinity key, a hash; never the client's own text.
     affinity: bytes | None = None
     # Published policies that the request names, in addition to the attached ones; each once.
     policy_ids: tuple[str, ...] = ()
     # Beta flags of the Messages protocol as the client sent them, each once.
     beta_flags: tuple[str, ...] = ()
-    # The caller's `traceparent` as it came, and the one that the backend is sent; empty: none.
+    # The client's `traceparent`, unchanged, and the one for the backend; empty for none.
     incoming_trace: bytes | None = None
     outgoing_trace: bytes = b""
 
     @property
     def supported_beta_flags(self) -> list[str]:
-        """List the client's beta flags that the model's backend is sent."""
+        """Lists the client's beta flags that are forwarded to the model's backend."""
         return [flag for flag in self.beta_flags if flag in self.model.messages.beta_flags]
 
     @property
     def output_tokens_held(self) -> int:
-        """The most that each completion may take. Images, and reasoning that the backend does not
-        bound, may take as much as the model writes."""
+        """Returns the maximum tokens of each completion. Images, and reasoning that the backend
+        does not limit, may take as much as the model can write."""
         model = self.model
         if model.writes_images or (model.reasons and not model.bounds_reasoning):
             return max(self.output_tokens_max, model.max_output_length)
@@ -85,7 +86,8 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def asked_service_tier(self) -> str | None:
-        """The service tier that the request names; None if it leaves the tier to the backend."""
+        """Returns the service tier that the request names; None if it leaves the tier to the
+        backend."""
         for option in self.prompt.options:
             if option.name == "service_tier":
                 return str(option.value)
@@ -93,9 +95,9 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def writes_cache_for_1h(self) -> bool:
-        """Whether cache writes without a stated lifetime are charged as an hour: the request asks for
-        an hour somewhere, and the price of an hour is not the lower one. Five minutes are the
-        lifetime of a request that names none."""
+        """Tells whether cache writes without a stated lifetime are charged as an hour: the request
+        asks for an hour somewhere, and an hour is not cheaper. A request that names no lifetime
+        gets five minutes."""
         pricing, marks = self.model.pricing, self.prompt.cache_marks()
         asked = (
             any(mark.get("ttl") not in _FIVE_MINUTES for mark in marks)
@@ -106,26 +108,26 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class ToolCallPiece(msgspec.Struct, frozen=True, gc=False):
-    """A piece of one tool call. `id` and `name` come once; the `arguments` of all pieces are
+    """Is a piece of one tool call. `id` and `name` come once; the `arguments` of all pieces are
     joined."""
 
     index: int
     id: str | None = None
     name: str | None = None
     arguments: str = ""
-    # The call of a custom tool. Its arguments are a text of any form, not JSON.
+    # Whether the tool is custom. Its arguments are arbitrary text, not JSON.
     custom: bool = False
 
 
 class FunctionCallPiece(msgspec.Struct, frozen=True, gc=False):
-    """A piece of a legacy function call."""
+    """Is a piece of a legacy function call."""
 
     name: str | None = None
     arguments: str = ""
 
 
 class Annotation(msgspec.Struct, frozen=True, gc=False):
-    """A citation in the text."""
+    """Is a citation in the text."""
 
     url: str
     title: str
@@ -134,7 +136,7 @@ class Annotation(msgspec.Struct, frozen=True, gc=False):
 
 
 class Opened(msgspec.Struct, frozen=True, gc=False):
-    """The backend has begun to answer. This is the first event and comes once."""
+    """Reports that the backend has begun to answer. This is the first event and comes once."""
 
     system_fingerprint: str | None = None
     service_tier: str | None = None
@@ -142,7 +144,7 @@ class Opened(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
-    """What one piece adds to one choice. An answer in one piece has one delta per choice."""
+    """Adds one piece to one choice. An answer in one piece has one delta per choice."""
 
     choice: int
     text: str | None = None
@@ -153,20 +155,20 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     annotations: tuple[Annotation, ...] = ()
     # The log-probabilities in the form of the chat protocol, as the backend wrote them.
     logprobs: msgspec.Raw | None = None
-    # Set in the last delta of a choice. `stop_reason` is the reason in the words of the Messages
-    # protocol if they say more, and `stop_sequence` the text that ended the answer, if it is known.
+    # Set in the last delta of a choice. `stop_reason` is the Messages protocol's reason if it is
+    # more specific, and `stop_sequence` the text that ended the answer, if known.
     finish: str | None = None
     stop_reason: str | None = None
     stop_sequence: str | None = None
-    # Reasoning that only its backend can read. The caller sends it back with the next request.
+    # Reasoning that only its backend can read. The client returns it with the next request.
     sealed_reasoning: str | None = None
-    # The addresses of images after the text. They have the content in themselves (`data:`) as a rule.
+    # The addresses of images after the text, usually with the content inside (`data:`).
     images: tuple[str, ...] = ()
 
 
 class UsageReport(msgspec.Struct, frozen=True, gc=False):
-    """The backend reported usage, perhaps not for the last time. `usage` is None where the report
-    cannot be true; `absurd` has it then, as it came."""
+    """Reports usage from the backend, perhaps not for the last time. If the report cannot be true,
+    `usage` is None and `absurd` contains it unchanged."""
 
     usage: ReportedUsage | None
     absurd: FreeObject | None = None

@@ -1,6 +1,7 @@
-"""Reads the content that a media part carries in itself: base64, or a `data:` address with base64.
+"""Reads content inside a media part: base64, or a `data:` address with base64.
 
-Wires and policies use this one reader, so that what a policy judges is what a backend gets.
+Wires and policies use this one reader, so that a policy judges the same content that a backend
+gets.
 """
 
 import re
@@ -16,13 +17,13 @@ _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
 class InlineContent(msgspec.Struct, frozen=True, gc=False):
-    # In lower case; empty if the caller wrote base64 without a type.
+    # In lower case; empty for base64 without a type.
     media_type: str
     # The parameters of the type, in lower case, such as "charset=utf-8".
     parameters: tuple[str, ...]
     # In the standard alphabet, with padding and without blanks.
     base64: str
-    # Decoders differ in what they do with percent signs and with the URL-safe alphabet. Without them,
+    # Decoders differ in their handling of percent signs and the URL-safe alphabet. Without them,
     # every decoder that accepts the text finds the same content.
     is_certain: bool
 
@@ -33,14 +34,13 @@ def is_inline(written: str) -> bool:
 
 
 def read_address(url: str) -> InlineContent | None:
-    """Reads a `data:` address as `read_inline` does. Returns None for every other address."""
+    """Reads a `data:` address like `read_inline`. Returns None for every other address."""
     return read_inline(url) if is_inline(url) else None
 
 
 def read_inline(written: str) -> InlineContent | None:
-    """Returns None if the text has no content that can be decoded: an address of another kind, or no
-    base64. Accepts line breaks and blanks, the URL-safe alphabet, percent-encoding and missing
-    padding."""
+    """Returns None if the text has no decodable content: another kind of address, or no base64.
+    Accepts line breaks and blanks, the URL-safe alphabet, percent-encoding and missing padding."""
     media_type, body = "", written
     parameters: tuple[str, ...] = ()
     if is_inline(written):

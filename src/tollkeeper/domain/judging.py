@@ -1,11 +1,11 @@
 """Writes a yes-or-no question about a text as a conversation with the judge, and reads the score of
 "yes" from its answer.
 
-The question comes last, so all questions about one text share one prefix, which the judge's server
+The question comes last, so all questions about one text share a prefix, which the judge's server
 can cache. The text stands between two fence lines with a value that the text's author cannot know,
-so the text cannot close the quotation and add a question of its own. An answer comes after the request
-that it answers, which has fence lines of its own and is marked as context: neither can pass for the
-other, and all windows and segments of the answer share the prefix with the request.
+so the text cannot end the quotation and add its own question. An answer follows the request that it
+answers, which has its own fence lines and is marked as context: neither can imitate the other, and
+all windows and segments of the answer share the prefix with the request.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ _AROUND_A_WORD = " \t\r\n.,:;!\"'`*_()[]\u2581\u0120\u010a"
 # ratio of the two is noise.
 _MASS_MIN = 0.01
 # The beginning of a model's control token: <|im_end|>, </s>, <start_of_turn>, [INST]. Some servers
-# obey such a token inside of a message. A space after the bracket turns it into plain text.
+# obey such a token inside a message. A space after the bracket turns it into plain text.
 _CONTROL_TOKEN = re.compile(r"<(?=[|\uff5c/\w<])|\[(?=/?[A-Z][A-Z_]*\])")
 # Control characters, at which some servers may stop reading.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -48,7 +48,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A question about a text, with its answer."""
+    """Contains a question about a text, with its answer."""
 
     text: str
     question: str
@@ -78,7 +78,7 @@ EXAMPLES = (
 
 
 def prompt_format(examples: Sequence[Example] = EXAMPLES) -> str:
-    """Names what the judge is shown around a text and its question. Scores of different formats
+    """Identifies the text around a question that the judge is shown. Scores of different formats
     cannot be compared."""
     written = repr((Quotation("-", "", (), context="-").asking("-"), tuple(examples)))
     return hashlib.sha256(written.encode()).hexdigest()[:12]
@@ -103,7 +103,7 @@ _logprobs = msgspec.json.Decoder(_Logprobs, strict=False)
 
 
 class Quotation:
-    """The conversation about one text up to the question, made once for all questions."""
+    """Contains the conversation about one text up to the question, built once for all questions."""
 
     __slots__ = ("_quoted_text", "_turns")
 
@@ -128,7 +128,7 @@ class Quotation:
             self._quoted_text = _CONTEXT_MARK + request + _ANSWER_MARK + self._quoted_text
 
     def asking(self, question: str) -> tuple[Turn, ...]:
-        """The whole conversation, which ends with this question."""
+        """Returns the whole conversation, which ends with this question."""
         user_text = self._quoted_text + _question(harmless(question))
         return (*self._turns, _turn(Role.USER, user_text))
 
@@ -153,7 +153,7 @@ def _question(question: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """The text without lone surrogates, control tokens and control characters."""
+    """Replaces lone surrogates, control tokens and control characters."""
     encodable = text.encode("utf-8", "replace").decode("utf-8")
     without_tokens = _CONTROL_TOKEN.sub(lambda match: match.group() + " ", encodable)
     return _UNPRINTABLE.sub(" ", without_tokens)

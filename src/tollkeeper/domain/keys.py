@@ -1,9 +1,9 @@
-"""Mints API keys, checks their form without the database, digests them and redacts them.
+"""Creates API keys, checks their form without the database, digests them and redacts them.
 
 A key is a prefix, 32 random base62 characters (190 bits) and 6 characters of checksum. The checksum
 is a CRC-32, which detects every error within four neighbouring bytes, so most typing errors are
-refused without a database query. A single SHA-256 is a safe digest, because nobody can guess 190
-random bits; a slow hash would protect nothing more.
+rejected without a database query. A single SHA-256 is a safe digest, because 190 random bits cannot
+be guessed; a slow hash would not add protection.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ _KINDS = {prefix: kind for kind, prefix in PREFIXES.items()}
 _PREFIX_LENGTH = 4
 KEY_LENGTH = _PREFIX_LENGTH + _RANDOM_LENGTH + _CHECKSUM_LENGTH
 _SHAPE = re.compile(rf"tk[pa]_[0-9A-Za-z]{{{_RANDOM_LENGTH + _CHECKSUM_LENGTH}}}")
-# A key in a text, or the beginning of one that shows more than a redacted key does.
+# A key in a text, or a prefix that shows more than a redacted key does.
 _IN_TEXT = re.compile(rf"(tk[pa]_[0-9A-Za-z]{{{_SHOWN_LENGTH}}})[0-9A-Za-z]+")
 
 
 @dataclass(frozen=True, slots=True)
 class MintedKey:
-    """A new key. `value` is shown to the caller; only the digest and the redacted value are kept
-    for authentication and lists."""
+    """Contains a new key. `value` is shown to the client; only the digest and the redacted value
+    are stored."""
 
     value: str
     digest: bytes
@@ -45,7 +45,7 @@ def mint_key(kind: KeyKind) -> MintedKey:
 
 
 def key_kind(value: str) -> KeyKind | None:
-    """The kind of a well-formed key; None if the text cannot be a key that `mint_key` made."""
+    """Returns the kind of a well-formed key; None if `mint_key` cannot have created the text."""
     if _SHAPE.fullmatch(value) is None:
         return None
     if checksum(value[:-_CHECKSUM_LENGTH]) != value[-_CHECKSUM_LENGTH:]:
@@ -58,13 +58,13 @@ def key_digest(value: str) -> bytes:
 
 
 def redact_key(value: str) -> str:
-    """The prefix and the first 4 random characters, to tell keys apart in a list. The other 28
-    random characters (166 bits) stay secret."""
+    """Returns the prefix and the first 4 random characters, to distinguish keys in a list. The
+    other 28 random characters (166 bits) stay secret."""
     return value[: _PREFIX_LENGTH + _SHOWN_LENGTH] + "..."
 
 
 def redact_keys(text: str) -> str:
-    """The text with every key in it redacted, also where only the beginning of a key is there."""
+    """Redacts every key in the text, even an incomplete one."""
     return _IN_TEXT.sub(r"\1...", text) if "tk" in text else text
 
 

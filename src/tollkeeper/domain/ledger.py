@@ -1,4 +1,4 @@
-"""The values of the ledger: holds, resolutions, marks and locked accounts."""
+"""Defines the values of the ledger: holds, resolutions, marks and locked accounts."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +13,7 @@ from tollkeeper.domain.pricing import Bounds, Pricing
 
 
 class Hold(AdmissionRequest, frozen=True, gc=False, kw_only=True):
-    """The upper bound of one call's cost, which is held before the call is dispatched."""
+    """Holds the maximum cost of one call before the call is dispatched."""
 
     organization_id: OrganizationId
     id: UUID
@@ -26,7 +26,7 @@ class Hold(AdmissionRequest, frozen=True, gc=False, kw_only=True):
     verdicts_max: int = 0
 
     def judged_by(self, policies: PolicySet) -> "Hold":
-        """Return the hold with the price of all verdicts that the call can wait for."""
+        """Returns the hold with the price of all verdicts that the call can wait for."""
         price = policies.verdict_picousd
         verdicts = policies.verdicts_max(self.project_id, self.policy_ids) if price else 0
         if not verdicts:
@@ -45,7 +45,7 @@ class ResolutionKind(StrEnum):
 
 
 class Resolution(msgspec.Struct, frozen=True, gc=False):
-    """How one reservation ends, with the call's cost by price dimension."""
+    """Describes how one reservation ends, with the call's cost by price dimension."""
 
     organization_id: OrganizationId
     reservation_id: UUID
@@ -75,7 +75,7 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ending(StrEnum):
-    """The outcome of an attempt to resolve or to mark a reservation."""
+    """Tells the outcome of an attempt to resolve or mark a reservation."""
 
     DONE = "done"
     # The reservation had been resolved or marked before; nothing was changed.
@@ -86,8 +86,8 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LockedAccounts:
-    """Accounts that a transaction has locked, with all outstanding folds applied, and the time of
-    the database server."""
+    """Holds accounts that a transaction has locked, with all outstanding folds applied, and the
+    database server's time."""
 
     states: dict[OrganizationId, AccountState]
     # The policy epoch of each organization.

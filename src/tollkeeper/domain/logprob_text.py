@@ -1,16 +1,16 @@
-"""Reads the words in the log-probabilities of an answer, which a caller can read too.
+"""Reads the words in the log-probabilities of an answer, which a client can read too.
 
 Alternatives of one rank are joined over all positions, because a word may be spread over several
-tokens. Lists of bytes are decoded. The probabilities themselves have no words.
+tokens. Lists of bytes are decoded. The probabilities themselves contain no words.
 """
 
 import msgspec
 
-# Properties by which backends describe a token. Other names may be words, except the ids of tokens.
+# Properties by which backends describe a token. Other names may be words, except token ids.
 _NAMES = frozenset(
     {"content", "refusal", "token", "logprob", "bytes", "top_logprobs", "decoded_token", "rank"}
 )
-# A place in the object, without the position of the token.
+# A place in the object, without the token's position.
 _Place = tuple[str | int, ...]
 
 
@@ -35,7 +35,8 @@ class LogprobText:
         return list(dict.fromkeys(joined + decoded))
 
     def _walk(self, value: object, place: _Place, *, is_position: bool) -> None:
-        """`is_position`: the value is below a list of positions, so further lists have ranks."""
+        """Walks through a value. `is_position` means that it is below a list of positions, so
+        further lists have ranks."""
         match value:
             case str():
                 self._add_words(place, value)

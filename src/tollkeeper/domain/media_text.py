@@ -1,7 +1,8 @@
-"""What of an image, a recording or a file can be read as text.
+"""Extracts the readable text of an image, a recording or a file.
 
-A judge reads text. A file in base64 may be text as well (a note, a table): then its content is judged.
-What is no text, or may be decoded in several ways, cannot be judged and is named instead.
+A judge reads text. A file in base64 may be text too (a note, a table): then its content is judged.
+Other content, or content that may be decoded in several ways, cannot be judged and is named
+instead.
 """
 
 import base64
@@ -14,17 +15,17 @@ import msgspec
 
 from tollkeeper.domain.inline_content import InlineContent, is_inline, read_inline
 
-# The usual beginning of an address that has its content in itself. It says nothing to a reader.
-_PLAIN_HEAD = re.compile(
+# The usual beginning of a `data:` address, which contains no words.
+_PLAIN_HEADER = re.compile(
     r"data:[\w.+-]{0,60}/?[\w.+-]{0,60}(?:; {0,9}charset=[\w-]{1,20})?; {0,9}base64 {0,9}", re.I
 )
-# So many characters of base64 are decoded first, because most media are no text from the beginning.
+# The number of base64 characters to decode first, because most media are recognizably not text.
 _PEEK_LENGTH = 4096
-# Base64 that is shorter is also shown as it is, because it may be a word.
+# Shorter base64 is also shown undecoded, because it may be a word.
 _SHOWN_LENGTH_MAX = 256
-# Encoders break lines after 64 characters or more. What is between shorter breaks may be words.
+# Encoders break lines after 64 characters or more. Text between shorter breaks may be words.
 _LINE_LENGTH_MIN = 60
-# The types whose content a backend takes for text, if it takes them at all.
+# Types whose content a backend reads as text, if it accepts them.
 _TEXT_TYPES = re.compile(
     r"text/(?!rtf|richtext|enriched)[\w.+-]+"
     r"|application/(?:[\w.-]+\+)?(?:json|xml|yaml)"
@@ -53,13 +54,13 @@ _TEXT_EXTENSIONS = frozenset(
     }
 )
 _TEXT_CHARSETS = frozenset({"charset=utf-8", "charset=utf8", "charset=us-ascii", "charset=ascii"})
-# Formats that can be written in ASCII, and are no text all the same. A PDF may begin a little later.
+# Formats that can be written in ASCII but are not text. A PDF may begin a little later.
 _PDF_SIGNATURE = b"%PDF"
 _SIGNATURES = (b"%!PS", b"{\\rtf", b"begin ", b"MIME-Version:")
 
 
 class UnreadKind(StrEnum):
-    """The kinds of content that a judge may be unable to read."""
+    """Lists the kinds of content that a judge may be unable to read."""
 
     IMAGE = "image"
     AUDIO = "audio"
@@ -69,30 +70,32 @@ class UnreadKind(StrEnum):
 
 
 class UnreadPart(msgspec.Struct, frozen=True, gc=False):
-    """A part of a prompt that no judge reads, and its place in the caller's request."""
+    """Names a part of a prompt that no judge reads, and its place in the client's request."""
 
     kind: UnreadKind
     place: str
 
 
 class MediaText(msgspec.Struct, frozen=True, gc=False):
-    """What can be read of one medium. It is complete if a backend that takes the medium for a text
-    cannot read anything else."""
+    """Contains the readable text of one medium. It is complete if a backend that reads the medium
+    as text cannot read anything else."""
 
     texts: tuple[str, ...]
     complete: bool
 
 
 def read_media(written: str, filename: str | None = None) -> MediaText:
-    """Reads an address or the base64 of a media part. An address elsewhere is not fetched."""
+    """Reads an address or the base64 of a media part. Does not fetch remote addresses."""
     is_address = is_inline(written)
     content = read_inline(written)
     if content is None:
-        # A backend may take it for text, or may decode it in a way that we do not know.
+        # A backend may read it as text, or may decode it in a way that we do not know.
         unquoted = (unquote(written.partition(",")[2]),) if is_address else ()
         return MediaText((written, *unquoted), complete=False)
     head, _, body = written.partition(",") if is_address else ("", "", written)
-    shown: tuple[str, ...] = () if not head or _PLAIN_HEAD.fullmatch(head) is not None else (head,)
+    shown: tuple[str, ...] = (
+        () if not head or _PLAIN_HEADER.fullmatch(head) is not None else (head,)
+    )
     text = _decoded(content.base64)
     if len(body) < _SHOWN_LENGTH_MAX or (text is None and _may_be_words(body, content)):
         shown += (body,)
@@ -102,12 +105,12 @@ def read_media(written: str, filename: str | None = None) -> MediaText:
 
 
 def _may_be_words(body: str, content: InlineContent) -> bool:
-    """Tells whether the body may be words that happen to have the letters of base64."""
+    """Tells whether the body may be words that happen to consist of base64 letters."""
     return not content.is_certain or any(len(line) < _LINE_LENGTH_MIN for line in body.split()[:-1])
 
 
 def _decoded(encoded: str) -> str | None:
-    """The text in base64, or None if it is no text."""
+    """Returns the text in base64, or None if it is not text."""
     if not _may_be_text(base64.b64decode(encoded[:_PEEK_LENGTH])):
         return None
     content = base64.b64decode(encoded)
@@ -129,7 +132,7 @@ def _may_be_text(beginning: bytes) -> bool:
 
 
 def _is_text(content: InlineContent, filename: str | None) -> bool:
-    """Tells by type and signature whether content that can be decoded as text is a text."""
+    """Tells by type and signature whether decodable content is a text."""
     if content.media_type:
         if _TEXT_TYPES.fullmatch(content.media_type) is None:
             return False

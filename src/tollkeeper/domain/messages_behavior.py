@@ -1,15 +1,16 @@
-"""How a model behaves on its provider's own wire, where models of one provider differ from each other."""
+"""Describes how models of one provider differ on the provider's own wire."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class PromptCaching(StrEnum):
-    """Who marks the parts of a prompt that the provider caches. Writing to a cache has a price."""
+    """Tells who marks the parts of a prompt that the provider caches. Writing to a cache has a
+    price."""
 
-    # No one. A request with marks is refused.
+    # A request with marks is rejected.
     OFF = "off"
-    # The caller, with `cache_control` in parts and tools.
+    # The client marks with `cache_control` in parts and tools.
     CALLER = "caller"
     # The gateway marks every prompt without marks, for five minutes or for an hour.
     FIVE_MINUTES = "5m"
@@ -17,11 +18,11 @@ class PromptCaching(StrEnum):
 
 
 class ThinkingStyle(StrEnum):
-    """How the model is asked to reason."""
+    """Tells how the model is asked to reason."""
 
-    # It decides for itself how much, within an effort.
+    # The model decides how much, within an effort.
     ADAPTIVE = "adaptive"
-    # It is given a number of tokens, as models before Claude 4.6 and Gemini 3 need.
+    # The model gets a number of tokens, as models before Claude 4.6 and Gemini 3 need.
     BUDGET = "budget"
 
 
@@ -29,7 +30,7 @@ class ThinkingStyle(StrEnum):
 class MessagesBehavior:
     caching: PromptCaching = PromptCaching.CALLER
     thinking: ThinkingStyle = ThinkingStyle.ADAPTIVE
-    # Beta flags of clients that are sent on to the backend.
+    # Client beta flags that are forwarded to the backend.
     beta_flags: tuple[str, ...] = ()
 
 

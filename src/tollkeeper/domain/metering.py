@@ -1,4 +1,4 @@
-"""Counting what a backend delivers, so that every ending of a call can be charged."""
+"""Counts a backend's answer, so that a call can be charged however it ends."""
 
 from collections.abc import Iterable
 
@@ -10,38 +10,41 @@ from tollkeeper.domain.pricing import Pricing, cost_of
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, Usage, merged, readings
 
-# Pieces of text are kept before they are counted together: as many as have room, of which each takes
-# its length and this much more.
+# Pieces of text are collected and counted together. Each piece takes its length plus
+# `_ROOM_OF_A_PIECE` of this room.
 _ROOM = 16_384
 _ROOM_OF_A_PIECE = 32
-# A report of more than so many contexts cannot be true.
+# A report of more than this many contexts cannot be true.
 _CONTEXTS_MAX = 16
-# An image of an answer without a report. No published family takes more (GPT Image, high quality).
+# The tokens of an image in an answer without a report. No published model family takes more (GPT
+# Image, high quality).
 _TOKENS_PER_IMAGE = 6_240
-# Nor one of more than so many searches for a completion.
+# A report of more than this many searches for a completion cannot be true.
 _SEARCHES_MAX = 10_000
-# A price that the backend states agrees with ours if they differ by no more than this part of it.
+# The backend's stated price agrees with ours if they differ by at most one part in this number.
 _AGREEMENT = 100
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
-    """What is to be charged. `estimated`: our own count had to stand in for the backend's."""
+    """Contains the usage to charge. `estimated` means that our own count replaced the backend's."""
 
     usage: Usage
     estimated: bool
-    # What each of several answers used, where the usage is their sum.
+    # The usage of each of several answers, if `usage` is their sum.
     parts: tuple[Usage, ...] = ()
 
 
 class Meter(msgspec.Struct):
-    """The running count of one answer, and the last word of its backend on what it used."""
+    """Counts one answer, and stores the last usage report of its backend."""
 
     call: Call
-    # The bound of all prompts that are sent, how often one is sent, and what of them may be audio.
+    # The limit of all prompts that are sent, how often one is sent, and how much of them may be
+    # audio.
     prompt_tokens: int
     prompts: int = 1
     input_audio_tokens: int = 0
-    # Our own count has the whole prompt. False: it has only a bound of media or of search results.
+    # Whether our own count includes the whole prompt. If False, it only has a limit for media or
+    # search results.
     prompt_is_counted: bool = True
     report: ReportedUsage | None = None
     # The last report that cannot be true.
@@ -49,23 +52,24 @@ class Meter(msgspec.Struct):
     finish: str | None = None
     # The service tier that the answer names before any report.
     service_tier: str | None = None
-    # Something of the answer has come, be it only its end: from now on there is something to pay.
+    # Whether a part of the answer has arrived, even if only its end: from then on the call is
+    # charged.
     delivered: bool = False
-    # The answer has reasoning, of which the client may not see all.
+    # Whether the answer has reasoning, of which the client may not see all.
     _reasons: bool = False
     _pieces: int = 0
     _counted_tokens: int = 0
     _images: int = 0
-    _kept: list[str] = []
+    _uncounted: list[str] = []
     _room: int = _ROOM
-    # The usage of the last report, whether that report cannot be true, and whether both are
-    # out of date.
+    # The usage of the last report, whether that report cannot be true, and whether both are out of
+    # date.
     _usage: Usage | None = None
     _is_nonsense: bool = False
     _is_stale: bool = False
 
     def send_prompts(self, prompts: int) -> None:
-        """The backend that serves is sent the prompt so often, which may be less than was held."""
+        """Sets how often the prompt is sent, which may be less than was held."""
         self.prompt_tokens = self.prompt_tokens // self.prompts * prompts
         self.input_audio_tokens = self.input_audio_tokens // self.prompts * prompts
         self.prompts = prompts
@@ -82,21 +86,22 @@ class Meter(msgspec.Struct):
 
     @property
     def usage(self) -> Usage | None:
-        """The backend's own count; None where it has reported none that can be used."""
+        """Returns the backend's own count; None if it has reported no usable one."""
         if self._is_stale:
             self._understand()
         return self._usage
 
     @property
     def reported_nonsense(self) -> bool:
-        """All that the backend has reported cannot be true: a person has to look at it."""
+        """Tells whether none of the backend's reports can be true, so that an operator has to look
+        at it."""
         if self._is_stale:
             self._understand()
         return self._is_nonsense
 
     def _understand(self) -> None:
-        """Puts the last report in our terms: not for each report of a stream, but when it is asked
-        for."""
+        """Interprets the last report. This happens when it is needed, not for each report of a
+        stream."""
         self._is_stale = False
         report = self.report
         found = None if report is None else read_usage(self.call, report)
@@ -113,8 +118,8 @@ class Meter(msgspec.Struct):
 
     @property
     def prompt_is_unknown(self) -> bool:
-        """Neither the backend nor our own count tells how long the prompt was. A count that came
-        before the answer does not have the pages that a search has found."""
+        """Tells whether neither the backend nor our own count knows the length of the prompt. A
+        count from before the answer does not include the pages that a search found."""
         if self.prompt_is_counted or self.usage is not None:
             return False
         first = self._usage_by_first_count()
@@ -122,16 +127,16 @@ class Meter(msgspec.Struct):
 
     @property
     def reported(self) -> FreeObject | None:
-        """The last report as it came, for the record."""
+        """Returns the last report unchanged, for the record."""
         if self.report is None or (self.usage is None and self.absurd_report is not None):
             return self.absurd_report
         return self.report.written
 
     @property
     def output_tokens(self) -> int:
-        """Our own count of the output, which errs high: no less than a tokenizer would count, and
-        no less than one token for each piece."""
-        self._count_kept()
+        """Returns our own count of the output, which errs high: at least a tokenizer's count, and
+        at least one token for each piece."""
+        self._count_uncounted()
         return max(self._pieces, self._counted_tokens) + self._image_tokens
 
     @property
@@ -139,44 +144,44 @@ class Meter(msgspec.Struct):
         return self._images * _TOKENS_PER_IMAGE
 
     def charge(self) -> Charge:
-        """By the backend's count where there is one, else by ours."""
+        """Charges by the backend's count if there is one, else by ours."""
         usage = self.usage
         parts = () if self.report is None else self.report.parts or ()
         if usage is None:
             estimate = self.estimate()
             return Charge(estimate, estimated=True, parts=self._estimated_parts(estimate))
         if usage.completion_tokens == 0 and self.output_tokens > 0:
-            # Text was delivered: whatever the zero means, it is not what the answer used.
+            # Text was delivered, so a count of zero is wrong.
             counted = min(self.output_tokens, self._output_bound)
             return Charge(
                 _with_completion(usage, counted),
                 estimated=True,
-                # It does not matter which of them wrote it.
+                # It does not matter which of them wrote the text.
                 parts=(_with_completion(parts[0], counted), *parts[1:]) if parts else (),
             )
         return Charge(usage, estimated=False, parts=parts)
 
     @property
     def _output_bound(self) -> int:
-        """The most output that was reserved."""
+        """Returns the maximum output that was held."""
         return self.call.choices * self.call.output_tokens_held
 
     @property
     def _estimated_output(self) -> int:
-        """Our own count of the output, within the bound that was reserved. Of a model that reasons,
-        only that bound is known: the text that arrived does not show what was billed for."""
+        """Returns our own count of the output, within the held limit. For a model that reasons,
+        only that limit is known, because the delivered text does not show all that is billed."""
         if self._reasons or self.call.model.reasons:
             return self._output_bound
         return min(self.output_tokens, self._output_bound)
 
     def estimate(self) -> Usage:
-        """The usage by our own count. The prompt too, unless the backend has told its count before
-        it answered."""
+        """Returns the usage by our own count, including the prompt unless the backend reported its
+        count before it answered."""
         report, output = self.report, self._estimated_output
         return self._usage_by_first_count() or Usage(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=output,
-            # The backend may have told of searches before it could tell of tokens.
+            # The backend may have reported searches before tokens.
             web_searches=0 if report is None else report.web_searches or 0,
             input_audio_tokens=self.input_audio_tokens,
             output_image_tokens=min(self._image_tokens, output),
@@ -184,7 +189,8 @@ class Meter(msgspec.Struct):
         )
 
     def _usage_by_first_count(self) -> Usage | None:
-        """The usage with the backend's count of the prompt, if it told that before it answered."""
+        """Returns the usage with the backend's count of the prompt, if it reported that before it
+        answered."""
         report = self.report
         if report is None or not report.counts_prompt_first or report.completion_tokens is not None:
             return None
@@ -198,7 +204,8 @@ class Meter(msgspec.Struct):
         return known if known is not None and self._can_be_true(known) else None
 
     def _estimated_parts(self, estimate: Usage) -> tuple[Usage, ...]:
-        """An answer for each prompt that was sent: each has the price of its own length."""
+        """Splits the estimate into one answer for each prompt that was sent, because each has the
+        price of its own length."""
         if self.prompts == 1:
             return ()
         part = msgspec.structs.replace(
@@ -253,23 +260,24 @@ class Meter(msgspec.Struct):
             self.count_text((called.name or "") + called.arguments)
 
     def count_text(self, text: str) -> None:
-        """Counts a further piece of an answer that has begun."""
-        self._kept.append(text)
+        """Counts another piece of an answer that has begun."""
+        self._uncounted.append(text)
         self._room -= len(text) + _ROOM_OF_A_PIECE
         if self._room < 0:
-            self._count_kept()
+            self._count_uncounted()
 
-    def _count_kept(self) -> None:
-        if self._kept:
-            self._pieces += len(self._kept)
-            self._counted_tokens += estimate_tokens("".join(self._kept))
-            self._kept.clear()
+    def _count_uncounted(self) -> None:
+        if self._uncounted:
+            self._pieces += len(self._uncounted)
+            self._counted_tokens += estimate_tokens("".join(self._uncounted))
+            self._uncounted.clear()
             self._room = _ROOM
 
 
 def read_usage(call: Call, report: ReportedUsage) -> Usage | None:
-    """Returns what the report means; None if it does not say. If it can mean several things, the
-    backend's own price decides if one of them has it at our prices, otherwise the total decides."""
+    """Interprets the report; returns None if it lacks a count. If it can mean several things, the
+    backend's own price decides if it matches one of them at our prices, otherwise the total
+    decides."""
     unnamed_is_1h = bool(report.cache_write_tokens) and call.writes_cache_for_1h
     possible = readings(report, unnamed_is_1h=unnamed_is_1h)
     stated = report.cost_picousd

@@ -13,8 +13,8 @@ PICOUSD_MAX = 10**15 * PICOUSD_PER_USD
 
 
 def picousd_from_usd(text: str, *, param: str | None = None) -> int:
-    """The exact amount of a decimal string. An amount with more than 12 decimal places is refused
-    instead of rounded."""
+    """Returns the exact amount of a decimal string. Rejects an amount with more than 12 decimal
+    places instead of rounding it."""
     match = _DECIMAL.fullmatch(text)
     if match is None and _TOO_LARGE.fullmatch(text):
         raise InvalidRequest(
@@ -34,7 +34,7 @@ def picousd_from_usd(text: str, *, param: str | None = None) -> int:
 
 
 def usd_from_picousd(amount: int) -> str:
-    """The exact decimal string without trailing zeros: 0.06, 12, -0.5."""
+    """Returns the exact decimal string without trailing zeros: 0.06, 12, -0.5."""
     sign = "-" if amount < 0 else ""
     whole, fraction = divmod(abs(amount), PICOUSD_PER_USD)
     if fraction == 0:

@@ -1,8 +1,8 @@
-"""Request ids that carry their time, and the months of the ledger that follow from them.
+"""Defines request ids that contain their time, and the ledger months that follow from them.
 
 A reservation has the id of its request, which is a UUID of version 7: its first 48 bits are the
-milliseconds since 1970. So the id alone says in which month of the ledger a reservation lies, and
-with it its resolution and its overage, whatever any clock says later.
+milliseconds since 1970. So the id alone determines the ledger month of a reservation, its
+resolution and its overage, whatever any clock says later.
 """
 
 import re
@@ -18,34 +18,36 @@ _TIME_BITS = 48
 _BITS_BEHIND_TIME = 128 - _TIME_BITS
 _VERSION = 7
 _VARIANT = 2 << 62
-# The bits of an id that are chosen at random: all but time, version and variant.
+# The random bits of an id: all but time, version and variant.
 _RANDOM_HIGH = (1 << 12) - 1
 _RANDOM_LOW = (1 << 62) - 1
 RANDOM_BITS = 74
 _MONTHS_PER_YEAR = 12
 _MS_PER_DAY = 86_400_000
-_WRITTEN = re.compile(r"(\d{4})-(\d{2})")
+_MONTH_FORMAT = re.compile(r"(\d{4})-(\d{2})")
 
 
 def request_id(now_ms: int, randomness: int) -> UUID:
-    """The id of a request that arrived at this time. It contains `RANDOM_BITS` bits of `randomness`."""
+    """Creates the id of a request that arrived at this time. It contains `RANDOM_BITS` bits of
+    `randomness`."""
     time = now_ms << _BITS_BEHIND_TIME
     high = (randomness >> 62 & _RANDOM_HIGH) << 64
     return UUID(int=time | (_VERSION << 76) | high | _VARIANT | (randomness & _RANDOM_LOW))
 
 
 def id_of_text(text: str) -> UUID:
-    """Return the id that is written in the usual form."""
+    """Parses an id in the usual form."""
     made = _new_uuid(UUID)
-    # A quarter of what the constructor takes, which reads every notation that there is. A UUID
-    # refuses to be changed in the usual way.
+    # Takes a quarter of the constructor's time, which parses every notation. A UUID does not allow
+    # normal assignment.
     _set(made, "int", int(text.replace("-", ""), 16))
     _set(made, "is_safe", _UNKNOWN)
     return made
 
 
 def time_ms_of_id(identity: UUID) -> int:
-    """When the request of this id arrived, in milliseconds since 1970, by the clock of its machine."""
+    """Returns the arrival time of this id's request, in milliseconds since 1970, by its machine's
+    clock."""
     return identity.int >> _BITS_BEHIND_TIME
 
 
@@ -56,14 +58,14 @@ _UNKNOWN = SafeUUID.unknown
 
 @dataclass(frozen=True, slots=True, order=True)
 class Month:
-    """A month in UTC."""
+    """Is a month in UTC."""
 
     year: int
     month: int
 
     @property
     def number(self) -> int:
-        """As it is stored: 202611 is November 2026."""
+        """Returns the stored form: 202611 is November 2026."""
         return self.year * 100 + self.month
 
     @property
@@ -72,8 +74,8 @@ class Month:
 
     @property
     def first_day(self) -> int:
-        """Days since 1970-01-01."""
-        # Years begin in March here, so that the day that is sometimes missing is the last one.
+        """Returns the days since 1970-01-01."""
+        # Years begin in March here, so that a leap day is the last day of the year.
         year = self.year - (self.month <= 2)
         from_march = (self.month - 3) % _MONTHS_PER_YEAR
         day_of_year = (153 * from_march + 2) // 5
@@ -81,12 +83,12 @@ class Month:
 
     @property
     def first_id(self) -> UUID:
-        """The smallest id of a request of this month."""
+        """Returns the smallest id of a request in this month."""
         return UUID(int=(self.first_day * _MS_PER_DAY) << _BITS_BEHIND_TIME)
 
     @property
     def end_id(self) -> UUID:
-        """The smallest id behind this month."""
+        """Returns the smallest id after this month."""
         return self.next.first_id
 
     def plus(self, months: int) -> "Month":
@@ -102,12 +104,12 @@ def month_of_number(number: int) -> Month:
 
 
 def month_of_id(identity: UUID) -> Month:
-    """The month of the ledger that a reservation with this id lies in."""
+    """Returns the ledger month of a reservation with this id."""
     return month_of_day(time_ms_of_id(identity) // _MS_PER_DAY)
 
 
 def month_of_day(day: int) -> Month:
-    """The month of a day that is counted since 1970-01-01."""
+    """Returns the month of a day, counted from 1970-01-01."""
     # No year is longer than 366 days, and no month is shorter than 28.
     guess = Month(1970 + day // 366, 1)
     while guess.plus(_MONTHS_PER_YEAR).first_day <= day:
@@ -119,7 +121,7 @@ def month_of_day(day: int) -> Month:
 
 def month_of_text(text: str) -> Month:
     """Reads `YYYY-MM`."""
-    found = _WRITTEN.fullmatch(text)
+    found = _MONTH_FORMAT.fullmatch(text)
     if found is None or not 1 <= int(found[2]) <= _MONTHS_PER_YEAR or int(found[1]) < 1970:
         raise InvalidRequest(f"A month is written YYYY-MM, as in 2026-09: {text}", param="month")
     return Month(int(found[1]), int(found[2]))

@@ -1,14 +1,14 @@
-"""How much longer a text is in the normal form in which some tokenizers read it.
+"""Computes how much longer a text becomes in the normal form of some tokenizers.
 
-Those tokenizers first write the text in NFC or NFKC, where one character may become many: U+FDFA, a
-word of three bytes, becomes eighteen letters of 33 bytes. So the bytes of a text alone do not bound
-its tokens.
+Those tokenizers first convert the text to NFC or NFKC, where one character may become many: U+FDFA,
+a word of three bytes, becomes eighteen letters of 33 bytes. So the bytes of a text alone do not
+limit its tokens.
 """
 
 import re
 import unicodedata
 
-# All characters that become longer are in these blocks, with others that do not.
+# These blocks contain all characters that become longer, and others.
 _BLOCKS = (
     (0x00A8, 0x00BE),
     (0x013F, 0x0149),
@@ -36,14 +36,14 @@ _BLOCKS = (
     (0x1F12A, 0x1F12A),
     (0x1F200, 0x1F248),
 )
-# Marks below a letter. The normal form joins one with its letter, and writes out the accents that the
-# letter had before, which are of so many bytes at most.
+# Marks below a letter. The normal form joins such a mark with its letter, and writes the letter's
+# previous accents separately, with at most this many bytes.
 _JOINING = re.compile("[\u031b-\u0331]")
 _WRITTEN_OUT_BYTES = 3
-# Frequent characters that are not in normal form and become no longer. Without them the quick check
-# finds most texts to be in normal form.
+# Frequent characters that are not in normal form but do not become longer. Without them the quick
+# check accepts most texts.
 _FREQUENT = "\u00a0\u2026\u2122\u3000\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f\uff5e"
-# A call into C does not let other threads run, so each one is short.
+# A call into C blocks other threads, so each one is short.
 _SLICE = 4096
 
 
@@ -52,7 +52,7 @@ def _utf8_length(text: str) -> int:
 
 
 def growth(character: str) -> int:
-    """By how many bytes the character becomes longer."""
+    """Returns the bytes by which the character becomes longer."""
     forms = unicodedata.normalize("NFC", character), unicodedata.normalize("NFKC", character)
     return max(0, max(map(_utf8_length, forms)) - _utf8_length(character))
 
@@ -67,7 +67,7 @@ _GROWING = re.compile(f"[{''.join(_GROWTH)}]")
 
 
 def added_bytes(text: str) -> int:
-    """By how many bytes the text may become longer, at most."""
+    """Returns the maximum bytes by which the text may become longer."""
     if text.isascii():
         return 0
     return sum(_added_bytes(text[start : start + _SLICE]) for start in range(0, len(text), _SLICE))

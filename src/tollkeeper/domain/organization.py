@@ -1,4 +1,4 @@
-"""Organizations, projects, project keys and admin keys, as they are stored."""
+"""Defines stored organizations, projects, project keys and admin keys."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class Project:
     name: str
     created_at: int
     archived_at: int | None
-    # The models that its calls may use; empty: every model.
+    # The models that its calls may use; empty means every model.
     models: tuple[str, ...] = ()
 
     @property
@@ -49,7 +49,7 @@ class ProjectKey:
     expires_at: int | None
     suspended_at: int | None
     revoked_at: int | None
-    # The models that its calls may use, of those that its project may use; empty: all of these.
+    # The models that its calls may use, among those of its project; empty means all of these.
     models: tuple[str, ...] = ()
 
     def status(self, now: int) -> KeyStatus:

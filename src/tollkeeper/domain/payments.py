@@ -1,4 +1,4 @@
-"""Kinds of grants, and what a payment provider reports about a payment."""
+"""Defines the kinds of grants, and the reports of a payment provider about a payment."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,7 +30,7 @@ class BookedGrant:
     kind: GrantKind
     amount_picousd: int
     note: str
-    # None: an operator made it.
+    # None if an operator made it.
     payment_id: str | None
     granted_at: int
 
@@ -42,27 +42,27 @@ class WithdrawalKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """A refund or a dispute as one event reports it. Stages only go forward, so the report with the
-    highest stage is the current one, in whatever order reports arrive."""
+    """Describes a refund or a dispute as one event reports it. Stages only advance, so the report
+    with the highest stage is the current one, whatever the order of reports."""
 
     id: str
     kind: WithdrawalKind
     amount_picousd: int
     stage: int
-    # Whether the money is taken back in this stage.
+    # Whether the money is withdrawn in this stage.
     withdrawn: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PaymentReport:
-    """What one event says about one payment."""
+    """Contains one event's statement about one payment."""
 
     payment_id: str
-    # As it is written in the metadata; None: the event names no organization.
+    # As written in the metadata; None if the event names no organization.
     organization: str | None = None
-    # None: the event does not say that the payment succeeded.
+    # None if the event does not report a successful payment.
     paid_picousd: int | None = None
-    # The whole amount that was refunded so far; 0: the event does not say.
+    # The total refunded so far; 0 if the event does not say.
     refunded_picousd: int = 0
     withdrawal: Withdrawal | None = None
 
@@ -72,50 +72,51 @@ class PaymentEvent:
     id: str
     type: str
     livemode: bool
-    # None: the event says nothing about a payment that could be booked.
+    # None if the event does not describe a payment that could be booked.
     report: PaymentReport | None
-    # Why there is no report.
+    # The reason for a missing report.
     reason: str = ""
-    # There should have been a report, so an operator has to look.
+    # Whether a report was expected, so that an operator has to look.
     refused: bool = False
 
 
 class EventOutcome(StrEnum):
-    """What became of an event."""
+    """Tells how an event was processed."""
 
-    # The grants of its payment are what all events about the payment say.
+    # The grants of its payment agree with all events about it.
     BOOKED = "booked"
-    # No event has said yet that the payment succeeded.
+    # No event has reported the payment's success yet.
     WAITING = "waiting"
-    # The payment succeeded, and no event names an organization.
+    # The payment succeeded, but no event names an organization.
     UNASSIGNED = "unassigned"
     UNKNOWN_ORGANIZATION = "unknown_organization"
-    # It cannot be booked as it is: another currency, or it contradicts an earlier event.
+    # It cannot be booked: it has another currency, or contradicts an earlier event.
     REFUSED = "refused"
-    # Events of this type say nothing about credit.
+    # Events of this type do not affect credit.
     IGNORED = "ignored"
 
 
-# An operator has to do something about these.
+# These require an operator's action.
 OPEN_OUTCOMES = (EventOutcome.UNKNOWN_ORGANIZATION, EventOutcome.REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """The sum of all events about a payment."""
+    """Contains the sum of all events about a payment."""
 
     id: str
     organization_id: OrganizationId | None
     livemode: bool
-    # None: it has not succeeded yet.
+    # None if it has not succeeded yet.
     paid_picousd: int | None
-    # What refunds and disputes have taken back: at most what was paid.
+    # The amount withdrawn by refunds and disputes, at most the paid amount.
     withdrawn_picousd: int
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedEvent:
-    """An event as operators see it. One that waited for another event is booked when that came."""
+    """Shows an event to operators. An event that waited for another one is booked when that
+    arrived."""
 
     outcome: EventOutcome
     id: str

@@ -1,4 +1,4 @@
-"""The people who use the console, and their roles."""
+"""Defines the users of the console and their roles."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from tollkeeper.domain.access import OrganizationId
 
 
 class Role(StrEnum):
-    """From the least to the most powerful. Each of the last three may do what the one before it may."""
+    """Lists the roles in ascending order. Each of the last three includes the one before it."""
 
     # Sees and administers one organization.
     ORGANIZATION = "organization"
@@ -15,7 +15,7 @@ class Role(StrEnum):
     VIEWER = "viewer"
     # Does the daily work.
     OPERATOR = "operator"
-    # Also does what cannot be undone, and what concerns people and their secrets.
+    # Also makes irreversible changes, and manages users and their secrets.
     OWNER = "owner"
 
     @property
@@ -25,12 +25,12 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    # What the identity provider calls the person: it never changes.
+    # The identity provider's permanent id of the user.
     subject: str
-    # For readers. The person may be able to change it at the provider.
+    # For display. The user may be able to change it at the provider.
     name: str
     role: Role
-    # The organization of a person with the role `organization`; None for all others.
+    # The organization of a user with the role `organization`; None for all others.
     organization_id: OrganizationId | None = None
 
     def __post_init__(self) -> None:

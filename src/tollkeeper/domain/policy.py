@@ -1,4 +1,4 @@
-"""Policies and the rules for editing, publishing, pausing and resuming them.
+"""Defines policies and the rules for editing, publishing, pausing and resuming them.
 
 Every change names the policy's current revision; a published version never changes.
 """
@@ -41,11 +41,11 @@ REVISION_MAX = 2147483647
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is judged and where. A draft has a rule that can be edited; a version has a copy."""
+    """Defines what is judged and where. A draft has an editable rule; a version has a copy."""
 
     rule: str
-    # The interface does not show what an omitted field means. Our defaults judge both sides, deny
-    # nothing and apply to every project.
+    # The interface does not define omitted fields. Our defaults judge both sides, deny nothing and
+    # apply to every project.
     direction: Direction = Direction.BOTH
     mode: Mode = Mode.MONITORING
     scope: Scope = Scope.ORGANIZATION
@@ -55,7 +55,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class PolicyVersion:
-    """An immutable published snapshot."""
+    """Is an immutable published version."""
 
     id: str
     version: int
@@ -65,7 +65,7 @@ class PolicyVersion:
 
 @dataclass(frozen=True, slots=True)
 class JudgeFormat:
-    """What a score depends on beside the rule and the text."""
+    """Identifies what a score depends on apart from the rule and the text."""
 
     model: str
     prompt_format: str
@@ -73,14 +73,14 @@ class JudgeFormat:
 
 @dataclass(frozen=True, slots=True)
 class StoredCalibration:
-    """A calibration of one rule by one judge."""
+    """Stores a calibration of one rule by one judge."""
 
     number: int
     judge: JudgeFormat
     rule: str
     calibration: Calibration
     created_at: int
-    # What was measured when it was fitted.
+    # The measurements from when it was fitted.
     report: dict[str, Any]
 
     def applies_to(self, rule: str, judge: JudgeFormat | None) -> bool:
@@ -101,7 +101,7 @@ class Policy:
     # The version that the draft started from; 0 before the first publication.
     base_version: int
     published: PolicyVersion | None
-    # The one that a person has activated.
+    # The calibration that an operator has activated.
     calibration: StoredCalibration | None = None
 
     @property
@@ -110,13 +110,13 @@ class Policy:
 
 
 def check_rule(rule: Rule) -> None:
-    """Checks what the bounds of the wire types cannot express."""
+    """Checks rules that the wire types cannot express."""
     if not rule.rule.endswith("?"):
         raise InvalidRequest("A rule is a yes-or-no question and ends with '?'.", param="rule")
 
 
 def each_project_once(rule: Rule) -> Rule:
-    """The rule with its projects in the caller's order, without repetitions."""
+    """Removes repeated projects, in the given order."""
     return replace(rule, project_ids=tuple(dict.fromkeys(rule.project_ids)))
 
 
@@ -133,7 +133,7 @@ def check_revision(policy: Policy, revision: int) -> None:
 def edited(
     policy: Policy, *, now: int, name: str | None, description: str | None, changes: dict[str, Any]
 ) -> Policy:
-    """The policy after an edit of its draft. The published version does not change."""
+    """Returns the policy after an edit of its draft. The published version does not change."""
     draft = each_project_once(replace(policy.draft, **changes))
     check_rule(draft)
     return replace(
@@ -147,8 +147,8 @@ def edited(
 
 
 def published(policy: Policy, *, version_id: str, now: int) -> Policy:
-    """The policy after publication: the version number is one higher, and the state is the draft's
-    mode."""
+    """Returns the policy after publication: the version number is one higher, and the state is the
+    draft's mode."""
     if policy.draft.scope is Scope.PROJECTS and not policy.draft.project_ids:
         raise StateConflict("The draft's scope is 'projects', but it names no project.")
     if not policy.has_unpublished_changes and policy.state is not PolicyState.PAUSED:

@@ -1,4 +1,5 @@
-"""The published policies of one organization at one epoch, and which of them apply to a call."""
+"""Holds the published policies of one organization at one epoch, and finds those that apply to a
+call."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,7 @@ from tollkeeper.domain.policy import Direction, JudgeFormat, Mode, Policy, Polic
 
 @dataclass(frozen=True, slots=True)
 class ActivePolicy:
-    """A published version in force."""
+    """Is a published version that is not paused."""
 
     id: str
     name: str
@@ -26,11 +27,11 @@ class ActivePolicy:
     scope: Scope
     project_ids: frozenset[ProjectId]
     threshold_basis_points: int
-    # What turns the judge's scores into probabilities; None: the score itself counts.
+    # Converts the judge's scores to probabilities; None means that the score itself counts.
     calibration: Calibration | None = None
 
     def basis_points(self, score: float) -> int:
-        """Returns what is compared with the threshold."""
+        """Returns the value that is compared with the threshold."""
         if self.calibration is None:
             return score_basis_points(score)
         return self.calibration.basis_points(score)
@@ -48,29 +49,31 @@ class ActivePolicy:
 
     @property
     def verdicts_max(self) -> int:
-        """The number of verdicts that a call waits for: one for each side that the policy enforces."""
+        """Returns the number of verdicts that a call waits for: one for each side that the policy
+        enforces."""
         return sum(map(self.enforces, (Direction.REQUEST, Direction.RESPONSE)))
 
 
-# A policy with its place in the order of the set.
+# A policy with its position in the set.
 _Placed: TypeAlias = tuple[int, ActivePolicy]
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """A call keeps the set that was in force at its admission, even if policies are published
-    while it runs. What applies to a call is found without a look at the policies that do not."""
+    """Finds the policies of a call without visiting all others. A call keeps the set from its
+    admission, even if policies are published while it runs."""
 
     epoch: int
     active: dict[str, ActivePolicy]
     paused: frozenset[str]
-    # What an organization pays for each verdict that a call waits for.
+    # The price of each verdict that a call waits for.
     verdict_picousd: int = 0
     _everywhere: list[_Placed] = field(init=False, repr=False, compare=False, default_factory=list)
     _of_projects: dict[ProjectId, list[_Placed]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
-    # How many verdicts a call waits for because of the policies of its project; None: of all projects.
+    # The number of verdicts that a call waits for because of its project's policies; None is for
+    # policies of all projects.
     _verdicts: Counter[ProjectId | None] = field(
         init=False, repr=False, compare=False, default_factory=Counter
     )
@@ -96,14 +99,16 @@ class PolicySet:
         return [policy for _, policy in placed]
 
     def applying(self, project_id: ProjectId, named: Sequence[str]) -> tuple[ActivePolicy, ...]:
-        """The policies attached to the project and those that the request names, each once."""
+        """Returns the policies attached to the project and those that the request names, each
+        once."""
         by_id = {policy.id: policy for policy in self.attached(project_id)}
         for position, policy_id in enumerate(named):
             by_id[policy_id] = self.find(policy_id, param=f"policy_ids[{position}]")
         return tuple(by_id.values())
 
     def verdicts_max(self, project_id: ProjectId, named: Sequence[str]) -> int:
-        """Return the most verdicts that a call can wait for. A name that `applying` refuses adds none."""
+        """Returns the maximum number of verdicts that a call can wait for. A name that `applying`
+        rejects adds none."""
         added = (policy for name in set(named) if (policy := self.active.get(name)) is not None)
         return (
             self._verdicts[None]
@@ -134,7 +139,7 @@ def policy_set(
     judge: JudgeFormat | None = None,
     verdict_picousd: int = 0,
 ) -> PolicySet:
-    """Returns the set as `judge` judges it. A calibration of another judge or rule does not apply."""
+    """Builds the set for `judge`. A calibration of another judge or rule does not apply."""
     active: dict[str, ActivePolicy] = {}
     paused: set[str] = set()
     for policy in policies:

@@ -1,8 +1,9 @@
-"""Price dimensions, the prices of a model, what a call may cost at most, and what it did cost. Integers
-of 10^-12 USD only.
+"""Defines price dimensions and a model's prices, and computes a call's maximum and actual cost.
+Uses only integers of 10^-12 USD.
 
-A new price dimension is a row of `PRICE_DIMENSIONS`, a field of `Pricing`, of `Usage` and of `Resolution`,
-its line in `_cost_at`, and a migration with its columns. Everything else reads the list.
+A new price dimension needs a row in `PRICE_DIMENSIONS`, a field in `Pricing`, `Usage` and
+`Resolution`, a line in `_cost_at`, and a migration with its columns. Everything else reads the
+list.
 """
 
 from collections.abc import Sequence
@@ -12,25 +13,25 @@ import msgspec
 
 from tollkeeper.domain.usage import Usage
 
-# OpenAI has renamed its priority tier, and takes and tells either name.
+# OpenAI has renamed its priority tier, and accepts and reports either name.
 _SAME_TIERS = {"fast": "priority", "priority": "fast"}
 
 
 @dataclass(frozen=True, slots=True)
 class PriceDimension:
-    # As the settings, prices and line items call it.
+    # The name in settings, prices and line items.
     name: str
-    # The column of reservations with the price that a hold was computed with. Empty: there is none.
+    # The column of reservations with the price of the hold's computation; may be empty.
     column: str
-    # What genai-prices calls it; empty: it does not list it.
+    # The name in genai-prices; empty if it is not listed.
     listed_as: str = ""
-    # Whether it is a price per token, which the length of the prompt and the service tier change.
+    # Whether it is a token price, which depends on the prompt length and the service tier.
     per_token: bool = True
     is_public: bool = False
-    # The dimension whose price applies if this one is not declared, because input is input. Empty:
-    # what is not declared costs nothing.
+    # The dimension whose price applies if this one is not declared. If empty, undeclared usage
+    # costs nothing.
     fallback: str = ""
-    # The line item of its costs; empty: the name.
+    # The line item of its costs, if it differs from the name.
     line_item: str = ""
 
 
@@ -55,13 +56,13 @@ PRICE_DIMENSIONS = (
     PriceDimension(
         "output_audio", "price_output_audio", "output_audio_mtok", fallback="completion"
     ),
-    # A hold has no column for it: if it is the dearer one, it is the price of the completion there.
+    # A hold has no column for it: if it is more expensive, it replaces the completion price there.
     PriceDimension("output_image", "", "output_image_mtok", fallback="completion"),
 )
 PRICE_NAMES = tuple(dimension.name for dimension in PRICE_DIMENSIONS)
 PUBLIC_PRICES = tuple(dimension.name for dimension in PRICE_DIMENSIONS if dimension.is_public)
-# The line items of a settlement, which are its columns: those of the prices, verdicts, and costs that
-# an operator enters.
+# The line items of a settlement, which are its columns: those of the prices, verdicts, and costs
+# that an operator enters.
 LINE_ITEMS = (
     *dict.fromkeys(dimension.line_item or dimension.name for dimension in PRICE_DIMENSIONS),
     "verdict",
@@ -71,8 +72,8 @@ LINE_ITEMS = (
 
 @dataclass(frozen=True, slots=True)
 class PriceVariant:
-    """Prices that apply instead of the ordinary ones: to an answer of one service tier (None: of
-    any tier without prices of its own), from a length of the prompt on."""
+    """Contains prices for one service tier (None for any tier without its own prices), from a
+    prompt length on."""
 
     service_tier: str | None
     from_tokens: int
@@ -81,7 +82,8 @@ class PriceVariant:
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """Prices in picousd per token, image or request, and the decimal strings of the settings."""
+    """Contains prices in picousd per token, image or request, and the decimal strings of the
+    settings."""
 
     prompt: int
     completion: int
@@ -96,12 +98,12 @@ class Pricing:
     input_audio: int = 0
     output_audio: int = 0
     output_image: int = 0
-    # Every combination of service tier and length of the prompt that has prices of its own.
+    # Every combination of service tier and prompt length that has its own prices.
     variants: tuple[PriceVariant, ...] = ()
-    # The service tier of answers to requests that name none; None: any of those with prices.
+    # The service tier of answers to requests that name none; None means any tier with prices.
     unasked_service_tier: str | None = None
-    # For holds: the dearest price of an input token that is not audio, and how much more than that, and
-    # than the completion, a token of audio costs.
+    # For holds: the highest price of an input token that is not audio, and the additional prices of
+    # audio tokens compared with that and with the completion.
     dearest_input: int = field(init=False, compare=False, repr=False)
     extra_input_audio: int = field(init=False, compare=False, repr=False)
     extra_output_audio: int = field(init=False, compare=False, repr=False)
@@ -116,8 +118,8 @@ class Pricing:
         keep(self, "extra_output_audio", max(0, self.output_audio - self.completion))
 
     def applying(self, service_tier: str | None, prompt_tokens: int) -> "Pricing":
-        """The prices of an answer. `prompt_tokens` is all of its input, from caches or not. A
-        service tier that is not declared has the ordinary prices."""
+        """Returns the prices of an answer. `prompt_tokens` is all of its input, cached or not. An
+        undeclared service tier has the ordinary prices."""
         if not self.variants:
             return self
         tier = self._declared_tier(service_tier)
@@ -128,8 +130,8 @@ class Pricing:
         return found
 
     def possible(self, asked_tier: str | None, prompt_tokens: int) -> "tuple[Pricing, ...]":
-        """All prices that may apply to a call whose prompt has at most so many tokens. A request
-        that names a service tier is answered in it or in the ordinary one."""
+        """Returns all prices that may apply to a call with at most this many prompt tokens. A
+        request that names a service tier is answered in that tier or in the ordinary one."""
         if not self.variants:
             return (self,)
         tier = asked_tier or self.unasked_service_tier
@@ -145,7 +147,7 @@ class Pricing:
         )
 
     def with_fee(self, fee: int) -> "Pricing":
-        """The same prices with a higher price per request."""
+        """Returns the same prices with a higher price per request."""
         return replace(
             self,
             request=self.request + fee,
@@ -155,7 +157,7 @@ class Pricing:
         )
 
     def _declared_tier(self, service_tier: str | None) -> str | None:
-        """The name under which the tier is declared; None where it has the ordinary prices."""
+        """Returns the declared name of the tier; None if it has the ordinary prices."""
         if service_tier is None:
             return None
         declared = {variant.service_tier for variant in self.variants}
@@ -167,14 +169,15 @@ class Pricing:
 
 @dataclass(frozen=True, slots=True)
 class PriceChange:
-    """Prices that were declared ahead, and the time (Unix seconds) from which they apply."""
+    """Contains prices that were declared in advance, and the time (Unix seconds) from which they
+    apply."""
 
     valid_from: int
     pricing: Pricing
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False):
-    """The most that a call can use."""
+    """Contains the maximum usage of a call."""
 
     # The sum over all prompts that are sent: a fanned-out call sends one for each completion.
     prompt_tokens: int
@@ -182,19 +185,19 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
     output_tokens_each: int
     images: int
     web_searches: int = 0
-    # Those of the tokens above that may be audio.
+    # The part of the tokens above that may be audio.
     input_audio_tokens: int = 0
     output_audio_tokens_each: int = 0
-    # Any of the output may be images.
+    # Whether the output may be images.
     writes_images: bool = False
-    # How often the prompt is sent; each time its own length decides on the price.
+    # How often the prompt is sent; the price depends on the length of each.
     prompts: int = 1
     # The service tier that the request names.
     service_tier: str | None = None
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
-    """What a call cost, by price dimension."""
+    """Contains a call's cost by price dimension."""
 
     by_dimension: dict[str, int]
 
@@ -204,8 +207,8 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
 
 
 def hold_picousd(pricing: Pricing, bounds: Bounds) -> int:
-    """The upper bound of the cost: every completion, every token at its dearest, by the dearest of
-    the prices that may apply."""
+    """Returns the maximum cost: every completion, every token at its highest price, with the most
+    expensive of the possible prices."""
     assert bounds.prompt_tokens >= 0 <= bounds.images
     assert bounds.choices >= 1 <= bounds.output_tokens_each
     assert bounds.prompts >= 1
@@ -215,8 +218,8 @@ def hold_picousd(pricing: Pricing, bounds: Bounds) -> int:
 
 
 def dearest_prices(pricing: Pricing, bounds: Bounds) -> Pricing:
-    """Returns those of the prices that may apply by which a call within the bounds costs most. If the
-    output may be images, the price of the completion is the dearer one of both."""
+    """Returns the possible prices at which a call within the bounds costs most. If the output may
+    be images, the completion price is the higher of both."""
     each_prompt = -(-bounds.prompt_tokens // bounds.prompts)
     possible = pricing.possible(bounds.service_tier, each_prompt)
     if bounds.writes_images:
@@ -243,14 +246,14 @@ def _hold_at(prices: Pricing, bounds: Bounds) -> int:
 
 
 def cost_of(pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] = ()) -> Cost:
-    """The cost by the prices that apply. Where the usage is the sum of several answers, `parts` has
-    that of each, because each has the prices of its own prompt and service tier. The request has
-    its price once, however many answers were made for it."""
+    """Computes the cost by the prices that apply. If the usage is the sum of several answers,
+    `parts` has that of each, because each has the prices of its own prompt and service tier. The
+    price per request applies once, however many answers there are."""
     if not parts:
         return _cost_at(pricing.applying(usage.service_tier, usage.prompt_tokens), usage, images)
     total: dict[str, int] = {}
     for position, part in enumerate(parts):
-        # Every part was sent the same images.
+        # Every part received the same images.
         mine = images // len(parts) + (position < images % len(parts))
         prices = pricing.applying(part.service_tier, part.prompt_tokens)
         for dimension, amount in _cost_at(prices, part, mine).by_dimension.items():
@@ -262,8 +265,7 @@ def cost_of(pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] 
 
 
 def _cost_at(prices: Pricing, usage: Usage, images: int) -> Cost:
-    """Prompt tokens that were read from a cache or written to one cost the price of that, and so do
-    tokens of audio and of images."""
+    """Charges cached, cache-written, audio and image tokens at their own prices."""
     text_tokens = usage.uncached_tokens - usage.input_audio_tokens
     output_tokens = usage.completion_tokens - usage.output_audio_tokens - usage.output_image_tokens
     assert text_tokens >= 0 <= output_tokens

@@ -1,9 +1,9 @@
-"""The prompt: what a caller asks of a model, in one typed form for every protocol.
+"""Defines the prompt: the content of a request, in one typed form for every protocol.
 
 Faces (chat, Responses, Messages) decode their requests into it; wires encode their requests from
 it; the estimator, the transcript and the gate read it. This file lists every type of part, and a
-face refuses content that it cannot turn into one of them. `place` and `param` name the position in
-the caller's request, for error messages.
+face rejects content that it cannot convert to one of them. `place` and `param` name the position in
+the client's request, for error messages.
 """
 
 import hashlib
@@ -32,19 +32,20 @@ class Role(StrEnum):
 
 class Text(msgspec.Struct, frozen=True, gc=False):
     text: str
-    # Further properties of the caller's part. The backend gets them, so they count as text.
+    # Additional properties of the client's part. The backend gets them, so they count as text.
     extra: FreeObject | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """The model's refusal in an earlier answer."""
+    """Is the model's refusal in an earlier answer."""
 
     text: str
     extra: FreeObject | None = None
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False):
-    """The reasoning of an earlier answer: text, or `sealed` values that only its backend reads."""
+    """Is the reasoning of an earlier answer: text, or `sealed` values that only its backend
+    reads."""
 
     text: str = ""
     sealed: tuple[str, ...] = ()
@@ -52,7 +53,7 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """A tool call of an earlier answer. `arguments` is JSON as the model wrote it."""
+    """Is a tool call of an earlier answer. `arguments` is JSON as the model wrote it."""
 
     id: str | None
     name: str
@@ -62,7 +63,7 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     extra: FreeObject | None = None
 
     def described(self) -> FreeObject:
-        """The call in the form of the chat protocol, which is what a chat template renders."""
+        """Returns the call in the form of the chat protocol, which a chat template renders."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.id, "type": "function", "function": function, **(self.extra or {})}
 
@@ -76,7 +77,7 @@ class Image(msgspec.Struct, frozen=True, gc=False):
 
 
 class Audio(msgspec.Struct, frozen=True, gc=False):
-    """Either `data` in base64 with its format, or a URL."""
+    """Contains either `data` in base64 with its format, or a URL."""
 
     modality: ClassVar[str] = "audio"
     data: str | None = None
@@ -108,12 +109,12 @@ Content: TypeAlias = Text | Refusal | Reasoning | Media
 
 
 class ToolResult(msgspec.Struct, frozen=True, gc=False):
-    """What a tool returned. `call_id` names the call; the legacy form names the function."""
+    """Contains a tool's result. `call_id` names the call; the legacy form names the function."""
 
     content: tuple[Content, ...]
     call_id: str | None
     name: str | None = None
-    # The tool failed, and the content says why.
+    # The tool failed, and the content explains it.
     is_error: bool = False
     extra: FreeObject | None = None
 
@@ -125,35 +126,35 @@ _set = msgspec.structs.force_setattr
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
-    """One message of the conversation. An assistant's turn has its reasoning, words and calls."""
+    """Is one message of the conversation. An assistant's turn has its reasoning, text and calls."""
 
     role: Role
     parts: tuple[Part, ...]
     # The name of the message's author.
     name: str | None = None
     place: str = ""
-    # Properties that have no meaning for the role. The backend gets them, so they count as text.
+    # Properties without a meaning for the role. The backend gets them, so they count as text.
     extra: FreeObject | None = None
 
 
 class FunctionTool(msgspec.Struct, frozen=True, gc=False):
-    """A function that the model may call."""
+    """Is a function that the model may call."""
 
     name: str
     description: str | None = None
     parameters: FreeObject | None = None
     strict: bool | None = None
     place: str = ""
-    # The place of the parameters in the caller's request.
+    # The place of the parameters in the client's request.
     schema_place: str = ""
-    # The caller used the legacy field `functions`.
+    # The client used the legacy field `functions`.
     legacy: bool = False
-    # Further properties of the function object, and of the tool object around it.
+    # Additional properties of the function object, and of the tool object around it.
     extra: FreeObject | None = None
     tool_extra: FreeObject | None = None
 
     def described(self) -> FreeObject:
-        """The tool in the form of the chat protocol, which is what a chat template renders."""
+        """Returns the tool in the form of the chat protocol, which a chat template renders."""
         optional = {
             "description": self.description,
             "parameters": self.parameters,
@@ -172,7 +173,8 @@ _BUILTIN_FUNCTION = "builtin_function"
 
 
 class OtherTool(msgspec.Struct, frozen=True, gc=False):
-    """A tool that is not a function. Only the protocol of the caller's request can carry it."""
+    """Is a tool that is not a function. Only the protocol of the client's request can transmit
+    it."""
 
     written: FreeObject
     place: str
@@ -180,8 +182,8 @@ class OtherTool(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def provider_name(self) -> str | None:
-        """The name of a tool that the model's provider runs, such as a web search; None if the
-        client runs the tool, as it does with functions and custom tools."""
+        """Returns the name of a tool that the model's provider runs, such as a web search; None if
+        the client runs the tool, like functions and custom tools."""
         kind, function = self.written.get("type"), self.written.get("function")
         if self.legacy or kind in _CLIENT_TOOL_TYPES:
             return None
@@ -219,7 +221,7 @@ class AllowedFunctions(msgspec.Struct, frozen=True, gc=False):
 
 
 class OtherChoice(msgspec.Struct, frozen=True, gc=False):
-    """A choice of another kind. Only the protocol of the caller's request can carry it."""
+    """Is another kind of choice. Only the protocol of the client's request can transmit it."""
 
     written: FreeObject
 
@@ -227,7 +229,8 @@ class OtherChoice(msgspec.Struct, frozen=True, gc=False):
 class ToolChoice(msgspec.Struct, frozen=True, gc=False):
     choice: ToolMode | NamedFunction | AllowedFunctions | OtherChoice
     param: str
-    # The objects that a chat caller wrote. A chat backend gets them whole, so they count as text.
+    # The objects that a chat client wrote. A chat backend gets them unchanged, so they count as
+    # text.
     written: tuple[FreeObject, ...] = ()
 
 
@@ -249,9 +252,9 @@ class WebSearch(msgspec.Struct, frozen=True, gc=False):
     param: str
     context_size: str | None = None
     location: UserLocation | None = None
-    # Further options of a chat request. Only the chat protocol can carry them.
+    # Additional options of a chat request. Only the chat protocol can transmit them.
     extra: FreeObject | None = None
-    # The most searches of one answer. Only the Messages protocol can carry it.
+    # The maximum number of searches of one answer. Only the Messages protocol can transmit it.
     uses_max: int | None = None
 
 
@@ -292,7 +295,7 @@ class OutputModality(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sampling(msgspec.Struct, frozen=True, gc=False):
-    """How the backend draws tokens. None stands for the backend's own default."""
+    """Controls how the backend samples tokens. None means the backend's own default."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -316,7 +319,7 @@ _DEFAULT_SAMPLING = Sampling()
 
 
 class Logprobs(msgspec.Struct, frozen=True, gc=False):
-    """The answer comes with log-probabilities."""
+    """The answer contains log-probabilities."""
 
     param: str
     # The number of alternatives to list for each token.
@@ -324,20 +327,21 @@ class Logprobs(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReasoningWish(msgspec.Struct, frozen=True, gc=False):
-    """How much the model should reason. `params` are the request fields that ask for it."""
+    """Tells how much the model should reason. `params` are the request fields that ask for it."""
 
     params: tuple[str, ...]
     effort: str | None = None
-    # Whether the effort asks for reasoning too. In the Messages protocol it does not.
+    # Whether the effort alone requests reasoning. In the Messages protocol it does not.
     asks_by_effort: bool = True
 
 
 class CachingWish(msgspec.Struct, frozen=True, gc=False):
-    """Hints for the backend's prefix cache: hashes that differ by tenant, not the caller's text."""
+    """Contains hints for the backend's prefix cache: hashes that differ by tenant, not the client's
+    text."""
 
     key: str | None = None
     salt: str | None = None
-    # The caller asks for the salt; else the gateway adds it where a backend can use it.
+    # Whether the client requests the salt; otherwise the gateway adds it if a backend can use it.
     salt_is_asked: bool = False
 
 
@@ -345,7 +349,7 @@ _NO_CACHING_WISH = CachingWish()
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
-    """What the caller says about its own user, for the backend's abuse checks and records."""
+    """Identifies the client's own user, for the backend's abuse checks and records."""
 
     user: str | None = None
     safety_identifier: str | None = None
@@ -353,7 +357,7 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def short_user(self) -> str | None:
-        """The user in at most 64 characters, which is the most that OpenAI takes: a longer name is
+        """Returns the user in at most 64 characters, the maximum of OpenAI: a longer name is
         replaced by its digest."""
         user = self.user
         if user is None or len(user) <= _USER_LENGTH_MAX:
@@ -366,7 +370,7 @@ _ANONYMOUS = Identity()
 
 
 class Option(msgspec.Struct, frozen=True, gc=False):
-    """An option without a published meaning. The model's `options` map it to a field of the
+    """Is an option without a published meaning. The model's `options` map it to a field of the
     backend; a model without such an entry does not support the option. `value` is JSON."""
 
     name: str
@@ -394,8 +398,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     # the same fields again; all other code reads the typed fields.
     written: Mapping[str, msgspec.Raw] | None = None
 
-    # Every part of every turn, and every media part, including those inside of tool results. They
-    # are computed from the turns.
+    # Every part of every turn, and every media part, including those inside tool results. They are
+    # computed from the turns.
     parts: tuple[Part, ...] = ()
     media: tuple[Media, ...] = ()
 
@@ -406,12 +410,13 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
             contents = [part.content if isinstance(part, ToolResult) else (part,) for part in parts]
             found = chain.from_iterable(contents)
             media = tuple(part for part in found if isinstance(part, Media))
-        # Always both: a copy with other turns is given the values of the original.
+        # Sets both every time, because a copy with other turns still has the values of the
+        # original.
         _set(self, "parts", parts)
         _set(self, "media", media)
 
     def cache_marks(self) -> list[FreeObject]:
-        """Returns every `cache_control` of the caller, in parts and in tools."""
+        """Returns every `cache_control` of the client, in parts and in tools."""
         places: list[FreeObject | None] = []
         for turn in self.turns:
             for part in turn.parts:
@@ -427,7 +432,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def provider_tools(self) -> list[tuple[str, OtherTool]]:
-        """The tools of a chat request that the model's provider runs, each with its name."""
+        """Returns the tools of a chat request that the model's provider runs, each with its
+        name."""
         return [
             (name, tool)
             for tool in self.tools

@@ -24,13 +24,13 @@ from tollkeeper.domain.prompt import (
     Video,
 )
 
-# What a caller who asks for a count is told for one image: the most that Claude takes.
+# The token count of one image for a client that asks for a count: Claude's maximum.
 _IMAGE_TOKENS_GUESS = 4800
-# What a chat template writes around a message.
+# The tokens that a chat template adds around a message.
 _TOKENS_PER_TURN = 8
 
-# Searches that one answer may make, as far as holds are concerned: unless its caller allows more, and
-# at most.
+# The maximum number of searches that a call holds credit for, unless the client allows more, and
+# the maximum in that case.
 WEB_SEARCHES_MAX = 10
 _WEB_SEARCHES_ALLOWED_MAX = 1000
 # More than any recorded answer has made (28).
@@ -40,7 +40,7 @@ WEB_SEARCHES_SEEN_MAX = 40
 _TOOL_USES = "max_tool_calls"
 _MAX_USES = "max_uses"
 
-# What Jinja's filter escapes as well, and how long an escape is: `\u003c`.
+# Characters that Jinja's filter also escapes, and the length of an escape: `\u003c`.
 _ESCAPED_FOR_HTML = "<>&'"
 _ESCAPE_BYTES = 6
 
@@ -50,11 +50,11 @@ _text, _name, _extra = attrgetter("text"), attrgetter("name"), attrgetter("extra
 
 
 class PromptSize(msgspec.Struct, frozen=True, gc=False):
-    """The quantities of a prompt that determine its tokens."""
+    """Contains the quantities of a prompt that determine its tokens."""
 
     # An estimate that errs high, of all text, tools and formats.
     text_tokens: int
-    # No tokenizer makes more tokens of them.
+    # No tokenizer produces more tokens for them.
     text_bytes: int
     images: int = 0
     files: int = 0
@@ -63,22 +63,22 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     # Of files in base64.
     file_characters: int = 0
     has_tools: bool = False
-    # How many searches a call is held for.
+    # The number of searches that a call holds credit for.
     web_searches: int = 0
-    # Whether nothing but text and tools makes tokens, as in nearly every prompt. The tokens of
-    # anything else are bounded and not counted.
+    # Whether only text and tools produce tokens, as in nearly every prompt. Other tokens are
+    # limited and not counted.
     is_text_only: bool = True
 
     def sent_to(self, model: Model) -> "PromptSize":
-        """The size on this model, which may search although nobody asks for it."""
+        """Returns the size on this model, which may search without a request for it."""
         unasked = model.token_bounds.searches_unasked
         if self.web_searches >= unasked:
             return self
         return msgspec.structs.replace(self, web_searches=unasked, is_text_only=False)
 
     def bound(self, model: Model, counted: int | None = None) -> int:
-        """No less than an ordinary prompt takes. `counted` is a tokenizer's count of the text with its
-        template. A part whose tokens have no bound may fill the context."""
+        """Returns at least the tokens of an ordinary prompt. `counted` is a tokenizer's count of
+        the text with its template. A part without a token limit may fill the context."""
         bounds = model.token_bounds
         total = counted
         if total is None:
@@ -90,7 +90,7 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
             (self.files, bounds.file),
             (self.audios, bounds.audio),
             (self.videos, bounds.video),
-            # What a search finds is input too, whether the search itself has a price or not.
+            # Search results are input too, whether the search itself has a price or not.
             (self.web_searches, bounds.web_search),
         )
         for count, tokens in media:
@@ -100,8 +100,8 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         return min(total, model.context_length)
 
     def hold_bound(self, model: Model, counted: int | None = None) -> int:
-        """No less than what an answer is charged of its prompt, for a hold: as `bound`, for each time that
-        the model reads it."""
+        """Returns at least the prompt tokens that an answer is charged for, for a hold: `bound` for
+        each time that the model reads the prompt."""
         bounds, size = model.token_bounds, self
         if bounds.text_by_bytes:
             size = msgspec.structs.replace(self, text_tokens=self.text_bytes)
@@ -116,7 +116,7 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         return sum(min(first + known * found, context) for known in range(readings))
 
     def audio_bound(self, model: Model, bound: int) -> int:
-        """How many tokens of a prompt that is bounded by `bound` may be audio. Videos have sound,
+        """Returns how many tokens of a prompt of at most `bound` may be audio. Videos have sound,
         and a file may be anything."""
         if self.is_text_only:
             return 0
@@ -133,16 +133,16 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         return min(audio_tokens, bound)
 
     def guess(self) -> int:
-        """A number for a caller who asks. The text in a file is packed: a token for each of its
-        characters is enough for most."""
+        """Returns a number for a client that asks. The text in a file is compressed: one token for
+        each of its characters suffices for most."""
         return self.text_tokens + _IMAGE_TOKENS_GUESS * self.images + self.file_characters
 
 
 def measure_prompt(
     prompt: Prompt, text: str | None = None, *, by_bytes: bool = False
 ) -> PromptSize:
-    """`text` is `prompt_text`, if it is known already. `by_bytes`: the number of bytes has to bound
-    every known template."""
+    """Measures a prompt. `text` is `prompt_text`, if already known. With `by_bytes`, the number of
+    bytes has to cover every known template."""
     measured = measure_text(prompt_text(prompt) if text is None else text)
     around = _TOKENS_PER_TURN * len(prompt.turns)
     tools, media = prompt.tools, prompt.media
@@ -167,20 +167,20 @@ def measure_prompt(
 
 
 def _bytes_added_by_templates(tools: tuple[Tool, ...]) -> int:
-    """How much longer the tools are as the most verbose known templates print them, than the
-    compact JSON that is measured. Llama 3 and 4 indent by four blanks, and the filters of some
-    servers escape everything beyond ASCII and what has a meaning in HTML."""
+    """Returns how much longer the tools are in the most verbose known templates than in the
+    measured compact JSON. Llama 3 and 4 indent by four blanks, and the filters of some servers
+    escape non-ASCII and HTML characters."""
     compact = _encode([tool.described() for tool in tools])
     printed = msgspec.json.format(compact, indent=4).decode()
     plain = len(printed.encode("ascii", "ignore"))
     plain -= sum(printed.count(character) for character in _ESCAPED_FOR_HTML)
-    # JSON escapes by units of UTF-16.
+    # JSON escapes by UTF-16 units.
     units = len(printed.encode("utf-16-le")) // 2
     return plain + _ESCAPE_BYTES * (units - plain) - len(compact)
 
 
 def _web_searches(prompt: Prompt) -> int:
-    """How many searches the request allows, as far as holds are concerned."""
+    """Returns the number of searches that the request allows, for the hold."""
     # The results of a provider's tool become input, like the pages that a search finds.
     provider_tools = [tool.written for _, tool in prompt.provider_tools] if prompt.tools else []
     if prompt.web_search is None and not provider_tools:
@@ -196,7 +196,7 @@ def _tool_uses_allowed(prompt: Prompt, provider_tools: list[FreeObject]) -> int:
 
 
 def prompt_text(prompt: Prompt) -> str:
-    """Every text that the model may read."""
+    """Returns every text that the model may read."""
     parts, turns = prompt.parts, prompt.turns
     texts: list[str] = []
     extras = map(_extra, chain(parts, turns))
@@ -214,7 +214,7 @@ def prompt_text(prompt: Prompt) -> str:
 
 
 def _described(prompt: Prompt) -> str:
-    """Return tools and output format as JSON."""
+    """Returns tools and output format as JSON."""
     described = [tool.described() for tool in prompt.tools]
     described += prompt.server_tools
     if prompt.output_format is not None:
@@ -241,6 +241,6 @@ def _part_texts(part: Part) -> Iterator[str]:
 
 
 def _extra_texts(extra: FreeObject | None) -> Iterator[str]:
-    """The caller's further properties as JSON, because the model may read them too."""
+    """Encodes the client's additional properties as JSON, because the model may read them too."""
     if extra:
         yield _encode(extra).decode()

@@ -1,4 +1,4 @@
-"""Cost reports: the query, the days that it covers, and the buckets of a page."""
+"""Defines cost reports: the query, its days, and the buckets of a page."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,7 +6,7 @@ from enum import StrEnum
 from tollkeeper.domain.access import KeyId, ProjectId
 
 DAY_S = 86400
-# The last second of the year 9999, which is the last year that Python's dates can represent.
+# The last second of the year 9999, the last year of Python's dates.
 TIME_MAX = 253402300799
 
 
@@ -18,7 +18,7 @@ class CostDimension(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CostQuery:
-    """A caller's query. `end_time` is None if the report ends now."""
+    """Contains a client's query. `end_time` is None if the report ends now."""
 
     start_time: int
     end_time: int | None
@@ -30,7 +30,7 @@ class CostQuery:
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """The settled cost of one day in one group. Dimensions that do not group are None."""
+    """Contains the settled cost of one day in one group. Dimensions that do not group are None."""
 
     day: int
     amount_picousd: int
@@ -55,21 +55,22 @@ class CostPage:
 
 @dataclass(frozen=True, slots=True)
 class DayRange:
-    """Whole UTC days, counted from the epoch; `last` is exclusive."""
+    """Is a range of whole UTC days, counted from the epoch; `last` is exclusive."""
 
     first: int
     last: int
 
 
 def days_of(start_time: int, end_time: int) -> DayRange:
-    """Every UTC day that overlaps the time range, whose end is exclusive; none if it is empty."""
+    """Returns every UTC day that overlaps the time range, whose end is exclusive; none if it is
+    empty."""
     if end_time <= start_time:
         return DayRange(first=0, last=0)
     return DayRange(first=start_time // DAY_S, last=(end_time - 1) // DAY_S + 1)
 
 
 def buckets_of(days: DayRange, rows: list[CostRow]) -> tuple[CostBucket, ...]:
-    """One bucket for each day, including days without cost."""
+    """Returns one bucket for each day, including days without cost."""
     by_day: dict[int, list[CostRow]] = {day: [] for day in range(days.first, days.last)}
     for row in rows:
         by_day[row.day].append(row)

@@ -1,7 +1,7 @@
-"""The prices of a model that several backends may serve (`catalog.Route`).
+"""Computes the prices of a model that several backends may serve (`catalog.Route`).
 
-The hold is that of the dearest one, and so are the public prices; the bill is that of the one that
-served. A model with a single backend has no routes.
+The hold and the public prices are those of the most expensive backend; the bill is that of the
+backend that served. A model with a single backend has no routes.
 """
 
 import math
@@ -12,17 +12,17 @@ from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.pricing import PUBLIC_PRICES, Bounds, Pricing, hold_picousd
 from tollkeeper.domain.prompt_size import WEB_SEARCHES_SEEN_MAX
 
-# The sums that prices in force keep.
+# The maximum number of cached sums.
 _SUMS_MAX = 64
 
 
 def prices_by_backend(model: Model, now: int) -> dict[str, Pricing]:
-    """The prices of each backend that may serve the model at this time (Unix seconds)."""
+    """Returns the prices of each backend that may serve the model at this time (Unix seconds)."""
     return {route.model.backend: route.model.pricing_at(now) for route in model.routes}
 
 
 class PricesInForce:
-    """The prices of a model from one price change to the next."""
+    """Holds the prices of a model from one price change to the next."""
 
     __slots__ = ("_model", "_only", "_sums", "by_backend", "since", "until")
 
@@ -38,20 +38,20 @@ class PricesInForce:
         self._sums: dict[tuple[object, ...], int] = {}
 
     def dearest(self, bounds: Bounds) -> Pricing:
-        """Return the prices of the backend at which a call within the bounds costs most."""
+        """Returns the prices of the backend at which a call within the bounds costs most."""
         if self._only is not None:
             return self._only
         return max(self.by_backend.values(), key=lambda pricing: hold_picousd(pricing, bounds))
 
     def most(self, bounds: Bounds) -> int:
-        """Return the most that the call can cost, as far as the model's declaration goes: a full
-        context for each prompt, the longest output, and more searches than any answer was seen to
-        make. A backend may exceed the bounds of the hold; it cannot exceed the model."""
+        """Returns the maximum that the call can cost by the model's declaration: a full context for
+        each prompt, the longest output, and more searches than any known answer made. A backend may
+        exceed the bounds of the hold, but not the model's limits."""
         model, prompts = self._model, bounds.prompts
         prompt_max, output_max = prompts * model.context_length, model.max_output_length
         if bounds.prompt_tokens > prompt_max or bounds.output_tokens_each > output_max:
             return self._most(bounds)
-        # All bounds of the same form have the same sum.
+        # Bounds of the same form have the same sum.
         form = (
             prompts,
             bounds.choices,
@@ -81,7 +81,7 @@ class PricesInForce:
 
 
 def shown_prices(model: Model, now: int) -> dict[str, str]:
-    """The public prices, as decimal strings: of each dimension the dearest."""
+    """Returns the public prices as decimal strings: the highest of each dimension."""
     if not model.routes:
         return model.pricing_at(now).declared
     possible = list(prices_by_backend(model, now).values())

@@ -1,4 +1,4 @@
-"""Measures how much work a JSON schema causes in an engine that constrains its output to it.
+"""Measures the work that a JSON schema causes in an engine that constrains its output to it.
 
 Such an engine tracks every possible continuation of the answer at once. Its work therefore grows
 with the number of choices that a schema allows, not only with the length of its text.
@@ -15,10 +15,10 @@ _MAPS = ("properties", "patternProperties")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLES = ("items", "additionalProperties", "additionalItems", "contains", "not")
 _BRANCHES = ("enum", "anyOf", "oneOf", "type")
-# References can multiply the count of choices. Counts stop here, far above every bound, so that the
-# numbers stay small.
+# References can multiply the number of choices. Counts stop here, far above every limit, so that
+# the numbers stay small.
 _COUNT_MAX = 10**9
-# A schema that is nested more deeply than this, references included, counts as too large.
+# A schema that is nested more deeply than this, including references, counts as too large.
 _DEPTH_MAX = 100
 _INDEX_LENGTH_MAX = 9
 # Measured: a pattern of 50 optional letters costs an engine as much as an enum of 400 values, and
@@ -33,7 +33,7 @@ _PATTERN_TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SchemaBounds:
-    """The most that a backend accepts, for all schemas of one call together."""
+    """Contains a backend's limits for all schemas of one call together."""
 
     choices_max: int
     bytes_max: int
@@ -41,7 +41,7 @@ class SchemaBounds:
 
 @dataclass(frozen=True, slots=True)
 class SchemaSize:
-    # Enum values, branches of unions, optional properties, and the choices inside of patterns.
+    # Enum values, branches of unions, optional properties, and the choices inside patterns.
     choices: int = 0
     bytes: int = 0
 
@@ -50,7 +50,7 @@ class SchemaSize:
         return SchemaSize(choices, self.bytes + other.bytes)
 
     def excess(self, bounds: SchemaBounds) -> str | None:
-        """Names the bound that is exceeded, for an error message; None if both are kept."""
+        """Names the exceeded limit for an error message; None if there is none."""
         if self.bytes > bounds.bytes_max:
             return f"{bounds.bytes_max} bytes of schema"
         if self.choices > bounds.choices_max:
@@ -65,8 +65,8 @@ _TOO_DEEP = SchemaSize(choices=_COUNT_MAX)
 
 
 def measure_schema(schema: Mapping[str, Any], bounds: SchemaBounds) -> SchemaSize:
-    """Never fails: an invalid schema has no choices, and the backend is left to refuse it. A schema
-    that exceeds the bound on bytes is not walked through."""
+    """Measures a schema and never fails: an invalid schema has no choices, and the backend rejects
+    it. A schema that exceeds the byte limit is not visited."""
     size_of_text = SchemaSize(bytes=len(msgspec.json.encode(schema)))
     if size_of_text.excess(bounds):
         return size_of_text
@@ -74,8 +74,8 @@ def measure_schema(schema: Mapping[str, Any], bounds: SchemaBounds) -> SchemaSiz
 
 
 class _SchemaWalk:
-    """One walk over a schema. A definition counts each time that a `$ref` names it; a `$ref` to a
-    definition that is being measured counts as nothing, so that a circle ends."""
+    """Visits a schema once. A definition counts each time that a `$ref` names it; a `$ref` to a
+    definition that is being measured counts as nothing, so that a cycle ends."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -104,7 +104,7 @@ class _SchemaWalk:
 
 
 def _own_size(schema: Mapping[str, Any]) -> SchemaSize:
-    """The choices of this schema, without those of its subschemas."""
+    """Returns the choices of this schema, without those of its subschemas."""
     choices = sum(len(schema[name]) for name in _BRANCHES if isinstance(schema.get(name), list))
     properties = schema.get("properties")
     if isinstance(properties, Mapping):
@@ -130,7 +130,7 @@ def _subschemas(schema: Mapping[str, Any]) -> Iterator[object]:
 
 
 def _resolve(root: Mapping[str, Any], reference: str) -> object:
-    """The value at a JSON pointer of the form `#/$defs/name`; None if the schema has none there."""
+    """Returns the value at a JSON pointer of the form `#/$defs/name`; None if there is none."""
     value: object = root
     for step in reference.removeprefix("#").split("/")[1:]:
         if isinstance(value, Mapping):
@@ -143,13 +143,13 @@ def _resolve(root: Mapping[str, Any], reference: str) -> object:
 
 
 def _pattern_choices(pattern: str) -> int:
-    """The alternatives of a regular expression, and its steps that may be repeated or left out.
-    The steps inside of a repeated group count once per repetition. The number of steps is squared,
-    because each step can be combined with every other."""
-    # One count of steps for each group that is open; the first is for the whole pattern.
+    """Counts the alternatives of a regular expression, and its repeated or optional steps. The
+    steps inside a repeated group count once per repetition. The number of steps is squared, because
+    each step can be combined with every other."""
+    # One count of steps for each open group; the first is for the whole pattern.
     steps = [0]
     alternatives = 0
-    # The steps inside of the group that the previous symbol closed.
+    # The steps inside the group that the previous symbol closed.
     steps_of_closed_group = 0
     for match in _PATTERN_TOKEN.finditer(pattern):
         symbol, steps_of_group = match[0], 0

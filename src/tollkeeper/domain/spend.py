@@ -1,4 +1,4 @@
-"""What an account counts: money that is held and spent, and how ended reservations change it."""
+"""Counts an account's held and spent money, and applies ended reservations to it."""
 
 from enum import StrEnum
 
@@ -10,10 +10,11 @@ from tollkeeper.domain.caps import CapPeriod
 
 
 class Spend(msgspec.Struct, frozen=True, gc=False):
-    """Money that an organization or a project holds and has spent, in total and in one UTC month.
+    """Counts the money that an organization or a project holds and has spent, in total and in one
+    UTC month.
 
-    `month_held` includes unsettled holds, because their money cannot be spent again before they
-    are resolved. `settled` includes overage.
+    `month_held` includes unsettled holds, because their money cannot be spent again before they are
+    resolved. `settled` includes overage.
     """
 
     held_picousd: int = 0
@@ -24,8 +25,8 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
     month_settled_picousd: int = 0
 
     def in_month(self, month: int) -> "Spend":
-        """Starts the monthly counts anew if `month` is later. An earlier month changes nothing,
-        because a change back would lose the counts of the later month."""
+        """Resets the monthly counts if `month` is later. An earlier month changes nothing, because
+        going back would lose the later month's counts."""
         if month <= self.month:
             return self
         return replace(self, month=month, month_held_picousd=0, month_settled_picousd=0)
@@ -71,8 +72,8 @@ class FoldKind(StrEnum):
 
 
 class Fold(msgspec.Struct, frozen=True, gc=False):
-    """The sum of changes to the account by reservations of one project that were held in one
-    month and have now become unsettled or been resolved."""
+    """Sums up the account changes by reservations of one project that were held in one month and
+    have become unsettled or been resolved."""
 
     project_id: ProjectId
     kind: FoldKind
@@ -82,5 +83,5 @@ class Fold(msgspec.Struct, frozen=True, gc=False):
     hold_picousd: int
     settled_picousd: int
     overage_picousd: int
-    # The most that the calls might have cost beyond their holds.
+    # The maximum that the calls might have cost beyond their holds.
     overage_max_picousd: int = 0

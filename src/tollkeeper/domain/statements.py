@@ -1,4 +1,4 @@
-"""The statement of one organization for one month, in UTC."""
+"""Defines the statement of one organization for one month, in UTC."""
 
 import re
 from collections import defaultdict
@@ -10,7 +10,8 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.months import Month
 from tollkeeper.domain.payments import GrantKind
 
-# `MODEL, DIMENSION`, and for an adjustment the day of the call. A model's name may contain anything.
+# `MODEL, DIMENSION`, and for an adjustment the day of the call. A model's name may contain any
+# character.
 _LINE_ITEM = re.compile(
     r"(?P<model>.*), [a-z_]+(?:, adjustment of (?P<day>\d{4}-\d{2}-\d{2}))?", re.DOTALL
 )
@@ -25,7 +26,7 @@ class GrantTotal:
 
 @dataclass(frozen=True, slots=True)
 class ProjectCost:
-    """What a project spent in the month, as the roll-up has it."""
+    """Contains a project's cost in the month, from the roll-up."""
 
     project_id: ProjectId
     project_name: str
@@ -35,8 +36,8 @@ class ProjectCost:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What a project's calls of a model cost. An adjustment is the cost of a call of a closed month,
-    whose cost was not known when that month was closed; `adjusts_day` is the day of the call."""
+    """Contains the cost of a project's calls to a model. An adjustment is for a call whose cost was
+    not known when its month was closed; `adjusts_day` is the day of the call."""
 
     project_id: ProjectId
     project_name: str
@@ -54,9 +55,9 @@ class Statement:
     charges: tuple[Charge, ...]
     adjustments: tuple[Charge, ...]
     closing_picousd: int
-    # The month is closed, so the statement never changes.
+    # Whether the month is closed, so that the statement never changes.
     final: bool
-    # Calls of the month whose cost is not known yet, and what is held for them. They are not charged.
+    # Calls of the month with unknown cost, and their held amount. They are not charged.
     unsettled_calls: int
     unsettled_picousd: int
 
@@ -90,8 +91,9 @@ def charges_of(costs: Iterable[ProjectCost]) -> tuple[Charge, ...]:
 
 
 def statement_rows(statement: Statement) -> list[tuple[str, ...]]:
-    """The statement as a table with a header. Amounts have their sign: the first to the last row but
-    the closing balance add up to it. What is unsettled is not part of the balance and comes last."""
+    """Returns the statement as a table with a header. Amounts have their sign, and all rows above
+    the closing balance add up to it. The unsettled amount is not part of the balance and comes
+    last."""
 
     def row(entry: str, amount: int, *columns: str) -> tuple[str, ...]:
         project_id, project, model, detail = (*columns, "", "", "", "")[:4]

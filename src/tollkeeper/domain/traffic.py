@@ -1,4 +1,4 @@
-"""Calls over time: what reports count, and percentiles of their latencies."""
+"""Defines the counts of calls over time, and percentiles of their latencies."""
 
 import math
 from collections.abc import Mapping
@@ -6,18 +6,19 @@ from dataclasses import dataclass, field
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 
-# A step of the roll-ups in seconds, and the ratio of two neighbouring rungs of the latencies.
+# The length of a roll-up step in seconds, and the ratio of two neighbouring latency buckets
+# ("rungs").
 STEP_S = 300
 STEPS_PER_HOUR = 12
 STEPS_PER_DAY = 288
-# Latencies are counted by hour for so long, and then by day.
+# Latencies are counted by hour for this long, and then by day.
 LATENCY_HOURS_KEPT_S = 2 * 86_400
 RUNG_RATIO = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class StatusRange:
-    """HTTP statuses from `first` to `last`, both included: one status or a class like 4xx."""
+    """Is a range of HTTP statuses, inclusive: one status or a class like 4xx."""
 
     first: int
     last: int
@@ -25,7 +26,7 @@ class StatusRange:
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """Unix seconds; `end` is exclusive."""
+    """Is a range of Unix seconds; `end` is exclusive."""
 
     start: int
     end: int
@@ -33,7 +34,7 @@ class TimeRange:
 
 @dataclass(frozen=True, slots=True)
 class TrafficFilter:
-    """Which calls are meant; None filters nothing."""
+    """Selects calls; None filters nothing."""
 
     organization_id: OrganizationId | None = None
     project_id: ProjectId | None = None
@@ -48,7 +49,7 @@ class TrafficFilter:
 
 @dataclass(frozen=True, slots=True)
 class StepCount:
-    """The calls of one step of five minutes that had one status; in a report of days, those of the
+    """Counts the calls with one status in one step of five minutes or, in a report of days, in the
     hour that begins with the step."""
 
     step: int
@@ -58,8 +59,8 @@ class StepCount:
 
 @dataclass(frozen=True, slots=True)
 class BackendTraffic:
-    """Sums over the calls of one model on one replica. The backend is empty for calls that were sent
-    to none, and the replica for calls that no replica answered."""
+    """Sums over the calls of one model on one replica. The backend is empty for calls that were not
+    sent, and the replica for calls that no replica answered."""
 
     model: str
     backend: str
@@ -89,14 +90,14 @@ class LatencyCount:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """How many calls took up to how long, by rung."""
+    """Counts calls by latency bucket."""
 
     by_rung: Mapping[int, int] = field(default_factory=dict)
 
     def percentile_ms(self, share: float) -> float | None:
-        """Return a time that this share of the calls did not exceed: the upper limit of the rung
-        of the last of them, at most a tenth too high. In microseconds if the rungs are those of
-        the overhead; None if there are no calls."""
+        """Returns a time that this share of the calls did not exceed: the upper limit of the last
+        call's bucket, at most a tenth too high. In microseconds for the overhead; None if there are
+        no calls."""
         wanted = share * sum(self.by_rung.values())
         for rung in sorted(self.by_rung):
             wanted -= self.by_rung[rung]

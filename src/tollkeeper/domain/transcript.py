@@ -1,8 +1,8 @@
 """Writes a prompt or an answer as text for the judge.
 
-Whatever a model may read is in the text: keys, numbers and strings of every object that the caller
-wrote, under the name of its field. `Prompt` lists what a request can have; what is left out here is
-left out on purpose (`tests/api/test_markers.py` has the table).
+The text contains everything that a model may read: keys, numbers and strings of every object that
+the client wrote, under the name of its field. `Prompt` lists the possible content of a request;
+omissions here are deliberate (`tests/api/test_markers.py` has the table).
 """
 
 import re
@@ -39,16 +39,16 @@ _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
 class Transcript(msgspec.Struct, frozen=True, gc=False):
-    """A prompt for the judge: its text, and the parts that have none."""
+    """Contains a prompt for the judge: its text, and the parts without text."""
 
     text: str
     unread: tuple[UnreadPart, ...] = ()
 
 
 def transcript(prompt: Prompt) -> Transcript:
-    """Everything in the prompt that the model reads, in order, each turn under its role. Tools and
-    options come first, because they are usually the same in all calls of an application: the texts
-    that are judged then share their beginning."""
+    """Writes everything in the prompt that the model reads, in order, each turn under its role.
+    Tools and options come first, because they are usually the same in all calls of an application:
+    the judged texts then share a prefix."""
     unread: list[UnreadPart] = []
     sections = [section(title, "\n".join(texts)) for title, texts in _fields(prompt) if texts]
     sections += [section(turn.role, "\n".join(_turn_texts(turn, unread))) for turn in prompt.turns]
@@ -60,7 +60,7 @@ def section(title: str, text: str) -> str:
 
 
 def _fields(prompt: Prompt) -> Iterator[tuple[str, list[str]]]:
-    """The fields of a prompt beside its turns that a model may read, by the name of each."""
+    """Yields the fields of a prompt apart from its turns that a model may read, by name."""
     for legacy, title in ((False, "tools"), (True, "functions")):
         described = [tool.described() for tool in prompt.tools if tool.legacy is legacy]
         yield title, [_json(described)] if described else []
@@ -73,7 +73,7 @@ def _fields(prompt: Prompt) -> Iterator[tuple[str, list[str]]]:
         yield "response_format", [_json(prompt.output_format.described())]
     stop = prompt.sampling.stop
     yield "stop", [stop] if isinstance(stop, str) else list(stop or ())
-    # Options that are true, false or a number have no words.
+    # Boolean and numeric options contain no words.
     worded = {
         option.name: option.value
         for option in prompt.options
@@ -84,8 +84,8 @@ def _fields(prompt: Prompt) -> Iterator[tuple[str, list[str]]]:
 
 
 def _rounded_numbers(prompt: Prompt) -> list[str]:
-    """Returns the numbers of a chat request that our own reader rounds or writes in another way. A chat
-    backend gets them as the caller wrote them."""
+    """Returns the numbers of a chat request that our own reader rounds or writes differently. A
+    chat backend gets them as the client wrote them."""
     found: list[str] = []
 
     def note(written: str) -> None:
@@ -118,7 +118,7 @@ def _search_texts(search: WebSearch) -> Iterator[str]:
 
 
 class _Kind(IntEnum):
-    """The kinds of text in an answer, in the order of the transcript."""
+    """Lists the kinds of text in an answer, in the order of the transcript."""
 
     REASONING = 0
     REFUSAL = 1
@@ -132,7 +132,7 @@ class _Kind(IntEnum):
 
 class AnswerText:
     """Collects the texts of an answer separately by choice, kind and tool call, because pieces of
-    two tool calls, or of reasoning and text, may arrive in turn and would be unreadable mixed."""
+    two tool calls, or of reasoning and text, may alternate and would be unreadable if mixed."""
 
     def __init__(self) -> None:
         # The key is (choice, kind, number of the tool call, whether the pieces are arguments).
@@ -205,7 +205,7 @@ def _turn_texts(turn: Turn, unread: list[UnreadPart]) -> Iterator[str]:
 
 
 def _part_texts(part: Part, place: str, unread: list[UnreadPart]) -> Iterator[str]:
-    """Every text of a part, in order. Adds to `unread` what no text stands for."""
+    """Yields every text of a part, in order. Adds parts without text to `unread`."""
     match part:
         case ToolCall():
             yield part.id or ""
@@ -236,7 +236,7 @@ def _media_texts(media: Media, unread: list[UnreadPart]) -> Iterator[str]:
     ]
     for content in contents:
         yield from content.texts
-    # Pixels and sounds can be written in ASCII, so only a file can be a text.
+    # Images and sounds can be written in ASCII, so only a file can be a text.
     can_be_text = isinstance(media, File) and media.id is None
     if not can_be_text or not all(content.complete for content in contents):
         unread.append(UnreadPart(UnreadKind(media.modality), media.place))
@@ -251,10 +251,10 @@ def _media_texts(media: Media, unread: list[UnreadPart]) -> Iterator[str]:
 
 
 def _object_texts(value: FreeObject | None) -> Iterator[str]:
-    """Every key, number, word and text inside an object that the caller wrote, at any depth, in
-    order, one line for each value with its key before it."""
-    # A stack of (key, value), so that the order is kept and deep nesting needs no recursion. A
-    # value in a list has no key of its own; `inside` is the key of the list.
+    """Yields every key, number, word and text inside an object that the client wrote, at any depth,
+    in order, one line for each value after its key."""
+    # A stack of (key, value) keeps the order, and deep nesting needs no recursion. A value in a
+    # list has no own key; `inside` is the key of the list.
     stack: list[tuple[str, str, object]] = [
         (key, key, inner) for key, inner in reversed((value or {}).items())
     ]

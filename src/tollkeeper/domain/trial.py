@@ -1,5 +1,5 @@
-"""Statistics of a rule's values on sample texts: a histogram, and for labelled texts the threshold that
-separates yes from no best. Nothing here asks a judge."""
+"""Computes statistics of a rule's values on sample texts: a histogram, and for labelled texts the
+threshold that separates yes from no best. Does not ask a judge."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ _ROUND_THRESHOLDS = range(_BIN_WIDTH, BASIS_POINTS, _BIN_WIDTH)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A text with the judge's score, as it is or calibrated; None if the judge gave none."""
+    """Contains a text with the judge's score, raw or calibrated; None if the judge gave none."""
 
     text: str
     label: bool | None
@@ -54,7 +54,7 @@ def calibrated(samples: Iterable[Sample], calibration: Calibration) -> tuple[Sam
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Probabilities from `start` up to the next bin, by label."""
+    """Counts probabilities from `start` up to the next bin, by label."""
 
     start_basis_points: int
     yes: int
@@ -68,7 +68,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How well labels and matches agree at one threshold."""
+    """Measures how well labels and matches agree at one threshold."""
 
     threshold_basis_points: int
     true_positives: int
@@ -78,13 +78,13 @@ class Cut:
 
     @property
     def precision(self) -> float:
-        """The share of matches that are labelled yes; 1 if nothing matches."""
+        """Returns the share of matches that are labelled yes; 1 if nothing matches."""
         matched = self.true_positives + self.false_positives
         return self.true_positives / matched if matched else 1.0
 
     @property
     def recall(self) -> float:
-        """The share of texts labelled yes that match; 1 if there are none."""
+        """Returns the share of texts labelled yes that match; 1 if there are none."""
         labelled_yes = self.true_positives + self.false_negatives
         return self.true_positives / labelled_yes if labelled_yes else 1.0
 
@@ -102,8 +102,9 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """Results for labelled texts: the best cut, other cuts to compare it with, and the area under
-    the ROC curve, which is the chance that a random yes is rated above a random no."""
+    """Contains results for labelled texts: the best cut, other cuts to compare it with, and the
+    area under the ROC curve, which is the probability that a random yes is rated above a random
+    no."""
 
     suggested: Cut
     cuts: tuple[Cut, ...]
@@ -120,13 +121,13 @@ def histogram(samples: Sequence[Sample]) -> tuple[Bin, ...]:
 
 
 def separate(samples: Sequence[Sample], *compared: int) -> Separation | None:
-    """None unless each label has at least one text with a probability. `compared` are thresholds
-    to show in the table, in addition to the round ones and the suggested one."""
+    """Returns None unless each label has at least one text with a probability. `compared` are
+    thresholds to show in addition to the round ones and the suggested one."""
     ratings = _Ratings(samples)
     if not ratings.yes or not ratings.no:
         return None
-    # Among cuts with equal F1, higher precision wins, then the higher threshold: to miss a match is
-    # better than to deny an acceptable text.
+    # Among cuts with equal F1, higher precision wins, then the higher threshold, because missing a
+    # match is better than denying an acceptable text.
     suggested = max(
         (ratings.cut(threshold) for threshold in ratings.thresholds()),
         key=lambda cut: (cut.f1, cut.precision, cut.threshold_basis_points),
@@ -136,7 +137,7 @@ def separate(samples: Sequence[Sample], *compared: int) -> Separation | None:
 
 
 class _Ratings:
-    """The probabilities of labelled texts, sorted."""
+    """Holds the probabilities of labelled texts, sorted."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         rated = [
@@ -148,7 +149,7 @@ class _Ratings:
         self.no = sorted(probability for probability, label in rated if not label)
 
     def thresholds(self) -> list[int]:
-        """One threshold for each way to separate the texts. It lies in the middle between two
+        """Returns one threshold for each way to separate the texts. It lies halfway between two
         neighbouring probabilities, because other texts will have slightly different ones."""
         ratings = sorted({*self.yes, *self.no})
         below = [THRESHOLD_MIN - 1, *ratings[:-1]]
@@ -166,7 +167,8 @@ class _Ratings:
         )
 
     def auc(self) -> float:
-        """A yes and a no with the same probability count as half."""
+        """Returns the area under the curve. A yes and a no with the same probability count as
+        half."""
         wins = 0.0
         for probability in self.yes:
             below = bisect_left(self.no, probability)

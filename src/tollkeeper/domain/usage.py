@@ -1,8 +1,8 @@
-"""What a call used: the reports of backends, merged, and normalised into one form.
+"""Defines a call's usage: merges the reports of backends and normalises them.
 
-Backends speak dialects; the reader of each wire turns a report into a `ReportedUsage`, whose fields
-may be missing. `merged` keeps the last value of each field, and `readings` makes a `Usage` of them for
-each thing that they can mean, in which nothing is counted twice. `metering.read_usage` chooses.
+Backends use dialects; the reader of each wire converts a report to a `ReportedUsage`, whose fields
+may be missing. `merged` keeps the last value of each field, and `readings` creates a `Usage` for
+each possible meaning, in which nothing is counted twice. `metering.read_usage` chooses one.
 """
 
 from collections.abc import Sequence
@@ -17,29 +17,28 @@ COUNT_MAX = 2**53
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Counts are not negative. Cache reads and writes are inside the prompt's count, reasoning is
-    inside the completion's."""
+    """Contains counts, which are not negative. Cache reads and writes are included in the prompt's
+    count, and reasoning in the completion's."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
     reasoning_tokens: int = 0
-    # Input written to a cache, by how long it is kept there.
+    # Input written to a cache, by its lifetime there.
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
-    # Input that was read from a cache and written to one as well: it is in both of those counts, and
-    # both have a price.
+    # Input that was both read from a cache and written to one: it is in both counts, and both have
+    # a price.
     rewritten_tokens: int = 0
     web_searches: int = 0
-    # Audio among the input that was neither read from a cache nor written to one, and among the
-    # output.
+    # Audio in the input outside of caches, and in the output.
     input_audio_tokens: int = 0
     output_audio_tokens: int = 0
-    # Images among the output.
+    # Images in the output.
     output_image_tokens: int = 0
     # The service tier that the answer names.
     service_tier: str | None = None
-    # The details as the backend wrote them, for callers that read more than the counts above.
+    # The details as the backend wrote them, for clients that read more than the counts above.
     prompt_details: dict[str, Any] | None = None
     completion_details: dict[str, Any] | None = None
 
@@ -49,42 +48,44 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def uncached_tokens(self) -> int:
-        """Input that was neither read from a cache nor written to one."""
+        """Returns the input that was neither read from a cache nor written to one."""
         written = self.cache_write_tokens + self.cache_write_1h_tokens
         return self.prompt_tokens - self.cached_tokens - written + self.rewritten_tokens
 
 
 class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One report, as its wire's reader understands it. None: the report does not say."""
+    """Contains one report as its wire's reader understands it. None means that the report does not
+    say."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
     cached_tokens: int | None = None
-    # All cache writes, and those of them whose lifetime the report names.
+    # All cache writes, and those with a stated lifetime.
     cache_write_tokens: int | None = None
     cache_write_5m_tokens: int | None = None
     cache_write_1h_tokens: int | None = None
-    # Cache reads and writes come on top of the prompt's count and are not inside it.
+    # Whether cache reads and writes are added to the prompt's count instead of included in it.
     cache_is_beside_prompt: bool | None = None
     reasoning_tokens: int | None = None
     web_searches: int | None = None
-    # The backend tells the prompt's count before it answers, and the output's at the end.
+    # Whether the backend reports the prompt's count before it answers, and the output's at the end.
     counts_prompt_first: bool | None = None
-    # Audio inside the counts of prompt and completion, and inside what was read from a cache.
+    # Audio in the counts of prompt and completion, and in the cached input.
     input_audio_tokens: int | None = None
     cached_audio_tokens: int | None = None
     output_audio_tokens: int | None = None
-    # Images inside the count of the completion.
+    # Images in the count of the completion.
     output_image_tokens: int | None = None
     service_tier: str | None = None
-    # What each of several answers used, if the report is about several. It has no other counts then.
+    # The usage of each of several answers, if the report is about several. It has no other counts
+    # then.
     parts: tuple[Usage, ...] | None = None
-    # The backend's own price in picousd: kept for reconciliation, not charged.
+    # The backend's own price in picousd: stored for reconciliation, not charged.
     cost_picousd: int | None = None
     prompt_details: FreeObject | None = None
     completion_details: FreeObject | None = None
-    # The report as it came.
+    # The unchanged report.
     written: FreeObject | None = None
 
 
@@ -96,8 +97,8 @@ _further_counts = attrgetter(
 
 
 def merged(earlier: ReportedUsage | None, later: ReportedUsage) -> ReportedUsage:
-    """The last value of each field. A field that only the earlier report has is kept, but for its
-    total, which belongs to the counts beside it."""
+    """Returns the last value of each field. Keeps a field that only the earlier report has, except
+    its total, which belongs to the earlier counts."""
     if earlier is None:
         return later
     values = {
@@ -108,18 +109,19 @@ def merged(earlier: ReportedUsage | None, later: ReportedUsage) -> ReportedUsage
 
 
 def normalised(report: ReportedUsage) -> Usage | None:
-    """Returns the usage, or None if the report names no count of the prompt or of the completion."""
+    """Returns the usage, or None if the report lacks the count of the prompt or of the
+    completion."""
     possible = readings(report)
     return possible[0] if possible else None
 
 
 def readings(report: ReportedUsage, *, unnamed_is_1h: bool = False) -> list[Usage]:
-    """Returns what the report can mean, the most likely first; nothing if it names no count of the
-    prompt or of the completion. `unnamed_is_1h` is the lifetime of cache writes that the report does
-    not name: an hour instead of five minutes.
+    """Returns the possible meanings of the report, the most likely first; nothing if it lacks the
+    count of the prompt or of the completion. `unnamed_is_1h` means that cache writes without a
+    stated lifetime are for an hour instead of five minutes.
 
-    A report that names cache reads and cache writes can mean different tokens, or the same ones read
-    and written again, or tokens beside the prompt.
+    Cache reads and cache writes in a report can be different tokens, the same tokens read and
+    written again, or tokens in addition to the prompt.
     """
     if report.parts is not None:
         return [added(report.parts)]
@@ -145,7 +147,7 @@ def readings(report: ReportedUsage, *, unnamed_is_1h: bool = False) -> list[Usag
 
 
 def all_writes(written: int | None, short: int | None, long: int | None) -> int | None:
-    """Returns all cache writes of one report, of which it may name the whole or the parts."""
+    """Returns all cache writes of one report, which may name the whole or the parts."""
     if short is None and long is None:
         return written
     return max(written or 0, (short or 0) + (long or 0))
@@ -158,13 +160,14 @@ def _writes_by_lifetime(report: ReportedUsage, unnamed_is_1h: bool) -> tuple[int
     if written is None:
         return short, long
     if written < short + long:
-        # A later report has fewer than an earlier one has split: those that are left are the dearer.
+        # A later report has fewer than an earlier one has split: the remaining ones count at the
+        # higher price.
         return written - min(long, written), min(long, written)
     return (short, written - short) if unnamed_is_1h else (written - long, long)
 
 
 def _totals(prompt: int, completion: int, reasoning: int | None) -> tuple[int, int]:
-    """Returns the totals of a report that counts everything else inside of prompt and completion."""
+    """Returns the totals of a report that includes everything else in prompt and completion."""
     return prompt + completion, prompt + completion + (reasoning or 0)
 
 
@@ -179,11 +182,11 @@ def _read_as(
     total, reasoning = report.total_tokens, report.reasoning_tokens or 0
     if total is not None and total != prompt + completion:
         if total == told_prompt + completion + reasoning:
-            # Reasoning is counted apart from both, and the total leaves out what is beside the
-            # prompt.
+            # Reasoning is counted separately from both, and the total omits the tokens in addition
+            # to the prompt.
             completion += reasoning
         elif total > prompt + completion:
-            # Something is counted apart from both, which is reasoning as a rule: it is output.
+            # The total includes something else, usually reasoning, which is output.
             completion = total - prompt
     if not any(_further_counts(report)):
         # Most reports have no other counts.
@@ -218,7 +221,7 @@ def _read_as(
 
 
 def added(usages: Sequence[Usage]) -> Usage:
-    """The usage of several calls together."""
+    """Adds the usage of several calls."""
     return Usage(
         prompt_tokens=sum(usage.prompt_tokens for usage in usages),
         completion_tokens=sum(usage.completion_tokens for usage in usages),
@@ -231,7 +234,7 @@ def added(usages: Sequence[Usage]) -> Usage:
         input_audio_tokens=sum(usage.input_audio_tokens for usage in usages),
         output_audio_tokens=sum(usage.output_audio_tokens for usage in usages),
         output_image_tokens=sum(usage.output_image_tokens for usage in usages),
-        # The tier that all of them name.
+        # Set if all of them name the same tier.
         service_tier=usages[0].service_tier
         if len({usage.service_tier for usage in usages}) == 1
         else None,
@@ -250,22 +253,22 @@ def _added_details(details: list[FreeObject | None]) -> FreeObject | None:
 
 
 class AbsurdCount(ValueError):
-    """A report has something in the place of a count that can be none."""
+    """A report has an impossible value in place of a count."""
 
 
 def read_count(found: object) -> int | None:
-    """The count in a report; None where the report has none. Raises AbsurdCount for what can be no
+    """Returns the count in a report; None if it is missing. Raises AbsurdCount for an impossible
     count: negative, fractional, text, beyond 2^53."""
     if found is None:
         return None
-    # No boolean, which is an integer too.
+    # Excludes booleans, which are integers too.
     if type(found) is int and 0 <= found <= COUNT_MAX:
         return found
     raise AbsurdCount
 
 
 def first_count(reported: FreeObject, names: tuple[str, ...]) -> int | None:
-    """The first of these counts that the report has."""
+    """Returns the first of these counts that the report has."""
     for name in names:
         count = read_count(reported.get(name))
         if count is not None:
@@ -274,12 +277,12 @@ def first_count(reported: FreeObject, names: tuple[str, ...]) -> int | None:
 
 
 def cached_audio_tokens(details: FreeObject | None) -> int | None:
-    """The audio among the input that was read from a cache (OpenAI)."""
+    """Returns the audio in the cached input (OpenAI)."""
     cached = (details or {}).get("cached_tokens_details")
     return read_count(cached.get("audio_tokens")) if isinstance(cached, dict) else None
 
 
 def read_service_tier(reported: FreeObject) -> str | None:
-    """The service tier in a report (Anthropic)."""
+    """Returns the service tier in a report (Anthropic)."""
     found = reported.get("service_tier")
     return found if isinstance(found, str) and found else None

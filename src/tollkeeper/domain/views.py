@@ -1,4 +1,4 @@
-"""What operators are shown of balances, caps, calls and alerts."""
+"""Defines what operators see of balances, caps, calls and alerts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ from tollkeeper.domain.usage import Usage
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """An organization's money. `settled` includes overage. `granted` is the sum of all others."""
+    """Shows an organization's money. `settled` includes overage. `granted` is the sum of all
+    others."""
 
     granted_picousd: int
     available_picousd: int
@@ -26,30 +27,30 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class CapUse:
-    """The cap of an organization, of a project or, with `key_id`, of a key, and how much of it is
-    used."""
+    """Shows the cap of an organization, a project or, with `key_id`, a key, and its use."""
 
     project_id: ProjectId | None
     cap: Cap
     # Unsettled holds count as held.
     held_picousd: int
     spent_picousd: int
-    # Of keys that were rotated one into another and share the cap: the newest, and the first.
+    # Of rotated keys that share the cap: the newest, and the first.
     key_id: KeyId | None = None
     first_key_id: KeyId | None = None
-    # When its next period begins, in seconds since 1970; None for a cap of all time.
+    # The start of its next period, in seconds since 1970; None for a total cap.
     resets_at: int | None = None
 
     @property
     def remaining_picousd(self) -> int:
-        """Negative where the cap was set below what was already spent, or after overage."""
+        """Returns the remaining amount, which is negative if the cap was set below the spent
+        amount, or after overage."""
         return self.cap.amount_picousd - self.held_picousd - self.spent_picousd
 
 
 @dataclass(frozen=True, slots=True)
 class ActivityEntry:
-    """A call with its activity record and its ledger rows, as they are now. Where the process died
-    before it wrote the record, only the ledger has the call, and all other fields are None."""
+    """Shows a call with its activity record and its current ledger rows. If the process died before
+    it wrote the record, only the ledger has the call, and all other fields are None."""
 
     request_id: UUID
     organization_id: OrganizationId
@@ -67,30 +68,30 @@ class ActivityEntry:
     usage: Usage | None
     estimated: bool
     hold_picousd: int | None
-    # None where nothing was reserved, and where the cost is not known yet.
+    # None if nothing was reserved, or if the cost is not known yet.
     cost_picousd: int | None
-    # "held", "settled", "released" or "unsettled"; "none" where nothing was reserved; "dropped"
-    # where it was resolved and only the export of its month says how.
+    # "held", "settled", "released" or "unsettled"; "none" if nothing was reserved; "dropped" if it
+    # was resolved and only its month's export has the details.
     settlement: str
     # Why the cost is not known.
     unsettled_reason: str | None
     backend: str | None
     replica: str | None
-    # What the backend reported, as it came, and its own price in it.
+    # The backend's unchanged report, and its own price.
     reported_usage: FreeObject | None
     reported_cost_picousd: int | None
     verdicts: tuple[VerdictRecord, ...]
-    # None where the call was not dispatched.
+    # None if the call was not dispatched.
     dispatched_ms: int | None = None
     upstream_ms: int | None = None
     overhead_us: int | None = None
-    # More than one for refusals that a key repeated; the record is that of the last one.
+    # More than one for rejections that a key repeated; the record is that of the last one.
     requests: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a page ended: the next one begins with older records."""
+    """Marks the end of a page: the next one begins with older records."""
 
     started_at_ms: int
     request_id: UUID
@@ -98,7 +99,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class RareFilter:
-    """Filters that are not columns of the roll-ups."""
+    """Contains filters that are not columns of the roll-ups."""
 
     policy_id: str | None = None
     matched_only: bool = False
@@ -108,13 +109,13 @@ class RareFilter:
         return self.policy_id is not None or self.cost_picousd_min is not None
 
 
-# What the subject of an alert may have, in the order in which people see it.
+# The possible parts of an alert's subject, in the order of display.
 _SUBJECT_PARTS = ("organization_id", "project_id", "key_id", "period", "backend", "gateway")
 
 
 @dataclass(frozen=True, slots=True)
 class StandingAlert:
-    """A raised alert as an operator sees it."""
+    """Shows a raised alert to an operator."""
 
     kind: AlertKind
     level: int
@@ -123,19 +124,19 @@ class StandingAlert:
     raised_at: int
 
     def about(self, names: Mapping[str, str]) -> str:
-        """Return the subject for people: with names instead of ids, the owner before what it owns."""
+        """Describes the subject for people: with names instead of ids, owners first."""
         parts = sorted(self.subject.items(), key=lambda part: _SUBJECT_PARTS.index(part[0]))
         return ", ".join(names.get(value, value) for _, value in parts)
 
 
 @dataclass(frozen=True, slots=True)
 class ReasonTotal:
-    """The unsettled reservations that have the same reason."""
+    """Sums up the unsettled reservations with the same reason."""
 
     reason: str
     reservations: int
     hold_picousd: int
-    # How long ago the first of them became unsettled; below zero where the clock was set back since.
+    # The time since the first of them became unsettled; negative if the clock was set back since.
     oldest_age_s: int
 
 
@@ -156,7 +157,7 @@ class ReservationEntry:
     hold_picousd: int
     held_at: int
     status: ReservationStatus
-    # Why the cost is not known; None where the reservation was never unsettled.
+    # Why the cost is not known; None if the reservation was never unsettled.
     reason: str | None
     # The cost with overage; None before the reservation is resolved.
     cost_picousd: int | None
@@ -165,7 +166,7 @@ class ReservationEntry:
 
 @dataclass(frozen=True, slots=True)
 class HoldTerms:
-    """The prices and bounds that a hold was computed from."""
+    """Contains the prices and limits that a hold was computed from."""
 
     # By the names of price dimensions.
     prices: dict[str, int]
