@@ -157,7 +157,7 @@ ISOLATION_BUGS = {
     ),
     "who is nobody known has as much of a turn as an organization": Bug(
         "FairTurns._next_turn",
-        "self._taken.update(self._had_before)",
+        "self._used_by_owner.update(self._had_before)",
         "pass",
         ("services/test_fair_turns.py",),
     ),

@@ -1,1 +1,2 @@
-"""Use cases of money: admission, group commit, recovery, reconciliation, billing, costs."""
+"""Contains the use cases of money: admission, group commit, recovery, reconciliation, billing,
+costs."""

@@ -1,4 +1,4 @@
-"""A cheap look before expensive work, which is not done for a call that cannot be admitted at all."""
+"""Rejects calls that cannot be admitted at all before expensive work is done for them."""
 
 from tollkeeper.domain.admission import ProjectLimits, Refusal
 from tollkeeper.domain.inference import Call
@@ -16,10 +16,10 @@ class Admissibility:
         self._clock = clock
 
     async def may_be_paid(self, call: Call) -> bool:
-        """False where the organization cannot pay even a lower bound of the call's cost: its output
-        alone. Admission refuses such a call by its whole hold, and names the amounts. Raises what
-        admission would raise by the key, the project, the model and the rate. Consumes nothing; a call that
-        passes may still be refused when it is admitted."""
+        """Returns False if the organization cannot pay even a lower limit of the call's cost: its
+        output alone. Admission rejects such a call by its whole hold, and names the amounts. Raises
+        admission's errors about the key, the project, the model and the rate. Consumes nothing; a
+        call that passes may still be rejected by admission."""
         least = Bounds(
             prompt_tokens=0,
             choices=call.choices,

@@ -1,4 +1,5 @@
-"""Compares a provider's bill with the books, by UTC day and model. PostgreSQL adds up and compares."""
+"""Compares a provider's bill with the ledger, by UTC day and model. PostgreSQL adds up and
+compares."""
 
 import csv
 import re
@@ -23,10 +24,10 @@ _PLACES_MAX = 40
 
 
 class Figure(StrEnum):
-    """What can be compared."""
+    """Lists the figures that can be compared."""
 
     REQUESTS = "requests"
-    # All input, with what was read from caches and written to them.
+    # All input, including cache reads and writes.
     INPUT_TOKENS = "input_tokens"
     # Input that was neither read from a cache nor written to one.
     UNCACHED_INPUT_TOKENS = "uncached_input_tokens"
@@ -39,7 +40,7 @@ class Figure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BillColumns:
-    """How the columns of the file are called."""
+    """Maps the file's columns to their meaning."""
 
     day: str
     model: str
@@ -57,7 +58,7 @@ _DAY, _MODEL = "day", "model"
 
 
 def bill_columns(named: Mapping[str, str]) -> BillColumns:
-    """Return the columns by what they hold: `day`, `model` and at least one figure."""
+    """Returns the columns by their content: `day`, `model` and at least one figure."""
     unknown = sorted(set(named) - {_DAY, _MODEL, *Figure})
     if unknown:
         raise InvalidRequest(f"There is nothing to compare called {unknown[0]}.", param="columns")
@@ -72,7 +73,7 @@ def bill_columns(named: Mapping[str, str]) -> BillColumns:
 
 
 def named_values(text: str, param: str) -> dict[str, str]:
-    """Read `name=value,name=value`."""
+    """Reads `name=value,name=value`."""
     found: dict[str, str] = {}
     for entry in text.split(","):
         name, separator, value = (piece.strip() for piece in entry.partition("="))
@@ -83,7 +84,7 @@ def named_values(text: str, param: str) -> dict[str, str]:
 
 
 def tolerance_of(text: str) -> Tolerance:
-    """Read a percentage (`0.5%`) or USD (`0.01`)."""
+    """Reads a percentage (`0.5%`) or USD (`0.01`)."""
     number = text.removesuffix("%")
     whole, _, fraction = number.partition(".")
     if not (whole.isascii() and whole.isdigit() and (fraction or "0").isdigit()) or len(text) > 30:
@@ -96,7 +97,7 @@ def tolerance_of(text: str) -> Tolerance:
 
 
 def day_number(text: str) -> int:
-    """Read a day such as 2026-09-01."""
+    """Reads a day such as 2026-09-01."""
     try:
         return (date.fromisoformat(text) - _EPOCH).days
     except ValueError:
@@ -108,13 +109,13 @@ def shown_day(day: int) -> str:
 
 
 def plain_number(value: Decimal) -> str:
-    """Write it exactly, without exponent and without zeros at the end."""
+    """Formats a number exactly, without exponent and trailing zeros."""
     text = format(value, "f")
     return (text.rstrip("0").rstrip(".") if "." in text else text) or "0"
 
 
 def read_bill(lines: Iterable[str], columns: BillColumns) -> Bill:
-    """Reads line by line, while the lines of the bill are used."""
+    """Reads the bill line by line, while its lines are used."""
     return Bill(tuple(columns.figures), _lines(csv.reader(lines, strict=True), columns))
 
 
@@ -166,7 +167,7 @@ def _place(header: list[str], name: str) -> int:
 
 
 def _number(reader: Iterator[list[str]], figure: Figure, column: str, text: str) -> Decimal:
-    """An empty cell is nothing, as in the exports of providers."""
+    """Reads a number. An empty cell is zero, as in the exports of providers."""
     text = text.strip()
     if not text:
         return Decimal(0)
@@ -189,7 +190,7 @@ def _number(reader: Iterator[list[str]], figure: Figure, column: str, text: str)
 
 
 def _day(reader: Iterator[list[str]], column: str, text: str) -> int:
-    """A date, or a time of which the UTC day counts. A time without a zone is taken for UTC."""
+    """Reads a date, or the UTC day of a time. A time without a zone is in UTC."""
     text = text.strip()
     try:
         if len(text) == len("2026-09-01"):
@@ -206,27 +207,27 @@ def _day(reader: Iterator[list[str]], column: str, text: str) -> int:
 
 
 def _wrong(reader: Iterator[list[str]], problem: str) -> InvalidRequest:
-    # The reader counts lines of the file, also those inside of quotes.
+    # The reader counts lines of the file, including those inside quotes.
     line = getattr(reader, "line_num", 0)
     return InvalidRequest(f"Line {line} {problem}.", param="file")
 
 
-# Days times models that a bill may have. More of them are not the bill of one backend.
+# The maximum number of days times models. A bill of one backend has fewer.
 ENTRIES_MAX = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class BillDay:
-    """One day and model of the comparison."""
+    """Compares one day and model."""
 
     day: int
-    # As the provider calls it.
+    # The provider's name for the model.
     model: str
     figures: tuple[ComparedFigure, ...]
 
     @property
     def unsettled_requests(self) -> int:
-        """Requests of the books whose cost is not known."""
+        """Returns the number of the ledger's requests with unknown cost."""
         return self.figures[0].unsettled_requests
 
     @property
@@ -265,9 +266,9 @@ class BillReconciliation:
         days: tuple[int | None, int | None] = (None, None),
         reported: bool = False,
     ) -> BillComparison:
-        """Compares the days of the bill, or those of `days`. `names` says how the provider calls
-        our models; others have the name of the catalogue. With `reported` the books' cost is what
-        the backend reported in its answers, not what was charged."""
+        """Compares the days of the bill, or those of `days`. `names` maps our models to the
+        provider's names; other models have their catalogue name. With `reported`, uses the cost
+        that the backend reported in its answers, not the charged cost."""
         names = {**dict(_catalog_names(catalog, backend)), **names}
         primary = tuple(model.id for model in catalog.models if model.backend == backend)
         async with self._database.transaction() as connection:
@@ -299,7 +300,8 @@ class BillReconciliation:
 
 
 async def _require_known(connection: Connection, backend: str) -> None:
-    """A backend that no model of the catalogue has may still be in the books."""
+    """Raises if the ledger has no usage of the backend. It may have usage of a backend that is no
+    longer in the catalogue."""
     known = await backend_usage.find_backends(connection)
     if backend not in known:
         listed = ", ".join(known) or "none"

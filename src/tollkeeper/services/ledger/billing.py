@@ -1,5 +1,5 @@
-"""Credit and limits as the operator sees and changes them. Each change locks the account first,
-so that no call is admitted on the values from before."""
+"""Shows and changes credit and limits for operators. Each change locks the account first, so that
+no call is admitted with the old values."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -30,7 +30,7 @@ GRANTS_PAGE_MAX = 1000
 REQUESTS_PER_MINUTE_MAX = 10_000_000
 CONCURRENCY_MAX = 1_000_000
 
-# A new value, back to the default of the settings ("default"), or no change (None).
+# A new value, the default of the settings ("default"), or no change (None).
 LimitChange: TypeAlias = int | Literal["default"] | None
 
 
@@ -47,7 +47,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit in force, and whether it is the project's own or the default of the settings."""
+    """Holds a limit, and tells whether it is the project's own or the default of the settings."""
 
     value: int
     is_default: bool
@@ -63,14 +63,14 @@ class LimitsInForce:
 
 @dataclass(frozen=True, slots=True)
 class OverageUse:
-    """What an organization's calls cost beyond their holds, and how far its balance may fall."""
+    """Shows an organization's overage, and how far its balance may fall."""
 
-    # What was granted and is not spent.
+    # The granted amount that is not spent.
     balance_picousd: int
     overage_picousd: int
-    # None: there is no bound.
+    # None means no limit.
     bound_picousd: int | None
-    # The bound is that of the settings.
+    # Whether the bound is that of the settings.
     is_default: bool
     # The balance was below the bound; no call is admitted until an operator clears this.
     stopped: bool
@@ -115,7 +115,7 @@ class Billing:
         until: int = TIME_MAX,
         limit: int = 100,
     ) -> list[BookedGrant]:
-        """Grants from before `until`, newest first."""
+        """Returns grants from before `until`, newest first."""
         assert 1 <= limit <= GRANTS_PAGE_MAX
         async with self._database.reading(organization_id) as connection:
             if await accounts.find_balance(connection, organization_id) is None:
@@ -123,7 +123,7 @@ class Billing:
             return await accounts.find_grants(connection, organization_id, until, limit)
 
     async def credit_show(self, organization_id: OrganizationId) -> Balance:
-        """The balance of this moment, including settlements that are not folded in yet."""
+        """Returns the current balance, including settlements that are not folded in yet."""
         async with self._database.reading() as connection:
             found = await accounts.find_balance(connection, organization_id)
         if found is None:
@@ -133,8 +133,8 @@ class Billing:
     async def overage_set(
         self, organization_id: OrganizationId, bound_picousd: int | None
     ) -> OverageUse:
-        """Sets how far the balance may fall below zero; None: as the settings say. It stops nobody
-        and clears nothing by itself."""
+        """Sets how far the balance may fall below zero; None means the default of the settings.
+        Does not stop or clear the organization by itself."""
         if bound_picousd is not None and not 0 <= bound_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A bound is an amount of 0 USD or more.", param="bound")
         async with self._database.transaction() as connection:
@@ -146,7 +146,7 @@ class Billing:
         return after
 
     async def overage_clear(self, organization_id: OrganizationId) -> OverageUse:
-        """Lets the calls of an organization begin again. Its balance must be within the bound."""
+        """Lets a stopped organization make calls again. Its balance must be within the bound."""
         async with self._database.transaction() as connection:
             state = await self._lock(connection, organization_id)
             if state.is_below_bound:
@@ -352,8 +352,8 @@ def _limit(own: int | None, default: int) -> Limit:
 
 
 def _with_rate(project: ProjectState, requests_per_minute: int) -> ProjectState:
-    """The project with another rate. Its bucket holds at most a minute's requests of the new rate. A
-    bucket that was full stays full: a project that made no requests has its whole burst."""
+    """Returns the project with another rate. Its bucket holds at most a minute's requests of the
+    new rate. A full bucket stays full, because a project without requests has its whole burst."""
     was_full = project.rate_units >= project.requests_per_minute * RATE_UNITS_PER_REQUEST
     full = requests_per_minute * RATE_UNITS_PER_REQUEST
     level = full if was_full else min(project.rate_units, full)

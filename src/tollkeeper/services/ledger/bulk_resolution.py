@@ -1,7 +1,7 @@
-"""Resolves many unsettled reservations: for an operator, or by the rule of the settings.
+"""Resolves many unsettled reservations, for an operator or by the rule of the settings.
 
-Only what is unsettled is ever touched. Each batch is written by one statement, so the work can be
-interrupted and repeated at any time: a reservation is resolved once.
+Changes unsettled reservations only. One statement writes each batch, so the work can be interrupted
+and repeated at any time: a reservation is resolved once.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,22 +22,22 @@ from tollkeeper.storage.unsettled import FIRST_KEY, UnsettledKey, UnsettledSelec
 _BATCH = 500
 _RESOLVED_BY = "operator, in bulk"
 _HOUR_S = 3600
-# No project has this id: an account is locked without reading a project that nothing changes for.
+# No project has this id: it locks an account without reading a project.
 _NO_PROJECT = ProjectId(FIRST_KEY.id)
 
 
 class BulkAction(StrEnum):
-    """What is done with a reservation whose cost nobody knows."""
+    """Names the action for a reservation with unknown cost."""
 
-    # The whole hold is charged.
+    # Charges the whole hold.
     SETTLE_HOLD = "settle_hold"
-    # Nothing is charged.
+    # Charges nothing.
     RELEASE = "release"
 
 
 @dataclass(frozen=True, slots=True)
 class UnsettledRule:
-    """The action that `ledger.unsettled_after_hours` and `ledger.unsettled_resolution` ask for."""
+    """Contains the action of `ledger.unsettled_after_hours` and `ledger.unsettled_resolution`."""
 
     after_hours: int
     action: BulkAction
@@ -49,7 +49,7 @@ class UnsettledRule:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Unsettled reservations as of one moment, by reason."""
+    """Holds the unsettled reservations of one time, by reason."""
 
     selection: UnsettledSelection
     reasons: tuple[ReasonTotal, ...]
@@ -82,7 +82,7 @@ class BulkResolution:
         organization_id: OrganizationId | None = None,
         models: tuple[str, ...] | None = None,
     ) -> Backlog:
-        """What has been unsettled for longer than `older_than_s`."""
+        """Finds reservations that have been unsettled for longer than `older_than_s`."""
         async with self._database.reading() as connection:
             marked_before = await unsettled.read_time_before(connection, older_than_s)
             selection = UnsettledSelection(marked_before, organization_id, models)
@@ -96,9 +96,9 @@ class BulkResolution:
         resolved_by: str = _RESOLVED_BY,
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> Resolved:
-        """Resolves the selection, batch after batch; `on_progress` hears how many it has gone
-        through. What somebody else has resolved meanwhile does not count."""
-        gone_through, resolved, hold_picousd = 0, 0, 0
+        """Resolves the selection in batches; calls `on_progress` with the number of visited
+        reservations. Does not count reservations that another process has resolved meanwhile."""
+        visited, resolved, hold_picousd = 0, 0, 0
         after = FIRST_KEY
         while True:
             async with self._database.transaction() as connection:
@@ -111,8 +111,8 @@ class BulkResolution:
             await self.fold([key.organization_id for key, _ in page])
             resolved += len(done)
             hold_picousd += sum(hold for key, hold in page if key.id in done)
-            gone_through += len(page)
-            on_progress(gone_through)
+            visited += len(page)
+            on_progress(visited)
             after = page[-1][0]
 
     async def apply_rule(self, rule: UnsettledRule) -> Resolved:
@@ -123,8 +123,8 @@ class BulkResolution:
         )
 
     async def fold(self, organizations: Sequence[OrganizationId]) -> None:
-        """Takes what was given back into the accounts. The next call would do it, but it must not
-        wait for the work of thousands."""
+        """Folds the returned amounts into the accounts. Otherwise the next call would do it, and
+        would have to wait for thousands of rows."""
         for organization_id in sorted(set(organizations)):
             async with self._database.transaction() as connection:
                 await ledger.commit_without_waiting(connection)
@@ -144,7 +144,7 @@ async def _record(
     action: BulkAction,
     resolved_by: str,
 ) -> None:
-    """One change for each organization of a batch."""
+    """Records one change for each organization of a batch."""
     holds: dict[OrganizationId, list[int]] = {}
     for key, hold in page:
         if key.id in done:

@@ -1,5 +1,5 @@
-"""Caps as the operator sees and changes them. Each change locks the account first, so that no call is
-admitted on the values from before."""
+"""Shows and changes caps for operators. Each change locks the account first, so that no call is
+admitted with the old values."""
 
 from datetime import UTC, date, datetime
 
@@ -34,7 +34,8 @@ from tollkeeper.storage.watched_connection import allow_long_statements
 
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _BEHIND_PER_RUN = 500
-# The most by which the clocks of the database and of the operator's machine may differ in a reset.
+# The maximum difference between the clocks of the database and of the operator's machine in a
+# reset.
 _CLOCKS_APART_S = 3600
 
 
@@ -54,10 +55,10 @@ class Caps:
         project_id: ProjectId | None = None,
         key_id: KeyId | None = None,
     ) -> CapUse:
-        """Sets a cap of the organization, of a project or of a key. One that is below what is held
-        and spent already stops the next calls, not those that run. An organization and a project
-        have one cap by month or in all, and can have one by day and one by week beside it; a key
-        can have one by day, one by week and one by month."""
+        """Sets a cap of the organization, of a project or of a key. A cap below the held and spent
+        amount stops the next calls, not running ones. An organization and a project have one
+        monthly or total cap, and can also have a daily and a weekly one; a key can have a daily, a
+        weekly and a monthly one."""
         if not 0 <= amount_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A cap is an amount of 0 USD or more.", param="amount")
         if key_id is not None and period is CapPeriod.TOTAL:
@@ -100,23 +101,23 @@ class Caps:
                 await _record(connection, "cap_clear", owner, before, None)
 
     async def cap_reset(self, organization_id: OrganizationId) -> list[CapUse]:
-        """Lets the caps count for the present day and month again, after the clock of the database
-        ran ahead. The reservations that count for a later day are moved back, and what is held and
-        spent in the present periods is counted anew. Changes nothing if nothing is ahead. Refused if
-        the count could be too low: rows were dropped, or the clocks disagree."""
+        """Makes the caps count for the present day and month again, after the database's clock ran
+        ahead. Moves the reservations that count for a later day back, and recounts the held and
+        spent amounts of the present periods. Changes nothing if nothing is ahead. Raises if the
+        count could be too low, because rows were dropped or the clocks disagree."""
         async with self._database.transaction() as connection:
             await lock_row(connection, organization_id)
             dates = await cap_resets.read_dates(connection, organization_id)
             if dates is None:
                 raise no_organization(organization_id)
             self._check_clock(dates.now_s)
-            # Long for a call that waits for the lock meanwhile, and enough for millions of rows.
+            # Calls wait for the lock meanwhile, but one minute suffices for millions of rows.
             await allow_long_statements(connection, minutes=1)
             today = dates.now_s // DAY_S
             moved = await cap_resets.move_reservations(connection, organization_id, today)
             ahead = max(dates.spending_day or 0, month_of_number(dates.month).first_day) > today
             if moved or ahead:
-                await _count_anew(connection, organization_id, today)
+                await _recount(connection, organization_id, today)
                 await cap_resets.move_pending(connection, organization_id)
                 await record_change(
                     connection,
@@ -145,14 +146,15 @@ class Caps:
             )
 
     async def cap_show(self, organization_id: OrganizationId) -> list[CapUse]:
-        """All caps: the organization's own first, then those of its projects, then those of keys."""
+        """Returns all caps: the organization's own first, then those of its projects, then those of
+        keys."""
         async with self._database.reading() as connection:
             if await organizations.find(connection, organization_id) is None:
                 raise no_organization(organization_id)
             return await _find_all(connection, organization_id)
 
     async def cap_show_of_key(self, organization_id: OrganizationId, key_id: KeyId) -> list[CapUse]:
-        """The caps of one key itself."""
+        """Returns the caps of one key itself."""
         async with self._database.reading() as connection:
             found = await period_cap_changes.find_first_key(connection, organization_id, key_id)
             if found is None:
@@ -160,8 +162,8 @@ class Caps:
             return await period_cap_changes.find_uses(connection, organization_id, [found[0]])
 
     async def begin_periods(self) -> None:
-        """Begins the current period of caps that nobody has counted in yet. A call would do it; this
-        is for keys that are not used, so that what is old can be forgotten."""
+        """Begins the current period of outdated caps. A call would do it; this is for unused keys,
+        so that old rows can be dropped."""
         async with self._database.reading() as connection:
             behind = await period_cap_changes.find_behind(connection, _BEHIND_PER_RUN)
         for organization_id in behind:
@@ -189,7 +191,7 @@ class Caps:
 
 
 def _is_of_account(owner: CapOwner, period: CapPeriod) -> bool:
-    """Whether the account counts for this cap by itself."""
+    """Tells whether the account counts for this cap."""
     return owner.first_key_id is None and period in ACCOUNT_PERIODS
 
 
@@ -202,7 +204,7 @@ def _subject(owner: CapOwner) -> CapSubject:
 
 
 def _cap_of(state: AccountState, owner: CapOwner, period: CapPeriod) -> Cap | None:
-    """The cap that is set now; for an account's own cap, whichever of its two periods it has."""
+    """Returns the current cap; for an account's own cap, in either of its two periods."""
     if _is_of_account(owner, period):
         return state.cap if owner.project_id is None else state.projects[owner.project_id].cap
     found = state.period_caps.get((_subject(owner), period))
@@ -224,8 +226,9 @@ async def _write_period_cap(
     await period_cap_changes.write_cap(connection, owner, cap.period, written, day)
 
 
-async def _count_anew(connection: Connection, organization_id: OrganizationId, today: int) -> None:
-    """Counts what is held and settled in the periods of today, for the account and for each cap."""
+async def _recount(connection: Connection, organization_id: OrganizationId, today: int) -> None:
+    """Recounts the held and settled amounts in today's periods, for the account and for each
+    cap."""
     caps = await cap_resets.find_period_caps(connection, organization_id)
     periods = {CapPeriod.MONTH, *(period for _, period, _ in caps)}
     first = min(first_day(period, period_number(period, today)) for period in periods)
@@ -244,7 +247,7 @@ async def _count_anew(connection: Connection, organization_id: OrganizationId, t
 
 
 async def _find_all(connection: Connection, organization_id: OrganizationId) -> list[CapUse]:
-    """The caps of accounts, then period caps; those of one owner stand together."""
+    """Returns the caps of accounts, then period caps; those of one owner are together."""
     found = await accounts.find_caps(connection, organization_id)
     found += await period_cap_changes.find_uses(connection, organization_id)
     owners = {_owner(organization_id, use): None for use in found}
@@ -253,7 +256,7 @@ async def _find_all(connection: Connection, organization_id: OrganizationId) -> 
 
 
 def _rank(owner: CapOwner) -> int:
-    """The organization, then projects, then keys."""
+    """Orders the organization, then projects, then keys."""
     return (owner.project_id is not None) + (owner.first_key_id is not None)
 
 

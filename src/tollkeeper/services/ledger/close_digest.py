@@ -1,4 +1,4 @@
-"""The digest of a close, which also covers the close before it."""
+"""Computes the digest of a close, which also covers the previous close."""
 
 import hashlib
 
@@ -12,8 +12,8 @@ _NO_CLOSE_BEFORE = bytes(32)
 async def close_digest(
     connection: Connection, month: Month, reservations: int, previous_digest: bytes | None
 ) -> bytes:
-    """SHA-256 over the digest before, the month, its number of reservations, and all its totals
-    and lines, as they are in the database now."""
+    """Returns the SHA-256 of the previous digest, the month, its number of reservations, and all
+    its current totals and lines in the database."""
     digest = hashlib.sha256(previous_digest or _NO_CLOSE_BEFORE)
     digest.update(f"close|{month.number}|{reservations}\n".encode())
     async for row in ledger_months.stream_close_rows(connection, month):

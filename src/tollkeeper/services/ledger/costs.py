@@ -1,4 +1,4 @@
-"""Cost reports from the daily roll-up, page by page."""
+"""Reports costs from the daily roll-up, page by page."""
 
 import base64
 import binascii
@@ -26,13 +26,13 @@ from tollkeeper.storage.database import Connection, Database
 
 _CURSOR = "cost-cursor"
 _POSITION = struct.Struct(">qq")
-# Ten years. A whole report is held in memory, so a longer one is refused.
+# Ten years. A whole report is in memory, so longer ones are rejected.
 WHOLE_REPORT_DAYS_MAX = 3660
 
 
 @dataclass(frozen=True, slots=True)
 class KeySpend:
-    """Settled costs of one key."""
+    """Contains the settled costs of one key."""
 
     today_picousd: int
     this_month_picousd: int
@@ -47,7 +47,7 @@ class Costs:
     async def key_usage(
         self, organization_id: OrganizationId, project_id: ProjectId, key_id: KeyId
     ) -> KeySpend:
-        """What one key has spent, of this day and of this month in UTC."""
+        """Returns the costs of one key for today and this month, in UTC."""
         now = self._clock()
         today = now // DAY_S
         month = datetime.fromtimestamp(now, UTC).replace(day=1)
@@ -77,8 +77,8 @@ class Costs:
         shown = DayRange(first=days.first, last=min(days.last, days.first + query.limit))
         async with self._database.reading(organization_id) as connection:
             await _require_own(connection, organization_id, query)
-            # Counted before the sums are read: a call that is settled in between is reported as
-            # unsettled and as a cost, and never in neither.
+            # Counted before the sums are read: a call that is settled in between appears as
+            # unsettled and as a cost, never as neither.
             unsettled = await costs.sum_unsettled(
                 connection,
                 organization_id,
@@ -105,7 +105,7 @@ class Costs:
     async def whole_cost_report(
         self, organization_id: OrganizationId, query: CostQuery
     ) -> CostPage:
-        """All pages of the report as one page."""
+        """Returns all pages of the report as one page."""
         end = self._clock() if query.end_time is None else query.end_time
         if end - query.start_time > WHOLE_REPORT_DAYS_MAX * DAY_S:
             raise InvalidRequest(
@@ -122,8 +122,8 @@ class Costs:
     def _write_cursor(
         self, organization_id: OrganizationId, query: CostQuery, rest: DayRange
     ) -> str:
-        """The cursor is opaque, authenticated, and bound to the organization and the filters. It
-        carries the end of the range, so that a report up to now keeps its end over all pages."""
+        """Creates an opaque, authenticated cursor for this organization and these filters. It
+        contains the end of the range, so that a report up to now keeps its end over all pages."""
         payload = _POSITION.pack(rest.first, rest.last)
         signed = self._vault.sign(payload, _CURSOR, *_binding(organization_id, query))
         return base64.urlsafe_b64encode(signed).decode().rstrip("=")
@@ -136,7 +136,7 @@ class Costs:
         except (binascii.Error, ValueError):
             raise _bad_cursor() from None
         payload = self._vault.verify(signed, _CURSOR, *_binding(organization_id, query))
-        # Base64 can spell the same bytes in several ways; only our own spelling is accepted.
+        # Base64 can encode the same bytes in several ways; only our own form is accepted.
         spelled = base64.urlsafe_b64encode(signed).decode().rstrip("=")
         if payload is None or len(payload) != _POSITION.size or spelled != page:
             raise _bad_cursor()

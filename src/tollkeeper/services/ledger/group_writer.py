@@ -1,4 +1,5 @@
-"""Group commit: one transaction writes the items of many callers, and each gets its own result."""
+"""Implements group commit: one transaction writes the items of many callers, and each gets its own
+result."""
 
 import asyncio
 import sys
@@ -16,25 +17,25 @@ R = TypeVar("R")
 
 BATCH_MAX = 256
 QUEUED_MAX = 20_000
-# The most items of one owner that may wait, where owners take turns.
+# The maximum number of waiting items of one owner, if owners take turns.
 QUEUED_OF_OWNER_MAX = 5_000
 
 
 def _no_owner(_item: object) -> None:
-    """All items belong together."""
+    """Puts all items into one lane."""
 
 
 class GroupQueue(Generic[T, R]):
-    """Items that wait to be written together, each with a future for its result. Nothing waits while
-    nothing is being written; what arrives while a batch is written is the next batch.
+    """Queues items to be written together, each with a future for its result. An item is written at
+    once if no write is running; items that arrive during a write form the next batch.
 
-    `work` runs as a task while items wait. It takes one batch after the other with `take` until there
-    is none, and ends each with `give` or `fail`.
+    `work` runs as a task while items wait. It takes one batch after the other with `take` until
+    there is none, and ends each with `give` or `fail`.
 
-    With `owner`, the owners of items take turns: one with thousands of items waits behind itself.
-    Where items are written `in_order`, owners take turns only when results are given.
+    With `owner`, the owners of items take turns: one with thousands of items delays only itself. If
+    items are written `in_order`, owners take turns only when results are delivered.
 
-    Results are given to all callers at once, or by the `handout`, where that is needed.
+    Results are delivered to all callers at once, or by the `handout` if that is needed.
     """
 
     def __init__(
@@ -59,8 +60,8 @@ class GroupQueue(Generic[T, R]):
         self._queue: FairQueue[asyncio.Future[R]] = FairQueue(
             items_max=items_max, lane_max=lane_max
         )
-        # The batch that was taken last.
-        self._taken: dict[asyncio.Future[R], T] = {}
+        # The current batch.
+        self._batch: dict[asyncio.Future[R], T] = {}
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -69,12 +70,13 @@ class GroupQueue(Generic[T, R]):
 
     @property
     def busy(self) -> bool:
-        """Whether anything is queued or being written."""
+        """Tells whether anything is queued or being written."""
         return self._running is not None
 
     def submit(self, item: T, result: asyncio.Future[R] | None = None) -> asyncio.Future[R]:
-        """Take the item; the future is its result. Cancelling the future does not withdraw it. An
-        item that another queue has taken comes with the future that its caller waits for."""
+        """Queues the item and returns the future of its result. Cancelling the future does not
+        withdraw the item. An item from another queue brings the future that its caller waits
+        for."""
         loop = asyncio.get_running_loop()
         if result is None:
             result = loop.create_future()
@@ -88,7 +90,7 @@ class GroupQueue(Generic[T, R]):
         return result
 
     def withdraw(self, result: asyncio.Future[R]) -> bool:
-        """Take the item back. False if it is too late: it is being written, or was."""
+        """Withdraws the item. Returns False if it is being written or was written."""
         if result not in self._queued:
             return False
         del self._queued[result]
@@ -96,16 +98,16 @@ class GroupQueue(Generic[T, R]):
         return True
 
     def take(self) -> dict[asyncio.Future[R], T]:
-        """Take the next batch, in order; empty if nothing waits."""
-        queued, self._taken = self._queued, {}
-        while self._queue and not self._taken:
+        """Takes the next batch, in order; empty if nothing waits."""
+        queued, self._batch = self._queued, {}
+        while self._queue and not self._batch:
             found = self._queue.take(BATCH_MAX)
-            self._taken = {one: queued.pop(one) for one in found if one in queued}
-            observe_batch(self._name, len(self._taken))
-        return self._taken
+            self._batch = {one: queued.pop(one) for one in found if one in queued}
+            observe_batch(self._name, len(self._batch))
+        return self._batch
 
     def give(self, batch: Mapping[asyncio.Future[R], T], results: Sequence[R]) -> None:
-        """Give each caller its result. Callers that have left are skipped."""
+        """Delivers each caller's result. Skips callers that no longer wait."""
         handout = self._handout
         if handout is None or not handout.is_needed:
             for waiting, result in zip(batch, results, strict=True):
@@ -116,32 +118,33 @@ class GroupQueue(Generic[T, R]):
             handout.add(self._owner(item), partial(_set_result, waiting, result))
 
     def fail(self, waiting: Iterable[asyncio.Future[R]], error: Exception) -> None:
-        """Give each caller an error of its own."""
+        """Delivers a separate error to each caller."""
         for one in waiting:
             if not one.done():
                 one.set_exception(own_error(error))
-                # Reads the error: the loop does not report it where the caller has left.
+                # Marks the error as read, so that the loop does not report it if the caller no
+                # longer waits.
                 one.exception()
 
     async def drain(self) -> None:
-        """Wait until everything that was submitted is written."""
+        """Waits until all submitted items are written."""
         while self._running is not None:
             await asyncio.wait([self._running])
 
     async def stop(self) -> None:
-        """Give up what is not written yet."""
+        """Gives up all items that are not written yet."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
 
     async def _run(self) -> None:
         try:
-            # Items that are submitted in the same turn of the event loop join the first batch.
+            # Items that are submitted in the same event loop iteration join the first batch.
             await asyncio.sleep(0)
             await self._work()
         except BaseException:
-            # Stopped, or a fault in the work: every caller must be told.
-            waiting = [*self._taken, *self._queue]
+            # The task was stopped or has a bug: every caller must be notified.
+            waiting = [*self._batch, *self._queue]
             self._queue.clear()
             self._queued.clear()
             self.fail(waiting, Unavailable("The gateway is shutting down."))
@@ -151,11 +154,11 @@ class GroupQueue(Generic[T, R]):
 
 
 class GroupWriter(GroupQueue[T, R]):
-    """Writes items together. `write` takes a batch and returns one result for each item, in order.
+    """Writes items together. `write` gets a batch and returns one result for each item, in order.
 
-    If the work cannot be done now (`write` raises a `TollkeeperError`), the whole batch fails.
-    Any other error means that nothing was written and that one item is the cause: each item is then
-    written alone, so that no item fails because of another one.
+    If the work cannot be done now (`write` raises a `TollkeeperError`), the whole batch fails. Any
+    other error means that nothing was written and that one item is the cause: each item is then
+    written separately, so that no item fails because of another one.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Notes whether this process can write holds, and since when it cannot."""
+"""Records whether this process can write holds, and since when it cannot."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.storage.database import Contention, operator_reason
 from tollkeeper.storage.ledger_store import AccountBusy
 
-# One organization can cause these errors, and they say nothing about the holds of others.
+# One organization can cause these errors, and they do not affect the holds of others.
 _OF_ONE_ORGANIZATION = (AccountBusy, Contention)
 
 
 @dataclass(frozen=True, slots=True)
 class HoldWriteState:
-    # Seconds since a hold was last written, or could have been; None: never.
+    # Seconds since a hold was last written, or could have been; None for never.
     written_s_ago: float | None
-    # Why the last attempt failed, for operators; None: it succeeded, or there was none.
+    # Why the last attempt failed, for operators; None if it succeeded, or there was none.
     failure: str | None
 
 

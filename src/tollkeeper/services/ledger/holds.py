@@ -1,4 +1,5 @@
-"""How holds are made: the one function that decides on money, and the queues in which holds wait."""
+"""Creates holds: contains the one function that decides on money, and the queues in which holds
+wait."""
 
 import asyncio
 import random
@@ -23,9 +24,9 @@ from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.storage.database import Connection, Contention
 from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt
 
-# How long the common queue waits for the account of one organization.
+# How long the common queue waits for one organization's account.
 _LOCK_WAIT_S = 0.1
-# Separate queues that write at the same time: each takes a connection.
+# The number of separate queues that write at the same time: each takes a connection.
 _SEPARATE_AT_ONCE = 3
 _CONTENTION_TRIES = 4
 _CONTENTION_PAUSE_S = 0.05
@@ -36,7 +37,7 @@ _Waiting = asyncio.Future[Decision]
 
 
 class HoldTransaction(Protocol):
-    """`storage.ledger_store` says what each method promises."""
+    """See `storage.ledger_store` for the contract of each method."""
 
     @property
     def connection(self) -> Connection: ...
@@ -55,9 +56,9 @@ def _organization(hold: Hold) -> int:
 
 
 class Holds:
-    """Holds of all organizations are made together, and the organizations take turns. An
-    organization whose account keeps the others waiting, or whose holds make a common transaction
-    fail, gets a queue of its own until that queue is empty."""
+    """Creates the holds of all organizations together, and the organizations take turns. An
+    organization whose account delays the others, or whose holds make a common transaction fail,
+    gets its own queue until that queue is empty."""
 
     def __init__(
         self,
@@ -69,8 +70,8 @@ class Holds:
         unused: Callable[[Hold], None],
         in_doubt: Callable[[Hold], None],
     ) -> None:
-        """`committed` hears of each hold that was made, `unused` of those whose caller has left, and
-        `in_doubt` of those whose commit was not answered."""
+        """`committed` is called with each created hold, `unused` with those whose caller no longer
+        waits, and `in_doubt` with those whose commit was not answered."""
         self._store = store
         self._policies = policies
         self._committed = committed
@@ -92,7 +93,7 @@ class Holds:
         return self._common.submit(hold)
 
     def withdraw(self, result: asyncio.Future[Decision]) -> bool:
-        """Take a hold back. False if it is too late: it is being made, or was."""
+        """Withdraws a hold. Returns False if it is being written or was written."""
         return any(queue.withdraw(result) for queue in self.queues)
 
     async def _hold_common(self) -> None:
@@ -101,12 +102,12 @@ class Holds:
     async def _hold_waiting(
         self, queue: GroupQueue[Hold, Decision], lock_wait_s: float | None
     ) -> None:
-        """Make the holds that wait in a queue: take a batch, lock the accounts, decide on each hold
-        in order, write, hand out the decisions. A hold is committed before its caller hears of it.
-        After any error but `CommitInDoubt`, nothing was written."""
+        """Creates the holds that wait in a queue: takes a batch, locks the accounts, decides on
+        each hold in order, writes, delivers the decisions. A hold is committed before its caller
+        gets the decision. After any error but `CommitInDoubt`, nothing was written."""
         is_common = queue is self._common
         slot = nullcontext() if is_common else self._separate_slots
-        # Parts of a batch that are made one after the other.
+        # Parts of a batch that are written one after the other.
         parts: list[dict[_Waiting, Hold]] = []
         contentions = 0
         while batch := parts.pop() if parts else self._take(queue):
@@ -131,7 +132,7 @@ class Holds:
                     continue
                 queue.fail(batch, exc)
             except CommitInDoubt as exc:
-                # No call was dispatched on these holds, so those that exist are released.
+                # No call was dispatched with these holds, so those that exist are released.
                 for hold in holds:
                     self._in_doubt(hold)
                 queue.fail(batch, exc)
@@ -141,7 +142,8 @@ class Holds:
                 else:
                     queue.fail(batch, exc)
             except Exception as exc:  # noqa: BLE001 - raised for the organization that causes it
-                # Made apart, only the organization, and then only the hold, that is the cause fails.
+                # Written separately, only the organization, and then only the hold, that is the
+                # cause fails.
                 if is_common:
                     _log.exception("holds could not be written together", count=len(holds))
                     self._queue_apart(batch)
@@ -155,8 +157,8 @@ class Holds:
             contentions = 0
 
     def _take(self, queue: GroupQueue[Hold, Decision]) -> dict[_Waiting, Hold]:
-        """Take the next batch. Holds of the common queue go to the queue of their organization if it
-        has one."""
+        """Takes the next batch. Moves holds of the common queue to their organization's own queue
+        if it has one."""
         while batch := queue.take():
             if queue is not self._common or not self._separate:
                 return batch
@@ -199,8 +201,8 @@ class Holds:
             if decision.refusal is None:
                 self._committed(hold)
                 if waiting.done():
-                    # The caller has left, so nothing will use the hold. It may be released a second
-                    # time when the caller's task ends; the ledger takes the first release.
+                    # The caller no longer waits, so the hold is not needed. It may be released a
+                    # second time when the caller's task ends; the ledger uses the first release.
                     self._unused(hold)
         if any(decision.refusal is None for decision in decisions):
             self.writes.succeeded()
@@ -212,7 +214,7 @@ def admitted(holds: Sequence[Hold], decisions: Sequence[Decision]) -> list[Hold]
 
 
 def _with_verdicts(holds: list[Hold], current: dict[OrganizationId, PolicySet]) -> list[Hold]:
-    """Add what verdicts may cost, if they have a price."""
+    """Adds the maximum price of verdicts, if they have a price."""
     if not any(found.verdict_picousd for found in current.values()):
         return holds
     return [hold.judged_by(current.get(hold.organization_id, EMPTY)) for hold in holds]
@@ -221,7 +223,7 @@ def _with_verdicts(holds: list[Hold], current: dict[OrganizationId, PolicySet]) 
 def _with_policies(
     holds: Sequence[Hold], decisions: list[Decision], current: dict[OrganizationId, PolicySet]
 ) -> list[Decision]:
-    """Add the policies in force to the decisions that admit a call."""
+    """Adds the current policies to decisions that admit a call."""
     if not any(found.active for found in current.values()):
         return decisions
     return [
@@ -235,9 +237,9 @@ def _with_policies(
 def decide_all(
     locked: LockedAccounts, holds: Sequence[Hold]
 ) -> tuple[LockedAccounts, list[Decision]]:
-    """The accounts after all decisions, and a decision for each hold. Holds of one organization are
-    decided in the order of their arrival; organizations do not depend on each other."""
-    # By the numbers of organizations: their hash is faster than that of an id.
+    """Returns the accounts after all decisions, and a decision for each hold. Holds of one
+    organization are decided in the order of their arrival; organizations are independent."""
+    # By the integers of organization ids, which hash faster than ids.
     positions: dict[int, list[int]] = {}
     for position, hold in enumerate(holds):
         positions.setdefault(hold.organization_id.int, []).append(position)

@@ -1,7 +1,7 @@
-"""The ledger of one process: holds in fast group commits, resolutions in durable ones.
+"""Runs the ledger of one process: holds in fast group commits, resolutions in durable ones.
 
-Every hold that is committed belongs to somebody: to the caller that it was made for, or, where that
-caller has left, to this file, which releases it.
+Every committed hold has an owner: the caller that requested it or, if that caller no longer waits,
+this file, which releases it.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from tollkeeper.timeouts import Alarm, timeout_at
 T = TypeVar("T")
 
 _WRITE_AGAIN = Backoff(first_s=0.05, max_s=2.0)
-# How long a caller waits to be admitted: longer than the database's own timeouts, and no more.
+# How long a caller waits for admission: slightly longer than the database's own timeouts.
 _HOLD_WAIT_S = 20.0
 _DRAIN_S = 30.0
 # A hold that was written within this time shows that another one could be written too.
@@ -37,7 +37,7 @@ _log = structlog.get_logger("tollkeeper.ledger")
 
 
 class LedgerStore(HoldStore, Protocol):
-    """Where the ledger is kept; `storage.ledger_store` says what each method promises."""
+    """Stores the ledger. See `storage.ledger_store` for the contract of each method."""
 
     async def try_hold(self, reservation_id: UUID) -> None: ...
 
@@ -51,7 +51,7 @@ class LedgerStore(HoldStore, Protocol):
 
 
 class _FinishedCall(msgspec.Struct, frozen=True, gc=False):
-    """How a call ended, with the hold that it was admitted on where that is known."""
+    """Describes how a call ended, with its hold if that is known."""
 
     outcome: Resolution | Mark
     hold: Hold | None
@@ -60,7 +60,7 @@ class _FinishedCall(msgspec.Struct, frozen=True, gc=False):
 class Ledger:
     def __init__(self, store: LedgerStore, policies: PolicyDirectory) -> None:
         self._store = store
-        # How results reach the calls that wait for them.
+        # Delivers results to the waiting calls.
         self.handout = Handout()
         self._holds = Holds(
             store,
@@ -72,8 +72,8 @@ class Ledger:
         )
         # Whether holds can be written.
         self.hold_writes = self._holds.writes
-        # These queues refuse nothing: there is one entry for each hold at most, and the limits of
-        # projects bound the number of holds.
+        # These queues reject nothing: they have at most one entry for each hold, and the limits of
+        # projects limit the number of holds.
         self._resolutions: GroupWriter[_FinishedCall, bool] = GroupWriter(
             self._write_resolutions,
             name="resolutions",
@@ -88,21 +88,21 @@ class Ledger:
         self._in_doubt: GroupWriter[Hold, None] = GroupWriter(
             self._release_in_doubt, name="holds in doubt", queued_max=None
         )
-        # The numbers of the ids: their hash is faster than that of an id.
+        # The integers of the ids, which hash faster than ids.
         self._open: set[int] = set()
 
     @property
     def open_holds(self) -> int:
-        """The number of holds of this process that are neither resolved nor marked yet."""
+        """Returns the number of this process's holds that are neither resolved nor marked yet."""
         return len(self._open)
 
     def is_open(self, reservation_id: UUID) -> bool:
-        """Whether this process holds it and has neither resolved nor marked it yet."""
+        """Tells whether this process holds it and has neither resolved nor marked it yet."""
         return reservation_id.int in self._open
 
     @property
     def queued(self) -> dict[str, int]:
-        """How many items wait to be written, by queue."""
+        """Returns the number of items that wait to be written, by queue."""
         return {
             "holds": sum(writer.queued for writer in self._holds.queues),
             "resolutions": self._resolutions.queued,
@@ -112,19 +112,20 @@ class Ledger:
 
     @property
     def backlog(self) -> int:
-        """How many items wait that somebody waits for."""
+        """Returns the number of waiting items whose callers wait for them."""
         return self._resolutions.queued + sum(writer.queued for writer in self._holds.queues)
 
     async def hold(self, hold: Hold, alarm: Alarm | None = None) -> Decision:
-        """Decides on the hold and, where it is admitted, makes it. The hold is committed when this
-        returns. Where it raises, also because of a cancellation, nothing stays held.
+        """Decides on the hold and, if it is admitted, creates it. The hold is committed when this
+        returns. If it raises, including cancellation, nothing stays held.
 
-        A task that has an alarm for its waits gives it."""
+        A task that has an alarm for its waits passes it.
+        """
         result = self._holds.submit(hold)
         until = asyncio.get_running_loop().time() + _HOLD_WAIT_S
         try:
             with timeout_at(until) if alarm is None else alarm.until(until):
-                # A caller that stops waiting cancels the result; the hold is written all the same.
+                # A caller that stops waiting cancels the result; the hold is still written.
                 return await result
         except TimeoutError:
             self._abandon(hold, result)
@@ -134,8 +135,8 @@ class Ledger:
             raise
 
     async def try_hold(self) -> None:
-        """Writes a hold and rolls it back, unless calls have just shown that holds can be written.
-        Raises what a call would get."""
+        """Writes a hold and rolls it back, unless recent calls have shown that holds can be
+        written. Raises the error that a call would get."""
         written_s_ago = self.hold_writes.state.written_s_ago
         if written_s_ago is not None and written_s_ago < _SHOWN_S:
             return
@@ -144,20 +145,20 @@ class Ledger:
         self.hold_writes.succeeded()
 
     def resolve(self, resolution: Resolution, hold: Hold | None = None) -> asyncio.Future[bool]:
-        """Durable when the result is there; False where the reservation had been resolved before. The
-        resolution is written however long the database is away, also if the caller stops waiting,
-        which cancels the result. With its `hold` a settlement is written even where a crash of the
-        database lost the hold."""
+        """Resolves a reservation durably; the result is False if it had been resolved before. The
+        resolution is written however long the database is down, even if the caller stops waiting,
+        which cancels the result. With its `hold`, a settlement is written even if a database crash
+        lost the hold."""
         return self._resolutions.submit(_FinishedCall(resolution, hold))
 
     def mark_unsettled(self, hold: Hold, reason: str) -> asyncio.Future[bool]:
-        """Like `resolve`, for a call whose cost is unknown."""
+        """Works like `resolve`, for a call with unknown cost."""
         mark = Mark(hold.organization_id, hold.id, reason)
         return self._marks.submit(_FinishedCall(mark, hold))
 
     async def drain(self, deadline_s: float = _DRAIN_S) -> bool:
-        """Writes what is left. True where this process holds nothing any more; if not, the process
-        must not sign off, so that recovery finds what it leaves."""
+        """Writes the remaining items. Returns True if this process holds nothing any more;
+        otherwise the process must not sign off, so that recovery finds its holds."""
         try:
             async with asyncio.timeout(deadline_s):
                 while busy := [writer for writer in self._writers if writer.busy]:
@@ -184,7 +185,7 @@ class Ledger:
         self._in_doubt.submit(hold)
 
     def _abandon(self, hold: Hold, result: asyncio.Future[Decision]) -> None:
-        """The caller has left: if the hold is admitted, nothing will use it."""
+        """Handles a caller that no longer waits: an admitted hold is not needed."""
         if self._holds.withdraw(result):
             return
         if hold.id.int in self._open:
@@ -207,7 +208,7 @@ class Ledger:
         self._open.difference_update(hold.id.int for hold in holds)
         return [None] * len(holds)
 
-    # Ends of calls: written however long it takes, because the money is spent.
+    # Ends of calls are written however long it takes, because the money is spent.
 
     async def _write_resolutions(self, batch: Sequence[_FinishedCall]) -> Sequence[bool]:
         async def resolve(calls: Sequence[_FinishedCall]) -> Sequence[Ending]:
@@ -243,15 +244,15 @@ class Ledger:
 
 
 def _is_lost(call: _FinishedCall, ending: Ending) -> bool:
-    """Whether the hold was acknowledged and is gone. It does not matter for a release: nothing is to
-    be charged."""
+    """Tells whether the hold was acknowledged and is lost. A release needs no hold, because nothing
+    is charged."""
     if ending is not Ending.MISSING or call.hold is None:
         return False
     return isinstance(call.outcome, Mark) or call.outcome.kind is ResolutionKind.SETTLED
 
 
 async def _until_written(work: Callable[[], Awaitable[T]], count: int) -> T:
-    """Tries until it succeeds, whatever the database does. The work must be safe to repeat."""
+    """Retries until it succeeds, whatever the database does. The work must be safe to repeat."""
     failures = 0
     while True:
         try:

@@ -1,4 +1,4 @@
-"""How an operator's change of an account begins."""
+"""Locks an account for an operator's change."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -22,8 +22,8 @@ async def lock_account(
     project_id: ProjectId | None = None,
     keys: Sequence[KeyId] = (),
 ) -> LockedAccounts:
-    """Locks the account and brings its state and its rows up to date: what resolutions gave back is
-    folded in, and the month and the day are the current ones."""
+    """Locks the account and brings its state and its rows up to date: folds in the amounts that
+    resolutions returned, and moves to the current month and day."""
     locked = await ledger.lock_accounts(
         connection, [(organization_id, project_id or _NO_PROJECT)], keys, limits
     )
@@ -32,7 +32,7 @@ async def lock_account(
         raise no_organization(organization_id)
     if project_id is not None and project_id not in found.projects:
         raise NotFound(f"There is no project {project_id} in this organization.")
-    # `decide` brings a state up to date, also where there is nothing to decide on.
+    # `decide` also brings a state up to date without any request.
     state, _ = decide(found, (), now_us=locked.now_us, month=locked.month)
     states: dict[OrganizationId, AccountState] = {organization_id: state}
     await ledger.write_states(connection, states)

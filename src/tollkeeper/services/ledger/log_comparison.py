@@ -1,7 +1,7 @@
-"""Compares the request log with the books, and books calls that the database has lost.
+"""Compares the request log with the ledger, and books calls that the database has lost.
 
 A failover to an asynchronous standby, or a restore, loses the last transactions: calls that were
-answered and settled are on no books any more. The request log still has them, with their cost.
+answered and settled are missing in the ledger. The request log still has them, with their cost.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,9 +22,9 @@ from tollkeeper.storage import ledger, ledger_months, reservations, resolutions
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.reservations import CallState, MonthState
 
-# Differences that are kept; further ones are counted.
+# The maximum number of stored differences; further ones are counted.
 DIFFERENCES_MAX = 10_000
-# Calls that are looked up together, and booked in one transaction.
+# The number of calls that are looked up together, and booked in one transaction.
 _BATCH = 500
 _RESOLVED_BY = "request log"
 _REASON = "the database has lost the call, and the request log does not have its cost"
@@ -34,15 +34,15 @@ _NO_BOUNDS = Bounds(prompt_tokens=0, choices=1, output_tokens_each=1, images=0)
 
 
 class Problem(StrEnum):
-    # The books do not have the call.
+    # The ledger does not have the call.
     MISSING = "missing"
-    # The books do not have its end: it is held or unsettled.
+    # The ledger does not have its end: it is held or unsettled.
     NOT_SETTLED = "not_settled"
-    # The books have another cost.
+    # The ledger has another cost.
     OTHER_COST = "other_cost"
-    # The books have neither the call nor its key, so it cannot be booked.
+    # The ledger has neither the call nor its key, so it cannot be booked.
     UNKNOWN_KEY = "unknown_key"
-    # The books do not have the call, and its month is closed, so it cannot be booked.
+    # The ledger does not have the call, and its month is closed, so it cannot be booked.
     MONTH_CLOSED = "month_closed"
 
 
@@ -59,7 +59,7 @@ class LogDifference:
 
 @dataclass(slots=True)
 class LogComparison:
-    """What was found. The differences that are kept have a limit; all others are counted."""
+    """Contains the result. The number of stored differences is limited; all others are counted."""
 
     calls: int = 0
     # Calls of months that were dropped from the database: they cannot be compared.
@@ -69,7 +69,7 @@ class LogComparison:
     # Differences that remain.
     unbooked: int = 0
     differences: dict[UUID, LogDifference] = field(default_factory=dict)
-    # Differences that are not kept.
+    # Differences that are not stored.
     left_out: int = 0
 
     def add(self, found: LogDifference) -> None:
@@ -93,9 +93,9 @@ class RequestLogComparison:
     async def ledger_compare_log(
         self, calls: Iterable[LoggedCall], *, book: bool = False
     ) -> LogComparison:
-        """Compares each call with the books. With `book`, a call that is missing, or whose end is
-        missing, is settled at the cost of the log, or marked as unsettled if the log does not have
-        it. A call is booked once, however often this runs, also at the same time."""
+        """Compares each call with the ledger. With `book`, settles a missing or unfinished call at
+        the cost of the log, or marks it as unsettled if the log does not have the cost. A call is
+        booked once, however often this runs, even concurrently."""
         result = LogComparison()
         remaining = iter(calls)
         async with (
@@ -133,7 +133,7 @@ class RequestLogComparison:
         return booked + await _differences(connection, others)
 
     async def _book(self, connection: Connection, wanted: Sequence[LogDifference]) -> set[UUID]:
-        """Books the calls in one transaction: their reservations, how they ended, and the audit.
+        """Books the calls in one transaction: their reservations, their ends, and the audit.
         Returns the ids of those that this transaction has ended."""
         missing = [_hold(found.call) for found in wanted if found.problem is Problem.MISSING]
         known = [found.call for found in wanted if found.call.cost_picousd is not None]

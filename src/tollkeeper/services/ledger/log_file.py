@@ -1,4 +1,4 @@
-"""Reads the calls that were charged from files of the request log, line by line."""
+"""Reads charged calls from files of the request log, line by line."""
 
 import gzip
 import zlib
@@ -21,10 +21,10 @@ from tollkeeper.storage.reservations import CallKey
 
 # A line of the request log is much shorter.
 LINE_BYTES_MAX = 65_536
-# Lines that are named because they cannot be read; further ones are counted.
+# The maximum number of unreadable lines to list; further ones are counted.
 UNREADABLE_SHOWN_MAX = 10
 _LINES_PER_PROGRESS = 1000
-# What a line that is not ours can raise.
+# Errors that a line of another program can raise.
 _NOT_A_LINE = (ValueError, RecursionError, msgspec.DecodeError)
 _GZIP = b"\x1f\x8b"
 _REQUEST = "request"
@@ -33,11 +33,11 @@ _REQUEST_ID_VERSION = 7
 
 @dataclass(frozen=True, slots=True)
 class LoggedCall:
-    """A call that was charged by the log, or that may have been."""
+    """Describes a call that was charged according to the log, or may have been."""
 
     key: CallKey
     model: str
-    # None: the gateway did not know it.
+    # None if the gateway did not know it.
     cost_picousd: int | None
 
 
@@ -55,10 +55,10 @@ _decode_any = msgspec.json.Decoder(_AnyLine).decode
 
 @dataclass(slots=True)
 class LogReading:
-    """Yields the charged calls of the files, and counts what else is in them."""
+    """Yields the charged calls of the files, and counts the other lines."""
 
     files: Sequence[Path]
-    # Hears how many bytes are read, and how many there are.
+    # Called with the read and the total number of bytes.
     on_progress: Callable[[int, int], None] = lambda _done, _all: None
     # Other requests, and other events of the log.
     other_lines: int = 0
@@ -80,7 +80,7 @@ class LogReading:
             self.on_progress(done, total)
 
     def _lines(self, file: Path, raw: BufferedReader) -> Iterator[tuple[int, bytes]]:
-        """Yields each line with its number; of a line that is too long, the beginning."""
+        """Yields each line with its number; only the beginning of a line that is too long."""
         compressed = raw.peek(len(_GZIP)).startswith(_GZIP)
         text = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if compressed else raw
         for number in count(1):
@@ -119,7 +119,8 @@ class LogReading:
 
 
 def _is_other(line: bytes) -> bool:
-    """Whether the line is another event of the log, which need not have the fields of a request."""
+    """Tells whether the line is another event of the log, which need not have the fields of a
+    request."""
     try:
         return len(line) <= LINE_BYTES_MAX and _decode_any(line).event not in (_REQUEST, None)
     except _NOT_A_LINE:
@@ -127,7 +128,7 @@ def _is_other(line: bytes) -> bool:
 
 
 def _charged_call(line: bytes) -> LoggedCall | None:
-    """None for a request that was not charged. Raises for anything that is no line of a request."""
+    """Returns None for a request that was not charged. Raises if the line is not a request's."""
     if len(line) > LINE_BYTES_MAX:
         raise ValueError(f"it has more than {LINE_BYTES_MAX} bytes")
     read = _decode(line)

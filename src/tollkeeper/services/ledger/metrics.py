@@ -1,6 +1,6 @@
-"""What is shown of the books as a whole. No tenant data.
+"""Shows metrics of the whole ledger, without tenant data.
 
-Every worker sees the same books, so the value that any of them wrote last is shown.
+Every worker sees the same ledger, so the most recently written value of any worker is shown.
 """
 
 from collections.abc import Mapping
@@ -66,7 +66,7 @@ _VERIFIED = Gauge(
 
 
 class ReasonLabel(StrEnum):
-    """The reasons that are told apart. A reason on the books is a sentence of any wording."""
+    """Groups the reasons. A reason in the ledger is free text."""
 
     PROCESS_DIED = "process_died"
     END_LOST = "end_lost"

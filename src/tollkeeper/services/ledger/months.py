@@ -1,4 +1,4 @@
-"""The months of the ledger: their partitions, and what an operator does with a month that is over.
+"""Manages the ledger's months: creates their partitions, and closes, exports and drops past months.
 
 A month is closed (its rows become immutable, and their totals are written), proven (`ledger verify`
 finds that the totals are the sum of the rows), exported, and dropped, in this order.
@@ -20,10 +20,10 @@ from tollkeeper.storage import ledger_export, ledger_months, verification
 from tollkeeper.storage.database import Connection, Contention, Database
 from tollkeeper.storage.ledger_months import Close, Step
 
-# Partitions are created this many months ahead.
+# The number of months for which partitions are created in advance.
 MONTHS_AHEAD = 2
-# A month can be closed when it has been over for this long: by then no call of it can still begin,
-# also on a machine whose clock is behind.
+# The time after the end of a month before it can be closed: by then no call of it can still begin,
+# even on a machine whose clock is behind.
 CLOSE_AFTER_S = 86_400
 _UNRESOLVED_NAMED_MAX = 5
 _DROP_TRIES = 10
@@ -33,7 +33,7 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class LedgerMonth:
-    """A month of the ledger and what was done with it; None where it was not done yet."""
+    """Describes a ledger month and its steps; None if a step was not done yet."""
 
     month: Month
     close: Close | None
@@ -43,7 +43,7 @@ class LedgerMonth:
 
     @property
     def state(self) -> str:
-        """The last thing that was done with it."""
+        """Returns the last step."""
         for step in (self.dropped, self.exported, self.proven):
             if step is not None:
                 return step.step
@@ -52,7 +52,7 @@ class LedgerMonth:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """The text that was written: SHA-256 of it without compression, and its rows without header."""
+    """Describes the written text: its SHA-256 without compression, and its rows without header."""
 
     month: Month
     digest: bytes
@@ -66,8 +66,8 @@ class LedgerMonths:
         self._bulk_resolution = bulk_resolution
 
     async def keep_months(self) -> None:
-        """Creates the partitions of this month and of the next ones. Does nothing while somebody
-        else changes months or verifies the ledger."""
+        """Creates the partitions of this month and of the next ones. Does nothing while another
+        process changes months or verifies the ledger."""
         current = month_at(self._clock())
         async with self._database.transaction() as connection:
             if not await ledger_months.try_lock_months(connection):
@@ -81,13 +81,12 @@ class LedgerMonths:
                     await ledger_months.add_month(connection, month)
 
     async def ledger_months(self) -> list[LedgerMonth]:
-        """Every month that has rows or was closed, oldest first."""
+        """Returns every month that has rows or was closed, oldest first."""
         async with self._database.reading() as connection:
             return await _find_all(connection)
 
     async def ledger_close(self, month: Month | None = None) -> LedgerMonth:
-        """Closes the month, or the next one that is to be closed. Nothing is changed where it is
-        refused."""
+        """Closes the month, or the next one. If it raises, nothing has changed."""
         async with self._database.transaction() as connection:
             await _lock(connection)
             month, previous = await _next_to_close(connection, month)
@@ -111,8 +110,8 @@ class LedgerMonths:
             return await _find(connection, month)
 
     async def ledger_export(self, month: Month, write: Callable[[bytes], object]) -> Export:
-        """Passes the CSV of a closed month to `write`, piece by piece. It counts as exported when
-        `ledger_exported` says so. An export that differs from the first one is refused."""
+        """Passes the CSV of a closed month to `write` in pieces. The month counts as exported after
+        `ledger_exported`. Raises if an export differs from the first one."""
         found = await self._closed_and_there(month)
         digest, lines = hashlib.sha256(), _Rows()
         async with self._keeping_months() as connection, connection.transaction():
@@ -136,7 +135,7 @@ class LedgerMonths:
         return export
 
     async def ledger_exported(self, export: Export, file_name: str) -> LedgerMonth:
-        """Notes the export in the close: the file is safe."""
+        """Records the export in the close: the file is safe."""
         async with self._database.transaction() as connection:
             await ledger_months.write_step(
                 connection,
@@ -149,7 +148,7 @@ class LedgerMonths:
             return await _find(connection, export.month)
 
     async def ledger_check_drop(self, month: Month) -> LedgerMonth:
-        """Refuses a month that must not be dropped, and says why."""
+        """Raises with the reason if a month must not be dropped."""
         found = await self._closed_and_there(month)
         if found.proven is None:
             raise StateConflict(f"The month {month} is not proven yet. Run `ledger verify` first.")
@@ -174,7 +173,7 @@ class LedgerMonths:
     async def _drop(self, month: Month) -> LedgerMonth:
         async with self._database.reading() as connection:
             unfolded = await ledger_months.find_unfolded(connection, month)
-        # A fold asks the marks of the month, which are dropped with it.
+        # A fold reads the marks of the month, which are dropped with it.
         await self._bulk_resolution.fold(unfolded)
         async with self._database.transaction() as connection:
             await _lock(connection)
@@ -204,7 +203,7 @@ class LedgerMonths:
 
 
 async def find_dropped(connection: Connection, identity: UUID) -> LedgerMonth | None:
-    """The month of a reservation with this id, where that month is dropped."""
+    """Returns the month of a reservation with this id if that month is dropped."""
     found = await _find(connection, month_of_id(identity))
     return None if found.dropped is None else found
 
@@ -226,7 +225,7 @@ def months_in_use() -> StateConflict:
 
 
 def month_at(now_s: int) -> Month:
-    """The month of a time in seconds since 1970."""
+    """Returns the month of a time in seconds since 1970."""
     return month_of_day(now_s // _DAY_S)
 
 
@@ -236,9 +235,9 @@ async def _lock(connection: Connection) -> None:
 
 
 async def _next_to_close(
-    connection: Connection, wanted: Month | None
+    connection: Connection, requested: Month | None
 ) -> tuple[Month, Close | None]:
-    """The month to close, with the close before it."""
+    """Returns the month to close, with the previous close."""
     closes = await ledger_months.find_closes(connection)
     previous = closes[-1] if closes else None
     if previous is None:
@@ -247,13 +246,13 @@ async def _next_to_close(
         expected = min([current, *partitions])
     else:
         expected = previous.month.next
-    if wanted is not None and wanted < expected:
+    if requested is not None and requested < expected:
         raise StateConflict(
-            f"The month {wanted} is closed already."
-            if closes and wanted >= closes[0].month
+            f"The month {requested} is closed already."
+            if closes and requested >= closes[0].month
             else f"The books by month begin with {expected}."
         )
-    if wanted is not None and wanted > expected:
+    if requested is not None and requested > expected:
         raise StateConflict(f"Months are closed in order: close {expected} first.")
     if expected >= await ledger_months.read_current(connection, seconds_ago=CLOSE_AFTER_S):
         raise StateConflict(f"The month {expected} can be closed when it has been over for a day.")
@@ -276,7 +275,7 @@ async def _check_resolved(connection: Connection, month: Month) -> None:
 
 
 async def _check_counted(connection: Connection, month: Month) -> None:
-    """Refuses a month that has calls that count for a time to come, because a reset of caps could not
+    """Raises if the month has calls that count for a future time, because a reset of caps could not
     change them any more."""
     found = await ledger_months.find_ahead(connection, month)
     if found is not None:
@@ -306,7 +305,8 @@ def _with_steps(
 
 
 class _Rows:
-    """Counts the rows of CSV text that comes in pieces: a line break inside quotes is no end."""
+    """Counts the rows of CSV text that arrives in pieces: a line break inside quotes does not end a
+    row."""
 
     def __init__(self) -> None:
         self._ends = 0
@@ -314,7 +314,7 @@ class _Rows:
 
     @property
     def count(self) -> int:
-        """Without the header."""
+        """Returns the number of rows without the header."""
         return self._ends - 1
 
     def read(self, piece: bytes) -> None:
@@ -322,5 +322,5 @@ class _Rows:
             if not self._quoted:
                 self._ends += part.count(b"\n")
             self._quoted = not self._quoted
-        # One quote fewer than parts.
+        # There is one quote fewer than parts.
         self._quoted = not self._quoted

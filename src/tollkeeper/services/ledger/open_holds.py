@@ -1,8 +1,8 @@
-"""Finds every open hold in the books, however old it is and whatever clocks did.
+"""Finds every open hold in the ledger, whatever its age and whatever clocks did.
 
-The accounts say how many there are. Holds are looked for among the newest reservations first, where
-nearly all of them are. Only where that does not explain the number of an organization, all of its
-reservations are gone through, in pages.
+The accounts contain the number of open holds. The search starts with the newest reservations, where
+nearly all of them are. Only if that does not account for an organization's number, it visits all
+reservations of the organization, in pages.
 """
 
 from collections import Counter
@@ -17,30 +17,30 @@ from tollkeeper.storage import open_holds
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.open_holds import FIRST_ID, LAST_ID, OpenHold
 
-# Each window of time is read by a statement of its own. The first one is short, and each is twice as
-# long as the one before, up to this length.
+# One statement reads each time window. The first one is short, and each is twice as long as the
+# previous one, up to this length.
 _FIRST_WINDOW_S = 60
 _WINDOW_S_MAX = 900
-# How far back all organizations together are looked through. Beyond it, the reservations of the few
-# organizations in question are fewer.
+# How far back the search covers all organizations together. Beyond that, searching the few
+# remaining organizations reads fewer reservations.
 _SEARCH_S = 3600
-# How far back a search looks that must stay cheap whatever it finds.
+# How far back a cheap search looks, whatever it finds.
 _GLANCE_S = 900
-# Reservations that one statement goes through.
+# The number of reservations that one statement visits.
 _PAGE_SIZE = 20_000
 
 _log = structlog.get_logger("tollkeeper.ledger")
 
 
 class OpenHolds:
-    """Remembers what it found: the next search begins with a look at these."""
+    """Finds open holds, and starts the next search with those that it found before."""
 
     def __init__(self) -> None:
         self._known: dict[UUID, OpenHold] = {}
 
     async def find_all(self, connection: Connection) -> list[OpenHold]:
         search = await self._search_windows(connection, _SEARCH_S)
-        # Outside of the snapshot: to keep one for long would keep the database from cleaning up.
+        # Outside the snapshot, because a long snapshot would prevent the database from cleaning up.
         for organization_id in search.incomplete:
             async for found in _pages(connection, organization_id):
                 search.add(hold for hold in found if search.was_missing(hold))
@@ -56,8 +56,8 @@ class OpenHolds:
         return list(search.found.values())
 
     async def oldest_age_s(self, connection: Connection) -> float:
-        """The age of the oldest open hold; 0 where there is none. One that is not known yet and is
-        older than a quarter of an hour counts as that old until `find_all` finds it."""
+        """Returns the age of the oldest open hold, or 0. An unknown hold that is older than a
+        quarter of an hour counts as that old until `find_all` finds it."""
         search = await self._search_windows(connection, _GLANCE_S)
         self._known = search.found
         times = [hold.held_at for hold in search.found.values()]
@@ -67,8 +67,8 @@ class OpenHolds:
         return max([0.0, *ages])
 
     async def _search_windows(self, connection: Connection, reach_s: int) -> "_Search":
-        """Looks at the known holds and then back in time until no hold is missing, as of one
-        moment."""
+        """Checks the known holds and then searches back in time until no hold is missing, in one
+        snapshot."""
         async with open_holds.snapshot(connection) as now:
             search = _Search(now, await open_holds.count_by_project(connection))
             search.add(await open_holds.find_still_open(connection, self._known.values()))
@@ -83,11 +83,11 @@ class OpenHolds:
 
 
 class _Search:
-    """What was found so far, and how many holds of each project are still missing."""
+    """Holds the found holds, and the number of missing holds of each project."""
 
     def __init__(self, now: datetime, counted: dict[tuple[OrganizationId, ProjectId], int]) -> None:
         self.now = now
-        # Every hold that was made from here on is found.
+        # Every hold from this time on is found.
         self.since = now
         self.found: dict[UUID, OpenHold] = {}
         self.missing = Counter(counted)
@@ -97,7 +97,7 @@ class _Search:
         return {organization_id for organization_id, _ in self.missing}
 
     def was_missing(self, hold: OpenHold) -> bool:
-        """Newer ones may have been made after the moment of the search."""
+        """Tells whether the hold was missing; newer ones may have been created after the search."""
         return hold.held_at < self.since
 
     def add(self, holds: Iterable[OpenHold]) -> None:
@@ -107,7 +107,7 @@ class _Search:
 
 
 def _ends_of_windows(reach_s: int) -> Iterator[int]:
-    """How many seconds back each window ends; it begins where the one before ended."""
+    """Yields how many seconds ago each window ends; it begins where the previous one ended."""
     end_s, window_s = 0, _FIRST_WINDOW_S
     while end_s < reach_s:
         end_s += window_s
@@ -118,7 +118,7 @@ def _ends_of_windows(reach_s: int) -> Iterator[int]:
 async def _pages(
     connection: Connection, organization_id: OrganizationId
 ) -> AsyncIterator[list[OpenHold]]:
-    """The open holds among all reservations of the organization."""
+    """Yields the open holds among all reservations of the organization."""
     after = FIRST_ID
     while after != LAST_ID:
         end = await open_holds.find_page_end(connection, organization_id, after, _PAGE_SIZE)

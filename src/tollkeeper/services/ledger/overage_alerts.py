@@ -1,4 +1,4 @@
-"""The alert lines of overage: for who watches the logs."""
+"""Logs lines about overage, for log-based alerts."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ _log = LateLogger("tollkeeper.ledger")
 def report_stopped(
     before: Mapping[OrganizationId, AccountState], after: Mapping[OrganizationId, AccountState]
 ) -> None:
-    """Logs which organizations a transaction has stopped, once, when it is committed."""
+    """Logs once which organizations a committed transaction has stopped."""
     for organization_id, state in after.items():
         if state.stopped and not before[organization_id].stopped:
             _log.error(

@@ -1,4 +1,4 @@
-"""Money at risk, over all organizations: for operators."""
+"""Shows the money at risk of all organizations, for operators."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class MoneyAtRisk:
     totals: MoneyTotals
     cost_today_picousd: int
     unsettled: tuple[ReasonTotal, ...]
-    # The age of the oldest open hold; 0 where there is none.
+    # The age of the oldest open hold; 0 if there is none.
     oldest_hold_s: float
     verification: LedgerVerification | None
 
@@ -51,7 +51,7 @@ class LedgerOverview:
             )
 
     async def costs_by_organization(self, days: DayRange) -> dict[OrganizationId, dict[int, int]]:
-        """The cost of each organization by day; days without one are left out."""
+        """Returns the cost of each organization by day, without days that have none."""
         async with self._database.reading() as connection:
             rows = await money_totals.find_costs_by_organization(connection, days.first, days.last)
         found: dict[OrganizationId, dict[int, int]] = {}
@@ -62,8 +62,8 @@ class LedgerOverview:
     async def costs_by_hour(
         self, organization_id: OrganizationId, first_hour: int, last_hour: int
     ) -> dict[int, int]:
-        """The cost of the calls that began in each hour since 1970, from the first to before the
-        last: 48 hours at most, because their calls are read one by one."""
+        """Returns the cost of the calls that began in each hour since 1970, from the first to
+        before the last: 48 hours at most, because their calls are read one by one."""
         if not 0 <= last_hour - first_hour <= _HOURS_MAX:
             raise InvalidRequest(f"Costs by hour cover at most {_HOURS_MAX} hours.")
         first, last = (request_id(hour * _HOUR_MS, 0) for hour in (first_hour, last_hour))
@@ -73,6 +73,6 @@ class LedgerOverview:
             )
 
     async def credit_list(self) -> dict[OrganizationId, Balance]:
-        """The balance of every organization."""
+        """Returns the balance of every organization."""
         async with self._database.reading() as connection:
             return await money_totals.find_all_balances(connection)

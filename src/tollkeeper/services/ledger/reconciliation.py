@@ -1,4 +1,4 @@
-"""What an operator does with the ledger: verify it, and resolve reservations by hand."""
+"""Verifies the ledger, and resolves reservations by hand, for operators."""
 
 from uuid import UUID
 
@@ -15,7 +15,7 @@ from tollkeeper.storage.verification import Ages
 
 UNSETTLED_LIST_MAX = 1000
 _RESOLVED_BY = "operator"
-# A cost of more than so many holds needs a confirmation. A hold is an upper bound, so such a cost is
+# A cost of more than this many holds needs a confirmation. A hold is a maximum, so such a cost is
 # more often a typing error than an overage.
 _HOLDS_MAX = 2
 
@@ -32,24 +32,24 @@ class Reconciliation:
     async def ledger_verify(
         self, *, full: bool = False, on_progress: Progress = lambda _done, _all: None
     ) -> list[Difference]:
-        """Every difference between balances and the rows that they are made from. An empty list
-        means that all invariants hold. The number of differences is written down."""
+        """Returns every difference between balances and their rows. An empty list means that all
+        invariants hold. Stores the number of differences."""
         found = await self._verification.verify(full=full, on_progress=on_progress)
         async with self._database.transaction() as connection:
             await money_totals.write_verification(connection, len(found))
         return found
 
     async def ledger_unsettled(self, *, limit: int = UNSETTLED_LIST_MAX) -> list[ReservationEntry]:
-        """Unsettled reservations, oldest first."""
+        """Returns unsettled reservations, oldest first."""
         async with self._database.reading() as connection:
             return await reservations.find_unsettled(connection, limit=limit)
 
     async def ledger_resolve(
         self, reservation_id: UUID, *, settle_picousd: int | None, confirmed: bool = False
     ) -> ReservationEntry:
-        """Settles an unsettled reservation, or releases it if `settle_picousd` is None. Of two
-        attempts the second one is refused. Raises `FarAboveHold` for a cost of more than twice the
-        hold that is not `confirmed`."""
+        """Settles an unsettled reservation, or releases it if `settle_picousd` is None. Raises at
+        the second attempt. Raises `FarAboveHold` for a cost of more than twice the hold that is not
+        `confirmed`."""
         if settle_picousd is not None and not 0 <= settle_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A settlement is an amount of 0 USD or more.", param="settle")
         found = await self._find(reservation_id)

@@ -1,7 +1,8 @@
-"""Leases of processes, and recovery of holds that nobody will resolve: they become unsettled.
+"""Keeps leases of processes, and marks holds as unsettled that no process will resolve.
 
-They are the holds of a process that died, and those of a live one that it has resolved: a failover to a
-standby that lacks the last commits, or a restored backup, can bring a hold back without its end.
+These are the holds of a dead process, and holds that a live process has already resolved: a
+failover to a standby that lacks the last commits, or a restored backup, can restore a hold without
+its end.
 """
 
 import asyncio
@@ -25,14 +26,14 @@ from tollkeeper.storage.revisions import code_revision
 
 _DIED = "the process that served the call died"
 _END_LOST = "the database has lost how the call ended"
-# A lease is this many heartbeats long: a process that misses one of them is not taken for dead.
+# The number of heartbeats in a lease: a process that misses one of them is not declared dead.
 HEARTBEATS_PER_LEASE = 4
-# How many more heartbeats recovery waits for before it takes a silent process for dead.
+# The number of heartbeats that recovery waits for before it declares a silent process dead.
 _HEARTBEATS_OBSERVED = 2
-# A sweep that says nothing for so long has stopped, however short leases are: a busy machine may pause
-# for seconds.
+# A sweep that is silent for this long has stopped, however short leases are: a busy machine may
+# pause for seconds.
 _IDLE_S_MIN = 10.0
-# Reservations that one transaction marks.
+# The number of reservations that one transaction marks.
 _MARKED_AT_ONCE = 1000
 
 
@@ -46,16 +47,16 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class LeasedHolds:
-    """Holds that recovery does not touch, because their processes have a lease."""
+    """Counts holds that recovery does not change, because their processes have a lease."""
 
     processes: int
     reservations: int
-    # When the last of these leases ends if no heartbeat renews it; None: there are none.
+    # When the last of these leases ends if no heartbeat renews it; None if there are none.
     lease_ends_in_s: int | None
 
 
 class OwnHolds(NamedTuple):
-    """The holds of this process: those that are neither resolved nor marked, as far as it knows."""
+    """Identifies this process's holds that it has neither resolved nor marked."""
 
     process_id: UUID
     is_open: Callable[[UUID], bool]
@@ -65,7 +66,7 @@ class OwnHolds(NamedTuple):
 
 
 class Lease:
-    """The lease of this process: its heartbeat shows the others that it lives."""
+    """Maintains this process's lease by heartbeats, which show other processes that it lives."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Lease:
         *,
         kind: str | None = None,
     ) -> None:
-        """`kind` names a process that is no gateway."""
+        """`kind` names a process that is not a gateway."""
         self._database = database
         self._process = RunningProcess(
             process_id, code_revision(), socket.gethostname(), os.getpid(), kind
@@ -93,11 +94,12 @@ class Lease:
         await self._database.close_old_connections()
         try:
             async with self._database.reading() as connection:
-                # Before: code that is too old for the schema may not be able to register any more.
+                # Checked before, because code that is too old for the schema may not be able to
+                # register.
                 self._tell_outdated(await find_schema_state(connection))
                 await processes.register(connection, self._process)
-                # And after: a migration that contracts waits for a registration under way and then
-                # sees it, or it is seen here.
+                # Checked again: a contracting migration waits for a running registration and then
+                # sees it, or its result is seen here.
                 self._tell_outdated(await find_schema_state(connection))
         except BaseException:
             self._steady_since = None
@@ -111,9 +113,9 @@ class Lease:
 
     @property
     def steady(self) -> bool:
-        """Whether the database has answered for longer than a lease, so that every live process has
-        sent a heartbeat by now. Right after an outage all processes look dead, so recovery must not
-        run."""
+        """Tells whether the database has answered for longer than a lease, so that every live
+        process has sent a heartbeat by now. Right after an outage all processes look dead, so
+        recovery must not run."""
         if self._steady_since is None:
             return False
         return asyncio.get_running_loop().time() - self._steady_since > self._lease_s
@@ -124,8 +126,8 @@ class Lease:
 
 
 class Recovery:
-    """A process is gone that is silent for longer than its lease, or that holds something and is
-    not registered (any more)."""
+    """Recovers holds. A process is dead if it is silent for longer than its lease, or if it holds
+    something and is not registered."""
 
     def __init__(
         self,
@@ -134,21 +136,22 @@ class Recovery:
         open_holds: OpenHolds | None = None,
         own: OwnHolds | None = None,
     ) -> None:
-        """Without `own`, only holds of processes that are gone are looked for."""
+        """Without `own`, only looks for holds of dead processes."""
         self._database = database
         self._lease_s = lease_s
         self._open_holds = open_holds or OpenHolds()
         self._own = own
-        # Holds that the last sweep has found to be forgotten.
+        # Lost holds that the previous sweep found.
         self._forgotten_before: set[UUID] = set()
 
     async def ledger_recover(self) -> Recovered:
-        """Marks the holds of processes that are gone as unsettled, however old they are, and those of
-        this process that it has resolved. Never touches those that a live process will resolve."""
+        """Marks the holds of dead processes as unsettled, however old they are, and those of this
+        process that it has already resolved. Never changes holds that a live process will
+        resolve."""
         return await self._sweep(unregistered_too=True)
 
     async def leased_holds(self) -> LeasedHolds:
-        """The holds of processes that live, or that have died within the last lease."""
+        """Counts the holds of processes that live, or that have died within the last lease."""
         async with self._database.reading() as connection:
             found = await self._open_holds.find_all(connection)
             holders = {hold.process_id for hold in found}
@@ -158,13 +161,13 @@ class Recovery:
         return LeasedHolds(len(left_s), reservations, ends_in_s)
 
     async def recover_silent(self) -> Recovered:
-        """Like `ledger_recover`, but for registered processes only: it costs next to nothing while
-        all of them live."""
+        """Works like `ledger_recover`, but only for registered processes: it costs almost nothing
+        while all of them live."""
         return await self._sweep(unregistered_too=False)
 
     async def _sweep(self, *, unregistered_too: bool) -> Recovered:
         async with self._database.reading() as connection:
-            # A second sweep at the same time finds nothing to do.
+            # A concurrent second sweep finds nothing to do.
             if not await processes.try_sweep_lock(
                 connection, idle_s=max(self._lease_s + 1, _IDLE_S_MIN)
             ):
@@ -186,8 +189,8 @@ class Recovery:
                 await processes.free_sweep_lock(connection)
 
     async def _mark_forgotten(self, connection: Connection, found: Sequence[OpenHold]) -> int:
-        """A hold whose commit has just happened is not known yet, so the sweep before this one must
-        have found it too."""
+        """Marks lost holds of this process. A hold whose commit has just happened is not known yet,
+        so the previous sweep must have found it too."""
         if self._own is None:
             return 0
         forgotten = [hold for hold in found if self._own.has_forgotten(hold)]
@@ -198,10 +201,10 @@ class Recovery:
     async def _observe(
         self, connection: Connection, gone: dict[UUID, datetime | None]
     ) -> dict[UUID, datetime | None]:
-        """Those of the processes, with their last heartbeat, that give no sign of life in a time in
-        which every live process sends a heartbeat. That time is waited for because after an outage,
-        a sleep of the machine or a jump of its clock all processes look dead. If the database goes
-        away meanwhile, this raises and no process is taken for dead."""
+        """Returns those processes, with their last heartbeat, that stay silent for a time in which
+        every live process sends a heartbeat. This wait is needed because after an outage, a sleep
+        of the machine or a jump of its clock all processes look dead. If the database fails
+        meanwhile, this raises and no process is declared dead."""
         for _ in range(_HEARTBEATS_OBSERVED if gone else 0):
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
             silent = await processes.find_silent(connection, lease_s=self._lease_s)
@@ -230,7 +233,7 @@ class Recovery:
 
 
 async def _mark(connection: Connection, holds: Sequence[OpenHold], reason: str) -> int:
-    """Marks the holds as unsettled, a bounded number of one organization in a transaction."""
+    """Marks the holds as unsettled, a limited number of one organization in each transaction."""
     by_organization: dict[OrganizationId, list[UUID]] = {}
     for hold in holds:
         by_organization.setdefault(hold.organization_id, []).append(hold.id)

@@ -1,4 +1,4 @@
-"""Turns a refused admission into the error that the client gets, with the numbers of the decision."""
+"""Converts a refused admission to the client's error, with the numbers of the decision."""
 
 from datetime import UTC, datetime
 
@@ -14,7 +14,7 @@ from tollkeeper.domain.money import usd_from_picousd
 
 
 def refusal_error(decision: Decision) -> TollkeeperError:
-    """The error for the caller, with the numbers that the decision was made on."""
+    """Returns the client's error, with the numbers of the decision."""
     match decision.refusal:
         case Refusal.KEY_NOT_ACTIVE:
             return Unauthenticated(f"This API key is {decision.key_status or 'not valid'}.")
@@ -73,7 +73,7 @@ def _arithmetic(decision: Decision) -> str:
 
 
 def _reset(decision: Decision) -> str:
-    """When a cap by day, week or month counts from zero again."""
+    """Says when a daily, weekly or monthly cap counts from zero again."""
     if decision.resets_at is None:
         return ""
     at = datetime.fromtimestamp(decision.resets_at, UTC).isoformat().replace("+00:00", "Z")

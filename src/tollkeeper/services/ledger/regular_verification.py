@@ -1,4 +1,5 @@
-"""Verifies the ledger by itself every so many hours: one process at a time, slowly, in slices."""
+"""Verifies the ledger automatically at an interval of hours: one process at a time, slowly, in
+slices."""
 
 import structlog
 
@@ -7,7 +8,8 @@ from tollkeeper.storage import money_totals
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.verification import Ages
 
-# After a slice it rests four times as long, so it takes a fifth of one connection's time.
+# The pause after a slice is four times its duration, so verification takes a fifth of one
+# connection's time.
 _REST = 4.0
 _SHOWN_MAX = 10
 
@@ -22,7 +24,8 @@ class RegularVerification:
         self._every_hours = every_hours
 
     async def verify_if_due(self) -> bool:
-        """Whether this process has verified the ledger. What `ledger verify` has found counts too."""
+        """Returns whether this process has verified the ledger. A run of `ledger verify` counts
+        too."""
         if not self._every_hours:
             return False
         async with (

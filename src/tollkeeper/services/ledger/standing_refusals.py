@@ -1,8 +1,8 @@
-"""Remembers for a moment which projects have nothing left of their rate.
+"""Remembers briefly which projects have used up their rate.
 
-A bucket that was found empty stays empty for as long as its refill takes, whoever asks. So a request
-that comes within that time is refused without asking the database, before its body is read. The
-memory is short, because a limit that an operator raises must count at once.
+An empty bucket stays empty until its refill. So a request within that time is rejected before its
+body is read, without the database. The memory is short, because an operator's higher limit must
+take effect at once.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Statements of organizations by month."""
+"""Creates monthly statements of organizations."""
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import InvalidRequest
@@ -17,8 +17,8 @@ class Statements:
     async def statement_show(
         self, organization_id: OrganizationId, month: Month | None = None
     ) -> Statement:
-        """The statement of a month, or of the current one. It is computed back from the balance of
-        now, so it reads no more than what happened since the month began."""
+        """Returns the statement of a month, or of the current one. Computes back from the current
+        balance, so it reads only what happened since the month began."""
         async with self._database.snapshot(organization_id) as connection:
             current = await ledger_months.read_current(connection)
             month = month or current

@@ -1,4 +1,4 @@
-"""Reads Stripe's webhook events. The signature must have been verified before."""
+"""Reads Stripe's webhook events. The caller has already verified the signature."""
 
 from typing import Annotated, Any, TypeVar
 
@@ -13,7 +13,7 @@ from tollkeeper.domain.payments import (
     WithdrawalKind,
 )
 
-# The metadata of a checkout session or a payment intent names the organization's id here.
+# The metadata key with the organization's id, in a checkout session or a payment intent.
 ORGANIZATION_KEY = "tollkeeper_organization"
 _CURRENCY = "usd"
 
@@ -54,7 +54,7 @@ class _Event(msgspec.Struct):
 
 
 class _Object(msgspec.Struct, kw_only=True):
-    """Every object that events are about has these."""
+    """Contains the fields of every event's object."""
 
     currency: str | None = None
     payment_intent: _Id | None = None
@@ -77,7 +77,7 @@ class _Charge(_Object):
 
 
 class _Withdrawal(_Object):
-    """A refund or a dispute."""
+    """Is a refund or a dispute."""
 
     id: _Id
     amount: _Cents
@@ -85,7 +85,7 @@ class _Withdrawal(_Object):
 
 
 class _Unbookable(Exception):
-    """The event is valid and says nothing that could be booked."""
+    """The event is valid but contains nothing that could be booked."""
 
     def __init__(self, reason: str, *, refused: bool) -> None:
         self.reason = reason
@@ -97,7 +97,7 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 def read_event(body: bytes) -> PaymentEvent:
-    """Raises InvalidRequest if the body is not an event of this format."""
+    """Reads an event. Raises InvalidRequest if the body is not an event of this format."""
     event = _decode(body, _Event)
     report, reason, refused = None, "", False
     try:

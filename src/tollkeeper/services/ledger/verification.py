@@ -1,9 +1,9 @@
-"""Verifies the ledger in slices: each slice is a short transaction of its own.
+"""Verifies the ledger in slices: each slice is a separate short transaction.
 
 The sums of an organization are compared with its accounts in one snapshot, so that they are exact
-beside live traffic; rows that are checked one by one are read partition by partition. Months that are
-closed are not read again: their totals are used, after their digest was checked. A close is proven
-against its rows once, while they are there.
+during live traffic; single rows are read partition by partition. Closed months are not read again:
+their totals are used, after their digest was checked. A close is proven against its rows once,
+while they exist.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.ledger_months import Close
 from tollkeeper.storage.verification import Ages, Slice
 
-# Organizations whose sums one transaction compares.
+# The number of organizations whose sums one transaction compares.
 ORGANIZATIONS_PER_SLICE = 50
-# Differences that are kept; behind them only their number is.
+# The maximum number of stored differences; further ones are only counted.
 DIFFERENCES_MAX = 10_000
 CLOSES_ARE_UNCHANGED = "closed months are as they were closed"
 _LEFT_OUT = "further differences"
@@ -30,19 +30,19 @@ _LEFT_OUT = "further differences"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that breaks an invariant: the name of the invariant, the row, and what is wrong."""
+    """Describes a row that violates an invariant: the invariant, the row, and the explanation."""
 
     invariant: str
     subject: str
     detail: str
 
 
-# Hears how many slices are done, and how many there are.
+# Called with the finished and the total number of slices.
 Progress = Callable[[int, int], None]
 
 
 class _Findings:
-    """The differences so far, of which a bounded number is kept, and the progress."""
+    """Holds a limited number of differences, and the progress."""
 
     def __init__(self, on_progress: Progress) -> None:
         self._on_progress = on_progress
@@ -71,7 +71,7 @@ class _Findings:
 
 class Verification:
     def __init__(self, database: Database, ages: Ages, *, rest: float = 0) -> None:
-        """Rests after each slice for `rest` times as long as the slice took."""
+        """Pauses after each slice for `rest` times its duration."""
         self._database = database
         self._ages = ages
         self._rest = rest
@@ -79,8 +79,8 @@ class Verification:
     async def verify(
         self, *, full: bool = False, on_progress: Progress = lambda _done, _all: None
     ) -> list[Difference]:
-        """Every difference. With `full`, months that were proven before are proven again, where
-        their rows are still there."""
+        """Returns every difference. With `full`, proven months are proven again if their rows still
+        exist."""
         async with (
             self._database.reading() as connection,
             ledger_months.keeping_months(connection) as kept,
@@ -157,7 +157,7 @@ class Verification:
 
 @asynccontextmanager
 async def _slice(connection: Connection) -> AsyncIterator[None]:
-    """All statements of the block see the books as of the same moment."""
+    """Runs all statements of the block on one snapshot."""
     async with connection.transaction():
         await verification.begin_snapshot(connection)
         yield
@@ -166,7 +166,7 @@ async def _slice(connection: Connection) -> AsyncIterator[None]:
 async def _find_to_prove(
     connection: Connection, closes: Sequence[Close], *, full: bool
 ) -> list[Month]:
-    """Closed months whose rows are there; without `full` only those that were never proven."""
+    """Returns closed months whose rows exist; without `full` only those that were never proven."""
     steps = await ledger_months.find_steps(connection)
     return [
         close.month
@@ -178,7 +178,7 @@ async def _find_to_prove(
 async def _check_chain(
     connection: Connection, closes: Sequence[Close], findings: _Findings
 ) -> None:
-    """Computes the digest of every close again. Each covers the one before."""
+    """Recomputes the digest of every close. Each covers the previous one."""
     previous: Close | None = None
     for close in closes:
         async with _slice(connection):
@@ -209,7 +209,8 @@ async def _pages_of_organizations(connection: Connection) -> AsyncIterator[Slice
 
 
 def _open_ranges(months: Sequence[Month], closes: Sequence[Close]) -> list[tuple[UUID, UUID]]:
-    """The ids outside of closed months: each month by itself, and what lies between and around."""
+    """Returns the ids outside closed months: each month separately, and the ranges between and
+    around."""
     closed = {close.month for close in closes}
     ranges = []
     begin = FIRST_ID

@@ -1,5 +1,5 @@
-"""Keeps the gauges of the ledger up to date. They need queries, so they are refreshed at an interval
-and never when somebody reads them."""
+"""Updates the ledger's gauges. They need queries, so they are refreshed at an interval and not when
+they are read."""
 
 from collections import Counter
 
