@@ -97,7 +97,7 @@ ISOLATION_BUGS = {
     ),
     "one organization's callers that leave take the reading on from others": Bug(
         "RunningCalls.abandon",
-        "self._read_on_of[owner] < share(limit)",
+        "self._draining_by_owner[owner] < share(limit)",
         "True",
         ("services/calls/test_running_calls.py",),
     ),
@@ -109,7 +109,7 @@ ISOLATION_BUGS = {
     ),
     "one organization uses up the connections to the database": Bug(
         "Database.__init__",
-        "owner_max=max(1, slots // _ONE_ORGANIZATION_PART)",
+        "owner_max=max(1, slots // _ONE_ORGANIZATION_DIVISOR)",
         "owner_max=slots",
         ("storage/test_database.py",),
     ),

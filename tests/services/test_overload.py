@@ -368,7 +368,7 @@ def test_nothing_is_kept_of_who_asked_in_earlier_windows(watched: Watched) -> No
             with suppress(Unavailable):
                 watched.gate.require_room(owner)
     watched.window(_LONG)
-    assert watched.gate._askers == set()
+    assert watched.gate._asking_owners == set()
     assert watched.gate._refused == {}
 
 

@@ -82,7 +82,7 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "traffic.find_steps": {
         "table": ("'traffic'", "'traffic_by_backend'"),
         "condition": ("'true'", "'organization_id = %(organization)s'"),
-        "dear": ("_DEAR",),
+        "having": ("_HAS_EXPENSIVE_CALL",),
     },
     "traffic.sum_by_backend": {"time": ("TIME",)},
     "verification.find_in_slice": {"query": ("*",)},

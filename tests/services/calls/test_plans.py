@@ -75,7 +75,7 @@ async def test_no_tenant_gets_or_evicts_the_plan_of_another(
         salts.add((await plans.plan_for(_caller(hostile), _SALTED.id)).caching.salt)
     assert len(salts) == 51
     assert await plans.plan_for(quiet, _SALTED.id) is plan
-    assert len(plans._kept[hostile.int]) <= 4
+    assert len(plans._plans[hostile.int]) <= 4
 
 
 async def test_organizations_with_plans_are_limited(
@@ -85,7 +85,7 @@ async def test_organizations_with_plans_are_limited(
     plans = _plans(current)
     for _ in range(10):
         await plans.plan_for(_caller(), MODEL.id)
-    assert len(plans._kept) == 3
+    assert len(plans._plans) == 3
 
 
 def test_prices_are_those_of_the_time_of_admission() -> None:

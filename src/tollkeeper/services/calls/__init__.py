@@ -1,1 +1,1 @@
-"""Use cases of inference: one call, its options, its policies' gate, its activity."""
+"""Contains the use cases of inference: a call, its options, its policies and its activity."""

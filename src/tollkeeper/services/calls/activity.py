@@ -1,5 +1,5 @@
-"""Records each inference request, and counts repeated refusals. Records are written in batches, so
-that no call waits for them."""
+"""Records each inference request, and counts repeated rejections. Records are written in batches,
+so that no call waits for them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ from tollkeeper.storage.ledger import commit_without_waiting
 QUEUED_MAX = 50_000
 LIST_LIMIT_MAX = 1000
 _BATCH_MAX = 500
-# A call may have a thousand verdicts, one for each policy, so verdicts have bounds of their own.
+# A call may have a thousand verdicts, one for each policy, so verdicts have their own limits.
 _QUEUED_VERDICTS_MAX = 200_000
 _BATCH_VERDICTS_MAX = 5_000
 # Records are collected for this long and then written together. Fewer writes leave more of the
@@ -34,10 +34,10 @@ _BATCH_VERDICTS_MAX = 5_000
 _COLLECT_S = 0.25
 _RETRY_PAUSE_S = 0.1
 _RETRY_PAUSE_S_MAX = 2.0
-# Longer than the longest pause, so that a process that ends while the database comes back still
-# writes its records.
+# Longer than the longest pause, so that an ending process still writes its records while the
+# database comes back.
 _DRAIN_TIMEOUT_S = 5.0
-# Partitions are created this far ahead, so that there is time to notice a failure to create them.
+# How far ahead partitions are created, which leaves time to notice a failure.
 _DAYS_AHEAD = 3
 
 _REPEATED = (
@@ -61,7 +61,7 @@ class Activity:
         self._retention_days = retention_days
         self._dropped = 0
         self._refusals = RepeatedRefusals()
-        # Asks whoever keeps records of ended calls to hand them on.
+        # Makes the recorder of ended calls pass on its buffered records.
         self.collect: Callable[[], None] = lambda: None
         self._batches: Batches[ActivityRecord] = Batches(
             self._write,
@@ -80,24 +80,24 @@ class Activity:
 
     @property
     def dropped(self) -> int:
-        """The number of records that were given up since the start. That happens when the database
-        is unavailable for too long."""
+        """Returns the number of records that were dropped since the start, because the database was
+        unavailable for too long."""
         return self._dropped
 
     def record(self, *records: ActivityRecord) -> None:
-        """Takes the records and returns at once; they are written soon after. A repeated refusal is
-        counted and written with the others of its kind."""
+        """Queues the records and returns at once; they are written soon after. A repeated rejection
+        is counted and written with the others of its kind."""
         repeats = self._refusals.repeats
         self._batches.add(*[one for one in records if not (is_refusal(one) and repeats(one))])
         if self._refusals.is_full:
             self.write_refusals()
 
     def write_refusals(self) -> None:
-        """Takes what was counted, and begins to count anew."""
+        """Queues the counted rejections, and starts counting again."""
         self._batches.add(*self._refusals.take())
 
     async def drain(self) -> None:
-        """Waits, for a bounded time, until everything that was recorded is written."""
+        """Waits for a limited time until all records are written."""
         before = self._dropped
         self.collect()
         self.write_refusals()
@@ -105,7 +105,8 @@ class Activity:
             _log.error("activity records are lost", count=self._dropped - before)
 
     async def activity_show(self, request_id: UUID) -> ActivityEntry:
-        """One call's record. Before the record is written, what the ledger knows of the call."""
+        """Returns one call's record or, before the record is written, the ledger's data about the
+        call."""
         async with self._database.reading() as connection:
             entry = await activity.find(connection, request_id)
             dropped = await find_dropped(connection, request_id)
@@ -114,7 +115,7 @@ class Activity:
         if entry is None:
             raise NotFound(f"There is no request {request_id}. {_REPEATED}")
         if dropped is not None and entry.settlement == "unsettled":
-            # It was resolved before its month was closed; the record only knows how it began.
+            # It was resolved before its month was closed; the record only has the call's beginning.
             return replace(entry, settlement="dropped", unsettled_reason=dropped_message(dropped))
         return entry
 
@@ -126,7 +127,7 @@ class Activity:
         status: int | None = None,
         limit: int = 20,
     ) -> list[ActivityEntry]:
-        """Newest first."""
+        """Returns records, newest first."""
         if not 1 <= limit <= LIST_LIMIT_MAX:
             raise InvalidRequest(f"A list has 1 to {LIST_LIMIT_MAX} entries.", param="limit")
         async with self._database.reading() as connection:
@@ -139,14 +140,14 @@ class Activity:
             )
 
     async def keep_partitions(self) -> None:
-        """Creates the partitions of the coming days and drops those that are too old. Does nothing
-        while another process does the same."""
+        """Creates the partitions of the coming days and drops expired ones. Does nothing while
+        another process does the same."""
         today = datetime.fromtimestamp(self._clock(), UTC).date()
         async with self._database.transaction() as connection:
             if await activity_partitions.try_partitions_lock(connection):
                 await _create_days(connection, today)
-        # In a transaction of its own: a long read of an old day can delay its drop, but that must
-        # not delay the creation of the next day.
+        # A separate transaction, because a long read of an old day can delay its drop, but must not
+        # delay the creation of the next day.
         async with self._database.transaction() as connection:
             if await activity_partitions.try_partitions_lock(connection):
                 await _drop_days(connection, today - timedelta(days=self._retention_days))

@@ -1,4 +1,4 @@
-"""Writes the records of a time as comma-separated values or JSON lines, for other programs."""
+"""Writes the records of a time range as comma-separated values or JSON lines."""
 
 from collections.abc import AsyncIterator, Sequence
 from enum import StrEnum
@@ -46,11 +46,11 @@ class ExportFormat(StrEnum):
 async def exported(
     traffic: Traffic, wanted: TrafficFilter, rare: RareFilter, time: TimeRange, form: ExportFormat
 ) -> AsyncIterator[tuple[str, int]]:
-    """Yield the text of the records page by page, the newest first, and how many records it has."""
+    """Yields the text of the records page by page, newest first, with the number of records."""
     before: Position | None = None
     while True:
         page = await traffic.activity_page(wanted, rare, time, before=before, limit=PAGE_MAX)
-        # Only now: a time that is refused writes nothing.
+        # Written after the first page, so that an invalid time range writes nothing.
         heading = csv_lines([_CSV_COLUMNS]) if before is None and form is ExportFormat.CSV else ""
         records = [activity_view(entry) for entry in page.entries]
         yield heading + _text(records, form), len(records)
@@ -101,7 +101,7 @@ def activity_view(entry: ActivityEntry) -> dict[str, Any]:
 
 
 def _usage_view(usage: Usage) -> dict[str, int | str]:
-    """Audio and the service tier stand there only where a backend has named them."""
+    """Includes audio and the service tier only if a backend has reported them."""
     view: dict[str, int | str] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

@@ -1,4 +1,5 @@
-"""What every inference call does with the ledger: open its tab before it is dispatched, close it once."""
+"""Connects an inference call with the ledger: opens its tab before it is dispatched, and closes it
+once."""
 
 import asyncio
 
@@ -17,8 +18,8 @@ from tollkeeper.services.ledger.standing_refusals import StandingRefusals
 from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 
 _RESOLVED_BY_CALL = "call"
-# Calls of one project that are refused before they are admitted, in one process. They take nothing
-# from the rate of the project, so they need a limit of their own.
+# The number of calls per project and minute that may be rejected before admission, in one process.
+# They do not count against the project's rate, so they need their own limit.
 REFUSED_CALLS_PER_MINUTE = 6000
 
 
@@ -30,8 +31,8 @@ class Admission:
         self._refused_calls = MinuteRate(REFUSED_CALLS_PER_MINUTE)
 
     async def open(self, tab: Tab, bounds: Bounds) -> None:
-        """Hold the most that the call can cost, by the prices of this moment. The hold is committed
-        when this returns. Raise the refusal, with its numbers in the message, if there is one."""
+        """Holds the maximum cost of the call at the current prices. The hold is committed when this
+        returns. If it is refused, raises an error with the numbers."""
         call = tab.call
         now = self._clock()
         prices = tab.plan.prices_at(now)
@@ -62,8 +63,8 @@ class Admission:
         tab.hold, tab.policies, tab.prices = hold, decision.policies, by_backend
 
     def settle(self, tab: Tab, charge: Charge) -> tuple[int, asyncio.Future[bool]]:
-        """Charge the usage by the prices of the backend that served, and release the rest of the
-        hold. Return the cost, and a future that is done when the ledger has it durably. The ledger
+        """Charges the usage at the prices of the backend that served, and releases the rest of the
+        hold. Returns the cost, and a future that is done when the ledger has it durably. The ledger
         gets it before this returns, so that no cancelled task can skip it."""
         hold = tab.hold
         assert hold is not None
@@ -82,8 +83,8 @@ class Admission:
         return cost.total_picousd, self._ledger.resolve(resolution, hold)
 
     def release(self, tab: Tab) -> tuple[int | None, asyncio.Future[bool]]:
-        """Release the whole hold, except the price of the verdicts that were made: the backend charges
-        nothing. Return the cost, None if there is none, and the future of `settle`."""
+        """Releases the whole hold, except the price of completed verdicts: the backend charges
+        nothing. Returns the cost or None, and the same future as `settle`."""
         hold = tab.hold
         assert hold is not None
         cost = _charge_verdicts(tab, hold)
@@ -94,17 +95,17 @@ class Admission:
         return cost or None, self._ledger.resolve(resolution, hold)
 
     def leave_unsettled(self, tab: Tab, reason: str) -> asyncio.Future[bool]:
-        """Keep the hold of a call whose cost is unknown, until an operator or a rule resolves it."""
+        """Keeps the hold of a call with unknown cost, until an operator or a rule resolves it."""
         assert tab.hold is not None
         return self._ledger.mark_unsettled(tab.hold, reason)
 
     def note_refusal(self, project_id: ProjectId, decision: Decision) -> None:
-        """Remember how a request was refused that takes from the rate and holds no money."""
+        """Remembers the refusal of a request that counts against the rate and holds no money."""
         self._rates.note(project_id, decision)
 
     def require_rate(self, project_id: ProjectId) -> None:
-        """Raise RateLimited if the project was refused by its rate so recently that it would be again, or
-        was refused for other reasons too often."""
+        """Raises RateLimited if the project's rate was used up so recently that it still is, or if
+        the project was rejected for other reasons too often."""
         decision = self._rates.standing_refusal(project_id)
         if decision is not None:
             raise refusal_error(decision)
@@ -117,13 +118,13 @@ class Admission:
             )
 
     def count_refused(self, project_id: ProjectId) -> None:
-        """Count a call that was refused before anything was held for it. It takes nothing from the
-        rate that the ledger keeps, and would be free without this."""
+        """Counts a call that was rejected before anything was held for it. It does not count
+        against the ledger's rate, and would be free without this."""
         self._refused_calls.use(project_id)
 
 
 def _charge_verdicts(tab: Tab, hold: Hold) -> int:
-    """Return what the verdicts cost that the call has waited for and got. A verdict that comes later is
+    """Returns the price of the verdicts that the call has waited for and got. A later verdict is
     not charged."""
     if not hold.verdicts_max:
         return 0

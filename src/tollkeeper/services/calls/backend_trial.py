@@ -1,7 +1,7 @@
 """Tries a backend with real calls: one whole answer, one stream, one with a tool, one count.
 
-For the operator. The calls are no tenant's: they have no reservation and are on nobody's books, but
-the provider charges for them, so each result says what it cost by the model's prices.
+This is for operators. The calls belong to no tenant: they have no reservation and are not in the
+ledger, but the provider charges for them, so each result contains its cost at the model's prices.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tollkeeper.domain.prompt import FunctionTool, Prompt, Role, Text, Turn
 from tollkeeper.domain.prompt_size import measure_prompt
 from tollkeeper.services.clock import Clock, unix_now
 
-# Enough for a word or a call, and for the thoughts that some models cannot leave out.
+# Enough for a word or a call, and for the reasoning that some models always write.
 _OUTPUT_TOKENS_MAX = 512
 _WORDS = "Reply with the single word: hello"
 _TOOL_WORDS = "What is the weather in Paris? Use the tool."
@@ -37,7 +37,7 @@ _TOOL = FunctionTool(
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """One check. `worked` is None where the model does not offer it."""
+    """Contains one check. `worked` is None if the model does not offer the feature."""
 
     check: str
     worked: bool | None

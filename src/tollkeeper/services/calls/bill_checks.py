@@ -1,4 +1,4 @@
-"""Compares what an ended call cost with what was expected of it, for metrics and alert lines."""
+"""Compares an ended call's cost with the expected cost, for metrics and alerts."""
 
 from collections.abc import Callable
 
@@ -18,8 +18,8 @@ _EXCESSIVE = "The backend reported more usage than the model's declared context 
 
 
 def check_bill(tab: Tab, on_misreport: Callable[[str, str], None]) -> None:
-    """Counts reports that do not fit, overage, and prices of the backend that differ from ours.
-    `on_misreport` hears of a backend whose report does not fit, and why."""
+    """Counts inconsistent reports, overage, and backend prices that differ from ours. Calls
+    `on_misreport` with a backend whose report is inconsistent, and the reason."""
     meter, hold, cost = tab.meter, tab.hold, tab.cost_picousd
     if meter is None or hold is None:
         return
@@ -34,7 +34,7 @@ def check_bill(tab: Tab, on_misreport: Callable[[str, str], None]) -> None:
             is_above = True
             metrics.count_usage_above_bound(backend, "output")
         if is_above and _exceeds_context(usage, bounds, tab.call.model.context_length):
-            # It is charged, but it does not fit what is declared of the model.
+            # It is charged, but it contradicts the model's declaration.
             metrics.count_excessive_usage(backend)
             on_misreport(backend, _EXCESSIVE)
     elif meter.reported_nonsense:
@@ -43,14 +43,14 @@ def check_bill(tab: Tab, on_misreport: Callable[[str, str], None]) -> None:
     if cost is not None:
         if cost > hold.hold_picousd:
             _report_overage(tab, hold.hold_picousd, cost)
-        # Only of a settled call: what is unsettled has no cost that could differ.
+        # Only for a settled call: an unsettled one has no cost that could differ.
         if tab.reported_cost_picousd is not None:
             ours = cost - tab.verdict_picousd
             metrics.count_reported_cost(backend, tab.reported_cost_picousd, ours)
 
 
 def _exceeds_context(usage: Usage, bounds: Bounds, context: int) -> bool:
-    # Of several prompts, or of one that was read again after each search.
+    # There may be several prompts, or one that was read again after each search.
     prompt_max = max(context * bounds.prompts, bounds.prompt_tokens)
     return usage.prompt_tokens > prompt_max or usage.completion_tokens > context * bounds.choices
 

@@ -1,7 +1,9 @@
-"""The script of one call, read top to bottom: bound, open the tab, judge, dispatch, deliver, close the tab.
+"""Runs one call from top to bottom: compute its bounds, open the tab, judge, dispatch, deliver,
+close the tab.
 
-It runs in its request's task, which nothing cancels. The client's leaving and the process's end reach
-it through the tab; it always comes to its end, where the tab is closed and the call is recorded.
+It runs in its request's task, which is never cancelled. A client's disconnect and the end of the
+process reach it through the tab; it always runs to its end, where the tab is closed and the call is
+recorded.
 """
 
 import asyncio
@@ -41,14 +43,14 @@ from tollkeeper.services.calls.token_counting import (
 from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import JudgedContent, PolicyChecks
 
-# A backend keeps the deadline itself and knows whether anything was charged by then. Only if
-# it does not keep it, or if the client reads too slowly, the call is ended from outside.
+# A backend enforces the deadline itself and knows whether anything was charged by then. The call is
+# ended from outside only if the backend does not, or if the client reads too slowly.
 _DEADLINE_SLACK_S = 0.5
-# The client caused these ends of calls for which nothing is held yet. A key that is not valid any
-# more is not among them: its calls must not use up the rate of the project's other keys.
+# Errors that the client caused before anything was held. An invalid key (401) is not among them:
+# its calls must not use up the rate of the project's other keys.
 _CLIENT_ERRORS = frozenset({400, 402, 403, 404, 409, 413, 422, 429, 501})
 _WITHHELD = "The backend refused the request. Its message is not shown, because a policy judges the answers."
-# How long an answer waits for its settlement at least, however late it is.
+# The minimum time that an answer waits for its settlement, however late it is.
 _SETTLEMENT_S_MIN = 5.0
 _ABSURD = "the backend's report of usage cannot be true"
 _UNKNOWN_PROMPT = "no usage was reported, and the size of media or searches is not known"
@@ -56,18 +58,18 @@ _OUR_FAULT = "the gateway failed during the call"
 
 
 class CallSource(Protocol):
-    """The request behind a call, as far as the call needs to know it."""
+    """Provides the part of a request that its call needs."""
 
     @property
     def operation(self) -> str: ...
 
     @property
     def on_disconnect(self) -> Callable[[Callable[[], None]], None]:
-        """Registers what is to be done when the client leaves."""
+        """Registers a callback for the client's disconnect."""
         ...
 
     def error_words(self, error: BaseException) -> tuple[int, str]:
-        """The status and the code under which the client sees an error."""
+        """Returns the status and code of an error for the client."""
         ...
 
 
@@ -97,9 +99,9 @@ class Inference:
         self._running = RunningCalls(limits, overload)
 
     async def infer(self, call: Call, plan: Plan, sink: AnswerSink, source: CallSource) -> Tab:
-        """Run the call to its end. Raise domain errors, also after the sink has taken events. The
-        source must not cancel it: it reports through `on_disconnect` that the client left, and the
-        call then ends by itself."""
+        """Runs the call to its end. Raises domain errors, even after the sink has received events.
+        The source must not cancel it: it reports a disconnect through `on_disconnect`, and the call
+        then ends by itself."""
         tab = self._running.begin(call, plan, sink, source.operation)
         status, code = 200, None
         self._recorder.started(tab)
@@ -127,12 +129,12 @@ class Inference:
         return tab
 
     def require_rate(self, project_id: ProjectId) -> None:
-        """Raise RateLimited if the project has nothing left of its rate, as far as this process
-        knows: for requests whose body is not read yet."""
+        """Raises RateLimited if this process knows that the project has used up its rate: for
+        requests whose body is not read yet."""
         self._admission.require_rate(project_id)
 
     async def drain(self, grace_s: float) -> None:
-        """Let running calls end within the grace, then stop and settle them."""
+        """Lets running calls end within the grace period, then stops and settles them."""
         await self._running.drain(grace_s)
 
     @property
@@ -140,11 +142,11 @@ class Inference:
         return len(self._running)
 
     def serves_others(self, owner: Hashable) -> bool:
-        """Whether calls of another owner are in progress in this process."""
+        """Tells whether calls of another owner are in progress in this process."""
         return self._running.serves_others(owner)
 
     async def _bounds(self, tab: Tab) -> Bounds:
-        """Return the most that the call can use, and create the meter that counts what it does use."""
+        """Returns the maximum usage of the call, and creates the meter for its actual usage."""
         call, plan = tab.call, tab.plan
         model = plan.model
         if call.policy_ids:
@@ -156,7 +158,7 @@ class Inference:
         if is_counted:
             tab.tokenizer_asked = True
             counted = await self._token_counting.counted_tokens(call, tokenizer_deadline())
-        # A tokenizer counts text only: media and what a template adds come on top of it.
+        # A tokenizer counts text only: media and template tokens are added to it.
         held_tokens = prompt_tokens = size.bound(model, counted)
         if size.web_searches or plan.holds_by_bytes:
             held_tokens = size.hold_bound(model, counted)
@@ -180,8 +182,8 @@ class Inference:
         )
 
     async def _judge_request(self, tab: Tab) -> ResponseGate | None:
-        """Ask the policies of this call's admission about its request. Return the gate of the answer, if
-        a policy judges the answer or has not judged the request yet."""
+        """Asks the policies of this call's admission about its request. Returns a gate for the
+        answer if a policy judges the answer or has not judged the request yet."""
         call = tab.call
         policies = (tab.policies or EMPTY).applying(call.project_id, call.policy_ids)
         for_answer = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
@@ -227,9 +229,9 @@ class Inference:
         )
 
     async def _deliver(self, tab: Tab, gate: ResponseGate | None) -> None:
-        """Read the answer to its proper end and hand it on."""
+        """Reads the answer to its proper end and delivers it."""
         if tab.unwanted:
-            # Nothing has left yet: nothing will read the answer, so it is not paid for.
+            # Nothing has been sent, and no client waits for the answer, so it is not paid for.
             if gate is not None:
                 gate.close()
             raise _not_dispatched()
@@ -249,7 +251,7 @@ class Inference:
                         meter.count(batch)
                         await sink.take(batch)
                         if is_first and gate is None:
-                            # The stream has begun: text can follow by itself.
+                            # The stream has begun, so text can be relayed.
                             tab.relay_text(answer)
                 if gate is not None:
                     await gate.finish()
@@ -257,7 +259,7 @@ class Inference:
             raise _ended_early(tab, sent=backend_call.sent) from None
         except ProviderRejected as exc:
             if gate is not None and gate.is_enforcing:
-                # The provider's own words are part of what comes back, and no policy has judged them.
+                # The provider's error text is part of the answer, and no policy has judged it.
                 raise ProviderRejected(_WITHHELD, charged=exc.charged) from exc
             raise
         finally:
@@ -267,20 +269,20 @@ class Inference:
                 gate.close()
 
     async def _close(self, tab: Tab, error: BaseException | None = None) -> None:
-        """Settle, release or leave unsettled what was held, and wait until the ledger has it. The
-        ledger gets it before the first wait and writes it however long the database is away, so
-        neither a cancellation nor a timeout can skip it. Raise SettlementLate if a complete answer has
-        waited until the deadline."""
+        """Settles or releases the hold, or leaves it unsettled, and waits until the ledger has it.
+        The ledger gets it before the first wait and writes it however long the database is down, so
+        neither a cancellation nor a timeout can skip it. Raises SettlementLate if a complete answer
+        has waited until the deadline."""
         meter, admission = tab.meter, self._admission
         assert meter is not None
         cost = None
-        # Until the ledger has a settlement, the call is not settled.
+        # The call is not settled until the ledger has the settlement.
         tab.state = SettlementState.UNSETTLED
         if error is not None and not isinstance(error, TollkeeperError):
-            # A fault of ours after dispatch: the backend may have done anything.
+            # An error of the gateway after dispatch: the backend may have done anything.
             written = admission.leave_unsettled(tab, _OUR_FAULT)
         elif error is None or meter.delivered or meter.usage is not None or meter.reported_nonsense:
-            # The delivered output or the reported usage says what the call cost.
+            # The delivered output or the reported usage determines the cost.
             if error is not None:
                 error.charged = True
             charge = tab.charge = meter.charge()
@@ -291,7 +293,7 @@ class Inference:
             else:
                 cost, written = admission.settle(tab, charge)
         elif error.charged:
-            # The backend may have generated. Nothing tells how much.
+            # The backend may have generated an answer of unknown size.
             written = admission.leave_unsettled(tab, error.message)
         else:
             cost, written = admission.release(tab)
@@ -323,7 +325,8 @@ def _too_late_to_judge(tab: Tab) -> TollkeeperError:
 
 
 def _judged_too_late() -> Unavailable:
-    """The tokenizer got the prompt just before a policy was published that has to judge it first."""
+    """The tokenizer got the prompt just before a policy was published that has to judge it
+    first."""
     return Unavailable(
         "A policy was published while this call was being admitted. Send the request again.",
         retry_after_s=1,
@@ -335,7 +338,7 @@ def _not_dispatched() -> Unavailable:
 
 
 def _ended_early(tab: Tab, *, sent: bool) -> BaseException:
-    """Why the call did not come to its proper end. If it was sent, the backend may charge."""
+    """Returns the reason for an early end. If the call was sent, the backend may charge."""
     if tab.refusal is not None:
         if isinstance(tab.refusal, TollkeeperError):
             tab.refusal.charged = sent

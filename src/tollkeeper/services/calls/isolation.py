@@ -1,5 +1,5 @@
-"""Replaces the session and cache keys of callers by values that only this gateway can compute, so
-that backends never see the original keys and projects never share one."""
+"""Replaces session and cache keys of clients by values that only this gateway can compute, so that
+backends never see the original keys and projects never share one."""
 
 from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.affinity import CachePurpose, affinity_key, isolated_text
@@ -18,9 +18,10 @@ class Isolation:
     def caching_wish(
         self, caller: ProjectCaller, model: Model, key: str | None, salt: str | None = None
     ) -> CachingWish:
-        """Return hashes instead of the client's texts, so that two tenants with the same key do not
-        share entries of a backend's cache. A backend that can keep caches apart gets a salt with every
-        call: how much of a prompt was cached would tell what another project has sent."""
+        """Returns hashes instead of the client's texts, so that two tenants with the same key do
+        not share entries of a backend's cache. A backend that can separate caches gets a salt with
+        every call: otherwise the number of cached tokens would reveal what another project has
+        sent."""
         is_asked = salt is not None
         if salt is None and model.isolates_cache:
             salt = ""

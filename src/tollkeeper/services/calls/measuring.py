@@ -1,4 +1,4 @@
-"""Measures prompts without keeping the event loop from others."""
+"""Measures prompts without blocking the event loop."""
 
 from functools import partial
 

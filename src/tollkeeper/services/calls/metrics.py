@@ -1,9 +1,10 @@
-"""Metrics of calls: rate, errors and durations by operation, model and backend; tokens and cost; and
-what is not as it should be: reports of usage that do not fit, cost beyond the hold, prices that differ
-from the backend's, activity that was given up.
+"""Defines metrics of calls: rate, errors and durations by operation, model and backend; tokens and
+cost; and anomalies: inconsistent usage reports, cost beyond the hold, prices that differ from the
+backend's, dropped activity records.
 
-Models and backends are those of the catalogue, so their number is the operator's. Nothing here grows
-with tenants. Amounts are in USD and floats here, and nowhere else: a metric is read, not charged.
+Models and backends are those of the catalogue, so the operator controls their number. Nothing here
+grows with the number of tenants. Amounts are floats in USD here, and nowhere else: metrics are
+read, not charged.
 """
 
 from collections.abc import Sequence
@@ -110,7 +111,7 @@ _DROPPED_ACTIVITY = Counter(
 
 
 _US_PER_S = 1_000_000
-# The kinds of charged tokens, with the field of a record that has them.
+# The kinds of charged tokens, with their field in a record.
 _KINDS_OF_TOKENS = {
     "prompt": attrgetter("prompt_tokens"),
     "completion": attrgetter("completion_tokens"),
@@ -123,7 +124,7 @@ _SETTLEMENT_LABELS = attrgetter("model", "settlement")
 
 
 def count_calls(records: Sequence[ActivityRecord]) -> None:
-    """Counts ended calls, column by column: many of them together take a fraction of the time."""
+    """Counts ended calls column by column, which takes a fraction of the time for many of them."""
     _CALLS.add_each(map(_CALL_LABELS, records))
     _SETTLEMENTS.add_each(map(_SETTLEMENT_LABELS, records))
     groups: dict[tuple[str, str, str], list[ActivityRecord]] = {}

@@ -1,4 +1,4 @@
-"""The gate between a request and a model: everything that a prompt asks for, the model declares."""
+"""Checks that the model supports everything that a prompt asks for."""
 
 from collections.abc import Iterator, Mapping
 
@@ -17,7 +17,7 @@ from tollkeeper.domain.schema_size import SchemaSize, measure_schema
 
 
 def output_bound(asked: int | None, model: Model, *, param: str) -> int:
-    """The bound that the caller asks for, or the default; never more than the model writes."""
+    """Returns the client's output limit, or the default; never more than the model writes."""
     if asked is None:
         return min(DEFAULT_OUTPUT_TOKENS, model.max_output_length)
     if asked > model.max_output_length:
@@ -28,8 +28,8 @@ def output_bound(asked: int | None, model: Model, *, param: str) -> int:
 
 
 def require_supported(model: Model, prompt: Prompt) -> None:
-    """Raises OptionUnsupported with the place of the first thing that the model does not have,
-    and InvalidRequest where schemas are larger than its backend takes."""
+    """Raises OptionUnsupported with the place of the first unsupported option, and InvalidRequest
+    if schemas are larger than the backend accepts."""
     for media in prompt.media:
         if media.modality not in model.input_modalities:
             raise OptionUnsupported(
@@ -67,13 +67,13 @@ def _require_priced_tools(model: Model, prompt: Prompt) -> None:
 
 
 def _features(prompt: Prompt) -> Iterator[tuple[Feature, str]]:
-    """What the prompt needs of a model, each with the place that asks for it."""
+    """Yields the features that the prompt needs, each with the place that asks for it."""
     if prompt.tools:
         yield Feature.TOOLS, "functions" if prompt.has_legacy_functions_only else "tools"
-    wanted = prompt.output_format
-    if wanted is not None:
-        is_schema = isinstance(wanted, SchemaOutput)
-        yield Feature.STRUCTURED_OUTPUTS if is_schema else Feature.JSON_MODE, wanted.param
+    output_format = prompt.output_format
+    if output_format is not None:
+        is_schema = isinstance(output_format, SchemaOutput)
+        yield Feature.STRUCTURED_OUTPUTS if is_schema else Feature.JSON_MODE, output_format.param
     if prompt.logprobs is not None:
         yield Feature.LOGPROBS, prompt.logprobs.param
     if prompt.web_search is not None:
@@ -87,7 +87,7 @@ def _features(prompt: Prompt) -> Iterator[tuple[Feature, str]]:
 
 
 def _require_own_content(model: Model, media: Media) -> None:
-    """The backend must not be made to fetch what a caller names."""
+    """Raises if a client's address would make the backend fetch content."""
     is_remote = media.url is not None and media.url[:5].lower() != "data:"
     if is_remote or (isinstance(media, File) and media.id is not None):
         raise InvalidRequest(
@@ -111,7 +111,7 @@ def _lacking(model: Model, feature: Feature, param: str) -> OptionUnsupported:
 
 
 def _require_small_schemas(model: Model, prompt: Prompt) -> None:
-    """Only for a model whose backend bounds them: all schemas of a request together."""
+    """Checks the size of all schemas of a request together, if the backend limits it."""
     bounds = model.schema_bounds
     if bounds is None:
         return

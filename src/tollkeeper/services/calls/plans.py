@@ -1,4 +1,4 @@
-"""Plans: what depends only on a key and a model is decided once and kept for the calls that follow."""
+"""Prepares and caches plans: everything about a call that depends only on its key and model."""
 
 from collections.abc import Mapping
 
@@ -11,13 +11,13 @@ from tollkeeper.domain.routes import PricesInForce
 from tollkeeper.services.calls.isolation import Isolation
 from tollkeeper.services.models import CurrentCatalog, Models
 
-# Plans of one organization, and organizations that have plans.
+# The maximum number of plans of one organization, and of organizations with plans.
 PLANS_OF_ORGANIZATION_MAX = 256
 ORGANIZATIONS_MAX = 1024
 
 
 class Plan:
-    """A key's calls of a model: who calls, which backend answers, at which prices."""
+    """Contains the data of a key's calls to a model: the caller, the backend, the prices."""
 
     __slots__ = (
         "_prices",
@@ -49,15 +49,15 @@ class Plan:
         self._prices: PricesInForce | None = None
 
     def prices_at(self, now: int) -> PricesInForce:
-        """Return the prices of calls that are admitted at this time (Unix seconds)."""
+        """Returns the prices of calls that are admitted at this time (Unix seconds)."""
         prices = self._prices
         if prices is None or not prices.since <= now < prices.until:
             prices = self._prices = PricesInForce(self.model, now)
         return prices
 
     def tool_fee(self, prompt: Prompt) -> int:
-        """Return the price of the tools that the provider runs. It is due whether the model uses
-        them or not: no report says how often it did."""
+        """Returns the price of the provider's tools. It is due whether the model uses them or not,
+        because no report tells how often it did."""
         prices = self.model.tool_prices
         if not prices or not prompt.tools:
             return 0
@@ -65,9 +65,9 @@ class Plan:
 
 
 class Plans:
-    """Keeps plans by organization. A plan is used only for the same caller and the same catalogue: both
-    are replaced when the key, the model or the settings change. Admission reads the key, the project
-    and all limits under a lock for each call, so none of these is in a plan."""
+    """Caches plans by organization. A plan is used only for the same caller and the same catalogue:
+    both are replaced when the key, the model or the settings change. Admission reads the key, the
+    project and all limits under a lock for each call, so a plan contains none of these."""
 
     def __init__(
         self,
@@ -80,15 +80,15 @@ class Plans:
         self._current = current
         self._backends = backends
         self._isolation = isolation
-        # By numbers: their hash is faster than that of an id. The oldest organization first.
-        self._kept: dict[int, dict[tuple[int, str], Plan]] = {}
+        # By integers, which hash faster than ids. The oldest organization comes first.
+        self._plans: dict[int, dict[tuple[int, str], Plan]] = {}
 
     async def plan_for(self, caller: ProjectCaller, model_id: str) -> Plan:
-        """Return the plan of the key's calls of a model. Raise ModelNotFound, PermissionDenied or
+        """Returns the plan of the key's calls to a model. Raises ModelNotFound, PermissionDenied or
         Unavailable if the organization cannot call the model now."""
-        kept = self._kept.get(caller.organization_id.int)
+        plans = self._plans.get(caller.organization_id.int)
         name = (caller.key_id.int, model_id)
-        plan = None if kept is None else kept.get(name)
+        plan = None if plans is None else plans.get(name)
         catalog = self._current.catalog
         if plan is not None and plan.caller is caller and plan.catalog is catalog:
             return plan
@@ -101,18 +101,18 @@ class Plans:
             catalog,
         )
         if not model.required_checks:
-            # An organization may lose a check that a model requires: it is read for each call.
-            self._keep(caller.organization_id.int, name, plan)
+            # An organization may lose a check that a model requires, so such a plan is not cached.
+            self._cache(caller.organization_id.int, name, plan)
         return plan
 
-    def _keep(self, organization: int, name: tuple[int, str], plan: Plan) -> None:
-        """Keep a plan. An organization with too many plans loses its own, and of too many
-        organizations the one that came first loses its plans."""
-        kept = self._kept.get(organization)
-        if kept is None:
-            if len(self._kept) >= ORGANIZATIONS_MAX:
-                del self._kept[next(iter(self._kept))]
-            kept = self._kept[organization] = {}
-        elif len(kept) >= PLANS_OF_ORGANIZATION_MAX and name not in kept:
-            kept.clear()
-        kept[name] = plan
+    def _cache(self, organization: int, name: tuple[int, str], plan: Plan) -> None:
+        """Caches a plan. If an organization has too many plans, all its plans are dropped; if there
+        are too many organizations, the first one's plans are dropped."""
+        plans = self._plans.get(organization)
+        if plans is None:
+            if len(self._plans) >= ORGANIZATIONS_MAX:
+                del self._plans[next(iter(self._plans))]
+            plans = self._plans[organization] = {}
+        elif len(plans) >= PLANS_OF_ORGANIZATION_MAX and name not in plans:
+            plans.clear()
+        plans[name] = plan

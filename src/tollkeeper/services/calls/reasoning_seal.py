@@ -1,4 +1,5 @@
-"""Encrypts the reasoning that callers keep between turns. Only calls of the same project read it."""
+"""Encrypts reasoning that clients store between turns. Only calls of the same project can read
+it."""
 
 import base64
 import binascii
@@ -11,8 +12,8 @@ from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.catalog import Model
 from tollkeeper.services.vault import Vault
 
-# The model option which says that the backend seals reasoning and accepts it back. It is also the
-# value of `include` by which a Responses caller asks for sealed reasoning.
+# The model option for backends that seal reasoning and accept it back. It is also the value of
+# `include` by which a Responses client asks for sealed reasoning.
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _PURPOSE = "reasoning"
 
@@ -21,14 +22,15 @@ Sealer: TypeAlias = Callable[[str, tuple[str, ...]], str]
 
 
 class KeptReasoning(msgspec.Struct, frozen=True, array_like=True):
-    """The reasoning of an answer: as text, and as the parts that only the model's backend can read."""
+    """Contains the reasoning of an answer: text, and parts that only the model's backend can
+    read."""
 
     text: str
     model: str
     sealed_by_backend: tuple[str, ...] = ()
 
     def sealed_for(self, model: Model) -> tuple[str, ...]:
-        """Returns what the backend sealed, if this model's backend is the one that did."""
+        """Returns the sealed parts if this model's backend sealed them."""
         accepts = ENCRYPTED_REASONING in model.options and self.model == model.id
         return self.sealed_by_backend if accepts else ()
 
@@ -51,7 +53,7 @@ class ReasoningSeal:
         return seal
 
     def unseal(self, caller: ProjectCaller, sealed: str) -> KeptReasoning | None:
-        """None where another service or another project sealed it, or where it was changed."""
+        """Returns None if another service or another project sealed it, or if it was changed."""
         try:
             encrypted = base64.b64decode(sealed, altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
@@ -60,7 +62,7 @@ class ReasoningSeal:
         try:
             return None if plain is None else _decoder.decode(plain)
         except msgspec.DecodeError:
-            return None  # An earlier release sealed it in another format.
+            return None  # an earlier release sealed it in another format
 
 
 def _context(caller: ProjectCaller) -> tuple[bytes, bytes]:

@@ -1,4 +1,5 @@
-"""Keeps the records of ended calls, and has activity, metrics and log lines made of many together."""
+"""Buffers records of ended calls, and creates activity, metrics and log lines from many
+together."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,16 +16,19 @@ from tollkeeper.services.calls.tracing import AnswerCollector, CallTracer
 from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.tallies import collect_while_alive, schedule_write
 
-# Records that are kept, until the next write of metrics at the latest. So many do not hold up others.
-_KEPT_MAX = 64
-# Calls that wait for their last verdicts; beyond it they are recorded without them.
+# The maximum number of buffered records; few enough to process at once. The next write of metrics
+# also passes them on.
+_BUFFERED_MAX = 64
+# The maximum number of calls that wait for their last verdicts; further ones are recorded without
+# them.
 _WAITING_MAX = 1024
 # Longer than verdicts may take when a process ends.
 _DRAIN_TIMEOUT_S = 5.0
 
 
 class _CollectingSink:
-    """Lets a span see what the caller is given. Text that a policy holds back does not come here."""
+    """Lets a span see the content that the client gets. Text that a policy holds back does not come
+    here."""
 
     def __init__(self, sink: AnswerSink, answer: AnswerCollector) -> None:
         self._sink = sink
@@ -38,7 +42,7 @@ class _CollectingSink:
         self._sink.held_back()
 
     def text_writer(self) -> None:
-        """Text comes as events too, because the span collects it."""
+        """Returns None, because the span collects text as events too."""
 
 
 class CallRecorder:
@@ -49,7 +53,8 @@ class CallRecorder:
         on_misreport: Callable[[str, str], None],
         tracer: CallTracer | None = None,
     ) -> None:
-        """`on_misreport` hears of a backend whose report of usage does not fit, and why."""
+        """`on_misreport` is called with a backend whose usage report is inconsistent, and the
+        reason."""
         self._activity = activity
         self._on_misreport = on_misreport
         self.tracer = tracer
@@ -68,7 +73,7 @@ class CallRecorder:
                 tab.sink = _CollectingSink(tab.sink, tab.span.answer)
 
     def ended(self, tab: Tab, status: int, error_code: str | None) -> None:
-        """Takes the call; neither blocks nor raises."""
+        """Records the ended call; neither blocks nor raises."""
         tab.end(status, error_code)
         check_bill(tab, self._on_misreport)
         if not tab.evidence.pending or len(self._waiting) >= _WAITING_MAX:
@@ -79,7 +84,7 @@ class CallRecorder:
         task.add_done_callback(self._waiting.discard)
 
     async def drain(self) -> None:
-        """Waits, for a bounded time, for calls whose verdicts are still to come."""
+        """Waits for a limited time for calls with pending verdicts."""
         if self._waiting:
             await asyncio.wait(self._waiting, timeout=_DRAIN_TIMEOUT_S)
 
@@ -92,13 +97,13 @@ class CallRecorder:
         if not self._ended:
             schedule_write()
         self._ended.append(record)
-        if len(self._ended) >= _KEPT_MAX:
+        if len(self._ended) >= _BUFFERED_MAX:
             self.hand_on()
         if tab.span is not None:
             tab.span.ended(record)
 
     def hand_on(self) -> None:
-        """Hands the kept records to activity, metrics and log."""
+        """Passes the buffered records to activity, metrics and log."""
         ended, self._ended = self._ended, []
         if ended:
             self._activity.record(*ended)

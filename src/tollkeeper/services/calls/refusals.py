@@ -1,4 +1,4 @@
-"""Counts refusals that a key repeats, so that a flood of refused calls writes few records."""
+"""Counts rejections that a key repeats, so that a flood of rejected calls writes few records."""
 
 from collections.abc import Hashable
 
@@ -8,18 +8,18 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.traffic import STEP_S
 
-# How many kinds a process counts, of all organizations and of one.
+# The maximum number of kinds that a process counts, for all organizations and for one.
 KINDS_MAX = 10_000
 KINDS_OF_ORGANIZATION_MAX = 256
 
 
 def is_refusal(record: ActivityRecord) -> bool:
-    """Whether the call was refused before anything was reserved for it or judged."""
+    """Tells whether the call was rejected before anything was reserved for it or judged."""
     return record.status >= 400 and record.settlement == "none" and not record.verdicts
 
 
 class _Repeated:
-    """The refusals of one kind after the first one."""
+    """Counts the rejections of one kind after the first one."""
 
     __slots__ = ("count", "duration_us", "last")
 
@@ -34,16 +34,16 @@ class _Repeated:
         self.last = record
 
     def record(self) -> ActivityRecord | None:
-        """The last one, with the number and the mean duration of all."""
+        """Returns the last one, with the number and the mean duration of all."""
         if self.last is None:
             return None
         return replace(self.last, requests=self.count, duration_us=self.duration_us // self.count)
 
 
 class RepeatedRefusals:
-    """Refusals of the same kind: of one key, operation, model, status and error code, and in one
-    step of the roll-ups. Further kinds of an organization with very many are counted by status and
-    error code alone, as refusals of the key and model that came last."""
+    """Groups rejections by kind: one key, operation, model, status and error code, in one step of
+    the roll-ups. If an organization has very many kinds, further ones are counted by status and
+    error code alone, under the latest key and model."""
 
     def __init__(self) -> None:
         self._kinds: dict[OrganizationId, dict[Hashable, _Repeated]] = {}
@@ -54,7 +54,8 @@ class RepeatedRefusals:
         return self._size >= KINDS_MAX
 
     def repeats(self, record: ActivityRecord) -> bool:
-        """Counts the refusal and returns True, unless it is the first of its kind since `take`."""
+        """Counts the rejection and returns True, unless it is the first of its kind since
+        `take`."""
         kinds = self._kinds.setdefault(record.organization_id, {})
         step = record.started_at_ms // 1000 // STEP_S
         what = (record.status, record.error_code, step)
@@ -70,7 +71,7 @@ class RepeatedRefusals:
         return True
 
     def take(self) -> list[ActivityRecord]:
-        """Returns one record for the repeated refusals of each kind, and forgets every kind."""
+        """Returns one record for the repeated rejections of each kind, and resets the counts."""
         kinds, self._kinds, self._size = self._kinds, {}, 0
         records = (repeated.record() for found in kinds.values() for repeated in found.values())
         return [record for record in records if record is not None]

@@ -13,9 +13,9 @@ from tollkeeper.services.policies.checks import Evidence, JudgedContent, PolicyC
 
 
 class ResponseGate:
-    """Passes events from the backend to the caller's sink. With enforcing policies, an event is
-    passed on only after its text is judged: segment by segment, or all at the end where segments
-    are off. Monitoring policies get the answer at its end, complete or not, and delay nothing."""
+    """Passes events from the backend to the client's sink. With enforcing policies, an event is
+    passed on only after its text is judged: segment by segment, or all at the end without segments.
+    Monitoring policies get the answer at its end, complete or not, and delay nothing."""
 
     def __init__(
         self,
@@ -29,9 +29,9 @@ class ResponseGate:
         context: str = "",
         request_verdict: asyncio.Task[None] | None = None,
     ) -> None:
-        """`context` is the end of the request, which the judge is shown with the answer.
-        `request_verdict` is the check of the request, where it runs while the backend answers.
-        Nothing is passed on before it ends."""
+        """`context` is the end of the request, which the judge sees together with the answer.
+        `request_verdict` is the check of the request, if it runs while the backend answers. Nothing
+        is passed on before it ends."""
         self._sink = sink
         self._policies = policies
         self._enforcing = [policy for policy in policies if policy.mode is Mode.ENFORCING]
@@ -68,7 +68,8 @@ class ResponseGate:
         await self._judge_and_release(self._policies)
 
     def close(self) -> None:
-        """Ends the call. Monitoring policies still get the part of an incomplete answer that came."""
+        """Ends the call. Monitoring policies still get the received part of an incomplete
+        answer."""
         if not self._finished and (self._text.length or self._text.unread):
             self._checks.watch(self._policies, Direction.RESPONSE, self._content(), self._evidence)
         if self._request_verdict is not None:
@@ -98,8 +99,8 @@ class ResponseGate:
 
     async def _await_request_verdict(self) -> None:
         if self._request_verdict is not None:
-            # Shielded: if the call is cancelled here, the check goes on, because its verdicts are
-            # recorded also for a cancelled call.
+            # Shielded: if the call is cancelled here, the check continues, because its verdicts are
+            # recorded even for a cancelled call.
             await asyncio.shield(self._request_verdict)
             self._request_verdict = None
 

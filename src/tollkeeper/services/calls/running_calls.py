@@ -1,4 +1,5 @@
-"""The calls in progress in this process: how many there may be, who has left, how they all end."""
+"""Tracks the calls in progress in this process: limits their number, handles disconnects, and ends
+all of them."""
 
 import asyncio
 import contextlib
@@ -18,16 +19,18 @@ from tollkeeper.timeouts import Alarms
 @dataclass(frozen=True, slots=True)
 class InferenceLimits:
     deadline_s: float
-    # A client has disconnected: how long the rest of its answer is still read for its usage.
+    # How long the rest of a disconnected client's answer is read for its usage.
     drain_s: float
-    # Calls in progress in this process; one organization may have seven eighths of them.
-    calls_max: int
-    # Under enforcing response policies: judge whenever so many characters have come; 0: at the end.
-    segment_characters: int = 0
-    # Requests are judged beside the backend's work, which may be paid and thrown away.
-    judges_beside: bool = False
-    # For how many disconnected clients answers are read on at once; one organization may have seven
+    # The maximum number of calls in progress in this process; one organization may have seven
     # eighths of them.
+    calls_max: int
+    # Under enforcing response policies: judge whenever this many characters have arrived; 0 means
+    # at the end.
+    segment_characters: int = 0
+    # Judge requests while the backend works. A denied answer is then paid for and discarded.
+    judges_beside: bool = False
+    # The maximum number of disconnected clients whose answers are read at once; one organization
+    # may have seven eighths of them.
     drains_max: int = 64
 
 
@@ -36,11 +39,12 @@ class RunningCalls:
         self._limits = limits
         self._overload = overload
         self._running: set[Tab] = set()
-        # By organization; the hash of an integer is faster than that of an id.
+        # By organization; an integer hashes faster than an id.
         self._running_of: dict[Hashable, int] = {}
-        # Calls whose caller has left and whose answer is read on, and how many each organization has.
-        self._read_on: set[Tab] = set()
-        self._read_on_of: Counter[int] = Counter()
+        # Calls of disconnected clients whose answer is still read, and their number by
+        # organization.
+        self._draining: set[Tab] = set()
+        self._draining_by_owner: Counter[int] = Counter()
         self._none_running = asyncio.Event()
         self._alarms = Alarms()
 
@@ -48,12 +52,11 @@ class RunningCalls:
         return len(self._running)
 
     def serves_others(self, owner: Hashable) -> bool:
-        """Whether calls of anybody else are in progress."""
+        """Tells whether calls of another owner are in progress."""
         return len(self._running_of) > (owner in self._running_of)
 
     def begin(self, call: Call, plan: Plan, sink: AnswerSink, operation: str) -> Tab:
-        """Counts the call in, or refuses it at once, before any work, where this process has no room
-        for it."""
+        """Registers the call, or rejects it before any work if this process has no room for it."""
         owner, limit = call.organization_id.int, self._limits.calls_max
         own = self._running_of.get(owner, 0)
         if len(self._running) >= limit or own >= share(limit):
@@ -66,7 +69,7 @@ class RunningCalls:
         return tab
 
     def end(self, tab: Tab) -> None:
-        """The call has ended, and was recorded."""
+        """Removes a call that has ended and was recorded."""
         owner = tab.owner
         tab.detach_alarm()
         self._alarms.give_back(tab.alarm)
@@ -77,16 +80,16 @@ class RunningCalls:
             self._running_of[owner] = left
         else:
             del self._running_of[owner]
-        if tab in self._read_on:
-            self._read_on.remove(tab)
-            self._read_on_of -= Counter((owner,))
+        if tab in self._draining:
+            self._draining.remove(tab)
+            self._draining_by_owner -= Counter((owner,))
         if not self._running:
             self._none_running.set()
 
     def abandon(self, tab: Tab) -> None:
-        """The caller has left: the rest of the answer is read for a while, because it is paid. One
-        organization may have seven eighths of the calls that are read on. A call that was not sent
-        yet is not sent any more."""
+        """Handles a disconnect: the rest of the answer is read for a while, because it is paid for.
+        One organization may have seven eighths of these calls. A call that was not sent yet is
+        never sent."""
         if tab.abandoned or tab not in self._running:
             return
         tab.abandoned = True
@@ -94,14 +97,15 @@ class RunningCalls:
             tab.end_at_once()
             return
         owner, limit, within_s = tab.owner, self._limits.drains_max, 0.0
-        if len(self._read_on) < limit and self._read_on_of[owner] < share(limit):
+        if len(self._draining) < limit and self._draining_by_owner[owner] < share(limit):
             within_s = self._limits.drain_s
-            self._read_on.add(tab)
-            self._read_on_of[owner] += 1
+            self._draining.add(tab)
+            self._draining_by_owner[owner] += 1
         tab.end_by(asyncio.get_running_loop().time() + within_s)
 
     async def drain(self, grace_s: float) -> None:
-        """Lets running calls end within the grace, then stops them, so that they are settled."""
+        """Lets running calls end within the grace period, then stops them, so that they are
+        settled."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._all_ended()

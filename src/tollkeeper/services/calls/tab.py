@@ -1,4 +1,4 @@
-"""The tab of one call: its hold, its usage and its outcome, and requests of others that it end sooner."""
+"""Holds the state of one call: its hold, its usage, its outcome, and requests to end it sooner."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ from tollkeeper.services.policies.checks import Evidence
 from tollkeeper.timeouts import Alarm
 
 _NO_USAGE = ReportedUsage()
-# What the record of a call has, in the order of the fields of `ActivityRecord`.
+# The values of a call's record, in the order of the fields of `ActivityRecord`.
 _RECORDED = attrgetter(
     *("call.request_id", "call.organization_id", "call.project_id", "call.key_id"),
     *("operation", "call.model.id", "call.streamed", "started_at_ms", "duration_us"),
@@ -38,7 +38,7 @@ _RECORDED = attrgetter(
 
 
 class AnswerSink(Protocol):
-    """Where an answer is delivered."""
+    """Delivers an answer."""
 
     async def take(self, batch: Batch) -> None: ...
 
@@ -47,13 +47,13 @@ class AnswerSink(Protocol):
         ...
 
     def text_writer(self) -> TextWriter | None:
-        """What delivers text at once, from the second batch on; None where all of the answer has
-        to come as events."""
+        """Returns a function that delivers text directly, from the second batch on; None if the
+        whole answer has to come as events."""
         ...
 
 
 class SettlementState(StrEnum):
-    """What became of the reservation."""
+    """Tells how the reservation ended."""
 
     # Nothing was reserved.
     NONE = "none"
@@ -63,18 +63,18 @@ class SettlementState(StrEnum):
 
 
 class Tab:
-    """The state of one call, from its arrival to its activity record."""
+    """Holds the state of one call, from its arrival to its activity record."""
 
-    # What admission gives: the committed hold, the policies in force, and the prices of each backend
-    # if several may serve the call. The hold has the dearest.
+    # Set by admission: the committed hold, the current policies, and the prices of each backend if
+    # several may serve the call. The hold has the highest prices.
     hold: Hold | None = None
     policies: PolicySet | None = None
     prices: dict[str, Pricing] = {}
-    # What the answer used, and what the ledger has of it.
+    # The usage of the answer, and its settlement in the ledger.
     meter: Meter | None = None
     charge: Charge | None = None
     cost_picousd: int | None = None
-    # What of the cost is the price of verdicts.
+    # The part of the cost that is for verdicts.
     verdict_picousd = 0
     state = SettlementState.NONE
     replica: str | None = None
@@ -82,11 +82,11 @@ class Tab:
     backend_call: BackendCall | None = None
     # Set if calls are traced.
     span: CallSpan | None = None
-    # The client left before the answer was complete.
+    # The client disconnected before the answer was complete.
     abandoned = False
     # The process ends.
     stopped = False
-    # Why the call may not go on, if its request was judged while the backend worked.
+    # Why the call must end, if its request was judged while the backend worked.
     refusal: BaseException | None = None
     # Times of the monotonic clock, in nanoseconds.
     first_piece_at: int | None = None
@@ -94,7 +94,7 @@ class Tab:
     answered_at: int | None = None
     ended_at: int | None = None
     judging_ns = 0
-    # The rest of what the record needs, set at the end of the call.
+    # The remaining data of the record, set at the end of the call.
     status = 200
     error_code: str | None = None
     charged: Usage | ReportedUsage = _NO_USAGE
@@ -110,10 +110,10 @@ class Tab:
     upstream_us: int | None = None
     overhead_us: int | None = None
     _prompts_begun: Callable[[], int] | None = None
-    # The client's leaving or the process's end want the call to end by then.
+    # The time at which the call must end after a disconnect or because the process ends.
     _ends_by: float | None = None
-    # By how much the present wait may exceed that. None before the first wait that it concerns, and
-    # when the call is over: the alarm then serves another call.
+    # How far the current wait may exceed that time. None before the first affected wait, and after
+    # the call: the alarm then serves another call.
     _slack_s: float | None = None
 
     def __init__(
@@ -131,11 +131,11 @@ class Tab:
         self.operation = operation
         # A time of the loop's clock.
         self.deadline = deadline
-        # Bounds the waits of the call, which runs in one task.
+        # Limits the waits of the call, which runs in one task.
         self.alarm = alarm
-        # The organization, for counts: the hash of an integer is faster than that of an id.
+        # The organization, for counts: an integer hashes faster than an id.
         self.owner = call.organization_id.int
-        # Of several backends of a model, the one that answers; before that, the first.
+        # The backend that answers, if the model has several; before that, the first.
         self.backend = call.model.backend
         self.tokenizer_asked = call.tokenizer_asked
         self.evidence = Evidence()
@@ -144,46 +144,49 @@ class Tab:
 
     @property
     def usage(self) -> Usage:
-        """The usage that a complete answer is charged for."""
+        """Returns the usage that a complete answer is charged for."""
         assert self.charge is not None
         return self.charge.usage
 
     @property
     def unwanted(self) -> bool:
-        """The client left, or the gateway is stopping: nothing will read the answer."""
+        """Tells whether the client disconnected, or the gateway is stopping: the answer is not
+        needed."""
         return self.abandoned or self.stopped
 
     def waiting_until(self, when: float, *, slack_s: float = 0.0) -> Alarm:
-        """Bound the block by `when`, and by the time that others want the call to end; the
-        latter may be exceeded by `slack_s`. Raises TimeoutError."""
+        """Limits the block by `when`, and by the time set in `end_by`, which may be exceeded by
+        `slack_s`. Raises TimeoutError."""
         self._slack_s = slack_s
         if self._ends_by is not None:
             when = min(when, self._ends_by + slack_s)
         return self.alarm.until(when)
 
     def end_by(self, when: float) -> None:
-        """End the present wait and all later ones by then."""
+        """Ends the current wait and all later ones by this time."""
         self._ends_by = when
         if self._slack_s is not None:
             self.alarm.move(min(when + self._slack_s, self.alarm.when))
 
     def end_at_once(self) -> None:
-        """End the present wait in this turn of the loop, whatever has happened in it before."""
+        """Ends the current wait in this iteration of the loop, whatever has happened in it
+        before."""
         self.end_by(asyncio.get_running_loop().time())
         self.alarm.expire()
 
     def detach_alarm(self) -> None:
-        """Leave the alarm to another call: this one is over."""
+        """Releases the alarm for another call, because this one has ended."""
         self._slack_s = None
 
     def end_if_refused(self, verdict: asyncio.Task[None]) -> None:
-        """End the call if the verdict on its request, which came late, is an error."""
+        """Ends the call if the late verdict on its request is an error."""
         if not verdict.cancelled() and verdict.exception() is not None:
             self.refusal = verdict.exception()
             self.end_by(asyncio.get_running_loop().time())
 
     def served_by(self, answer: Answer) -> None:
-        """Take the backend that has begun to answer: its prices apply, and its number of prompts."""
+        """Records the backend that has begun to answer: its prices and its number of prompts
+        apply."""
         self.replica = answer.replica
         self.backend = answer.backend or self.backend
         if answer.prompts and self.meter is not None:
@@ -191,8 +194,8 @@ class Tab:
         self._prompts_begun = answer.prompts_begun
 
     def relay_text(self, answer: Answer) -> None:
-        """Let text go from the backend's connection to the client's without a turn of the call's
-        task, if both sides can do so. It is counted all the same."""
+        """Lets text flow from the backend's connection to the client's without running the call's
+        task, if both sides support it. The text is still counted."""
         if answer.relay_text is not None and self.meter is not None:
             write = self.sink.text_writer()
             if write is not None:
@@ -200,20 +203,20 @@ class Tab:
 
     @property
     def waits_to_be_sent(self) -> bool:
-        """The call was dispatched, and its request has not left: it waits for a connection."""
+        """Tells whether the call was dispatched but still waits for a connection."""
         return self.backend_call is not None and not self.backend_call.sent
 
     def answered(self) -> None:
-        """Note that the backend has nothing more to do for the call."""
+        """Records that the backend has finished the call."""
         self.answered_at = time.perf_counter_ns()
         self.backend_call = None
         if self._prompts_begun is not None and self.meter is not None:
-            # Something of the answer has come, so at least one prompt was sent.
+            # A part of the answer has arrived, so at least one prompt was sent.
             self.meter.send_prompts(max(1, self._prompts_begun()))
 
     @contextmanager
     def judging(self) -> Iterator[None]:
-        """Count the time that the call waits for verdicts on its request."""
+        """Measures the time that the call waits for verdicts on its request."""
         started = time.perf_counter_ns()
         try:
             yield
@@ -221,7 +224,7 @@ class Tab:
             self.judging_ns += time.perf_counter_ns() - started
 
     def end(self, status: int, error_code: str | None) -> None:
-        """Note that the call is over; only its record is left to be written."""
+        """Records the end of the call; only its record remains to be written."""
         self.status, self.error_code = status, error_code
         self.ended_at = ended = time.perf_counter_ns()
         started, first, sent = self.started_at, self.first_piece_at, self.dispatched_at
@@ -242,5 +245,5 @@ class Tab:
             self.charged, self.estimated = self.charge.usage, self.charge.estimated
 
     def record(self) -> ActivityRecord:
-        """Return the record of a call that is over."""
+        """Returns the record of an ended call."""
         return ActivityRecord(*_RECORDED(self))

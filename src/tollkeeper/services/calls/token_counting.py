@@ -1,7 +1,7 @@
 """Counts the tokens of a prompt: the backend counts if it can, else the gateway estimates.
 
-Under an enforcing request policy the backend is not asked, because it would get the prompt before the
-verdict.
+Under an enforcing request policy the backend is not asked, because it would get the prompt before
+the verdict.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ class Counted:
 
 class ApplyingPolicies(Protocol):
     async def applying(self, call: Call) -> Sequence[ActivePolicy]:
-        """Returns the policies that apply to the call now. Raises NotFound if a policy that the call
-        names is not published."""
+        """Returns the policies that currently apply to the call. Raises NotFound if the call names
+        a policy that is not published."""
         ...
 
 
@@ -57,8 +57,8 @@ class TokenCounting:
         self._policies = policies
 
     async def count(self, caller: ProjectCaller, call: Call) -> Counted:
-        """Takes one request from the project's rate limit. There is no hold, no charge and no
-        activity record."""
+        """Counts the tokens, and one request against the project's rate. There is no hold, no
+        charge and no activity record."""
         async with self._database.transaction(caller.organization_id) as connection:
             decision = await take_from_rate(
                 connection, caller.organization_id, caller.project_id, self._limits
@@ -76,9 +76,9 @@ class TokenCounting:
         return Counted(counted, estimated=False)
 
     async def is_counted(self, call: Call) -> bool:
-        """Tells whether the backend counts, no policy has to judge the prompt first, and the call may be
-        admitted: no tokenizer works for a call that cannot be. Raises what admission would raise by
-        the key, the project, the model and the rate."""
+        """Tells whether the backend counts, no policy has to judge the prompt first, and the call
+        could be admitted, because no tokenizer should work for a hopeless call. Raises admission's
+        errors about the key, the project, the model and the rate."""
         return await self._may_leave(call) and await self._admissibility.may_be_paid(call)
 
     async def counted_tokens(self, call: Call, deadline: float) -> int | None:
@@ -95,5 +95,5 @@ class TokenCounting:
 
 
 def tokenizer_deadline() -> float:
-    """Returns the time of the loop's clock until which a tokenizer may count."""
+    """Returns the deadline of a token count, as a time of the loop's clock."""
     return asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S

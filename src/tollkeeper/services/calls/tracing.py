@@ -1,4 +1,4 @@
-"""What a call tells a tracer, where there is one. The tracer itself is chosen in `bootstrap`."""
+"""Defines the interface between calls and an optional tracer, which `bootstrap` chooses."""
 
 from typing import Protocol
 
@@ -8,25 +8,25 @@ from tollkeeper.domain.inference import Batch, Call
 
 class AnswerCollector(Protocol):
     def add(self, batch: Batch) -> None:
-        """Takes what the caller was given. Neither blocks nor raises."""
+        """Receives the content that the client got. Neither blocks nor raises."""
         ...
 
 
 class CallSpan(Protocol):
-    """The span of one running call."""
+    """Represents the span of one running call."""
 
     @property
     def answer(self) -> AnswerCollector | None:
-        """Collects the answer, where the operator wants content on spans."""
+        """Collects the answer, if the operator wants content on spans."""
         ...
 
     @property
     def traceparent(self) -> bytes:
-        """The header that makes the backend's span a child of this one."""
+        """Returns the header that makes the backend's span a child of this one."""
         ...
 
     def ended(self, record: ActivityRecord) -> None:
-        """Neither blocks nor raises."""
+        """Ends the span. Neither blocks nor raises."""
         ...
 
 
@@ -34,5 +34,5 @@ class CallTracer(Protocol):
     def started(self, call: Call) -> CallSpan: ...
 
     def close(self) -> None:
-        """Exports what is left, within a bound. Blocks."""
+        """Exports the remaining spans, within a time limit. Blocks."""
         ...

@@ -1,4 +1,4 @@
-"""Reports on calls over time, from the roll-ups: never a count over all records."""
+"""Reports on calls over time from the roll-ups, without counting all records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,19 +23,19 @@ from tollkeeper.storage.database import Connection, Database
 
 PAGE_MAX = 200
 RANGE_S_MAX = 366 * 86_400
-# How many records one page reads where a filter is not in the roll-ups.
+# The maximum number of records that one page reads if a filter is not in the roll-ups.
 _READ_MAX = 6_000
-# How many calls that a policy judged one page looks at, where there are further filters.
+# The maximum number of judged calls that one page checks if there are further filters.
 _JUDGED_MAX = 1_000
-# How many steps one page searches: each costs a search of an index.
+# The maximum number of steps that one page searches, because each needs an index search.
 _STEPS_MAX = 600
-# How many hours are searched for dear calls before it is known whether they are enough for a page.
+# The number of hours to search for expensive calls before checking whether they fill a page.
 _HOURS_AT_ONCE = 24
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficReport:
-    """All calls of a time, by step and by backend."""
+    """Contains all calls of a time range, by step and by backend."""
 
     steps: tuple[StepCount, ...]
     backends: tuple[BackendTraffic, ...]
@@ -65,15 +65,15 @@ class TrafficReport:
 @dataclass(frozen=True, slots=True)
 class ActivityPage:
     entries: tuple[ActivityEntry, ...]
-    # Where older records go on; None where there are none.
+    # The position of older records; None if there are none.
     older: Position | None
-    # The calls that the filters of the roll-ups let through, by step, the newest first.
+    # The calls that pass the roll-ups' filters, by step, newest first.
     steps: tuple[StepCount, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CallStory:
-    """One call: its record, and what the ledger knows of it (None where nothing was reserved)."""
+    """Contains one call's record and its ledger data (None if nothing was reserved)."""
 
     entry: ActivityEntry
     ledger: CallLedger | None
@@ -81,7 +81,8 @@ class CallStory:
 
 @dataclass(frozen=True, slots=True)
 class CacheSaving:
-    """What cached prompt tokens of a model would have cost more, at the catalogue's prices of now."""
+    """Contains the additional cost that a model's cached prompt tokens would have had, at the
+    current prices of the catalogue."""
 
     model: str
     cached_tokens: int
@@ -112,7 +113,7 @@ class Traffic:
         before: Position | None = None,
         limit: int = 50,
     ) -> ActivityPage:
-        """The newest records first."""
+        """Returns a page of records, newest first."""
         _check(time)
         if not 1 <= limit <= PAGE_MAX:
             raise InvalidRequest(f"A page has 1 to {PAGE_MAX} entries.", param="limit")
@@ -134,7 +135,8 @@ class Traffic:
     async def cache_savings(
         self, organization_id: OrganizationId, time: TimeRange
     ) -> list[CacheSaving]:
-        """Models that are no longer in the catalogue are left out: their prices are not known."""
+        """Returns savings by model. Omits models that are no longer in the catalogue, because their
+        prices are unknown."""
         _check(time)
         async with self._database.reading() as connection:
             cached = await traffic.sum_cached_tokens(connection, organization_id, time)
@@ -163,8 +165,8 @@ async def _find_in_steps(
     before: Position | None,
     limit: int,
 ) -> tuple[list[ActivityEntry], Position | None]:
-    """The records, and how far the search went if there may be older ones. The roll-up says in which
-    steps there are records at all, and how many steps are needed for a page."""
+    """Returns the records, and the position of the search if there may be older ones. The roll-up
+    tells which steps have records, and how many steps are needed for a page."""
     newest = None if before is None else before.started_at_ms // 1000 // STEP_S
     end = time.end if newest is None else min(time.end, (newest + 1) * STEP_S)
     searched_time = TimeRange(time.start, max(time.start, end))
@@ -195,15 +197,15 @@ async def _find_in_steps(
 async def _find_dear_steps(
     connection: Connection, wanted: TrafficFilter, time: TimeRange, cost_picousd_min: int
 ) -> list[tuple[int, int]]:
-    """The newest steps in which a call of any tenant cost as much: at least so many as one page
-    searches, and one more where there are more."""
+    """Returns the newest steps in which a call of any tenant cost this much: at least as many as
+    one page searches, and one more if there are more."""
     hours = await traffic.find_dear_hours(connection, wanted, time, cost_picousd_min)
     steps: list[tuple[int, int]] = []
     for start in range(0, len(hours), _HOURS_AT_ONCE):
         chunk = hours[start : start + _HOURS_AT_ONCE]
         steps += await traffic.find_dear_steps(connection, wanted, time, cost_picousd_min, chunk)
-        # Without the first, in which the page before may have ended, and the last, which only says
-        # that there is more.
+        # Without the first step, in which the previous page may have ended, and the last, which
+        # only shows that there is more.
         if len(steps) > _STEPS_MAX or sum(found[1] for found in steps[1:-1]) >= _READ_MAX:
             break
     return steps
@@ -217,8 +219,8 @@ async def _find_judged(
     before: Position | None,
     limit: int,
 ) -> tuple[list[ActivityEntry], Position | None]:
-    """The records, and how far the search went if there may be older ones. The policy's verdicts say
-    where they are."""
+    """Returns the records, and the position of the search if there may be older ones. The policy's
+    verdicts locate them."""
     assert rare.policy_id is not None
     owner = wanted.organization_id or await policies.find_organization(connection, rare.policy_id)
     if owner is None:
@@ -250,14 +252,14 @@ async def _find_judged(
 def _steps_to_search(
     steps: Sequence[tuple[int, int]], newest: int | None, records_wanted: int
 ) -> tuple[list[int], bool]:
-    """The newest steps that hold at least so many records, and whether older steps have more. The
-    page before ended in the step `newest`."""
+    """Returns the newest steps with at least this many records, and whether older steps have more.
+    The previous page ended in the step `newest`."""
     searched: list[int] = []
     counted = 0
     for step, records in steps:
         if counted >= records_wanted or len(searched) == _STEPS_MAX:
             return searched, True
         searched.append(step)
-        # Some of the step in which the page before ended were shown already.
+        # The previous page has already shown some records of the step in which it ended.
         counted += 0 if step == newest else records
     return searched, False

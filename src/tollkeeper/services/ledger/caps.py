@@ -85,8 +85,8 @@ class Caps:
         key_id: KeyId | None = None,
         period: CapPeriod | None = None,
     ) -> None:
-        """Removes the cap of the period; None: all caps of the organization itself, of the project
-        or of the key. Succeeds also where there is none."""
+        """Removes the cap of the period, or with None all caps of the organization itself, the
+        project or the key. Succeeds even if there is none."""
         async with self._database.transaction() as connection:
             owner, locked = await self._lock(connection, organization_id, project_id, key_id)
             state = locked.states[organization_id]
