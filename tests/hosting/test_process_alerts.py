@@ -24,26 +24,26 @@ def _standing(alerts: ProcessAlerts) -> list[tuple[str, str]]:
 
 def test_one_cause_is_one_alert() -> None:
     alerts = ProcessAlerts(None)
-    alerts.look(_READY)
+    alerts.check(_READY)
     assert _standing(alerts) == []
-    alerts.look(_DOWN)
+    alerts.check(_DOWN)
     assert _standing(alerts) == [("database_unreachable", "nobody answers")]
-    alerts.look(_FULL)
+    alerts.check(_FULL)
     assert _standing(alerts) == [("database_not_writable", "the disk is full")]
-    alerts.look(_NO_BACKEND)
+    alerts.check(_NO_BACKEND)
     ((kind, detail),) = _standing(alerts)
     assert kind == "not_ready"
     assert "workers: 1 of 1 answer" in detail
-    alerts.look(replace(_READY, old_servers=("a is old",)))
+    alerts.check(replace(_READY, old_servers=("a is old",)))
     assert _standing(alerts) == [("old_database_server", "a is old")]
-    alerts.look(replace(_DOWN, old_servers=("a is old",)))
+    alerts.check(replace(_DOWN, old_servers=("a is old",)))
     assert _standing(alerts) == [("old_database_server", "a is old")]
-    alerts.look(replace(_FULL, old_servers=("a is old",)))
+    alerts.check(replace(_FULL, old_servers=("a is old",)))
     assert [kind for kind, _ in _standing(alerts)] == [
         "old_database_server",
         "database_not_writable",
     ]
-    alerts.look(_READY)
+    alerts.check(_READY)
     assert _standing(alerts) == []
 
 
@@ -61,7 +61,7 @@ async def test_each_change_is_posted_once_and_again_where_that_fails() -> None:
     finally:
         process_alerts._AGAIN = before
     for readiness in (_DOWN, _DOWN, _READY, _READY):
-        alerts.look(readiness)
+        alerts.check(readiness)
     await eventually(lambda: len(posted) == 3)
     await asyncio.sleep(0.05)
     assert posted[0] == posted[1]

@@ -1,1 +1,1 @@
-"""Processes and sockets: the hardened HTTP server, its workers, the operator listener."""
+"""Manages processes and sockets: the hardened HTTP server, its workers, the operator listener."""

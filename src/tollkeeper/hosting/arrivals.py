@@ -1,8 +1,8 @@
-"""How many requests begin in one turn of the event loop.
+"""Limits how many requests begin in one iteration of the event loop ("turn").
 
-Whoever sends requests over hundreds of connections makes every turn long, even by requests that are
-refused, and a call takes more than a dozen turns. So only a few begin in one turn, and of one owner
-fewer while others have calls in progress.
+A client that sends requests over hundreds of connections makes every iteration long, even with
+rejected requests, and a call takes more than a dozen iterations. So only a few requests begin in
+one iteration, and fewer of one owner while others have calls in progress.
 """
 
 import ipaddress
@@ -13,36 +13,36 @@ from tollkeeper.fair_turns import FairTurns, Give
 
 PER_TURN = 16
 PER_TURN_BESIDE_OTHERS = 4
-# Of requests of which nobody knows for whom they are. Only the first request of a connection is such a
-# one, unless it sends nothing that anybody has a key for.
+# The limit for requests of unknown owners. Only the first request of a connection is one, unless
+# its client never sends a valid key.
 PER_TURN_OF_STRANGERS = 1
-# One entry for each connection; the limit of connections bounds those.
+# There is one entry for each connection, and those have their own limit.
 _STRANGERS_MAX = 1_000_000
 
 
 class Arrivals:
-    """Owners take turns for what begins in a turn of the loop. Requests of which nobody knows yet for
-    whom they are have one turn together, however many addresses they come from; among them, networks
-    take turns."""
+    """Lets owners take turns for the requests that begin in an iteration. Requests of unknown
+    owners share one turn, however many addresses they come from; among them, networks take
+    turns."""
 
     def __init__(self, turns: FairTurns, refuses_soon: Callable[[], bool] = lambda: False) -> None:
         self.turns = turns
-        # Whether the application is likely to refuse what arrives.
+        # Tells whether the application is likely to reject new requests.
         self.refuses_soon = refuses_soon
-        # Asked for every request.
+        # Called for every request.
         self.take = turns.take
         self._strangers: FairQueue[Give] = FairQueue(
             items_max=_STRANGERS_MAX, lane_max=_STRANGERS_MAX
         )
 
     def wait(self, owner: Hashable, begin: Give) -> None:
-        """`begin` is called in one of the next turns of the loop."""
+        """Calls `begin` in one of the next iterations."""
         self.turns.wait(owner, begin)
 
     def wait_as_stranger(self, address: str, begin: Give) -> None:
-        """The same for a request of which nobody knows for whom it is."""
+        """Does the same for a request of an unknown owner."""
         self._strangers.push(network_of(address), begin)
-        # Each of these turns is for the next of all strangers, who may be another one than this.
+        # Each of these turns serves the next unknown request, which may be another one.
         self.turns.wait(None, self._begin_next_stranger)
 
     def _begin_next_stranger(self) -> None:
@@ -50,11 +50,11 @@ class Arrivals:
 
 
 def network_of(address: str) -> Hashable:
-    """What one caller has: an address of IPv4, or the 2^64 addresses of a network of IPv6."""
+    """Returns the network of one client: an IPv4 address, or an IPv6 network of 2^64 addresses."""
     if ":" not in address:
         return address
     found = ipaddress.IPv6Address(address.partition("%")[0])
-    # A socket for both kinds shows an address of IPv4 as one of IPv6.
+    # A dual-stack socket shows an IPv4 address as an IPv6 one.
     return found.packed[:8] if found.ipv4_mapped is None else str(found.ipv4_mapped)
 
 

@@ -1,4 +1,4 @@
-"""Probes whether backends can be reached: for `/readyz` and for `tollkeeper doctor`."""
+"""Probes whether backends can be reached, for `/readyz` and `tollkeeper doctor`."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ CONNECT_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The result of one probe, with a sentence for the operator."""
+    """Contains the result of one probe, with a sentence for the operator."""
 
     ok: bool
     detail: str
@@ -48,8 +48,7 @@ def engine_state(engine: EmbeddedEngine | None) -> ProbeResult:
 
 
 async def reach(url: str, timeout_s: float) -> ProbeResult:
-    """Whether the address accepts a TCP connection. A URL that no call could be made to is refused
-    without a connection attempt."""
+    """Tells whether the address accepts a TCP connection. Does not try an unusable URL."""
     try:
         host, port = host_and_port(url)
     except ValueError as exc:
@@ -68,5 +67,5 @@ async def reach(url: str, timeout_s: float) -> ProbeResult:
 
 
 def _reason(exc: OSError) -> str:
-    # The errors of name resolution have negative numbers, which `strerror` does not know.
+    # Name resolution errors have negative numbers, which `strerror` does not know.
     return os.strerror(exc.errno) if exc.errno and exc.errno > 0 else exc.strerror or str(exc)

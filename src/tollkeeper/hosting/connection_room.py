@@ -1,24 +1,26 @@
-"""Decides which connections a server keeps if it cannot keep all of them.
+"""Decides which connections a server closes if it cannot keep all of them.
 
-A connection whose client has not shown a valid key belongs to a network; any other belongs to the
-organization of its last valid key. If there is no room for a new connection, the server closes an old one
-that waits for its client: first one without a key, then one of the organization that has the most.
+A connection without a valid key so far belongs to a network; any other belongs to the organization
+of its last valid key. If there is no room for a new connection, the server closes an old one that
+waits for its client: first one without a key, then one of the organization with the most
+connections.
 """
 
 from collections.abc import Hashable
 from itertools import islice
 from typing import Protocol, TypeAlias
 
-# One network has at most this part of the room for connections without a key.
+# One network has at most this fraction (one eighth) of the room for connections without a key.
 _NETWORK_PARTS = 8
-# How many connections are looked at to find one that can be closed.
+# The maximum number of connections to check for one that can be closed.
 _LOOKS_MAX = 64
 
 
 class RoomConnection(Protocol):
     @property
     def waits_for_client(self) -> bool:
-        """Whether the server has nothing to do for this connection until its client sends something."""
+        """Tells whether the server has nothing to do for this connection until its client sends
+        something."""
         ...
 
     def make_way(self) -> None:
@@ -37,14 +39,15 @@ class ConnectionRoom:
         self._without_key: _Group = {}
         self._networks: dict[Hashable, _Group] = {}
         self._organizations: dict[Hashable, _Group] = {}
-        # Where each connection is: in the groups of networks or of organizations, and in which group.
+        # The group of each connection: one of the networks' or the organizations' groups, and its
+        # key.
         self._places: dict[RoomConnection, tuple[dict[Hashable, _Group], Hashable]] = {}
 
     def __len__(self) -> int:
         return len(self._places)
 
     def enter(self, connection: RoomConnection, network: Hashable) -> bool:
-        """Returns whether there is room for a new connection. Without room, the connection is not in."""
+        """Returns whether there is room for a new connection, and if so registers it."""
         of_network = self._networks.get(network, {})
         if len(of_network) >= self._of_network_max and not self._close_one(of_network):
             return False
@@ -55,7 +58,7 @@ class ConnectionRoom:
         return True
 
     def recognise(self, connection: RoomConnection, organization: Hashable) -> None:
-        """The client has shown a valid key of this organization."""
+        """Moves the connection to this organization, whose valid key the client has sent."""
         if connection in self._places:
             self.leave(connection)
             self._join(connection, self._organizations, organization)
@@ -82,8 +85,8 @@ class ConnectionRoom:
         return largest is not None and self._close_one(largest)
 
     def _close_one(self, candidates: _Group) -> bool:
-        """Closes the oldest connection that waits for its client, and returns whether there is one. Busy ones
-        become the last, so that the next search begins with others."""
+        """Closes the oldest connection that waits for its client, and returns whether there is one.
+        Busy ones move to the end, so that the next search begins with others."""
         for connection in list(islice(candidates, _LOOKS_MAX)):
             if connection.waits_for_client:
                 self.leave(connection)

@@ -1,4 +1,4 @@
-"""The limit of open files and sockets of a process."""
+"""Manages a process's limit of open files and sockets."""
 
 import contextlib
 import re
@@ -9,12 +9,13 @@ from pathlib import Path
 
 from tollkeeper.hosting.http_protocol import HttpLimits
 
-# A process that uses more than this part of its descriptors has nearly exhausted them.
+# A process that uses more than this fraction of its descriptors has nearly exhausted them.
 _NEARLY_ALL = 15 / 16
-# How long an idle connection stays open: longer than load balancers in front keep theirs, because a
-# request that is sent while the gateway closes is lost. Google's keep them for 600 s, others for less.
+# How long an idle connection stays open: longer than load balancers keep theirs, because a request
+# that arrives while the gateway closes is lost. Google's keep them for 600 s, others for less.
 KEEP_ALIVE_S = 620.0
-# Client connections of a worker, idle ones included. Each takes up to 36 KB, so all of them take 360 MB.
+# The maximum number of a worker's client connections, including idle ones. Each takes up to 36 KB,
+# so all of them take 360 MB.
 CONNECTIONS_MAX = 10_000
 _LIMIT = re.compile(r"^Max open files +(\d+)", re.MULTILINE)
 
@@ -30,9 +31,9 @@ class Descriptors:
 
 
 def raise_limit() -> None:
-    """Raises the soft limit of this process, and of those that it starts, to the hard limit."""
+    """Raises the soft limit of this process and its children to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Some systems have no hard limit, and refuse a soft limit that is as large.
+    # Some systems have no hard limit, and reject an unlimited soft limit.
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -50,8 +51,8 @@ def _number(limit: int) -> int:
 
 
 def connections_within(limit: int) -> int:
-    """How many client connections a process with this limit can have. The other half is for connections to
-    backends and to the database, and for files."""
+    """Returns how many client connections a process with this limit can have. The other half is for
+    connections to backends and the database, and for files."""
     return min(limit // 2, CONNECTIONS_MAX)
 
 
@@ -60,7 +61,7 @@ def http_limits() -> HttpLimits:
 
 
 def descriptors_of(pid: int) -> Descriptors | None:
-    """None if the process has ended, or if the system does not tell."""
+    """Returns None if the process has ended, or if the system does not report it."""
     process = Path("/proc") / str(pid)
     try:
         found = _LIMIT.search((process / "limits").read_text())

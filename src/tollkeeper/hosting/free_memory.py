@@ -1,11 +1,11 @@
-"""Gives memory back to the system that the C library keeps after a peak.
+"""Returns memory to the system that the C library keeps after a peak.
 
-glibc gives back only what lies at the end of its heap. After many large buffers, such as those of
-callers that do not read, the heap is mostly free and stays as large as it was at its peak, because a
-few small blocks lie behind the free ones. `malloc_trim` gives back the free pages in between.
+glibc returns only memory at the end of its heap. After many large buffers, for example of clients
+that do not read, the heap is mostly free but stays at its peak size, because a few small blocks lie
+behind the free ones. `malloc_trim` returns the free pages in between.
 
-Blocks of bodies have pages of their own, which the system gets back when they are freed. After the first one
-is freed, glibc would take the next ones from the heap, if its threshold were not set.
+Blocks of bodies have their own pages, which return to the system when they are freed. After the
+first one is freed, glibc would take the next ones from the heap, unless its threshold is set.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ import ctypes
 from collections.abc import Callable
 
 INTERVAL_S = 10.0
-# So much may be free and stay. Below this, trimming would only be followed by growing again.
+# The amount that may stay free. Below this, the heap would soon grow again after trimming.
 FREE_BYTES_MAX = 32 << 20
-# A block of this size or more has pages of its own.
+# A block of this size or more has its own pages.
 _OWN_PAGES_BYTES = 128 << 10
 _M_MMAP_THRESHOLD = -3
 
@@ -33,7 +33,7 @@ class _MallocInfo(ctypes.Structure):
 
 
 class Heap:
-    """The heap of the C library. Where that is not glibc, nothing is known and nothing is done."""
+    """Accesses the heap of the C library. Does nothing if that is not glibc."""
 
     def __init__(self) -> None:
         library = ctypes.CDLL(None)
@@ -60,8 +60,8 @@ class Heap:
 
 
 class MemoryTrimmer:
-    """Looks at the heap at an interval. While `is_busy`, nothing is trimmed: other threads that
-    allocate wait for it, some milliseconds."""
+    """Checks the heap at an interval. Does not trim while `is_busy`, because other threads that
+    allocate would wait for some milliseconds."""
 
     def __init__(self, is_busy: Callable[[], bool], heap: Heap | None = None) -> None:
         self._is_busy = is_busy
@@ -71,22 +71,22 @@ class MemoryTrimmer:
     def start(self) -> None:
         if self._heap.is_known:
             self._heap.keep_large_blocks_apart()
-            self._look_later()
+            self._check_later()
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look_later(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._look)
+    def _check_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._check)
 
-    def _look(self) -> None:
-        self._look_later()
+    def _check(self) -> None:
+        self._check_later()
         self.trim_if_large()
 
     def trim_if_large(self) -> bool:
-        """Whether there was much to give back."""
+        """Trims the heap, and tells whether there was much to return."""
         if self._is_busy() or self._heap.free_bytes() <= FREE_BYTES_MAX:
             return False
         self._heap.trim()

@@ -1,4 +1,4 @@
-"""One request on a connection, and its answer: the server's side of `api.http.exchange`."""
+"""Implements one request and its answer on the server's side (`api.http.exchange`)."""
 
 import asyncio
 import http
@@ -10,9 +10,9 @@ from typing import Protocol
 from tollkeeper.api.http.exchange import ClientGone, RequestHead, Work
 from tollkeeper.domain.errors import TollkeeperError
 
-# So much of a body is read ahead while the application has not asked for it.
+# How much of a body is read before the application asks for it.
 _READ_AHEAD_BYTES = 64 << 10
-# A larger body is not copied behind its head.
+# A larger body is not copied behind its headers.
 _ONE_SEGMENT_BYTES = 64 << 10
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NO_CONTENT_STATUSES = frozenset({204, 304})
@@ -24,14 +24,14 @@ _STATUS_LINES = {
 
 
 class Link(Protocol):
-    """What an exchange needs of its connection."""
+    """Is the part of a connection that an exchange needs."""
 
     @property
     def peer(self) -> str: ...
 
-    # Whether what is written leaves: the caller is there and reads fast enough.
+    # Whether written data leaves: the client is connected and reads fast enough.
     ready: bool
-    # For whom the last request was; None if that is not known.
+    # The owner of the last request; None if unknown.
     owner: Hashable
 
     @property
@@ -42,19 +42,19 @@ class Link(Protocol):
     def send(self, data: bytes) -> None: ...
 
     def write(self, data: bytes) -> None:
-        """Like `send`. Only where the link is ready."""
+        """Works like `send`, but only if the link is ready."""
         ...
 
-    def read_on(self) -> None: ...
+    def resume_reading(self) -> None: ...
 
     def read_body(self) -> None:
-        """Reads on, and watches how fast the body arrives."""
+        """Resumes reading, and watches how fast the body arrives."""
         ...
 
-    def read_no_further(self) -> None: ...
+    def pause_reading(self) -> None: ...
 
     def recognised(self, owner: Hashable) -> None:
-        """The client has shown a key of another owner than before."""
+        """The client has sent a key of another owner than before."""
         ...
 
     def answered(self, exchange: "HttpExchange") -> None: ...
@@ -63,30 +63,30 @@ class Link(Protocol):
 
 
 class HttpExchange:
-    """One request and its answer. The connection fills in the body while it arrives."""
+    """Holds one request and its answer. The connection fills in the body while it arrives."""
 
-    # What is so at first. An exchange sets of its own only what becomes different: most of it does
-    # not for a request that comes in one piece and is answered in one.
+    # Defaults as class attributes, because most of them do not change for a request that arrives in
+    # one piece and is answered in one.
     owner: Hashable = None
     finished = False
     wrote = False
     task: asyncio.Task[None] | None = None
-    # The whole body; None while a part of it is still to come.
+    # The whole body; None while a part of it is missing.
     body: bytes | None = None
-    # The part that has arrived: bytes if it came in one piece.
+    # The received part: bytes if it came in one piece.
     _received: bytes | bytearray = b""
     _failure: TollkeeperError | None = None
     _gone = False
     # Set when the application asks for the body.
     _grow_to: Callable[[int], None] | None = None
-    # How much had arrived when `is_too_slow` was asked last.
+    # The received size at the last call of `is_too_slow`.
     _size_before = 0
     _waiter: asyncio.Future[None] | None = None
-    # Until it is sent.
-    _answer_head: bytes | None = None
+    # None after it was sent.
+    _answer_headers: bytes | None = None
     _begun = False
     _chunked = False
-    # Whether the next piece is a chunk and nothing else: the head is sent.
+    # Whether the next piece is sent as a chunk only, because the headers are already sent.
     _in_chunks = False
     _on_leave: Callable[[], None] | None = None
     _on_stop: Callable[[], None] | None = None
@@ -138,7 +138,7 @@ class HttpExchange:
             return
         self.finished = True
         if self.body is None:
-            # The rest of the request is in the way of the next one on this connection.
+            # The rest of the request would block the next one on this connection.
             self.keep_alive = False
         head = answer_head(status, headers, keep_alive=self.keep_alive)
         link = self._link
@@ -167,7 +167,7 @@ class HttpExchange:
             self.keep_alive = False
         if self._chunked:
             headers += b"transfer-encoding: chunked\r\n"
-        self._answer_head = answer_head(status, headers, keep_alive=self.keep_alive)
+        self._answer_headers = answer_head(status, headers, keep_alive=self.keep_alive)
 
     def write(self, piece: bytes) -> None:
         if self.finished or not piece:
@@ -185,7 +185,7 @@ class HttpExchange:
         link, ends_size = self._link, len(before) + len(after)
 
         def write(middle: bytes) -> bool:
-            # In one call, because a stream has many pieces: everything that `write` does.
+            # Repeats `write` in one function, because a stream has many pieces.
             if self.finished or not link.ready:
                 return False
             self.wrote = True
@@ -221,26 +221,27 @@ class HttpExchange:
     # Called by the connection and the server.
 
     async def serve(self, work: Work, serving: "set[HttpExchange]") -> None:
-        """Runs the application's work. `serving` contains the exchange until that has ended."""
+        """Runs the application's work. `serving` contains the exchange until the work has ended."""
         try:
             await work
         finally:
             serving.discard(self)
             # Does nothing after a complete answer.
             self.abandon()
-            # These refer to the application's side of the request, and that refers to the exchange.
-            # Without them, reference counting frees the whole request at once: its body, its prompt.
+            # These refer to the application's side of the request, which refers back to the
+            # exchange. Without them, reference counting frees the whole request at once: its body,
+            # its prompt.
             self._on_leave = self._on_stop = self._grow_to = self.task = self.body = None
             self._received = b""
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether the application has taken care of a caller that leaves, and so also of the end."""
+        """Tells whether the application handles disconnects, and so also ends by itself."""
         return self._on_leave is not None
 
     def add_piece(self, piece: bytes) -> None:
         if self.finished or self._failure is not None:
-            return  # The answer does not need the rest of the body.
+            return  # the answer does not need the rest of the body
         if not self._received:
             self._received = piece
         elif isinstance(self._received, bytes):
@@ -253,35 +254,35 @@ class HttpExchange:
             except TollkeeperError as error:
                 self.spoiled(error)
         elif len(self._received) > _READ_AHEAD_BYTES:
-            self._link.read_no_further()
+            self._link.pause_reading()
 
     def completed(self) -> None:
         self.body, self._received = bytes(self._received), b""
         self._wake()
-        # A large body pauses the reading. The body is complete now, and reading must go on, because
-        # only a read notices that the caller leaves.
-        self._link.read_on()
+        # Reading pauses during a large body. It must resume after the body, because only a read
+        # notices a disconnect.
+        self._link.resume_reading()
 
     @property
     def waits_for_body(self) -> bool:
-        """Whether the application waits for the client to send the rest of the body."""
+        """Tells whether the application waits for the client to send the rest of the body."""
         return self._grow_to is not None and self.body is None
 
     def is_too_slow(self, bytes_min: int) -> bool:
-        """Whether less than `bytes_min` of the body has arrived since this was asked last, or since the
-        application asked for the body."""
+        """Tells whether less than `bytes_min` of the body has arrived since the last call, or since
+        the application asked for the body."""
         before, self._size_before = self._size_before, len(self._received)
         return self._size_before - before < bytes_min
 
     def spoiled(self, failure: TollkeeperError) -> None:
-        """The rest of the body is not waited for, or is not HTTP."""
+        """Ends the wait for the body, which is too slow or not HTTP."""
         self._failure = failure
         self._received = b""
         self.keep_alive = False
         self._wake()
 
     def left(self) -> None:
-        """The connection is lost."""
+        """Handles the loss of the connection."""
         if self._gone or self.finished:
             return
         self._gone = True
@@ -290,7 +291,8 @@ class HttpExchange:
             self._on_leave()
 
     def stop(self) -> None:
-        """The server stops: the caller is told, and nothing more is sent."""
+        """Ends the exchange because the server stops: the client is notified, and nothing more is
+        sent."""
         self.keep_alive = False
         if not self.finished and self._on_stop is not None:
             self._on_stop()
@@ -318,7 +320,7 @@ class HttpExchange:
         return b"%b%x\r\n%b\r\n" % (head, len(piece), piece)
 
     def _taken_head(self) -> bytes:
-        head, self._answer_head = self._answer_head, None
+        head, self._answer_headers = self._answer_headers, None
         return head or b""
 
 
@@ -326,7 +328,7 @@ _date: tuple[int, bytes] = (0, b"")
 
 
 def answer_head(status: int, headers: bytes, *, keep_alive: bool) -> bytes:
-    """Write the head of an answer, given its own header lines."""
+    """Encodes the status line and headers of an answer, given its own header lines."""
     global _date  # noqa: PLW0603 - one clock for all connections
     now = int(time.time())
     if _date[0] != now:

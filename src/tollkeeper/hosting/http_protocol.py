@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection: answers its requests in order, within bounds of size and time.
+"""Serves one HTTP/1.1 connection: answers its requests in order, within limits of size and time.
 
-A caller that sends too slowly or reads too slowly is not waited for. What is no request is refused
-in the error envelope, with a request id.
+Clients that send or read too slowly are disconnected. Invalid requests are rejected in the error
+envelope, with a request id.
 """
 
 import asyncio
@@ -18,20 +18,21 @@ from tollkeeper.hosting.http_exchange import HttpExchange, answer_head
 from tollkeeper.hosting.request_parser import RequestParser
 from tollkeeper.services.request_ids import new_request_id_text
 
-# How much is read at once: little, unless it is a body that the application has asked for. What a client
-# sends before that is not counted as its memory.
+# The size of one read: small, except for a body that the application has asked for. Earlier data is
+# not counted against the client's memory.
 _READ_BYTES = 16 << 10
 _BODY_READ_BYTES = 256 << 10
 # Requests that arrive while another one is answered wait unread. Beyond this size the socket is not
-# read, and then the caller's leaving is seen only when the next request's turn comes.
-_HELD_BYTES_MAX = _READ_BYTES
-# So much of an answer may wait for a client that does not read, before the application has to wait.
+# read, and a disconnect is noticed only when the next request's turn comes.
+_UNPARSED_BYTES_MAX = _READ_BYTES
+# How much of an answer may wait for a client that does not read, before the application has to
+# wait.
 _UNSENT_BYTES = 16 << 10
 # An answer may be complete before its request is. For this long the rest of the request is read and
-# dropped: closing at once would reset the connection, and the caller would lose the answer.
+# dropped: closing at once would reset the connection, and the client would lose the answer.
 _LINGER_S = 2.0
 _LINGER_AFTER_REFUSAL_S = 0.5
-# A body has to arrive at least this fast, measured over `header_timeout_s` (or `keep_alive_s`, if that is
+# The minimum speed of a body, measured over `header_timeout_s` (or `keep_alive_s`, if that is
 # shorter).
 _BODY_BYTES_PER_S_MIN = 1 << 10
 
@@ -40,9 +41,10 @@ _BODY_BYTES_PER_S_MIN = 1 << 10
 class HttpLimits:
     # How long an idle connection stays open.
     keep_alive_s: float
-    # Open connections. Beyond them, idle ones are closed or new ones are refused.
+    # The maximum number of open connections. Beyond it, idle ones are closed or new ones are
+    # rejected.
     connections_max: int
-    # How long the headers of a request may take to arrive, and how large they may be.
+    # How long the headers of a request may take to arrive, and their maximum size.
     header_timeout_s: float = 10
     header_bytes_max: int = 16_384
     # How long a client may not read before it is disconnected.
@@ -51,20 +53,20 @@ class HttpLimits:
 
 @dataclass(slots=True)
 class ServerState:
-    """What the connections of one server have in common."""
+    """Holds the objects that all connections of one server share."""
 
     app: Application
     limits: HttpLimits
-    # What arrives waits here for its turn.
+    # Decides when new requests begin.
     arrivals: Arrivals
     room: ConnectionRoom = field(init=False)
-    # What is read into. The loop reads from one connection at a time, so all of them share it.
+    # The read buffers. The loop reads from one connection at a time, so all of them share these.
     buffer: memoryview = field(init=False)
     small_buffer: memoryview = field(init=False)
     connections: "set[HttpConnection]" = field(default_factory=set)
     # Requests whose application still runs.
     exchanges: set[HttpExchange] = field(default_factory=set)
-    # Each connection is closed with its next answer.
+    # Whether each connection is closed with its next answer.
     leaving: bool = False
     stopping: bool = False
 
@@ -75,39 +77,39 @@ class ServerState:
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """One connection. It parses the next request when the answer to the present one is complete."""
+    """Serves one connection. Parses the next request when the current answer is complete."""
 
     def __init__(self, state: ServerState, loop: asyncio.AbstractEventLoop) -> None:
         self._state = state
         self._limits = state.limits
         self._loop = loop
         self._transport: asyncio.Transport
-        # Set with the transport. `ready`: it is open, and the caller reads fast enough.
+        # Set with the transport. `ready` means that it is open and the client reads fast enough.
         self.write: Callable[[bytes], None]
         self.ready = False
         self._parser = RequestParser(self, state.limits.header_bytes_max)
         # The request that is being answered.
         self._current: HttpExchange | None = None
-        # The same one while the bytes that its head came with are still being parsed.
+        # The same request while the bytes that its headers came with are still being parsed.
         self._unstarted: HttpExchange | None = None
-        # Requests that were parsed together with the end of the one before them.
+        # Requests that were parsed together with the end of the previous one.
         self._waiting: list[HttpExchange] = []
-        # For whom the last request was; None if that is not known.
+        # The owner of the last request; None if unknown.
         self.owner: Hashable = None
         # Bytes that are not parsed yet.
-        self._held = bytearray()
+        self._unparsed = bytearray()
         self._has_served = False
-        # Why no further request can be read. It is sent after the answers before it.
+        # Why no further request can be read. It is sent after the earlier answers.
         self._refusal: TollkeeperError | None = None
-        # Nothing that arrives is parsed any more.
+        # Whether all further data is dropped.
         self._dropping = False
         self._closed = False
         self._reading_paused = False
         self._writable: asyncio.Event | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
-        # When the head that is incomplete began, or the connection was made.
-        self._head_since: float | None = None
+        # The start time of incomplete headers, or of the connection.
+        self._headers_since: float | None = None
         self._idle_since = 0.0
 
     # Called by the event loop.
@@ -117,9 +119,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(_UNSENT_BYTES)
         self.write = self._transport.write
         self.ready = True
-        self._head_since = self._loop.time()
+        self._headers_since = self._loop.time()
         self._state.connections.add(self)
-        self._check_time_at(self._head_since + self._limits.header_timeout_s)
+        self._check_time_at(self._headers_since + self._limits.header_timeout_s)
         if self._state.stopping:
             self._close()
         elif not self._state.room.enter(self, network_of(self._host)):
@@ -137,7 +139,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         data = bytes(self._state.buffer[:nbytes])
         if self._parser.exchange is not None:
             self._feed(data)
-        elif self._current or self._waiting or self._held:
+        elif self._current or self._waiting or self._unparsed:
             self._hold(data)
         elif self._state.arrivals.take(self.owner) or self._is_refused_soon():
             self._begin(data)
@@ -152,7 +154,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._parser.close()
         self.ready = False
         self._waiting.clear()
-        self._held.clear()
+        self._unparsed.clear()
         for timer in (self._timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
@@ -162,11 +164,11 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._current.left()
 
     def pause_writing(self) -> None:
-        """The caller reads too slowly: it has `write_timeout_s` to catch up."""
+        """Gives a client that reads too slowly `write_timeout_s` to catch up."""
         self._writable = asyncio.Event()
         self.ready = False
         # Its further requests can wait until it reads.
-        self.read_no_further()
+        self.pause_reading()
         self._start_write_timer()
 
     def resume_writing(self) -> None:
@@ -177,8 +179,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._writable.set()
             self._writable = None
         self.ready = not self._closed
-        if len(self._held) <= _HELD_BYTES_MAX:
-            self.read_on()
+        if len(self._unparsed) <= _UNPARSED_BYTES_MAX:
+            self.resume_reading()
         if self._closed:
             self._start_write_timer()
         elif self._current is None:
@@ -208,16 +210,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         if not self._transport.is_closing():
             self._transport.write(data)
 
-    def read_on(self) -> None:
+    def resume_reading(self) -> None:
         if self._reading_paused and not self._transport.is_closing():
             self._reading_paused = False
             self._transport.resume_reading()
 
     def read_body(self) -> None:
-        self.read_on()
+        self.resume_reading()
         self._check_time_at(self._loop.time() + self._interval_s)
 
-    def read_no_further(self) -> None:
+    def pause_reading(self) -> None:
         if not self._reading_paused and not self._transport.is_closing():
             self._reading_paused = True
             self._transport.pause_reading()
@@ -227,7 +229,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._state.room.recognise(self, owner)
 
     def answered(self, exchange: HttpExchange) -> None:
-        """The exchange has sent the last byte of its answer."""
+        """Handles the end of an exchange's answer."""
         if self._current is exchange:
             self._current = None
             self.owner = exchange.owner
@@ -237,7 +239,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._next()
 
     def abandoned(self, exchange: HttpExchange) -> None:
-        """The exchange has no end of its answer, or no answer at all."""
+        """Handles an exchange without an end of its answer, or without any answer."""
         if self._current is exchange:
             self._current = None
             self._close()
@@ -248,7 +250,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def waits_for_client(self) -> bool:
         if self._current is not None:
             return self._current.waits_for_body
-        return not self._waiting and (not self._held or self.paused)
+        return not self._waiting and (not self._unparsed or self.paused)
 
     def make_way(self) -> None:
         if self._current is not None:
@@ -262,13 +264,13 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a request may be on its way: the connection is new, or a head has begun."""
-        return self._head_since is not None or bool(self._held) or bool(self._waiting)
+        """Tells whether a request may be arriving: the connection is new, or headers have begun."""
+        return self._headers_since is not None or bool(self._unparsed) or bool(self._waiting)
 
     def stop_accepting(self) -> None:
-        """Takes no further request."""
+        """Accepts no further request."""
         self._waiting.clear()
-        self._held.clear()
+        self._unparsed.clear()
         if self._current is None:
             self._close()
         else:
@@ -280,7 +282,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # Called by the parser.
 
     def request_begun(self, exchange: HttpExchange) -> None:
-        self._head_since = None
+        self._headers_since = None
         if self._current is None and not self.paused:
             self._current = self._unstarted = exchange
         else:
@@ -289,31 +291,31 @@ class HttpConnection(asyncio.BufferedProtocol):
     # Parsing.
 
     def _is_refused_soon(self) -> bool:
-        """Whether what arrives is most likely a call that is refused at once: a refusal takes little
-        more time than to wait for one's turn."""
+        """Tells whether the data is most likely a call that is rejected at once: rejecting it takes
+        little more time than waiting for a turn."""
         return self.owner is not None and self._state.arrivals.refuses_soon()
 
     def _wait_for_turn(self) -> None:
         if self.owner is None:
-            self._state.arrivals.wait_as_stranger(self._host, self._begin_held)
+            self._state.arrivals.wait_as_stranger(self._host, self._begin_unparsed)
         else:
-            self._state.arrivals.wait(self.owner, self._begin_held)
+            self._state.arrivals.wait(self.owner, self._begin_unparsed)
 
     def _begin(self, data: bytes) -> None:
-        """Parses what arrives between two requests, or in the head of one."""
+        """Parses data between two requests, or in the headers of one."""
         exchange = self._parser.repeated(data) if self.ready else None
         if exchange is None:
             self._feed(data)
         else:
             self._start(exchange)
 
-    def _begin_held(self) -> None:
+    def _begin_unparsed(self) -> None:
         if self._current is None and not self._dropping:
-            data = bytes(self._held)
-            self._held.clear()
+            data = bytes(self._unparsed)
+            self._unparsed.clear()
             self._begin(data)
-            if len(self._held) <= _HELD_BYTES_MAX:
-                self.read_on()
+            if len(self._unparsed) <= _UNPARSED_BYTES_MAX:
+                self.resume_reading()
 
     def _feed(self, data: bytes) -> None:
         self._parse(data)
@@ -323,7 +325,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._start(exchange)
 
     def _parse(self, data: bytes) -> None:
-        """Parses as much as belongs to the present request, and holds the rest."""
+        """Parses the current request's data, and buffers the rest."""
         parser, start, size = self._parser, 0, len(data)
         while start < size:
             try:
@@ -335,17 +337,17 @@ class HttpConnection(asyncio.BufferedProtocol):
                 break
         if start < size:
             self._hold(data[start:])
-        elif parser.overhead_bytes and self._head_since is None and parser.exchange is None:
-            # A head, or empty lines before it, did not arrive in one piece.
-            self._head_since = self._loop.time()
-            self._check_time_at(self._head_since + self._limits.header_timeout_s)
+        elif parser.overhead_bytes and self._headers_since is None and parser.exchange is None:
+            # The headers, or empty lines before them, did not arrive in one piece.
+            self._headers_since = self._loop.time()
+            self._check_time_at(self._headers_since + self._limits.header_timeout_s)
 
     def _hold(self, data: bytes) -> None:
         if self._current is not None and not self._current.keep_alive:
-            return  # The connection is closed after the present answer.
-        self._held += data
-        if len(self._held) > _HELD_BYTES_MAX:
-            self.read_no_further()
+            return  # the connection is closed after the current answer
+        self._unparsed += data
+        if len(self._unparsed) > _UNPARSED_BYTES_MAX:
+            self.pause_reading()
 
     # Answering.
 
@@ -361,19 +363,19 @@ class HttpConnection(asyncio.BufferedProtocol):
             exchange.task = self._loop.create_task(exchange.serve(work, state.exchanges))
 
     def _next(self) -> None:
-        """The present answer is complete: goes on with the next request."""
+        """Continues with the next request after a complete answer."""
         if self._waiting:
             self._start(self._waiting.pop(0))
         elif self._refusal is not None:
             self._refuse(self._refusal)
-        elif self._held:
-            # Not at once: the application that has just answered is still on the stack.
+        elif self._unparsed:
+            # Not at once, because the application that has just answered is still on the stack.
             self._wait_for_turn()
         else:
             self._idle_since = self._loop.time()
 
     def _fail(self, error: TollkeeperError) -> None:
-        """What arrives is no request, or not the rest of one."""
+        """Handles data that is not a request, or not the rest of one."""
         self._dropping = True
         exchange = self._parser.exchange
         if exchange is not None:
@@ -386,37 +388,38 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif last is not None:
             last.keep_alive = False
         elif self._has_served and not self._parser.has_target:
-            # What follows a complete request does not even begin like another one.
+            # Data after a complete request does not even begin like another one.
             self._close()
         else:
             self._refuse(error)
 
     def _refuse(self, error: TollkeeperError) -> None:
-        """Sends an error and closes. The application is not called, because there is no request."""
+        """Sends an error and closes. Does not call the application, because there is no request."""
         rendered = render_error(error, new_request_id_text())
         head = answer_head(rendered.status, rendered.headers, keep_alive=False)
         self.send(head + rendered.body)
         self._close(linger_s=_LINGER_AFTER_REFUSAL_S)
 
     def _close(self, *, linger_s: float = 0) -> None:
-        """Closes when everything is sent. If the caller may still be sending, it is told by an end
-        of ours that it need not, and what it sends for a moment is dropped."""
+        """Closes when everything is sent. If the client may still be sending, half-closes the
+        connection first and drops its data for a short time."""
         if self._closed:
             return
         self._closed = self._dropping = True
         self.ready = False
         self._waiting.clear()
-        self._held.clear()
+        self._unparsed.clear()
         if self._transport.is_closing():
             return
         self._start_write_timer()
         if linger_s and self._transport.can_write_eof():
-            self.read_on()
+            self.resume_reading()
             self._check_time_at(self._loop.time() + linger_s)
             try:
                 self._transport.write_eof()
             except OSError:
-                self._transport.abort()  # The caller has left, and the loop has not noticed yet.
+                # the client has disconnected, and the loop has not noticed yet
+                self._transport.abort()
         else:
             self._transport.close()
 
@@ -438,16 +441,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         return min(self._limits.header_timeout_s, self._limits.keep_alive_s)
 
     def _check_time(self) -> None:
-        """One timer serves all deadlines. It looks at the clock when it fires, so that a request
-        that arrives in time need not move it."""
+        """Checks all deadlines with one timer. It reads the clock when it fires, so that a timely
+        request need not move it."""
         now = self._loop.time()
         if self._closed:
             self._transport.close()
-        elif self._current is not None or self._waiting or self._held:
+        elif self._current is not None or self._waiting or self._unparsed:
             self._check_body_time()
             self._check_time_at(now + self._interval_s)
-        elif self._head_since is not None:
-            self._check_head_time(now)
+        elif self._headers_since is not None:
+            self._check_header_time(now)
         elif now < self._idle_since + self._limits.keep_alive_s:
             self._check_time_at(self._idle_since + self._limits.keep_alive_s)
         else:
@@ -460,10 +463,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         if exchange.is_too_slow(int(_BODY_BYTES_PER_S_MIN * self._interval_s)):
             exchange.spoiled(BodyTimeout("The body arrives too slowly."))
 
-    def _check_head_time(self, now: float) -> None:
-        assert self._head_since is not None
-        if now < self._head_since + self._limits.header_timeout_s:
-            self._check_time_at(self._head_since + self._limits.header_timeout_s)
+    def _check_header_time(self, now: float) -> None:
+        assert self._headers_since is not None
+        if now < self._headers_since + self._limits.header_timeout_s:
+            self._check_time_at(self._headers_since + self._limits.header_timeout_s)
         elif self._parser.in_head:
             self._refuse(BodyTimeout("The request's headers did not arrive in time."))
         else:

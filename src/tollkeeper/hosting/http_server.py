@@ -1,4 +1,4 @@
-"""One HTTP/1.1 server on one socket: starts, drains, stops."""
+"""Runs one HTTP/1.1 server on one socket: starts, drains, stops."""
 
 import asyncio
 import socket
@@ -9,16 +9,16 @@ from tollkeeper.hosting.arrivals import PER_TURN, Arrivals
 from tollkeeper.hosting.http_protocol import HttpConnection, HttpLimits, ServerState
 from tollkeeper.hosting.listeners import BACKLOG, drop_new_connections, stop_listening
 
-# For connections that are being made when no further one may begin, and for their requests: at least,
-# and at most while one of them is incomplete.
+# The minimum wait for connections that are being opened when the server stops accepting, and for
+# their requests, and the maximum if a request is incomplete.
 _LAST_ARRIVALS_S = 0.3
 _LAST_ARRIVALS_S_MAX = 3.0
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 class HttpServer:
-    """Serves an application on the running event loop and on a socket that is already bound.
-    Requests wait for `arrivals` before they are parsed."""
+    """Serves an application on the running event loop and a bound socket. Requests wait for
+    `arrivals` before they are parsed."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class HttpServer:
         )
 
     async def leave(self, delay_s: float) -> None:
-        """Serves for so much longer, and closes each connection with its next answer, so that the
-        callers open new ones. Returns when no further connection can be made and the requests of
-        the last ones have arrived: nothing that a caller has sent is lost then."""
+        """Continues to serve for `delay_s`, and closes each connection with its next answer, so
+        that clients open new ones. Returns when no further connection can be opened and the
+        requests of the last ones have arrived: no sent request is lost."""
         assert self._listener is not None
         loop = asyncio.get_running_loop()
         self._state.leaving = True
@@ -52,7 +52,7 @@ class HttpServer:
         while any(connection.is_receiving for connection in self._state.connections):
             if loop.time() - began > _LAST_ARRIVALS_S_MAX:
                 break
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     def stop_accepting(self) -> None:
         """Accepts no new connection, and no further request on an open connection."""
@@ -63,11 +63,10 @@ class HttpServer:
             connection.stop_accepting()
 
     async def drain(self, grace_s: float) -> None:
-        """Waits up to `grace_s` for open requests to end. The callers of the rest are told that the
-        server stops. A request that takes care of its own end is left to it, others are cancelled.
-        """
+        """Waits up to `grace_s` for open requests to end. Notifies the clients of the rest that the
+        server stops. Cancels requests, unless they end by themselves."""
         self.stop_accepting()
-        # The server is closed in the next turn of the loop.
+        # The server is closed in the next iteration of the loop.
         await asyncio.sleep(0)
         exchanges = self._state.exchanges
         open_tasks = [exchange.task for exchange in exchanges if exchange.task is not None]

@@ -1,7 +1,7 @@
-"""Structured logs on standard error: one event per line, with values of bounded length.
+"""Writes structured logs to standard error: one event per line, with values of limited length.
 
-JSON for machines, or plain lines for people. Libraries that log by the standard library's `logging`
-take the same way. No event may carry a secret.
+The format is JSON for machines, or plain lines for people. Libraries that use the standard
+library's `logging` are included. No event may contain a secret.
 """
 
 import logging
@@ -46,7 +46,7 @@ def configure_logs(form: LogFormat = "json") -> None:
 
 
 class _LibraryHandler(logging.Handler):
-    """Hands what a library logs, such as the driver's pool, to the log in its own form."""
+    """Passes log records of libraries, such as the driver's pool, to the structured log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger(record.name)
@@ -55,7 +55,7 @@ class _LibraryHandler(logging.Handler):
 
 
 def _line_for_people(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> str:
-    """`14:03:59 warning: what happened (name=value, ...)`; the level is left out where all is well."""
+    """Formats `14:03:59 warning: what happened (name=value, ...)`; omits the level `info`."""
     time, level, text = event.pop("timestamp"), event.pop("level"), event.pop("event")
     exception = event.pop("exception", None)
     mark = "" if level == "info" else f"{level}: "

@@ -1,4 +1,4 @@
-"""/healthz, /readyz, /alerts and /metrics on a listener of their own, which serves no tenant data."""
+"""Serves /healthz, /readyz, /alerts and /metrics on a separate listener without tenant data."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from tollkeeper.api.http.exchange import Exchange
 
-# Of the supervisor: the workers' metrics are in files.
+# Gauges of the supervisor: the workers' metrics are in files.
 _READY = Gauge("tollkeeper_ready", "1 if /readyz returns 200, else 0.")
 _REACHABLE = Gauge("tollkeeper_database_reachable", "1 if the database can be reached, else 0.")
 _WRITABLE = Gauge("tollkeeper_database_writable", "1 if holds can be written, else 0.")
@@ -22,7 +22,7 @@ _OLD_SERVERS = Gauge(
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether the service can answer calls, with one line for each part that it needs."""
+    """Tells whether the service can answer calls, with one line for each required part."""
 
     parts: dict[str, str]
     ready: bool
@@ -40,8 +40,7 @@ class Readiness:
 
 
 class OperatorListener:
-    """An application over a readiness probe, the alerts of this process and the workers' metrics
-    folder."""
+    """Serves a readiness probe, this process's alerts and the workers' metrics folder."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Which gateways serve with a data folder: each holds a lock on a file whose name is its pid.
+"""Finds gateways that use a data folder: each holds a lock on a file named after its pid.
 
-The kernel releases the lock of a killed process, so a file that was left behind is never taken for
-another process that got the same pid later.
+The kernel releases the lock of a killed process, so a stale file is never mistaken for another
+process that got the same pid later.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ def present(settings: Settings) -> Iterator[None]:
     temporary = folder / f".{path.name}"
     with open_lock_file(temporary) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        # The file gets its final name when it is locked, so that no reader takes it for a file that
-        # was left behind.
+        # The file gets its final name after it is locked, so that no reader mistakes it for a stale
+        # file.
         temporary.rename(path)
         try:
             yield
@@ -33,7 +33,7 @@ def present(settings: Settings) -> Iterator[None]:
 
 
 def serving_pids(settings: Settings) -> list[int]:
-    """The pids of live gateways. Removes the files that dead ones left behind."""
+    """Returns the pids of live gateways. Removes the files of dead ones."""
     pids = []
     for path in sorted(_folder(settings).glob("[0-9]*")):
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:

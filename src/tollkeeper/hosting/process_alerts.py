@@ -1,6 +1,6 @@
-"""The alerts that a gateway keeps in its own process: they must be told while the database is down.
+"""Manages alerts of one gateway process, which must be reported while the database is down.
 
-All other alerts are in the database. These are told once by each gateway, and name its host.
+All other alerts are in the database. Each gateway reports these once, with its host name.
 """
 
 import socket
@@ -39,17 +39,17 @@ class ProcessAlerts:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The raised alerts, as `/alerts` serves them."""
+        """Returns the raised alerts for `/alerts`."""
         standing = [
             StandingAlert(alert.kind, alert.level, alert.subject, alert.detail, raised_at)
             for alert, raised_at in self._raised.values()
         ]
         return {"data": msgspec.to_builtins(standing)}
 
-    def look(self, readiness: Readiness) -> None:
-        """Tells what has changed since the last look."""
-        told = {key: alert for key, (alert, _) in self._raised.items()}
-        for change in changes(_conditions(readiness), told):
+    def check(self, readiness: Readiness) -> None:
+        """Reports changes since the last check."""
+        reported = {key: alert for key, (alert, _) in self._raised.items()}
+        for change in changes(_conditions(readiness), reported):
             key = change.alert.key
             if change.state is AlertState.UPDATED:
                 self._raised[key] = change.alert, self._raised[key][1]
@@ -75,7 +75,7 @@ class ProcessAlerts:
 
 
 def _conditions(readiness: Readiness) -> list[Condition]:
-    """The one thing that keeps the gateway from being ready, and old servers that accept writes. If
+    """Returns the first reason why the gateway is not ready, and old servers that accept writes. If
     they are the reason, they are the only condition."""
     subject = {"gateway": socket.gethostname()}
     kind = AlertKind.OLD_DATABASE_SERVER

@@ -1,4 +1,4 @@
-"""Asks every replica whether it can be reached, from outside of the gateway's own process."""
+"""Asks every replica whether it can be reached, from outside the gateway's own process."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, ProbeResult, rea
 from tollkeeper.settings import BackendSettings, Settings
 
 _ANSWER_BYTES_MAX = 65_536
-# The engine has this name instead of an address.
+# The engine's name, in place of an address.
 _ENGINE = "embedded engine"
 
 
@@ -21,7 +21,7 @@ class ReplicaProbe:
 
 
 async def probe_replicas(settings: Settings) -> list[ReplicaProbe]:
-    """The replicas of all backends, in the order of the settings."""
+    """Returns the replicas of all backends, in the order of the settings."""
     checks = [_probe(settings, backend) for backend in settings.backends]
     return [found for of_backend in await asyncio.gather(*checks) for found in of_backend]
 
@@ -38,7 +38,8 @@ async def _probe(settings: Settings, backend: BackendSettings) -> list[ReplicaPr
 
 
 async def _state_by_gateway(settings: Settings, backend: str) -> ProbeResult:
-    """Asks the operator listener of the gateway, which started the engine and knows its state."""
+    """Asks the gateway's operator listener, because the gateway started the engine and knows its
+    state."""
     operator = settings.operator
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -50,7 +51,7 @@ async def _state_by_gateway(settings: Settings, backend: str) -> ProbeResult:
 
 
 async def ask_operator_listener(host: str, port: int, path: str) -> dict[str, Any]:
-    """The JSON document at a path. Raises OSError or ValueError."""
+    """Returns the JSON document at a path. Raises OSError or ValueError."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())

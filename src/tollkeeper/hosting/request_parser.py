@@ -1,12 +1,12 @@
-"""Parses requests. llhttp (httptools) does the framing and refuses what is ambiguous; this class
-bounds sizes, checks heads, and reads past an Upgrade.
+"""Parses requests. llhttp (httptools) does the framing and rejects ambiguous requests; this class
+limits sizes, checks headers, and reads past an Upgrade.
 
 An Upgrade is ignored, as RFC 9110 allows: the request is answered as if it had none.
 
-A client sends nearly the same head with each request: only the length of the body differs. Such a head
-was parsed and checked as a whole, so it is only compared (`RequestParser.repeated`). Without the
-comparison, a call with four headers takes 1,260 more bytecodes, 12 % of the call, because the head is
-also routed and checked again. An SDK sends eighteen headers.
+A client sends nearly the same headers with each request: only the length of the body differs. Such
+headers were parsed and checked before, so they are only compared (`RequestParser.repeated`).
+Without the comparison, a call with four headers takes 1,260 more bytecodes, 12 % of the call,
+because the headers are also routed and checked again. An SDK sends eighteen headers.
 """
 
 import re
@@ -23,17 +23,18 @@ from tollkeeper.hosting.http_exchange import HttpExchange, Link
 from tollkeeper.hosting.request_rules import check_headers, check_version, split_target
 
 _HEADERS_MAX = 100
-# So much of a chunked body is parsed at once: what follows its end is parsed with it.
+# How much of a chunked body is parsed at once: data after its end is parsed with it.
 _CHUNKS_BYTES = 8 << 10
-_HEAD_END = b"\r\n\r\n"
-# After so many, none is kept any more: a proxy sends the requests of many callers over a connection.
-_OTHER_HEADS_MAX = 8
-# A larger head is not kept, because an idle connection should need little memory.
-_KEPT_BYTES_MAX = 4 << 10
+_HEADERS_END = b"\r\n\r\n"
+# After this many different headers, none are cached any more: a proxy sends the requests of many
+# clients over a connection.
+_DIFFERENT_HEADERS_MAX = 8
+# Larger headers are not cached, because an idle connection should need little memory.
+_CACHED_BYTES_MAX = 4 << 10
 # The line is found by its beginning, and a value has no line breaks, so nothing else looks like it.
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*(?=\r\n)", re.IGNORECASE)
 _LENGTH_DIGITS_MAX = 10
-# Headers that change what the bytes behind the head are.
+# Headers that change the meaning of the bytes after the headers.
 _SPECIAL = (b"expect", b"transfer-encoding")
 
 
@@ -44,21 +45,21 @@ class _Phase(Enum):
     BODY = 2
 
 
-class _KeptHead(NamedTuple):
+class _CachedHeaders(NamedTuple):
     head: RequestHead
-    # What stands before and behind the digits of the body's length.
+    # The bytes before and after the digits of the body's length.
     before: bytes
     behind: bytes
 
 
 class Receiver(Link, Protocol):
     def request_begun(self, exchange: HttpExchange) -> None:
-        """The head of a request is complete. Its body may still be arriving."""
+        """Handles complete headers. The body may still be arriving."""
         ...
 
 
 class RequestParser:
-    """The parser of one connection. It fills in the body of the exchanges that it makes."""
+    """Parses one connection, and fills in the bodies of the exchanges that it creates."""
 
     def __init__(self, receiver: Receiver, header_bytes_max: int) -> None:
         self._receiver = receiver
@@ -74,29 +75,29 @@ class RequestParser:
         self._refusal: TollkeeperError | None = None
         # The request whose body is arriving.
         self.exchange: HttpExchange | None = None
-        # Bytes received since the last complete head, piece of a body or end of a request.
+        # Bytes received since the last complete headers, body piece or end of a request.
         self.overhead_bytes = 0
-        # The head of the last request, where it came in one piece, and how many heads on end were not
-        # the one before them.
-        self._kept: _KeptHead | None = None
-        self._other_heads = 0
-        # The rest of the body of a request whose head was recognised: llhttp knows nothing of it.
+        # The last request's headers, if they came in one piece, and the number of successive
+        # requests whose headers differed from the previous one's.
+        self._cached: _CachedHeaders | None = None
+        self._different_headers = 0
+        # The rest of the body of a request with recognised headers, which bypasses llhttp.
         self._unparsed_left = 0
 
     @property
     def in_head(self) -> bool:
-        """Whether a head has begun and is not complete."""
+        """Tells whether headers have begun and are not complete."""
         return self._phase is _Phase.HEAD
 
     @property
     def has_target(self) -> bool:
-        """Whether a method was read, so that what arrives begins like a request."""
+        """Tells whether a method was read, so that the data begins like a request."""
         return bool(self._target)
 
     def feed(self, data: bytes, start: int) -> int:
-        """Parses from `start` on, at most to the end of one head or one body, and returns how many
-        bytes that were. Raises InvalidRequest or HeadersTooLarge; then nothing more can be parsed.
-        """
+        """Parses from `start` on, at most to the end of one request's headers or body, and returns
+        the number of parsed bytes. Raises InvalidRequest or HeadersTooLarge; then nothing more can
+        be parsed."""
         if self._unparsed_left:
             return self._take_unparsed(data[start : start + self._unparsed_left])
         end = self._piece_end(data, start)
@@ -116,17 +117,21 @@ class RequestParser:
             raise self._refusal
         if self.overhead_bytes > self._header_bytes_max:
             raise HeadersTooLarge
-        if begins and self.exchange is not None and self._other_heads < _OTHER_HEADS_MAX:
-            self._keep_head(self.exchange, piece)
+        if (
+            begins
+            and self.exchange is not None
+            and self._different_headers < _DIFFERENT_HEADERS_MAX
+        ):
+            self._cache_headers(self.exchange, piece)
         return used
 
     def repeated(self, data: bytes) -> HttpExchange | None:
-        """The request that `data` is or begins, where it has the same head as the one before it. None
-        where that cannot be told at once: then it has to be fed. Nothing may be under way."""
-        kept = self._kept
-        if kept is None or self.overhead_bytes or self.exchange is not None:
+        """Returns the request in `data` if it has the same headers as the previous one. Returns
+        None if that is unknown: then `data` has to be fed. No request may be in progress."""
+        cached = self._cached
+        if cached is None or self.overhead_bytes or self.exchange is not None:
             return None
-        head, before, behind = kept
+        head, before, behind = cached
         if not data.startswith(before):
             return None
         start = len(before)
@@ -137,7 +142,7 @@ class RequestParser:
         length, body = int(digits), data[end + len(behind) :]
         if len(body) > length:
             return None
-        self._other_heads = 0
+        self._different_headers = 0
         exchange = HttpExchange(self._receiver, head, length, keep_alive=True)
         if len(body) == length:
             exchange.body = body
@@ -148,8 +153,8 @@ class RequestParser:
         return exchange
 
     def close(self) -> None:
-        """Nothing is parsed any more. llhttp, the connection and this object refer to each other, and
-        would stay in memory until a garbage collection."""
+        """Ends parsing. llhttp, the connection and this object refer to each other, and would stay
+        in memory until a garbage collection."""
         del self._llhttp, self._receiver
 
     # Called by llhttp.
@@ -164,7 +169,7 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._phase is not _Phase.HEAD:
-            return  # Trailers are dropped: they come after the headers were checked.
+            return  # trailers are dropped: they come after the headers were checked
         name = name.lower()
         value = value.strip(b" \t")
         if name not in self._headers:
@@ -209,21 +214,21 @@ class RequestParser:
 
     # Private helpers.
 
-    def _keep_head(self, exchange: HttpExchange, raw: bytes) -> None:
-        if self._kept is not None:
-            self._other_heads += 1
-        self._kept = None
-        head, lengths = exchange.head, list(_LENGTH.finditer(raw[:_KEPT_BYTES_MAX]))
+    def _cache_headers(self, exchange: HttpExchange, raw: bytes) -> None:
+        if self._cached is not None:
+            self._different_headers += 1
+        self._cached = None
+        head, lengths = exchange.head, list(_LENGTH.finditer(raw[:_CACHED_BYTES_MAX]))
         if (
             exchange.keep_alive
-            and self._other_heads < _OTHER_HEADS_MAX
-            and len(raw) <= _KEPT_BYTES_MAX
-            and raw.endswith(_HEAD_END)
+            and self._different_headers < _DIFFERENT_HEADERS_MAX
+            and len(raw) <= _CACHED_BYTES_MAX
+            and raw.endswith(_HEADERS_END)
             and len(lengths) == 1
             and not any(name in head.headers for name in _SPECIAL)
         ):
             start, end = lengths[0].span(1)
-            self._kept = _KeptHead(head, raw[:start], raw[end:])
+            self._cached = _CachedHeaders(head, raw[:start], raw[end:])
 
     def _take_unparsed(self, piece: bytes) -> int:
         exchange = self.exchange
@@ -236,15 +241,16 @@ class RequestParser:
         return len(piece)
 
     def _piece_end(self, data: bytes, start: int) -> int:
-        """Where a piece ends that contains no more than one head, and no more than one body."""
+        """Returns the end of a piece that contains at most one request's headers or body."""
         if self.exchange is not None:
             return min(len(data), start + (self._body_left or _CHUNKS_BYTES))
-        end = data.find(_HEAD_END, start)
+        end = data.find(_HEADERS_END, start)
         bound = start + self._header_bytes_max + 1
-        return min(len(data) if end < 0 else end + len(_HEAD_END), bound)
+        return min(len(data) if end < 0 else end + len(_HEADERS_END), bound)
 
     def _ignore_upgrade(self) -> None:
-        """Parses the head again without its Upgrade, because llhttp leaves HTTP after it."""
+        """Parses the headers again without the Upgrade, because llhttp stops parsing HTTP after
+        it."""
         self._upgrading = False
         version = self._llhttp.get_http_version().encode()
         head = [b"%b %b HTTP/%b\r\n" % (self._llhttp.get_method(), self._target, version)]
@@ -261,7 +267,7 @@ class RequestParser:
     def _check_size(self) -> None:
         if len(self._headers) + self._repeats > _HEADERS_MAX:
             raise HeadersTooLarge
-        # The bytes since the last request contain the head, and rarely much more.
+        # The bytes since the last request contain the headers, and rarely much more.
         if self.overhead_bytes > self._header_bytes_max:
             size = len(self._target)
             for name, values in self._headers.items():

@@ -1,4 +1,4 @@
-"""What the head of a request must look like beyond what llhttp checks (RFC 9110 and RFC 9112)."""
+"""Checks request headers beyond the checks of llhttp (RFC 9110 and RFC 9112)."""
 
 import re
 
@@ -6,9 +6,9 @@ from tollkeeper.api.http.endpoint import HeaderIndex
 from tollkeeper.api.http.exchange import SERVER_WIDE
 from tollkeeper.domain.errors import InvalidRequest
 
-# A registered name or an IPv4 address, or an IPv6 address in brackets; then perhaps a port. The
-# alternatives begin with different characters, and no part can match what the next one begins
-# with, so the match takes linear time.
+# A registered name or an IPv4 address, or an IPv6 address in brackets; then an optional port. The
+# alternatives begin with different characters, and no part can match the beginning of the next one,
+# so the match takes linear time.
 _AUTHORITY = re.compile(
     rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]{2,45}\])(?::(?P<port>[0-9]{0,5}))?"
 )
@@ -22,7 +22,7 @@ def check_version(version: str) -> None:
 
 
 def check_headers(headers: HeaderIndex, version: str) -> None:
-    """Checks the headers that decide where a request goes and where it ends."""
+    """Checks the headers that decide the destination and the end of a request."""
     hosts = headers.get(b"host", ())
     if len(hosts) > 1 or (not hosts and version != "1.0"):
         raise InvalidRequest("The request needs exactly one Host header.")
@@ -37,8 +37,8 @@ def check_headers(headers: HeaderIndex, version: str) -> None:
 
 
 def split_target(method: str, target: bytes) -> tuple[bytes, bytes]:
-    """The path and the query of a request target, as they were written. The asterisk of a
-    server-wide OPTIONS is returned as the path."""
+    """Returns the unchanged path and query of a request target. Returns the asterisk of a
+    server-wide OPTIONS as the path."""
     if method == "CONNECT":
         raise InvalidRequest("This server is no proxy.")
     if not target.startswith(b"/"):

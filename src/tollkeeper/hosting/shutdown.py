@@ -1,9 +1,9 @@
-"""The shutdown of a worker: a sequence of steps, each with its own deadline.
+"""Shuts a worker down in a sequence of steps, each with its own deadline.
 
-Calls end first, then the ledger writes their costs. The heartbeat goes on until the ledger has
-written everything, because otherwise another process would take this one for dead and mark its
-holds as unsettled. The process signs off its lease only if it holds nothing and its heartbeat has
-stopped. Otherwise the lease expires, and recovery marks what is still held.
+Calls end first, then the ledger writes their costs. The heartbeat continues until the ledger has
+written everything, because otherwise another process would declare this one dead and mark its holds
+as unsettled. The process signs off its lease only if it holds nothing and its heartbeat has
+stopped. Otherwise the lease expires, and recovery marks the remaining holds.
 """
 
 import asyncio
@@ -14,16 +14,16 @@ import structlog
 
 from tollkeeper.domain.errors import TollkeeperError
 
-# Beyond the grace period, for calls that were stopped and are being settled.
+# After the grace period, for calls that were stopped and are being settled.
 _LAST_CALLS_S = 8.0
 # For requests that are not calls, after the calls have ended.
 _LAST_REQUESTS_S = 5.0
 # For the costs of the last calls, even if the grace period is over.
 _LAST_COSTS_S = 5.0
-# For upkeep that is running, and for its last write.
+# For running upkeep and its last write.
 _LAST_UPKEEP_S = 5.0
 _SIGN_OFF_S = 2.0
-# Added to the deadline that a step keeps by itself, before the step is taken for stuck.
+# Added to a step's own deadline before the step counts as stuck.
 _SLACK_S = 1.0
 _log = structlog.get_logger("tollkeeper.worker")
 
@@ -39,7 +39,7 @@ class Calls(Protocol):
 
 class Ledger(Protocol):
     async def drain(self, deadline_s: float) -> bool:
-        """True if everything is written and nothing is held."""
+        """Returns True if everything is written and nothing is held."""
         ...
 
 
@@ -52,7 +52,7 @@ class Lease(Protocol):
 
 
 def longest_shutdown_s(grace_s: float) -> float:
-    """How long `shut_down` takes where every step needs all of its time."""
+    """Returns the duration of `shut_down` if every step needs all of its time."""
     requests_s = _LAST_REQUESTS_S + _SLACK_S
     costs_s = _LAST_COSTS_S + _SLACK_S
     calls_s = grace_s + 2 * _LAST_CALLS_S
@@ -81,8 +81,8 @@ async def shut_down(
 
 
 async def _run_step(step: str, seconds: float, work: Awaitable[bool | None]) -> bool:
-    """Whether the step ended in time and did not return False. A step that is late or fails is
-    logged, and the next step runs."""
+    """Returns whether the step ended in time and did not return False. Logs a late or failed step,
+    and lets the next step run."""
     try:
         async with asyncio.timeout(seconds):
             return await work is not False

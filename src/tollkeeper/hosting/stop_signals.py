@@ -1,11 +1,11 @@
-"""SIGTERM and SIGINT: what they do before, while and after an event loop runs.
+"""Handles SIGTERM and SIGINT before, during and after an event loop.
 
 Python runs the handler of a signal between any two steps of the main thread. A handler that raises
-unwinds the stack there, which stops what was started. It must not raise in two places: inside an
-event loop, which may swallow the exception, and while something is started or stopped that the
-unwinding could not stop afterwards. There, signals are deferred.
+unwinds the stack there, which stops everything that was started. It must not raise in two places:
+inside an event loop, which may swallow the exception, and during a start or stop that unwinding
+could not undo. There, signals are deferred.
 
-This module imports nothing that takes long, because every command imports it.
+This module has only fast imports, because every command imports it.
 """
 
 import signal
@@ -16,14 +16,14 @@ from typing import NoReturn
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-# The signals that came during the present deferral.
+# The signals that arrived during the current deferral.
 _deferred: list[int] = []
-# What a signal has raised already.
+# Exceptions that signals have raised already.
 _raised: list[SystemExit] = []
 
 
 def exit_on_sigterm() -> None:
-    """For commands: SIGTERM ends them with 143. Python raises KeyboardInterrupt on SIGINT."""
+    """Makes SIGTERM end a command with 143. Python raises KeyboardInterrupt on SIGINT."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
         _exit(128 + number)
@@ -32,8 +32,8 @@ def exit_on_sigterm() -> None:
 
 
 def exit_server_on_signals() -> None:
-    """For commands that serve: the first SIGTERM or SIGINT ends them with 0, because a server that
-    was told to stop and does has succeeded. Further signals do not interrupt the stop."""
+    """Makes the first SIGTERM or SIGINT end a serving command with 0, because a server that stops
+    on request has succeeded. Further signals do not interrupt the stop."""
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         if not _raised:
@@ -51,15 +51,15 @@ def _exit(code: int) -> NoReturn:
 
 
 def exit_if_signalled() -> None:
-    """Raises again what a signal has raised before this step. Python discards an exception in a
-    finalizer or in the callback of a weak reference, and its imports use both."""
+    """Raises an earlier signal's exception again. Python discards an exception in a finalizer or in
+    the callback of a weak reference, and its imports use both."""
     if _raised:
         raise _raised[-1]
 
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """A signal that comes during the context is handled at its end, unless `take_signals` took it."""
+    """Defers signals until the end of the context, unless `take_signals` handles them."""
 
     def note(number: int, _frame: FrameType | None) -> None:
         _deferred.append(number)
@@ -79,7 +79,7 @@ def deferred_signals() -> Iterator[None]:
 
 
 def take_signals(stop: Callable[[], None]) -> None:
-    """From now on, the running event loop calls `stop` for each signal; also at once for one that was
+    """Makes the running event loop call `stop` for each signal, and at once for one that was
     deferred while the loop started."""
     import asyncio  # noqa: PLC0415 - most commands that import this module need no event loop
 

@@ -1,7 +1,6 @@
-"""The parent process: starts the workers, the engine and the operator listener, restarts a
-worker or an embedded database that died, stops what it started, and sends a changed catalogue to the
-workers.
-"""
+"""Runs the parent process: starts the workers, the engine and the operator listener, restarts a
+dead worker or embedded database, stops everything that it started, and sends a changed catalogue to
+the workers."""
 
 import asyncio
 import contextlib
@@ -38,7 +37,7 @@ from tollkeeper.storage.sessions import shown_hosts
 _RESTART_PAUSE_S = 1.0
 # A worker that is not ready after this time is killed and started again.
 _START_TIMEOUT_S = 60.0
-# Beyond the time that the steps of a worker's shutdown may take, for the end of its process.
+# Added to the time of a worker's shutdown steps, for the end of its process.
 _STOP_SLACK_S = 4.0
 _DATABASE_INTERVAL_S = 5.0
 _READINESS_INTERVAL_S = 2.0
@@ -78,7 +77,7 @@ class Supervisor:
 
     async def run(self, *, on_ready: Callable[[], None]) -> None:
         """Serves until SIGTERM or SIGINT. Calls `on_ready` once, when all workers serve. Raises
-        StateConflict where it ended because the schema has become too new for this code."""
+        StateConflict if it ended because the schema has become too new for this code."""
         loop = asyncio.get_running_loop()
         take_signals(self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload_catalog)
@@ -119,7 +118,7 @@ class Supervisor:
         self._stopping.set()
 
     async def _keep_database(self) -> None:
-        """Starts the embedded database again if it died. An operator's own database is left alone."""
+        """Starts a dead embedded database again. Does nothing for an operator's own database."""
         if self._settings.database.url:
             return
         server = EmbeddedPostgres(self._settings.database.data_dir)
@@ -131,24 +130,25 @@ class Supervisor:
                 _log.error("the embedded database cannot be started", reason=exc.message)
 
     async def _watch_readiness(self) -> None:
-        """Keeps the metrics and the alerts of this process up to date, once it has served."""
+        """Updates this process's metrics and alerts, after it has served."""
         while True:
             await asyncio.sleep(_READINESS_INTERVAL_S)
             if not self._announced:
                 continue
             try:
-                # Here and not in `readiness`: a host that does not answer takes a second.
+                # Here and not in `readiness`, because a host that does not answer takes a second.
                 with contextlib.suppress(psycopg.Error):
                     await self._fence.survey()
                 readiness = await self.readiness()
                 show_readiness(readiness)
                 if not readiness.is_stopping:
-                    self._alerts.look(readiness)
+                    self._alerts.check(readiness)
             except Exception:  # noqa: BLE001 - the owner of its own task
                 _log.exception("the gateway's readiness is not known")
 
     async def wait_for_engine(self, timeout_s: float) -> str:
-        """Waits up to `timeout_s` for the embedded engine and returns a sentence on its state."""
+        """Waits up to `timeout_s` for the embedded engine and returns a sentence about its
+        state."""
         if self._engine is None:
             return "none: no embedded backend is declared"
         if self._engine.address is not None:
@@ -185,8 +185,8 @@ class Supervisor:
         )
 
     async def _check_database(self) -> SchemaState:
-        """One check at a time, however many requests ask: a server that does not answer keeps a thread
-        for several seconds."""
+        """Runs one check at a time, however many requests ask, because a server that does not
+        answer blocks a thread for several seconds."""
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._check_newest_server())
         await asyncio.wait([self._checking], timeout=_DATABASE_ANSWERS_S)
@@ -206,7 +206,8 @@ class Supervisor:
             raise
 
     def _holds(self) -> tuple[str, bool]:
-        """Whether all workers that answer can write holds: a call may reach any of them."""
+        """Tells whether all responding workers can write holds, because a call may reach any of
+        them."""
         problems = [
             problem
             for number in sorted(self._ready)
@@ -215,7 +216,8 @@ class Supervisor:
         return (problems[0], False) if problems else ("can be written", True)
 
     def _descriptors(self) -> tuple[dict[str, str], bool]:
-        """How many descriptors the workers use, and whether each has enough left for its calls."""
+        """Returns the descriptors that the workers use, and whether each has enough left for its
+        calls."""
         found = [
             descriptors
             for number in self._ready
@@ -255,13 +257,13 @@ class Supervisor:
                 on_ready()
         code = await worker.wait()
         self._ready.discard(number)
-        # Its gauges (open requests, running calls) are forgotten; its counters stay.
+        # Its gauges (open requests, running calls) are deleted; its counters stay.
         mark_process_dead(worker.pid, self._worker_starter.metrics)  # type: ignore[no-untyped-call]
         if self._stopping.is_set():
             return
         self._outdated = await asyncio.to_thread(find_outdated, self._conninfo)
         if self._outdated is not None:
-            # Workers end by themselves then, and another one would end too.
+            # The schema is too new: other workers end by themselves too.
             self._stop()
         else:
             _log.error("a worker ended and is started again", worker=number, code=code)

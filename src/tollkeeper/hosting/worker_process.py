@@ -1,12 +1,12 @@
-"""A worker as its supervisor sees it: a process, and one channel to it.
+"""Represents a worker for its supervisor: a process, and one channel to it.
 
-Importing the program takes most of the time of a start. So a worker process begins to import when
-it is created, while the supervisor still reads its settings, and serves when it is told to. For the
-same reason this module imports nothing that takes long.
+Imports take most of the start time. So a worker process begins to import when it is created, while
+the supervisor still reads its settings, and serves when instructed. For the same reason this module
+has only fast imports.
 
 The supervisor sends the listening socket and then instructions, each a line of JSON. The worker
-sends reports, each a line of JSON too; the first one means that it serves. When the channel ends, the
-other side is gone.
+sends reports, each a line of JSON too; the first one means that it serves. When the channel ends,
+the other side has ended.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from tollkeeper.hosting.descriptors import raise_limit
 
 _POLL_S = 0.02
 _LISTENER = b"L"
-# How often a worker reports.
+# The interval of a worker's reports.
 REPORT_INTERVAL_S = 0.5
-# A worker that was not able to write a hold for longer cannot serve calls.
+# A worker that could not write a hold for this time cannot serve calls.
 _WRITTEN_WITHIN_S = 6.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """Whether the worker can write holds, as `services.ledger.hold_writes` has noted it."""
+    """Tells whether the worker can write holds, according to `services.ledger.hold_writes`."""
 
     written_s_ago: float | None
     failure: str | None
@@ -43,10 +43,10 @@ class WorkerReport:
 
     @property
     def problem(self) -> str | None:
-        """Why a call would fail now; None if a hold could be written a few seconds ago."""
+        """Explains why a call would fail now; None if a hold could be written a few seconds ago."""
         if self.failure is not None:
             return self.failure
-        # A worker that is stuck sends no reports, so the time since the last one counts too.
+        # A stuck worker sends no reports, so the time since the last one counts too.
         silent_s = time.monotonic() - self.received_at
         if self.written_s_ago is None or self.written_s_ago + silent_s > _WRITTEN_WITHIN_S:
             return f"no hold could be written within {_WRITTEN_WITHIN_S:.0f} s"
@@ -63,7 +63,7 @@ class WorkerProcess:
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": metrics},
-                # Ctrl-C reaches the whole group of the terminal; only the supervisor acts on it.
+                # Ctrl-C reaches all processes of the terminal; only the supervisor acts on it.
                 start_new_session=True,
             )
         self._reader: asyncio.StreamReader | None = None
@@ -79,7 +79,7 @@ class WorkerProcess:
         return self._process.poll() is None
 
     async def start(self, listener: socket.socket, instruction: dict[str, Any]) -> None:
-        """Raises OSError where the process has ended already; nothing of it is left then."""
+        """Raises OSError if the process has ended already; it is then cleaned up."""
         try:
             socket.send_fds(self._channel, [_LISTENER], [listener.fileno()])
             self._reader, self._writer = await asyncio.open_connection(sock=self._channel)
@@ -93,7 +93,7 @@ class WorkerProcess:
             self._writer.write(json.dumps(instruction).encode() + b"\n")
 
     async def becomes_ready(self, within_s: float) -> bool:
-        """False if the process ended before it was ready. Kills a process that is late."""
+        """Returns False if the process ended before it was ready. Kills a process that is late."""
         assert self._reader is not None
         try:
             return await asyncio.wait_for(self._receive(self._reader), within_s)
@@ -104,7 +104,7 @@ class WorkerProcess:
         return False
 
     async def _receive(self, reader: asyncio.StreamReader) -> bool:
-        """Takes the next report. False if the channel has ended."""
+        """Reads the next report. Returns False if the channel has ended."""
         line = await reader.readline()
         if not line.endswith(b"\n"):
             return False
@@ -138,7 +138,7 @@ class WorkerProcess:
 
 
 class WorkerStarter:
-    """Creates worker processes. The first one is created, and begins to import, at once."""
+    """Creates worker processes. Creates the first one at once, so that it begins to import."""
 
     def __init__(self, metrics: str) -> None:
         # The folder in which the workers write their metrics.
@@ -167,7 +167,7 @@ def worker_starter() -> Iterator[WorkerStarter]:
 
 
 def received_listener(channel: socket.socket) -> socket.socket | None:
-    """Called by the worker: waits for the listening socket. None if the supervisor is gone."""
+    """Waits in the worker for the listening socket. Returns None if the supervisor has ended."""
     data, descriptors, _, _ = socket.recv_fds(channel, len(_LISTENER), 1)
     if data != _LISTENER:
         return None
