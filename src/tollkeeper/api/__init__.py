@@ -1,1 +1,2 @@
-"""The public HTTP API: wire types, the route table, error envelopes. It has no business rules."""
+"""Serves the public HTTP API: wire types, the route table, error envelopes. It has no business
+rules."""

@@ -1,5 +1,4 @@
-"""The application: finds the endpoint of a request, calls its handler, sends the answer or an error
-envelope."""
+"""Finds the endpoint of a request, calls its handler, and sends the answer or an error envelope."""
 
 from collections.abc import Sequence
 from types import NoneType
@@ -45,14 +44,14 @@ _log = structlog.get_logger("tollkeeper.api")
 
 # The request by which Claude Code finds out whether it reaches its server.
 _CLIENT_PROBE = ("HEAD", b"/")
-# Every wish for a WebSocket has it.
+# Every WebSocket request has this header.
 _WEBSOCKET = b"sec-websocket-version"
-# How many errors that have caused each other are looked at.
+# The maximum length of a chain of causes that is followed.
 _CAUSES_MAX = 16
 
 
 class App:
-    """The public API over the services."""
+    """Serves the public API with the services."""
 
     def __init__(
         self,
@@ -76,8 +75,9 @@ class App:
         self._customer_key_header = conventions.customer_key_header.encode()
 
     def __call__(self, exchange: Exchange) -> Work | None:
-        """Does everything that needs no wait: reads the head, finds the caller of a cached key, and refuses.
-        An overloaded process refuses most requests here, so it starts no task for them."""
+        """Does everything that needs no wait: reads the headers, finds the caller of a cached key,
+        and rejects. An overloaded process rejects most requests here, so it starts no task for
+        them."""
         answer, head = _OpenAnswer(exchange, self._services.request_log), exchange.head
         caller = None
         try:
@@ -93,7 +93,7 @@ class App:
                 if caller is not None and (is_fresh or self._overload.is_full):
                     self._admit(exchange, reading, caller)
                 if not is_fresh:
-                    # It was only good enough to refuse the call.
+                    # The cached entry was only fresh enough to reject the call.
                     caller = None
         except Exception as exc:  # noqa: BLE001 - every exception becomes an error envelope
             answer.refuse(exc)
@@ -157,12 +157,12 @@ class App:
         return True
 
     def _read(self, answer: "_OpenAnswer", head: RequestHead) -> HeadReading:
-        """Finds the endpoint and the key. It is not done again for a head that is repeated."""
+        """Finds the endpoint and the key. Not repeated for repeated headers."""
         try:
             endpoint, path = self._router.find(head.method, head.path)
         except MethodNotAllowed:
             if _WEBSOCKET in head.headers:
-                # Clients that try a WebSocket first then send a request at once.
+                # Clients that try a WebSocket first then send a normal request at once.
                 raise WebSocketRefused from None
             raise
         decoder = self._decoders[endpoint.operation] if endpoint.takes_body else None
@@ -187,14 +187,15 @@ class App:
         return caller
 
     def _admit(self, exchange: Exchange, reading: HeadReading, caller: Caller) -> None:
-        """Checks all that a head and its caller decide, before the body is read: a caller beyond its rate, or
-        beyond what this process can do, shall not make us read or understand."""
+        """Checks everything that depends on headers and caller, before the body is read: a caller
+        beyond its rate, or beyond this process's capacity, must not cause the work of reading and
+        parsing."""
         endpoint = reading.endpoint
         owner = caller.organization_id.int
         exchange.recognise(owner)
         if reading.caller is not caller:
             _check_caller(endpoint, caller)
-            incoming.check_head(reading, self._conventions)
+            incoming.check_headers(reading, self._conventions)
             reading.account = self._bodies.account_of(caller)
             reading.caller = caller
         if isinstance(caller, AdminCaller):
@@ -206,7 +207,7 @@ class App:
 
 
 def _check_caller(endpoint: AnyEndpoint, caller: Caller) -> None:
-    """Raises PermissionDenied where the caller's key is not for this endpoint."""
+    """Raises PermissionDenied if the caller's key is not for this endpoint."""
     kind = KeyKind.ADMIN if isinstance(caller, AdminCaller) else KeyKind.PROJECT
     if kind is not endpoint.key_kind:
         raise PermissionDenied(f"This route takes {_KEY_NAMES[endpoint.key_kind]} only.")
@@ -220,15 +221,15 @@ _KEY_NAMES = {
 
 
 class _OpenAnswer:
-    """The answer to one request as far as it is known, so that a failure or the end of the server
-    can be told to the caller at any moment."""
+    """Holds the known part of one answer, so that a failure or the end of the server can be
+    reported to the client at any time."""
 
-    # What is so at first.
+    # The initial values.
     reading: HeadReading | None = None
     body_share: BodyShare | None = None
     _stream: EventStream | None = None
     _streamed: StreamedAnswer | None = None
-    # Stays if the caller leaves before there is a status.
+    # Stays if the client disconnects before there is a status.
     _status = 499
 
     def __init__(self, exchange: Exchange, log: RequestLog) -> None:
@@ -238,7 +239,7 @@ class _OpenAnswer:
         self._started = request_opened()
 
     def ended(self) -> None:
-        """The request has its answer, or nobody waits for it any more."""
+        """Handles the end of a request: it has its answer, or the client has disconnected."""
         if self.body_share is not None:
             self.body_share.release()
         operation = "none" if self.reading is None else self.reading.endpoint.operation
@@ -278,7 +279,7 @@ class _OpenAnswer:
             self._abandon(exc)
 
     def stop(self) -> None:
-        """The server stops and does not wait for this answer any longer."""
+        """Ends the answer because the server stops."""
         error = Unavailable("The gateway is shutting down.", retry_after_s=1)
         if self._streamed is None or self._stream is None or not self._stream.started:
             self.refuse(error)
@@ -295,15 +296,15 @@ class _OpenAnswer:
         self.exchange.answer(rendered.status, rendered.headers, rendered.body)
 
     def _abandon(self, error: Exception) -> None:
-        """The stream has no last record, so the end of the connection has to tell the caller."""
+        """Closes the connection, because the stream cannot have a last record."""
         _log.error("a stream could not be ended", request_id=self.request_id, exc_info=error)
         self.exchange.abandon()
 
 
 def _forget_frames(error: BaseException) -> None:
-    """Frees what the frames of an error that was answered refer to, such as the body of its request.
-    Some objects keep the error that they have raised, and with its frames they would be in a circle,
-    which stays in memory until a garbage collection."""
+    """Frees the objects in the frames of an answered error, such as the body of its request. Some
+    objects keep the error that they have raised, and with its frames they would form a cycle, which
+    stays in memory until a garbage collection."""
     found: BaseException | None = error
     for _ in range(_CAUSES_MAX):
         if found is None:

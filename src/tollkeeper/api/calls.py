@@ -1,4 +1,5 @@
-"""Turns a request of any protocol into a `Call`: the steps that chat, Responses and Messages share."""
+"""Turns a request of any protocol into a `Call`: the steps that chat, Responses and Messages
+share."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,8 +17,8 @@ from tollkeeper.services.use_cases import Services
 async def supported_prompt(
     request: Request[Any, Any], model: Model, read: Callable[..., Prompt], *arguments: Any
 ) -> Prompt:
-    """Read the prompt of a body, in the thread for large requests if it is large, and raise
-    OptionUnsupported for what the model lacks."""
+    """Reads the prompt of a body, in the thread for large requests if it is large, and raises
+    OptionUnsupported for features that the model lacks."""
     if not request.is_large:
         return _read_supported(model, read, arguments)
     owner = request.project_caller.organization_id.int
@@ -45,8 +46,9 @@ def new_call(
     policy_ids: Sequence[str] | None = None,
     beta_flags: tuple[str, ...] = (),
 ) -> Call:
-    """The session, or else the cache key, decides on the replica: both mean that calls share the
-    beginning of a prompt. Only its hash, which is safe outside of the project, is in the call."""
+    """Creates the call. The session, or else the cache key, selects the replica: both mean that
+    calls share a prompt prefix. The call contains only its hash, which reveals nothing outside the
+    project."""
     caller, hint = plan.caller, session or cache_key
     return Call(
         request.id,

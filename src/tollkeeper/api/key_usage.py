@@ -1,4 +1,4 @@
-"""The handler of GET /v1/key/usage."""
+"""Handles GET /v1/key/usage."""
 
 from msgspec import UNSET
 

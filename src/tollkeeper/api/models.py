@@ -1,4 +1,4 @@
-"""Handlers of the model catalogue."""
+"""Handles requests for the model catalogue."""
 
 from typing import cast
 
@@ -23,7 +23,7 @@ async def model_list(services: Services, request: Request[None, None]) -> wire.M
 
 
 def model_view(model: Model, access: ModelAccess, now: int) -> wire.Model:
-    """The model with the prices of this moment (Unix seconds)."""
+    """Returns the model with the prices at `now` (Unix seconds)."""
     return wire.Model(
         object="model",
         id=model.id,

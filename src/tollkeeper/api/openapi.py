@@ -32,11 +32,12 @@ _AREAS = (
 _OPERATOR_AREAS = frozenset({"Health", "Credits", "Organization", "Spending limits"})
 _OPERATOR_AREA = "Administered by operators: the public API has no operation in this area."
 _REF = "#/components/schemas/{name}"
-# Error statuses that every endpoint can return.
+# Error statuses of every endpoint.
 _COMMON_ERRORS = frozenset({400, 401, 403, 405, 500, 503})
-# And every endpoint that takes a body: it may be too slow, or come on top of other large ones.
+# Additional error statuses of endpoints with a body: it may be too slow, or exceed the memory
+# together with others.
 _BODY_ERRORS = frozenset({408, 413, 415, 429})
-# And every endpoint of administration, which has a rate.
+# Additional error statuses of administration endpoints, which have a rate.
 _ADMINISTRATION_ERRORS = frozenset({429})
 _RETRY_AFTER: dict[str, Any] = {
     "Retry-After": {
@@ -95,7 +96,7 @@ def document(endpoints: Sequence[AnyEndpoint] = ROUTES) -> dict[str, Any]:
 
 
 def _structs(endpoints: Sequence[AnyEndpoint]) -> list[type]:
-    """All wire types that the document needs, each once, in a stable order."""
+    """Returns all wire types that the document needs, each once, in a stable order."""
     structs: dict[type, None] = {ErrorEnvelope: None, MessagesErrorEnvelope: None}
     for endpoint in endpoints:
         structs[endpoint.result] = None
@@ -223,7 +224,7 @@ def _responses(endpoint: AnyEndpoint, schemas: dict[type, Any]) -> dict[str, Any
 
 
 def _error_schema(envelope: dict[str, Any], status: int) -> dict[str, Any]:
-    """The envelope with the values of `type` and `code` that this status can have."""
+    """Returns the envelope with the values of `type` and `code` that this status can have."""
     rows = [row for row in ERROR_TABLE.values() if row.status == status]
     error = {
         "type": "object",

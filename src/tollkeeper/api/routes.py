@@ -1,4 +1,4 @@
-"""The route table: one row for each endpoint."""
+"""Defines the route table: one row for each endpoint."""
 
 from tollkeeper.api import key_usage, models
 from tollkeeper.api.chat import handler as chat
@@ -309,6 +309,7 @@ ROUTES: tuple[AnyEndpoint, ...] = INFERENCE_ROUTES + ORGANIZATION_ROUTES + MODEL
 
 
 def routes_for(conventions: HttpConventions) -> tuple[AnyEndpoint, ...]:
-    """The routes of the interface, and the additional ones that the operator has enabled."""
+    """Returns the routes of the interface, and the additional ones that the operator has
+    enabled."""
     enabled = (conventions.model_listing, conventions.key_usage, conventions.messages)
     return (*ROUTES, *(route for route, on in zip(EXTENSION_ROUTES, enabled, strict=True) if on))

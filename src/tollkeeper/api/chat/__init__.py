@@ -1,1 +1,2 @@
-"""The chat face: turns requests into calls, and the events of a call into chat completions."""
+"""Implements the chat face: turns requests into calls, and the events of a call into chat
+completions."""

@@ -27,9 +27,9 @@ def completion_id(request_id: str) -> str:
 
 
 class _Logprobs:
-    """The log-probabilities of one choice. What comes in a single piece is passed on as it is. The
-    lists of several pieces are joined; a piece with anything else in it has no place among them.
-    Each piece is joined when it comes: there may be as many as the answer has tokens."""
+    """Collects the log-probabilities of one choice. A single piece is passed on unchanged. The
+    lists of several pieces are joined; a piece with other content is dropped. Each piece is joined
+    when it arrives: there may be as many as the answer has tokens."""
 
     __slots__ = ("_joined", "_only")
 
@@ -77,7 +77,7 @@ class _Choice(msgspec.Struct):
 
 
 class ChatAssembly:
-    """A sink that collects all events until the end."""
+    """Collects all events until the end."""
 
     def __init__(self, call: Call, body: wire.ChatRequest, created: int) -> None:
         self._call = call
@@ -97,7 +97,7 @@ class ChatAssembly:
         """Does nothing, because nothing is sent before the end anyway."""
 
     def text_writer(self) -> None:
-        """Text comes as events too."""
+        """Returns None, because text comes as events too."""
 
     def completion(self, usage: Usage) -> wire.ChatCompletion:
         call = self._call
@@ -169,13 +169,13 @@ def usage_view(usage: Usage) -> wire.ChatUsage:
 
 
 def content_parts(text: str, images: Iterable[str]) -> list[dict[str, Any]]:
-    """Returns a content with images: the interface has a list of parts in the place of a text."""
+    """Returns content with images: the interface has a list of parts in place of a text."""
     parts: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
     return parts + [{"type": "image_url", "image_url": {"url": image}} for image in images]
 
 
 def called_view(piece: ToolCallPiece, *, custom: bool) -> tuple[str, dict[str, str]]:
-    """Returns the field of a tool call that has the called tool, and what the piece adds to it."""
+    """Returns the field of a tool call with the called tool, and the piece's additions to it."""
     named = {} if piece.name is None else {"name": piece.name}
     if custom:
         return "custom", {**named, "input": piece.arguments}
@@ -195,14 +195,14 @@ def annotation_view(annotation: Annotation) -> wire.Annotation:
 
 
 def _counts(details: dict[str, Any] | None) -> dict[str, int | None] | None:
-    """The details without values that are not integers, because the interface has integers only."""
+    """Removes details that are not integers, because the interface has integers only."""
     if details is None:
         return None
     return {name: value for name, value in details.items() if value is None or _is_integer(value)}
 
 
 def _prompt_counts(details: dict[str, Any] | None) -> wire.PromptDetails | None:
-    """Like `_counts`. Among the details of the prompt, the interface also has maps of integers."""
+    """Works like `_counts`. For the prompt's details, the interface also has maps of integers."""
     counts: wire.PromptDetails | None = _counts(details)  # type: ignore[assignment]
     if details is None or counts is None:
         return None
@@ -217,7 +217,8 @@ def _is_integer(value: object) -> bool:
 
 
 def _prompt_logprobs(written: msgspec.Raw | None) -> msgspec.Raw | None:
-    """What the backend wrote, if it has the form of the interface: objects or null, in an array."""
+    """Returns the backend's value if it has the form of the interface: objects or null, in an
+    array."""
     if written is None:
         return None
     try:
@@ -229,7 +230,7 @@ def _prompt_logprobs(written: msgspec.Raw | None) -> msgspec.Raw | None:
 
 def _add_tool_call(calls: dict[int, dict[str, Any]], piece: ToolCallPiece) -> None:
     call = calls.get(piece.index)
-    # The first piece of a call says which kind of tool the model calls.
+    # The first piece of a call tells which kind of tool the model calls.
     kind, added = called_view(piece, custom=piece.custom if call is None else "custom" in call)
     if call is None:
         call = calls[piece.index] = {"id": "", "type": kind, kind: {"name": ""}}

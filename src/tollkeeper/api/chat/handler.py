@@ -1,4 +1,4 @@
-"""The handler of POST /v1/chat/completions."""
+"""Handles POST /v1/chat/completions."""
 
 import msgspec
 

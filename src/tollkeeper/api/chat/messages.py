@@ -48,7 +48,7 @@ _MEMBERS = {
 # A part may have only the media of its own type; a second one would not be counted.
 _MEDIA_MEMBERS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"})
 _NAMED_MEMBERS = frozenset({*_MEMBERS.values(), "detail"})
-# The interface makes the type of a part optional. These properties, which it lists, tell the type.
+# The interface makes the type of a part optional. These listed properties determine the type.
 _TELLING_MEMBERS = ("text", "image_url")
 
 
@@ -60,7 +60,7 @@ class _LooseMessage(msgspec.Struct):
 
 
 class _LooseRequest(msgspec.Struct):
-    """A request of which only the contents of the messages are decoded, with all properties."""
+    """Decodes only the contents of the messages, with all properties."""
 
     messages: list[_LooseMessage]
 
@@ -83,11 +83,11 @@ _loose = msgspec.json.Decoder(_LooseRequest)
 def read_turns(
     messages: Sequence[wire.ChatMessage], raw_body: bytes
 ) -> tuple[tuple[Turn, ...], list[wire.ChatMessage]]:
-    """Returns the turns, and those of the messages that are more than a role with text."""
+    """Returns the turns, and the messages that are more than a role with text."""
     roles, contents, names = zip(*map(_role_content_name, messages), strict=True)
     places = map(_PLACE, range(len(messages)))
     if (
-        # All of it runs in C: role and content of most messages are all that they have.
+        # Runs in C: most messages have only role and content.
         _PLAIN_ROLES.issuperset(roles)
         and _TEXT_ONLY.issuperset(map(type, contents))
         and all(map(_NO_FURTHER_FIELDS.__eq__, map(_further_fields, messages)))
@@ -131,7 +131,8 @@ def _turn(message: wire.ChatMessage, content: tuple[Content, ...], place: str) -
 
 
 def _reasoning(message: wire.ChatMessage) -> tuple[Reasoning, ...]:
-    """Answers have the same text under two names, and callers send back one of them or both."""
+    """Reads the reasoning. Answers have the same text under two names, and clients return one of
+    them or both."""
     first, second = message.reasoning, message.reasoning_content
     texts = (first, second if second != first else None)
     return tuple(Reasoning(text) for text in texts if text)
@@ -150,8 +151,8 @@ def _tool_calls(message: wire.ChatMessage, place: str) -> list[ToolCall]:
 
 
 def without_client_fields(messages: msgspec.Raw) -> msgspec.Raw:
-    """The messages without fields that backends do not know: `model_id`, a field of this interface
-    only, and what LiteLLM's SDK keeps for itself, in messages and in their tool calls."""
+    """Removes fields that backends do not know: `model_id`, a field of this interface only, and the
+    additional field of LiteLLM's SDK, in messages and in their tool calls."""
     decoded = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
     for message in decoded:
         message.pop("model_id", None)
@@ -180,7 +181,7 @@ def has_untyped_parts(message: wire.ChatMessage) -> bool:
 
 
 def with_part_types(messages: msgspec.Raw) -> msgspec.Raw:
-    """The messages with the type of every content part, because most backends require it."""
+    """Adds the type to every content part, because most backends require it."""
     decoded = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
     for message in decoded:
         content = message.get("content")
@@ -212,8 +213,8 @@ def _object_or_empty(value: object) -> FreeObject:
 
 
 def _tool_call(call: FreeObject, place: str) -> ToolCall:
-    """The interface accepts any object as a call. What differs from the published form is kept in
-    `extra`."""
+    """Reads a tool call. The interface accepts any object as a call, so properties beyond the
+    published form go to `extra`."""
     extra = _without_litellm_field(call)
     call_id = extra.pop("id", None)
     if call_id is not None and not isinstance(call_id, str):
@@ -232,7 +233,7 @@ def _tool_call(call: FreeObject, place: str) -> ToolCall:
 
 
 def _function_call(function: FreeObject) -> tuple[str, str, FreeObject | None]:
-    """The name and the arguments of a called function, and its other properties."""
+    """Returns the name, the arguments and the other properties of a called function."""
     extra = dict(function)
     name, arguments = extra.get("name"), extra.get("arguments")
     if isinstance(name, str):
@@ -307,8 +308,8 @@ def _media_part(kind: str, content: Any, extra: FreeObject, place: str) -> Conte
 
 
 def _joined(extra: FreeObject, source: FreeObject, kind: str) -> FreeObject | None:
-    """The further properties of a part and of the object in it. Where a name occurs in both, the
-    object stays an object, so that neither hides the other."""
+    """Joins the additional properties of a part and of the object in it. If a name occurs in both,
+    the object stays separate, so that neither hides the other."""
     if extra.keys() & source.keys():
         return {**extra, _MEMBERS[kind]: source}
     return {**extra, **source} or None
@@ -326,7 +327,7 @@ def _file_part(source: FreeObject, extra: FreeObject, place: str, content_place:
 
 
 def _thinking_part(content: Any, extra: FreeObject, place: str) -> Reasoning:
-    """The content is a text or a list of text parts."""
+    """Reads content that is a text or a list of text parts."""
     if not isinstance(content, list):
         return Reasoning(_text(content, place), extra=extra or None)
     texts, extra_of_parts = [], []

@@ -1,4 +1,4 @@
-"""Turns a chat request into a prompt, which keeps the caller's original bytes for the chat wire."""
+"""Turns a chat request into a prompt, which keeps the client's original bytes for the chat wire."""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -40,7 +40,7 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-# Fields that a chat backend gets with the caller's original bytes.
+# Fields that a chat backend gets with the client's original bytes.
 _PASSED_ON = frozenset(
     {
         *("messages", "user", "safety_identifier", "metadata"),
@@ -52,7 +52,7 @@ _PASSED_ON = frozenset(
 _PASSED_ON_WITH_TOOLS = _PASSED_ON | {
     *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 }
-# Fields from which a prompt takes turns, sampling, identity and caching, or nothing.
+# Fields that set only turns, sampling, identity and caching of a prompt, or nothing.
 _PLAIN_FIELDS = frozenset(
     {
         *("model", "messages", "max_tokens", "max_completion_tokens", "n"),
@@ -73,7 +73,7 @@ _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def read_prompt(
     body: wire.ChatRequest, raw_body: bytes, model: Model, caching: CachingWish
 ) -> Prompt:
-    """`model` decides whether the wish for no reasoning is sent."""
+    """Reads the prompt. `model` decides whether a request for no reasoning is sent."""
     raw = _top_level.decode(raw_body)
     turns, others = read_turns(body.messages, raw_body)
     sampling = Sampling(
@@ -88,7 +88,7 @@ def read_prompt(
     identity = Identity(body.user, body.safety_identifier, body.metadata)
     written = _written(body, raw, others)
     if raw.keys() <= _PLAIN_FIELDS:
-        # Nearly every request. It has nothing that the rest of this function looks for.
+        # Nearly every request. It has no other fields.
         return Prompt(
             turns=turns, sampling=sampling, caching=caching, identity=identity, written=written
         )
@@ -114,9 +114,9 @@ def read_prompt(
 def _written(
     body: wire.ChatRequest, raw: dict[str, msgspec.Raw], others: list[wire.ChatMessage]
 ) -> dict[str, msgspec.Raw]:
-    """The request's original bytes by field, without fields that the gateway writes itself and
-    without values that have no effect (null, text format, text as the only modality). `others` are
-    the messages that are more than a role with text."""
+    """Returns the request's original bytes by field, without fields that the gateway writes itself
+    and without values that have no effect (null, text format, text as the only modality). `others`
+    are the messages that are more than a role with text."""
     passed_on = _PASSED_ON_WITH_TOOLS if body.tools or body.functions else _PASSED_ON
     written = dict(raw)
     for name in raw.keys() - passed_on:
@@ -151,8 +151,8 @@ def _tools(body: wire.ChatRequest) -> tuple[Tool, ...]:
 def _tool(
     written: FreeObject, function: object, place: str, within: str, *, legacy: bool = False
 ) -> Tool:
-    """The interface accepts any object as a tool. One that is not a function in the published
-    form becomes an `OtherTool`, unchanged."""
+    """Reads a tool. The interface accepts any object as a tool. One that is not a function in the
+    published form becomes an unchanged `OtherTool`."""
     try:
         known = msgspec.convert(function, _Function)
     except msgspec.ValidationError:
@@ -306,7 +306,8 @@ def _output_modalities(body: wire.ChatRequest) -> Iterator[OutputModality]:
 
 
 def _reasoning(body: wire.ChatRequest, model: Model) -> ReasoningWish | None:
-    """The effort `none` asks a model without reasoning for nothing, so it is left out there."""
+    """Reads the reasoning options. Omits the effort `none` for a model without reasoning, where it
+    has no effect."""
     wanted: dict[str, object] = {
         "include_reasoning": body.include_reasoning,
         "reasoning_effort": body.reasoning_effort,
@@ -327,8 +328,8 @@ def _reasoning(body: wire.ChatRequest, model: Model) -> ReasoningWish | None:
 
 
 def _options(body: wire.ChatRequest, model: Model) -> Iterator[Option]:
-    """Yield options without a published meaning. A value that has no effect yields none: defaults,
-    and `structuredOutputs` on a model that has structured outputs and no option of that name."""
+    """Yields options without a published meaning. Omits values that have no effect: defaults, and
+    `structuredOutputs` on a model that has structured outputs and no option of that name."""
     reasoning = body.reasoning or wire.Reasoning()
     structured = body.structuredOutputs is True and (
         Feature.STRUCTURED_OUTPUTS not in model.supported_features

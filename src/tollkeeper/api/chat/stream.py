@@ -27,7 +27,7 @@ _NO_LOGPROBS_NO_FINISH = b'"logprobs":null,"finish_reason":null'
 
 
 class ChatStream:
-    """Runs the call and writes its chunks. It is the sink of the call."""
+    """Runs the call and writes its chunks, as the call's sink."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ChatStream:
         await stream.end(last)
 
     def failure(self, error: Exception) -> bytes:
-        """The record that ends a failed stream. No `[DONE]` follows it."""
+        """Returns the record that ends a failed stream. No `[DONE]` follows it."""
         body = error_body(error, self._request.id)
         return b"data: " + _encode(ErrorEnvelope(error=body)) + b"\n\n"
 
@@ -105,10 +105,10 @@ class ChatStream:
             self._head += b"," + _encode(present)[1:-1]
 
     def _record(self, delta: Delta) -> bytes:
-        """The chunks of one delta: the role if the choice is new, then the content, then the finish
-        reason, which has a chunk of its own even if the backend sent it with content."""
+        """Returns the chunks of one delta: the role if the choice is new, then the content, then
+        the finish reason in a separate chunk, even if the backend sent it with content."""
         if delta.choice in self._begun_choices and delta == Delta(delta.choice, delta.text):
-            # Nearly all deltas are only text, so they take a faster path.
+            # Nearly all deltas contain only text, so they take a faster path.
             return self._text_chunk(delta.choice, delta.text) if delta.text else b""
         chunks = []
         if delta.choice not in self._begun_choices:
@@ -140,7 +140,7 @@ class ChatStream:
         return fields
 
     def _text_chunk(self, index: int, text: str) -> bytes:
-        """The same bytes as `_chunk` for a delta that is only text, but faster."""
+        """Returns the same bytes as `_chunk` for a delta that is only text, but faster."""
         return b'%b,"choices":[{"index":%d,"delta":{"content":%b},%b}]%b' % (
             self._head,
             index,
@@ -162,7 +162,8 @@ class ChatStream:
 
 
 def _tool_call(piece: ToolCallPiece) -> dict[str, Any]:
-    """Only the first piece of a call has `id`, `type` and `name`; every piece has `index`."""
+    """Encodes a piece. Only the first piece of a call has `id`, `type` and `name`; every piece has
+    `index`."""
     kind, called = called_view(piece, custom=piece.custom)
     if piece.id is None and piece.name is None:
         return {"index": piece.index, kind: called}

@@ -1,1 +1,2 @@
-"""What all endpoints share: requests, routing, error envelopes, event streams, metrics."""
+"""Contains everything that all endpoints share: requests, routing, error envelopes, event streams,
+metrics."""

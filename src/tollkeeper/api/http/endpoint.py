@@ -24,8 +24,8 @@ HeaderIndex: TypeAlias = dict[bytes, tuple[bytes, ...]]
 
 
 class HeadReading:
-    """The endpoint that a head asks for, and the parts of the head that the endpoint needs. Requests with
-    the same head share it."""
+    """Contains the endpoint that headers ask for, and their parts that the endpoint needs. Requests
+    with the same headers share it."""
 
     __slots__ = (
         "account",
@@ -49,35 +49,35 @@ class HeadReading:
         headers: HeaderIndex,
     ) -> None:
         self.endpoint = endpoint
-        # Of the body; None if the endpoint takes none.
+        # The body's decoder; None if the endpoint takes no body.
         self.decoder = decoder
         # The parameters in the path.
         self.path = path
         self.headers = headers
-        # The key as it was presented. Its caller may change between two requests.
+        # The presented key. Its caller may change between two requests.
         self.key = ""
         self.digest = b""
         self.query: Any = None
-        # The caller for which the head was last found valid. The fields after it are set then.
+        # The caller for which the headers were last found valid. The fields below are set then.
         self.caller: Caller | None = None
         self.account: KeyAccount
         self.session: str | None = None
-        # The caller's trace, unread; None if the head names none or two.
+        # The client's undecoded trace header; None if there is none or more than one.
         self.traceparent: bytes | None = None
 
 
 class Request(msgspec.Struct, Generic[B, Q], frozen=True):
-    """A checked request: the caller is authenticated and has the permission, and path, query and
-    body are valid."""
+    """Contains a checked request: the caller is authenticated and has the permission, and path,
+    query and body are valid."""
 
     id: str
     caller: Caller
     reading: HeadReading
     body: B
     raw_body: bytes
-    # Whether work on all of the body would keep the event loop from others.
+    # Whether processing the whole body would block the event loop.
     is_large: bool
-    # Registers a callback for the case that the caller leaves before the answer is complete.
+    # Registers a callback for a disconnect before the answer is complete.
     on_disconnect: Callable[[Callable[[], None]], None]
     conventions: HttpConventions
 
@@ -113,7 +113,7 @@ class Request(msgspec.Struct, Generic[B, Q], frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A result with headers or a status of its own."""
+    """Contains a result with its own headers or status."""
 
     result: msgspec.Struct
     # Header lines, each with its line end.
@@ -124,7 +124,8 @@ class Reply(msgspec.Struct, frozen=True):
 def with_cost(
     result: msgspec.Struct, cost_picousd: int | None, conventions: HttpConventions
 ) -> msgspec.Struct | Reply:
-    """Add the header with the cost of a call, if the operator has named one and the cost is known."""
+    """Adds the header with the cost of a call, if the operator has named one and the cost is
+    known."""
     if not conventions.cost_header or cost_picousd is None:
         return result
     line = f"{conventions.cost_header}: {usd_from_picousd(cost_picousd)}\r\n"
@@ -132,19 +133,20 @@ def with_cost(
 
 
 class StreamedAnswer(Protocol):
-    """An answer that is written piece by piece."""
+    """Writes an answer piece by piece."""
 
     async def run(self, stream: EventStream) -> None:
         """Writes the answer and ends the stream. May raise before or after the first record."""
         ...
 
     def failure(self, error: Exception) -> bytes:
-        """The record that ends a stream which failed after its first record."""
+        """Returns the record that ends a stream which failed after its first record."""
         ...
 
 
 class Streamed(msgspec.Struct, frozen=True):
-    """A handler's result: an answer that the application runs and writes to the connection."""
+    """Contains a handler's result: an answer that the application runs and writes to the
+    connection."""
 
     answer: StreamedAnswer
 
@@ -165,7 +167,7 @@ class HeaderParameter:
 
 @dataclass(frozen=True, slots=True)
 class ResultHeader:
-    """A header of an endpoint's successful answers."""
+    """Describes a header of an endpoint's successful answers."""
 
     name: str
     description: str
@@ -174,7 +176,7 @@ class ResultHeader:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint(Generic[B, Q]):
-    # The same name is used for the service method, the OpenAPI operation and the command.
+    # The service method, the OpenAPI operation and the command have the same name.
     operation: str
     method: str
     path: str
@@ -184,20 +186,22 @@ class Endpoint(Generic[B, Q]):
     key_kind: KeyKind
     handle: Handler[B, Q]
     result: type[msgspec.Struct]
-    # Error statuses beyond those that every endpoint, or every one with a body, can return.
+    # Error statuses in addition to those of every endpoint and of every endpoint with a body.
     errors: frozenset[int]
     body: type[B] = NoneType  # type: ignore[assignment]
     query: type[Q] = NoneType  # type: ignore[assignment]
     headers: tuple[HeaderParameter, ...] = ()
     result_headers: tuple[ResultHeader, ...] = ()
-    # The body is stored in the database, whose text type cannot contain U+0000. It counts towards the
-    # rate of administration by its size.
+    # Whether the body is stored in the database, whose text type cannot contain U+0000. Its size
+    # counts towards the administration rate.
     stored: bool = False
-    # Admission reads the key again from the database, so authentication may use a cached one.
+    # Whether admission reads the key again from the database, so that authentication may use a
+    # cached one.
     admitted: bool = False
-    # A request takes from its project's rate: beyond the rate it is refused before its body is read.
+    # Whether a request counts against its project's rate: beyond the rate it is rejected before its
+    # body is read.
     rated: bool = False
-    # A successful answer may be an event stream.
+    # Whether a successful answer may be an event stream.
     streams: bool = False
     error_style: ErrorStyle = ErrorStyle.USUAL
 

@@ -1,4 +1,4 @@
-"""The error table, and the envelope in which every error is sent."""
+"""Defines the error table, and the envelope of every error."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ErrorStyle(Enum):
-    """Which envelope the errors of an endpoint have."""
+    """Selects the envelope of an endpoint's errors."""
 
     USUAL = auto()
     # Token counting.
@@ -50,7 +50,7 @@ class MethodNotAllowed(errors.TollkeeperError):
     def __init__(self, allowed: str, style: ErrorStyle = ErrorStyle.USUAL) -> None:
         super().__init__(f"This path takes {allowed} only.")
         self.allowed = allowed
-        # Of the endpoints at this path.
+        # The style of the endpoints at this path.
         self.style = style
 
 
@@ -64,7 +64,7 @@ class BodyTimeout(errors.TollkeeperError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorWords:
-    """The status, type and code of an error."""
+    """Contains the status, type and code of an error."""
 
     status: int
     type: str
@@ -72,7 +72,7 @@ class ErrorWords:
 
 
 # An error's class is looked up first, then its base classes: a new subclass of NotFound is a 404
-# without an entry of its own.
+# without its own entry.
 ERROR_TABLE: dict[type[Exception], ErrorWords] = {
     errors.InvalidRequest: ErrorWords(400, "invalid_request_error", "invalid_request"),
     errors.Unauthenticated: ErrorWords(401, "authentication_error", "invalid_api_key"),
@@ -119,7 +119,7 @@ class RenderedError:
 
 
 def error_body(error: Exception, request_id: str) -> ErrorBody:
-    """The error as the caller sees it. An unexpected exception is logged, and the caller gets only
+    """Returns the error for the client. An unexpected exception is logged, and the client gets only
     the request id, because its text may contain internal details."""
     words = words_for(error)
     if isinstance(error, errors.TollkeeperError):
@@ -150,7 +150,7 @@ def error_envelope(error: Exception, request_id: str, style: ErrorStyle) -> msgs
 
 
 def request_id_headers(request_id: str, style: ErrorStyle) -> bytes:
-    """Write the request id as a header line, also under the name that Messages clients read."""
+    """Encodes the request id as a header line, also under the name that Messages clients read."""
     value = request_id.encode()
     if style is ErrorStyle.USUAL:
         return b"%b%b\r\n" % (_REQUEST_ID, value)
@@ -158,7 +158,7 @@ def request_id_headers(request_id: str, style: ErrorStyle) -> bytes:
 
 
 def json_headers(content: bytes, more: bytes) -> bytes:
-    """Write the header lines of a JSON answer."""
+    """Encodes the header lines of a JSON answer."""
     return b"content-type: application/json\r\ncontent-length: %d\r\n%b" % (len(content), more)
 
 

@@ -1,4 +1,4 @@
-"""Metrics of the API: requests by operation and status, and durations. No tenant data."""
+"""Counts requests by operation and status, and measures durations. Contains no tenant data."""
 
 import time
 from operator import itemgetter
@@ -24,8 +24,8 @@ _SECONDS = HistogramTally(
     buckets=_BUCKETS_S,
 )
 _OPEN = OpenTally("tollkeeper_open_requests", "Requests being answered.")
-# Requests that were answered since metrics were last written, with their duration in seconds; beyond
-# this number they are counted at once.
+# Requests that were answered since metrics were last written, with their duration in seconds; at
+# the maximum they are counted at once.
 _answered: list[tuple[str, int, float]] = []
 _ANSWERED_MAX = 256
 
@@ -40,8 +40,8 @@ def request_opened() -> float:
 def request_ended(
     log: RequestLog, request_id: str, operation: str, status: int, opened: float
 ) -> None:
-    """Counts a request, measures the time from its arrival to the end of its response, and writes its
-    line of the log."""
+    """Counts a request, measures the time from its arrival to the end of its response, and logs
+    it."""
     _OPEN.open -= 1
     seconds = time.perf_counter() - opened
     log.request_ended(request_id, operation, status, seconds)

@@ -26,7 +26,8 @@ PATH_ID_LENGTH_MAX = 200
 _JSON = b"application/json"
 _UTF8 = frozenset({b"utf-8", b"utf8", b'"utf-8"', b'"utf8"'})
 _QUERY_FIELDS_MAX = 1000
-# A body that has not arrived needs at least this much: its connection, its task and what is read at once.
+# The minimum memory of a body that has not arrived: its connection, its task and the data of one
+# read.
 _FIRST_SHARE_BYTES = 64 << 10
 
 _SESSION_LENGTH_MAX = 512
@@ -36,7 +37,7 @@ SESSION_HEADER = HeaderParameter(
     description="A cache-affinity hint, isolated to organization and project.",
     length_min=1,
     length_max=_SESSION_LENGTH_MAX,
-    # What HTTP allows in a value: no control characters, and no blanks at its ends.
+    # Allowed by HTTP in a value: no control characters, and no blanks at its ends.
     pattern=r"^[!-~\x80-\xff]([\t -~\x80-\xff]*[!-~\x80-\xff])?$",
 )
 # The second name is accepted for compatibility.
@@ -49,8 +50,8 @@ def header_values(headers: HeaderIndex, name: bytes) -> tuple[bytes, ...]:
     return headers.get(name, ())
 
 
-def check_head(reading: HeadReading, conventions: HttpConventions) -> None:
-    """Checks the rest of a head, and sets what its handler reads from it."""
+def check_headers(reading: HeadReading, conventions: HttpConventions) -> None:
+    """Checks the remaining headers, and stores the values that the handler reads."""
     endpoint, headers = reading.endpoint, reading.headers
     check_path_ids(reading.path)
     if reading.decoder is not None:
@@ -62,7 +63,8 @@ def check_head(reading: HeadReading, conventions: HttpConventions) -> None:
 
 
 def session_of(headers: HeaderIndex, names: tuple[str, ...]) -> str | None:
-    """The first session header in the order of `names`. All session headers must be valid."""
+    """Returns the first session header in the order of `names`. All session headers must be
+    valid."""
     session: str | None = None
     for name in names:
         for value in headers.get(name.lower().encode(), ()):
@@ -76,7 +78,8 @@ def session_of(headers: HeaderIndex, names: tuple[str, ...]) -> str | None:
 
 
 def presented_key(headers: HeaderIndex, kind: KeyKind, customer_key_header: bytes) -> str:
-    """The API key of the request. Two different keys are refused as a mistake or an attack."""
+    """Returns the API key of the request. Two different keys are rejected as a mistake or an
+    attack."""
     key = _bearer_token(headers)
     if kind is KeyKind.PROJECT:
         for other in headers.get(customer_key_header, ()):
@@ -120,7 +123,8 @@ def check_content_type(headers: HeaderIndex) -> None:
 
 
 def _is_json(content_type: bytes) -> bool:
-    """Whether it is application/json, perhaps with UTF-8 as its charset. Takes linear time."""
+    """Tells whether the type is application/json, optionally with UTF-8 as its charset. Takes
+    linear time."""
     if content_type == _JSON:
         return True
     kind, *parameters = content_type.lower().split(b";")
@@ -135,8 +139,8 @@ def _is_json(content_type: bytes) -> bool:
 
 
 async def read_body(exchange: Exchange, share: BodyShare, limits: HttpConventions) -> bytes:
-    """Waits for a body that did not arrive with the headers. A body that is too large, or that declares too
-    large a length, is refused before it is read."""
+    """Waits for a body that did not arrive with the headers. Rejects a body that is too large, or
+    declares a too large length, before it is read."""
     bytes_max = limits.body_bytes_max
     if exchange.body_bytes > bytes_max:
         raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
@@ -156,15 +160,15 @@ async def read_body(exchange: Exchange, share: BodyShare, limits: HttpConvention
 async def decode_body(
     reading: HeadReading, body: bytes, share: BodyShare, elements_max: int, owner: Hashable
 ) -> tuple[Any, bool]:
-    """Returns the decoded body, None if the endpoint takes none, and whether it is large. The share grows to
-    the memory that the request needs. A large body is decoded beside the event loop, so that other
-    requests go on."""
+    """Returns the decoded body, None if the endpoint takes none, and whether it is large. The share
+    grows to the memory that the request needs. A large body is decoded in a thread, so that other
+    requests continue."""
     decoder = reading.decoder
     if decoder is None:
         if body:
             raise InvalidRequest("This operation takes no body.")
         return None, False
-    # The most that the body can have, if no bracket and no comma is part of a string.
+    # The maximum number of elements, if no bracket or comma is part of a string.
     openings = body.count(b"{") + body.count(b"[")
     elements = openings + body.count(b",")
     is_large = len(body) > strict_json.SMALL_BYTES or elements > strict_json.FEW_ELEMENTS
@@ -180,7 +184,7 @@ async def decode_body(
         strict_json.refuse_nul(body, decoded)
     parts = getattr(decoded, "n", None)
     if parts:
-        # A backend that makes one completion at a time gets a body for each, several at once.
+        # A backend that creates one completion at a time gets a body for each, several at once.
         parts = min(parts, PARTS_AT_ONCE) if is_large else parts
         share.grow_to(share.size + (parts - 1) * len(body))
     return decoded, is_large

@@ -1,7 +1,9 @@
-"""Limits the memory of all requests in progress: in this process, of each organization and of each key.
+"""Limits the memory of all requests in progress: in this process, of each organization and of each
+key.
 
-While a call is in progress, memory holds its body, the texts that were decoded from it, and a third form: the
-text for the judge, and after that the body for the backend until the backend has taken it.
+While a call is in progress, memory contains its body, the texts that were decoded from it, and a
+third form: the text for the judge, and after that the body for the backend until the backend has
+received it.
 """
 
 from uuid import UUID
@@ -12,12 +14,12 @@ from tollkeeper.domain.access import Caller
 from tollkeeper.domain.errors import RateLimited, Unavailable
 
 _RETRY_AFTER_S = 1
-# This part of the room is not for a request that is larger than what it leaves free.
+# A request that is larger than the free room must leave this fraction (one eighth) free.
 _RESERVE_PARTS = 8
-# Of the objects that are built for an element of an array or object. Measured: 70 to 126.
+# The memory of the objects for one element of an array or object. Measured: 70 to 126.
 _ELEMENT_BYTES = 128
-# The second to fourth byte of a character in UTF-8, and the first one of a character that needs four bytes
-# in a Python string.
+# The second to fourth byte of a UTF-8 character, and the first byte of a character that needs four
+# bytes in a Python string.
 _CONTINUATIONS = bytes(range(0x80, 0xC0))
 _FOUR_BYTE_STARTS = tuple(bytes([start]) for start in range(0xF0, 0xF5))
 _SURROGATES = (b"\\ud", b"\\uD")
@@ -25,7 +27,7 @@ _SLICE_BYTES = 32 << 10
 
 
 class _Account:
-    """The memory of an organization's requests in progress."""
+    """Counts the memory of an organization's requests in progress."""
 
     __slots__ = ("__weakref__", "bytes")
 
@@ -34,7 +36,7 @@ class _Account:
 
 
 class KeyAccount(_Account):
-    """The memory of a key's requests in progress."""
+    """Counts the memory of a key's requests in progress."""
 
     __slots__ = ("bodies", "organization")
 
@@ -45,16 +47,16 @@ class KeyAccount(_Account):
 
 
 class BodiesInFlight:
-    """An organization may have as much as it leaves free, whatever number of keys it creates. The only request
-    of an organization or of a key may have more, if it leaves an eighth of the room free. So organizations
-    together never get all of the room."""
+    """Lets an organization use as much memory as it leaves free, however many keys it creates. The
+    only request of an organization or key may use more, if it leaves an eighth of the room free. So
+    organizations together never use all of the room."""
 
     def __init__(self, *, bytes_max: int, key_bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.reserve = bytes_max // _RESERVE_PARTS
         self.key_bytes_max = key_bytes_max
         self.bytes = 0
-        # Only accounts that a connection or a request refers to.
+        # Contains only accounts that a connection or a request refers to.
         self._organizations: WeakValueDictionary[UUID, _Account] = WeakValueDictionary()
         self._keys: WeakValueDictionary[UUID, KeyAccount] = WeakValueDictionary()
 
@@ -69,7 +71,7 @@ class BodiesInFlight:
 
 
 class BodyShare:
-    """The memory that one request may use. It is given back when the request has ended."""
+    """Holds the memory that one request may use. It is released when the request has ended."""
 
     __slots__ = ("_account", "size")
 
@@ -78,8 +80,8 @@ class BodyShare:
         self.size = 0
 
     def grow_to(self, size: int) -> None:
-        """Lets the request have `size` bytes. If there is no room, raises PayloadTooLarge, RateLimited or
-        Unavailable, and takes nothing."""
+        """Gives the request `size` bytes. If there is no room, raises PayloadTooLarge, RateLimited
+        or Unavailable, and reserves nothing."""
         added = size - self.size
         if added <= 0:
             return
@@ -87,7 +89,8 @@ class BodyShare:
         bodies, organization = key.bodies, key.organization
         if (
             key.bytes + added > bodies.key_bytes_max
-            # More than the organization leaves free. A single request that is too large is more, too.
+            # More than the organization would leave free; this includes a single request that is
+            # too large.
             or organization.bytes + bodies.bytes + 2 * added > bodies.bytes_max
         ):
             self._require_room(size, added)
@@ -131,8 +134,9 @@ def _too_much_of(owner: str) -> RateLimited:
 
 
 def memory_of(body: bytes, elements: int) -> int:
-    """At most how many bytes a request with this body needs. One text of the body may be nearly all of it,
-    and one character decides how many bytes each character of a Python string takes."""
+    """Returns the maximum bytes that a request with this body needs. One text of the body may be
+    nearly all of it, and a single character determines how many bytes each character of a Python
+    string takes."""
     size = text_bytes = len(body)
     if not body.isascii() or b"\\u" in body:
         is_wide = any(start in body for start in (*_FOUR_BYTE_STARTS, *_SURROGATES))
@@ -141,7 +145,7 @@ def memory_of(body: bytes, elements: int) -> int:
 
 
 def _characters(body: bytes) -> int:
-    """Counted in slices, so that a thread leaves the interpreter to others in between."""
+    """Counts in slices, so that a thread releases the interpreter in between."""
     return sum(
         len(body[start : start + _SLICE_BYTES].translate(None, _CONTINUATIONS))
         for start in range(0, len(body), _SLICE_BYTES)

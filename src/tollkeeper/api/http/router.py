@@ -31,7 +31,7 @@ class Router:
 
     @property
     def methods(self) -> str:
-        """All methods that some path takes."""
+        """Returns all methods that some path accepts."""
         by_path = [*self._fixed.values(), *self._patterns.values()]
         return _allowed(method for methods in by_path for method in methods)
 
@@ -57,7 +57,7 @@ def _by_method(methods: dict[str, AnyEndpoint], method: str) -> AnyEndpoint:
 
 
 def _allowed(methods: Iterable[str]) -> str:
-    """For the Allow header. Where GET works, HEAD does."""
+    """Returns the methods for the Allow header. HEAD works if GET does."""
     known = set(methods)
     return ", ".join(sorted(known | {"HEAD"} if "GET" in known else known))
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from tollkeeper.api.http.envelope import ErrorStyle, request_id_headers
 
 KEEP_ALIVE = b": keep-alive\n\n"
-# What Messages clients expect instead of a comment.
+# Messages clients expect this instead of a comment.
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 DONE = b"data: [DONE]\n\n"
 
@@ -23,29 +23,31 @@ _HEADERS = (
 
 
 class StreamWriter(Protocol):
-    """The means to send an answer piece by piece."""
+    """Sends an answer piece by piece."""
 
-    # Set with every piece. Whoever sets it to False finds out whether a further one was written.
+    # Set with every piece. A caller can reset it to False to find out whether another one was
+    # written.
     wrote: bool
 
     @property
     def paused(self) -> bool:
-        """Whether the caller reads too slowly, so that a writer should wait."""
+        """Tells whether the client reads too slowly, so that a writer should wait."""
         ...
 
     async def resumed(self) -> None:
-        """Waits until the caller has read enough, or has left."""
+        """Waits until the client has read enough, or has disconnected."""
         ...
 
     def start(self, status: int, headers: bytes) -> None:
-        """Sets the head, which is sent with the first piece."""
+        """Sets the status and headers, which are sent with the first piece."""
         ...
 
     def write(self, piece: bytes) -> None: ...
 
     def piece_writer(self, before: bytes, after: bytes) -> Callable[[bytes], bool] | None:
-        """Writes pieces that begin and end alike, given what is between, if the caller reads fast
-        enough at this moment; returns whether it did. None while the answer has not begun."""
+        """Returns a function that writes pieces with a common beginning and end if the client
+        currently reads fast enough, and returns whether it did. Returns None while the answer has
+        not begun."""
         ...
 
     def end(self, piece: bytes) -> None:
@@ -80,7 +82,7 @@ class KeepAlive:
 
 
 class EventStream:
-    """The response body of one stream. Status and headers are sent with the first record."""
+    """Writes the response body of one stream. Status and headers are sent with the first record."""
 
     def __init__(
         self, writer: StreamWriter, request_id: str, style: ErrorStyle = ErrorStyle.USUAL
@@ -93,23 +95,23 @@ class EventStream:
         self._ending = False
 
     def hold(self) -> None:
-        """Says that records exist but must not be sent yet. If that takes long, the stream starts
+        """Tells that records exist but must not be sent yet. If that takes long, the stream starts
         with a comment, and a later failure is written as a record."""
         self._held = True
-        self._writer.wrote = True  # The silence is measured from here.
+        self._writer.wrote = True  # the silence is measured from here
 
     async def write(self, records: bytes) -> None:
         if self._writer.paused and not self._ending:
             await self._writer.resumed()
         if self._ending:
-            return  # The stream was cut. The call still runs, but its answer is not sent.
+            return  # the stream was cut; the call still runs, but its answer is not sent
         if not self.started:
             self._start()
         self._writer.write(records)
 
     def piece_writer(self, before: bytes, after: bytes) -> Callable[[bytes], bool] | None:
-        """For records that begin and end alike; see `StreamWriter`. It writes nothing after a cut,
-        because the server then closes the connection."""
+        """Returns a writer for records with a common beginning and end; see `StreamWriter`. It
+        writes nothing after a cut, because the server then closes the connection."""
         return self._writer.piece_writer(before, after)
 
     async def end(self, records: bytes = b"") -> None:
@@ -122,15 +124,15 @@ class EventStream:
         self._writer.end(records)
 
     def cut(self, records: bytes) -> None:
-        """Ends the stream with these records if the reader has taken everything before them. For a
-        slow reader they are not sent, and the server closes the connection."""
+        """Ends the stream with these records if the reader has received everything before them. A
+        slow reader does not get them, and the server closes the connection."""
         if not self._ending and not self._writer.paused:
             self._writer.end(records)
         self._ending = True
 
     def keep_alive(self) -> None:
-        """Called by a timer. Sends a comment if nothing was written since the last tick. A reader
-        that is behind gets none, because for it the stream is not silent."""
+        """Sends a comment if nothing was written since the timer's last tick. A slow reader gets
+        none, because the stream is not silent for it."""
         writer = self._writer
         waiting = (self.started or self._held) and not self._ending
         if waiting and not writer.wrote and not writer.paused:

@@ -1,11 +1,11 @@
-"""Decodes JSON strictly: no duplicate keys, bounded structure, errors with the path of the field.
+"""Decodes JSON strictly: no duplicate keys, limited structure, errors with the path of the field.
 
-msgspec checks syntax, types and bounds in one pass and names the path in its error. It silently
+msgspec checks syntax, types and limits in one pass and names the path in its error. It silently
 keeps the last of duplicate keys, so a second pass looks for duplicates.
 
-The bounds of the structure are checked before anything is built of a body. That pass works on slices
-with operations of `bytes`. None of them takes longer than about a millisecond, so that a thread that
-runs the pass leaves the interpreter to others in between.
+The limits of the structure are checked before anything is built from a body. That pass works on
+slices with operations of `bytes`. None of them takes longer than about a millisecond, so that a
+thread that runs the pass releases the interpreter in between.
 """
 
 import json
@@ -20,7 +20,7 @@ from tollkeeper.domain.errors import InvalidRequest
 
 T = TypeVar("T")
 
-# Of a body, if the caller of `decode` names no other number.
+# The default limit for a body.
 _ELEMENTS_MAX = 100_000
 _PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
 _FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*?)`", re.DOTALL)
@@ -30,21 +30,21 @@ DEPTH_MAX = 64
 _SLICE_BYTES = 32 << 10
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-# A body that is larger, or may have more elements, takes longer than a few milliseconds to decode.
+# Decoding a larger body, or one that may have more elements, takes longer than a few milliseconds.
 SMALL_BYTES = 128 << 10
 FEW_ELEMENTS = 5000
-# Up to 18 digits, which is more than any bound needs. Other values stay text and are refused.
+# Up to 18 digits, which is more than any limit needs. Other values stay text and are rejected.
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[T], elements_max: int = _ELEMENTS_MAX) -> T:
-    """The decoded body, or InvalidRequest with the path of the field in `param`."""
+    """Returns the decoded body. Raises InvalidRequest with the path of the field in `param`."""
     check_bounds(body, elements_max)
     return decode_bounded(body, decoder)
 
 
 def decode_bounded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """The same for a body that is known to be inside of its bounds."""
+    """Does the same for a body that is known to be within its limits."""
     try:
         decoded = decoder.decode(body)
         # The body is valid JSON.
@@ -61,9 +61,9 @@ def decode_bounded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def check_bounds(body: bytes, elements_max: int) -> int:
-    """Refuses a body that is nested too deeply, or whose arrays and objects have together more than
-    `elements_max` elements, and returns their number. An empty array or object counts as one element of its
-    own."""
+    """Rejects a body that is nested too deeply, or whose arrays and objects together have more than
+    `elements_max` elements, and returns their number. An empty array or object counts as one
+    element."""
     elements = depth = 0
     for structure in _structure(body):
         elements += _openings(structure) + structure.count(b",")
@@ -82,18 +82,18 @@ def _openings(text: bytes) -> int:
 
 
 def _structure(body: bytes) -> Iterator[bytes]:
-    """What is outside of strings, slice by slice."""
+    """Yields the text outside strings, slice by slice."""
     inside = False
     start = 0
     while start < len(body):
         piece = body[start : start + _SLICE_BYTES]
         if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
-            # The slice would end between a backslash and what it escapes.
+            # The slice would end between a backslash and the escaped character.
             piece = body[start : start + _SLICE_BYTES + 1]
         start += len(piece)
         if b"\\" in piece:
             piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
-        # Every quote that is left begins or ends a string.
+        # Every remaining quote begins or ends a string.
         parts = piece.split(b'"')
         yield b"".join(parts[1::2] if inside else parts[0::2])
         inside ^= len(parts) % 2 == 0
@@ -110,7 +110,8 @@ def decode_within(part: msgspec.Raw, decoder: msgspec.json.Decoder[T], place: st
 
 
 def convert_within(value: object, kind: type[T], place: str) -> T:
-    """Like `decode_within`, for a part that is already decoded but whose types are not checked."""
+    """Works like `decode_within`, for a part that is already decoded but whose types are not
+    checked."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as exc:
@@ -121,7 +122,8 @@ def convert(values: dict[str, Any], kind: type[T]) -> T:
     """Checks query parameters, which arrive as text, with the same errors as a body.
 
     msgspec's lax mode would accept `1.0` as an integer and `null` as None. This function therefore
-    converts integers itself and uses the strict mode."""
+    converts integers itself and uses the strict mode.
+    """
     integers = _integer_fields(kind)
     for name, value in values.items():
         if name in integers and _INTEGER.fullmatch(value) is not None:
@@ -143,7 +145,7 @@ def _integer_fields(kind: type) -> frozenset[str]:
 
 
 def refuse_nul(body: bytes, decoded: msgspec.Struct) -> None:
-    """Refuses U+0000 in a body that is stored, because PostgreSQL's text type cannot contain it."""
+    """Rejects U+0000 in a body that is stored, because PostgreSQL's text type cannot contain it."""
     if b"\\u0000" not in body:
         return
     for field, value in msgspec.to_builtins(decoded).items():

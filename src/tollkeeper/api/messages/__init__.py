@@ -1,1 +1,1 @@
-"""The Messages face: token counting only."""
+"""Implements the Messages face: answers and token counts."""

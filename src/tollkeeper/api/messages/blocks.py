@@ -36,24 +36,24 @@ _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class _OpenBlock:
     kind: str
     index: int
-    # Of reasoning and of arguments.
+    # Pieces of reasoning and of arguments.
     pieces: list[str] = field(default_factory=list)
     is_open: bool = True
 
     @property
-    def whole(self) -> str:
+    def joined(self) -> str:
         return "".join(self.pieces)
 
 
 class Blocks:
-    """The blocks of one answer, and why it stopped."""
+    """Tracks the blocks of one answer, and why it stopped."""
 
     def __init__(self, prepared: PreparedMessage) -> None:
         self._seal = prepared.seal
         self._hides_reasoning = prepared.hides_reasoning
         self._suffix = prepared.call.request_id.replace("-", "")
         self._count = 0
-        # The text or the reasoning that further pieces extend.
+        # The text or reasoning that further pieces extend.
         self._open: _OpenBlock | None = None
         self._calls: dict[int, _OpenBlock] = {}
         self._refused = False
@@ -61,7 +61,7 @@ class Blocks:
         self.stop_sequence: str | None = None
 
     def add(self, delta: Delta) -> Iterator[FreeObject]:
-        """Yields the events of what one piece adds."""
+        """Yields the events of one piece."""
         if not self._hides_reasoning:
             yield from self._add_reasoning(delta.reasoning, delta.sealed_reasoning)
         if delta.text:
@@ -93,8 +93,8 @@ class Blocks:
             yield _piece(block.index, {"type": type_, name: text})
 
     def _add_reasoning(self, text: str | None, sealed: str | None) -> Iterator[FreeObject]:
-        """Reasoning that the backend signs ends with its signature. If only the backend can read it,
-        it is a block of its own."""
+        """Adds reasoning. If the backend signs it, it ends with its signature. If only the backend
+        can read it, it is a separate block."""
         if text or (sealed and text is not None):
             yield from self._extend(THINKING, text)
         if not sealed:
@@ -108,12 +108,12 @@ class Blocks:
             yield from self._add_whole({"type": "redacted_thinking", "data": data})
 
     def _close_reasoning(self, block: _OpenBlock, sealed: tuple[str, ...]) -> Iterator[FreeObject]:
-        signature = self._seal(block.whole, sealed)
+        signature = self._seal(block.joined, sealed)
         yield _piece(block.index, {"type": "signature_delta", "signature": signature})
         yield _ended(block.index)
 
     def _cite(self, annotations: tuple[Annotation, ...]) -> Iterator[FreeObject]:
-        """Citations belong to the block before them, which they end."""
+        """Adds citations, which belong to the previous block and end it."""
         yield from self._extend(TEXT, "")
         assert self._open is not None
         for annotation in annotations:
@@ -168,14 +168,15 @@ class Blocks:
         return block
 
     def _close_finished(self, *, at_end: bool = False) -> Iterator[FreeObject]:
-        """Closes the open text or reasoning, and calls with complete arguments; at the end all calls."""
+        """Closes the open text or reasoning, and calls with complete arguments; at the end all
+        calls."""
         block, self._open = self._open, None
         if block is not None and block.kind == THINKING:
             yield from self._close_reasoning(block, ())
         elif block is not None:
             yield _ended(block.index)
         for call in self._calls.values():
-            if call.is_open and (at_end or read_arguments(call.whole) is not None):
+            if call.is_open and (at_end or read_arguments(call.joined) is not None):
                 call.is_open = False
                 yield _ended(call.index)
 
@@ -190,7 +191,7 @@ class Blocks:
 
 
 def read_arguments(arguments: str) -> msgspec.Raw | None:
-    """The arguments of a call as a JSON object; None if they are not one."""
+    """Returns the arguments of a call as a JSON object; None if they are not one."""
     try:
         _json_object.decode(arguments)
     except (msgspec.DecodeError, UnicodeEncodeError):

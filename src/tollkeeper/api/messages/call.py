@@ -18,7 +18,7 @@ from tollkeeper.services.use_cases import Services
 
 
 class PreparedMessage(msgspec.Struct, frozen=True):
-    """A call, and what else is needed to answer it in the Messages protocol."""
+    """Contains a call, and the other data for answering it in the Messages protocol."""
 
     call: Call
     plan: Plan

@@ -1,4 +1,4 @@
-"""The handlers of POST /v1/messages and POST /v1/messages/count_tokens."""
+"""Handles POST /v1/messages and POST /v1/messages/count_tokens."""
 
 import re
 from functools import partial
@@ -31,7 +31,7 @@ from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.services.use_cases import Services
 
 _BETA_LENGTH_MAX = 512
-# Clients name many flags in a call, most of which ask for nothing that a model here could refuse.
+# Clients name many flags in a call, most of which have no effect that a model here could refuse.
 _CALL_BETA_LENGTH_MAX = 4096
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
@@ -50,7 +50,7 @@ BETA_HEADER = HeaderParameter(
     description="Beta flags, separated by commas. Every model accepts those of the pattern; "
     "a model may accept more.",
     length_max=_BETA_LENGTH_MAX,
-    # No blanks at its ends, as in every value of a header.
+    # No blanks at its ends, as in every header value.
     pattern=rf"^{_BETA_FLAG}?([ \t]*,([ \t]*{_BETA_FLAG})?)*$",
     examples=tuple(_NEUTRAL_FLAGS),
 )
@@ -103,7 +103,7 @@ async def token_count(
 
 
 def _beta_flags(headers: HeaderIndex, length_max: int) -> tuple[str, ...]:
-    """Read the beta flags, each once. Accept any date as a version of the protocol."""
+    """Reads the beta flags, each once. Accepts any date as a version of the protocol."""
     for version in header_values(headers, MESSAGES_VERSION_HEADER.encode()):
         if _VERSION.fullmatch(version.decode("latin-1")) is None:
             raise InvalidRequest(

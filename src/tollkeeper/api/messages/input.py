@@ -1,8 +1,8 @@
 """Turns the messages of a Messages request into the turns of a prompt.
 
-Counting and answering read alike. A call is stricter: what the model would not get unchanged is
-refused, and reasoning of earlier answers must come from this project, unchanged. A count ignores what
-does not change the number of tokens.
+Counting and answering read in the same way. A call is stricter: content that the model would not
+get unchanged is rejected, and reasoning of earlier answers must come from this project, unchanged.
+A count ignores content that does not change the number of tokens.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +43,7 @@ _image = msgspec.json.Decoder(wire.ImageBlock)
 _document = msgspec.json.Decoder(wire.DocumentBlock)
 
 # Blocks that a provider's own tools wrote into the conversation. A prompt has no part for them. A
-# count takes their JSON as text.
+# count treats their JSON as text.
 _SERVER_BLOCKS = frozenset(
     {
         "server_tool_use",
@@ -59,7 +59,7 @@ _SERVER_BLOCKS = frozenset(
 
 
 class MessagesConversation:
-    """Collects the turns of a request, message by message. `counts` says that the prompt is only
+    """Collects the turns of a request, message by message. `counts` means that the prompt is only
     counted."""
 
     def __init__(self, model: Model, unseal: Unseal, *, counts: bool) -> None:
@@ -99,14 +99,14 @@ class MessagesConversation:
             self.turns[-1] = replace(last, parts=parts)
 
     def marked(self, mark: wire.CacheMark | wire.CacheControl | None) -> FreeObject | None:
-        """The further properties of a part or a tool with this mark."""
+        """Returns the additional properties of a part or a tool with this mark."""
         if mark is None or not self._keeps_marks:
             return None
         lifetime = {} if mark.ttl is None else {"ttl": mark.ttl}
         return {"cache_control": {"type": mark.type, **lifetime}}
 
     def _add_input_blocks(self, role: Role, blocks: Sequence[msgspec.Raw], place: str) -> None:
-        """Adds a message that is not an answer. Each tool result in it becomes a turn of its own,
+        """Adds a message that is not an answer. Each tool result in it becomes a separate turn,
         before the turn with the other blocks."""
         if not blocks and not self._counts:
             raise InvalidRequest("The message has no content.", param=f"{place}.content")
@@ -160,8 +160,8 @@ class MessagesConversation:
                     yield from (part for part in parts if isinstance(part, Text))
 
     def _reasoning(self, sealed: str | None, text: str, place: str) -> Iterator[Reasoning]:
-        """Reasoning of an earlier answer. Values that a backend sealed go back only to the model that
-        they came from."""
+        """Reads reasoning of an earlier answer. Values that a backend sealed go back only to the
+        model that they came from."""
         kept = None if sealed is None else self._unseal(sealed)
         if not self._counts and (kept is None or kept.text != text):
             raise InvalidRequest(
@@ -205,7 +205,7 @@ class MessagesConversation:
                 )
 
     def _marked_last(self, parts: Iterator[Content], block: wire.MarkedBlock) -> Iterator[Content]:
-        """The parts of one block. The last of them has the block's mark."""
+        """Returns the parts of one block. The last of them has the block's mark."""
         found = list(parts)
         mark = self.marked(block.cache_control)
         if found and mark is not None:

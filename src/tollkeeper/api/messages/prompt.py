@@ -1,7 +1,7 @@
-"""Turns a Messages request into a prompt, to be answered or only to be counted.
+"""Turns a Messages request into a prompt for an answer or a token count.
 
-The prompt of a count has only what can change the number of input tokens. Fields that affect only the
-answer are ignored.
+The prompt of a count has only content that can change the number of input tokens. Fields that
+affect only the answer are ignored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,10 +37,10 @@ from tollkeeper.services.calls.reasoning_seal import ENCRYPTED_REASONING
 _VERSION_LENGTH = len("_20250124")
 _WEB_SEARCH = "web_search"
 _SUMMARIZED = "summarized"
-# The value of a request that names no temperature.
+# The temperature of a request that names none.
 _DEFAULT_TEMPERATURE = 1
 
-_tool_head = msgspec.json.Decoder(wire.ToolHead)
+_tool_type = msgspec.json.Decoder(wire.ToolHead)
 _custom_tool = msgspec.json.Decoder(wire.CustomTool)
 _search_tool = msgspec.json.Decoder(wire.SearchTool)
 
@@ -101,7 +101,7 @@ class _Tools(NamedTuple):
 def _prompt(
     body: wire.TokenCountRequest, conversation: MessagesConversation, tools: _Tools
 ) -> Prompt:
-    """What counting and answering have in common."""
+    """Reads the part that counting and answering have in common."""
     if body.system is not None:
         conversation.instruct(body.system)
     for at, message in enumerate(body.messages):
@@ -123,7 +123,7 @@ def _tools(
     tools = _Tools([], {})
     for at, tool in enumerate(raw_tools):
         place = f"tools[{at}]"
-        head = decode_within(tool, _tool_head, place)
+        head = decode_within(tool, _tool_type, place)
         kind = head.type
         if kind in (None, "custom"):
             custom = decode_within(tool, _custom_tool, place)
@@ -161,7 +161,8 @@ def _unsupported_tool(
 
 
 def _is_published(kind: str) -> bool:
-    """Whether a type is a published family of tools, usually followed by the date of a version."""
+    """Tells whether a type is a published family of tools, usually followed by the date of a
+    version."""
     family, version = kind[:-_VERSION_LENGTH], kind[-_VERSION_LENGTH:]
     has_version = version[:1] == "_" and version[1:].isdecimal()
     return (family if has_version else kind) in MESSAGES_TOOL_FAMILIES
@@ -187,7 +188,7 @@ def _require_tool(name: str, tools: _Tools) -> None:
 
 
 def _web_search(tools: _Tools) -> WebSearch | None:
-    """The one tool of a provider that models of every protocol can have."""
+    """Returns the web search, the only provider-run tool that models of every protocol can have."""
     search: WebSearch | None = None
     for place, written in tools.of_provider.items():
         kind = str(written["type"])
@@ -219,7 +220,8 @@ def _output_format(body: wire.TokenCountRequest) -> SchemaOutput | None:
 
 
 def _sampling(body: wire.MessagesRequest, model: Model) -> Sampling:
-    """The default temperature asks a model that takes none for nothing."""
+    """Reads the sampling parameters. Ignores the default temperature on a model without
+    temperature."""
     supported = model.supported_sampling_parameters
     if body.stop_sequences and "stop" not in supported:
         raise OptionUnsupported(
@@ -232,7 +234,8 @@ def _sampling(body: wire.MessagesRequest, model: Model) -> Sampling:
 
 
 def _reasoning(body: wire.MessagesRequest, model: Model) -> ReasoningWish | None:
-    """Clients send an effort to every model. It asks a model without reasoning for nothing."""
+    """Reads the effort. Clients send one to every model, so it is ignored on a model without
+    reasoning."""
     effort = None if body.output_config is None else body.output_config.effort
     if effort is None or Feature.REASONING not in model.supported_features:
         return None
@@ -251,7 +254,7 @@ def _options(body: wire.MessagesRequest, model: Model) -> Iterator[Option]:
 
 
 def _thinking_options(body: wire.MessagesRequest, model: Model) -> Iterator[Option]:
-    """What the model's backend can be told about its reasoning, of what the request says."""
+    """Yields the request's reasoning options that the model's backend supports."""
     thinking, options = body.thinking, model.options
     is_off = isinstance(thinking, wire.ThinkingDisabled)
     if isinstance(thinking, wire.ThinkingEnabled) and "reasoning.max_tokens" in options:

@@ -1,4 +1,5 @@
-"""The Messages result of an answer: as one object, and the parts of it that a stream has too."""
+"""Builds the Messages result of an answer: the whole object, and the parts that a stream has
+too."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +13,8 @@ from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import Usage
 
 _SERVICE_TIERS = frozenset({"standard", "priority", "batch"})
-# What a client gets for arguments that are no JSON object, so that it cannot run the tool with them.
+# The replacement for arguments that are not a JSON object, so that a client cannot run the tool
+# with them.
 _INVALID_ARGUMENTS = "INVALID_JSON"
 
 
@@ -28,7 +30,8 @@ def new_message(call: Call, usage: Usage) -> wire.Message:
 
 
 def usage_view(usage: Usage) -> FreeObject:
-    """Cache reads and writes are beside the input's count in this protocol."""
+    """Encodes the usage. In this protocol, cache reads and writes are not included in the input's
+    count."""
     short, long = usage.cache_write_tokens, usage.cache_write_1h_tokens
     searches = usage.web_searches
     tier = usage.service_tier
@@ -79,7 +82,7 @@ class _Block:
 
 
 class MessageAssembly:
-    """A sink that collects all events until the end, as a client of the stream would."""
+    """Collects all events until the end, like a client of the stream."""
 
     def __init__(self, prepared: PreparedMessage) -> None:
         self._call = prepared.call
@@ -96,7 +99,7 @@ class MessageAssembly:
         """Does nothing, because nothing is sent before the end anyway."""
 
     def text_writer(self) -> None:
-        """Text comes as events too."""
+        """Returns None, because text comes as events too."""
 
     def message(self, usage: Usage) -> wire.Message:
         return msgspec.structs.replace(

@@ -19,7 +19,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class MessageStream:
-    """Runs the call and writes its events. It is the sink of the call."""
+    """Runs the call and writes its events, as the call's sink."""
 
     def __init__(
         self, services: Services, request: Request[Any, Any], prepared: PreparedMessage
@@ -29,7 +29,7 @@ class MessageStream:
         self._prepared = prepared
         self._blocks = Blocks(prepared)
         self._stream: EventStream | None = None
-        # What the backend has told before its answer, and whether the stream has told it.
+        # The usage that the backend reported before its answer, and whether the stream has sent it.
         self._usage = Usage(prompt_tokens=0, completion_tokens=0)
         self._has_begun = False
 
@@ -50,7 +50,7 @@ class MessageStream:
         await stream.end(b"".join(last))
 
     def failure(self, error: Exception) -> bytes:
-        """The event that ends a failed stream. No `message_stop` follows it."""
+        """Returns the event that ends a failed stream. No `message_stop` follows it."""
         return _named("error", error_envelope(error, self._request.id, ErrorStyle.MESSAGES))
 
     async def take(self, batch: Batch) -> None:
@@ -70,10 +70,10 @@ class MessageStream:
         self._stream.hold()
 
     def text_writer(self) -> None:
-        """Text comes as events too, because each block has its own number."""
+        """Returns None, because each block has its own number, so text comes as events too."""
 
     def _beginning(self) -> list[bytes]:
-        """The event that begins the stream, if nothing has begun it yet."""
+        """Returns the event that begins the stream, unless it was sent before."""
         if self._has_begun:
             return []
         self._has_begun = True
@@ -81,7 +81,8 @@ class MessageStream:
         return [_record({"type": "message_start", "message": message})]
 
     def _note_usage(self, report: UsageReport) -> None:
-        """Keeps the input that a backend reports before its answer. The output is not known yet."""
+        """Stores the input that a backend reports before its answer. The output is not known
+        yet."""
         if not self._has_begun and report.usage is not None:
             told = msgspec.structs.replace(report.usage, completion_tokens=0, total_tokens=None)
             found = normalised(told)

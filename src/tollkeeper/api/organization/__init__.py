@@ -1,1 +1,1 @@
-"""Handlers of organization administration: policies, keys, projects, costs."""
+"""Handles organization administration: policies, keys, projects, costs."""

@@ -1,4 +1,4 @@
-"""The handler of the cost report."""
+"""Handles cost reports."""
 
 from tollkeeper.api.http.endpoint import Reply, Request
 from tollkeeper.api.organization import ids
@@ -20,7 +20,7 @@ async def cost_report(services: Services, request: Request[None, wire.CostQuery]
         limit=sent.limit,
     )
     page = await services.costs.cost_report(request.admin_caller.organization_id, query, sent.page)
-    # The header is sent even if the count is zero, so that callers can rely on it.
+    # The header is sent even if the count is zero, so that clients can rely on it.
     unsettled = f"{UNSETTLED_HEADER}: {page.unsettled_requests}\r\n"
     return Reply(cost_page_view(page), headers=unsettled.encode())
 

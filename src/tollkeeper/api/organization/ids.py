@@ -27,7 +27,7 @@ def policy_id(text: str) -> str:
 
 
 def _parse_uuid(text: str) -> UUID | None:
-    """Accepts the canonical spelling only; `UUID` also accepts braces, URNs and missing hyphens."""
+    """Accepts the canonical form only; `UUID` also accepts braces, URNs and missing hyphens."""
     if len(text) != _UUID_LENGTH:
         return None
     try:

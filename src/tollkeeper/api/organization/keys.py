@@ -1,4 +1,4 @@
-"""Handlers of project keys, Admin API keys and project archiving."""
+"""Handles project keys, Admin API keys and project archiving."""
 
 from msgspec import UNSET
 

@@ -1,4 +1,4 @@
-"""Handlers of policies."""
+"""Handles policies."""
 
 from typing import Any
 

@@ -1,1 +1,2 @@
-"""The Responses face: turns requests into calls, and the events of a call into Responses."""
+"""Implements the Responses face: turns requests into calls, and the events of a call into
+Responses."""

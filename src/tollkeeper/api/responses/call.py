@@ -27,14 +27,15 @@ from tollkeeper.services.use_cases import Services
 
 @dataclass(frozen=True, slots=True)
 class PreparedResponse:
-    """A call, and what else is needed to answer it in the Responses protocol."""
+    """Contains a call, and the other data for answering it in the Responses protocol."""
 
     call: Call
     plan: Plan
     # The result before the first event: no output, and the parameters of the request.
     begun: Response
     includes_logprobs: bool
-    # Encrypts reasoning, so that the caller can send it back. None if that was not asked for.
+    # Encrypts reasoning, so that the client can send it back; None if the client did not ask for
+    # it.
     seal: Sealer | None
     obfuscates: bool
     flat_names: FlatNames
@@ -88,7 +89,7 @@ async def responses_call(
 
 
 def _check_stateless(body: wire.ResponsesRequest) -> None:
-    """Refuses fields that need stored responses or background work; the gateway has neither."""
+    """Rejects fields that need stored responses or background work; the gateway has neither."""
     if body.store:
         raise InvalidRequest(
             "The gateway does not store responses: store must be false.", param="store"
@@ -124,13 +125,13 @@ def _check_combinations(body: wire.ResponsesRequest) -> None:
 
 
 def _refuse_newer_fields(body: wire.ResponsesRequest) -> None:
-    """Refuses published fields that no backend has, unless their value asks for nothing."""
+    """Rejects published fields that no backend has, unless their value has no effect."""
     image = body.image or wire.ImageOptions()
     asked: Mapping[str, object] = {
         "context_management": body.context_management,
         "moderation": body.moderation is not None,
         "access_programs": body.access_programs,
-        # No backend compresses images, so only the wish for it cannot be fulfilled.
+        # No backend compresses images, so only a request to enable it must be rejected.
         "image.context_compression": image.context_compression == "enabled",
     }
     for name, value in asked.items():

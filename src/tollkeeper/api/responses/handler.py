@@ -1,4 +1,4 @@
-"""The handler of POST /v1/responses."""
+"""Handles POST /v1/responses."""
 
 import msgspec
 

@@ -1,7 +1,7 @@
 """Turns the input of a Responses request into the turns of a prompt.
 
 The items of one earlier answer (reasoning, messages, function calls) become one turn. The outputs
-of the calls follow as turns of their own.
+of the calls follow as separate turns.
 """
 
 from collections.abc import Callable
@@ -77,7 +77,7 @@ class Conversation:
         self._turns: list[Turn] = []
         # The parts of the current assistant turn; the next item may add to it.
         self._answer: list[Part] = []
-        # Reasoning whose message or function call has not come yet.
+        # Reasoning whose message or function call has not arrived yet.
         self._pending_reasoning: list[Reasoning] = []
         self._answer_place = ""
         self._call_ids: set[str] = set()
@@ -117,14 +117,14 @@ class Conversation:
         self._add_turn(Turn(Role(message.role), content, place=place))
 
     def _add_answer_text(self, message: wire.InputMessage, place: str) -> None:
-        """Adds an assistant's message to the turn that has the calls around it. Two messages
-        without a call between them are two turns."""
+        """Adds an assistant's message to the turn with the calls around it. Two messages without a
+        call between them are two turns."""
         has_text = any(isinstance(part, Text | Refusal) for part in self._answer)
         has_calls = any(isinstance(part, ToolCall) for part in self._answer)
         if has_text and not has_calls:
             self._end_answer()
         parts = _answer_text(message.content)
-        # A message without text still makes a turn.
+        # A message without text still creates a turn.
         self._extend_answer(parts or (Text(""),), place)
 
     def _add_call(self, call: wire.EchoedFunctionCall, place: str) -> None:
@@ -143,8 +143,8 @@ class Conversation:
         self._add_turn(Turn(Role.TOOL, (result,), place=place))
 
     def _add_reasoning(self, reasoning: wire.EchoedReasoning) -> None:
-        """Takes the plain text, or else the text that the gateway sealed, or else the summary. A
-        value that another service sealed is ignored. Values that a backend sealed go back only to
+        """Uses the plain text, or else the text that the gateway sealed, or else the summary.
+        Ignores a value that another service sealed. Values that a backend sealed go back only to
         the model that they came from."""
         if not self._model_reasons:
             return
@@ -171,8 +171,8 @@ class Conversation:
         self._answer_place = ""
 
     def _add_turn(self, turn: Turn) -> None:
-        """Adds a turn that is not an answer. Reasoning without a message or a call after it is
-        dropped, but for values that the backend sealed: they may belong to what is before them."""
+        """Adds a turn that is not an answer. Drops reasoning that no message or call follows,
+        except values that the backend sealed: they may belong to the previous content."""
         if self._answer:
             self._answer += [part for part in self._pending_reasoning if part.sealed]
         self._end_answer()
@@ -211,7 +211,7 @@ def _file(file: wire.InputFile, place: str) -> File:
 
 
 def _answer_text(content: str | list[wire.InputPart]) -> tuple[Content, ...]:
-    """The texts and refusals of an assistant's message. Images and files in it are ignored."""
+    """Returns the texts and refusals of an assistant's message. Ignores images and files in it."""
     if isinstance(content, str):
         return (Text(content),)
     parts: list[Content] = []

@@ -1,7 +1,7 @@
-"""Names of functions that a `namespace` tool groups.
+"""Names functions that a `namespace` tool groups.
 
-A prompt has functions only. A function of a namespace is offered to the model under one flat name,
-and a call of it goes back to the caller with its own name and its namespace.
+A prompt has functions only. The model sees a namespace's function under one flat name, and a call
+of it is returned to the client with its own name and its namespace.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _SEPARATOR = "__"
-# The longest name of a function that published backends take.
+# The maximum length of a function's name at published backends.
 _NAME_LENGTH_MAX = 64
 _DIGEST_LENGTH = 8
 
@@ -25,8 +25,8 @@ FlatNames = Mapping[str, QualifiedName]
 
 
 def flat_name(namespace: str, name: str) -> str:
-    """The name that the model sees. The same names always give the same flat name, because callers
-    send earlier calls back. A name that is too long ends with a digest of the whole."""
+    """Returns the name that the model sees. The same names always give the same flat name, because
+    clients send earlier calls back. A name that is too long ends with a digest of the whole."""
     flat = f"{namespace}{_SEPARATOR}{name}"
     if len(flat) <= _NAME_LENGTH_MAX:
         return flat

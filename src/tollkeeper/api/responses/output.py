@@ -2,7 +2,7 @@
 
 An item opens with its first piece. Text and reasoning close when another item begins. A function
 call closes when another item begins and its arguments are a complete JSON object, because a backend
-may send pieces of several calls in turn. A listener is told about every step, for the stream.
+may interleave the pieces of several calls. A listener is notified of every step, for the stream.
 """
 
 import re
@@ -19,7 +19,7 @@ from tollkeeper.domain.inference import Annotation, Delta, Finish, ToolCallPiece
 from tollkeeper.services.calls.reasoning_seal import Sealer
 
 _NO_NAMES: FlatNames = {}
-# The beginning of an address that has the image in itself, with the name of its format.
+# The beginning of an address that contains the image itself, with the name of its format.
 _IMAGE_ADDRESS = re.compile(r"data:image/([\w.+-]+)[^,]*;base64,", re.IGNORECASE)
 _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -39,7 +39,7 @@ _logprobs = msgspec.json.Decoder(_ChatLogprobs)
 
 
 class Kind(StrEnum):
-    """The kinds of text that arrive piece by piece, by the names that the protocol gives them."""
+    """Lists the kinds of text that arrive piece by piece, with the protocol's names."""
 
     TEXT = "output_text"
     REFUSAL = "refusal"
@@ -49,7 +49,7 @@ class Kind(StrEnum):
 
 @dataclass(slots=True)
 class OpenText:
-    """One text that arrives piece by piece, and its place in the output."""
+    """Holds one text that arrives piece by piece, and its place in the output."""
 
     kind: Kind
     item_id: str
@@ -58,7 +58,7 @@ class OpenText:
     pieces: list[str] = field(default_factory=list)
     annotations: list[wire.FlatUrlCitation] = field(default_factory=list)
     logprobs: list[wire.TokenLogprob] = field(default_factory=list)
-    # The place as JSON. The listener encodes it once and keeps it here.
+    # The place as JSON. The listener encodes it once and stores it here.
     encoded_place: bytes | None = None
 
     @property
@@ -76,7 +76,7 @@ class OpenText:
 
 
 class ItemKind(StrEnum):
-    """The kind of an item; the value is the prefix of its id."""
+    """Names the kind of an item; the value is the prefix of its id."""
 
     MESSAGE = "msg"
     REASONING = "rs"
@@ -95,7 +95,7 @@ class Item:
     call_id: str = ""
     name: str = ""
     namespace: str | msgspec.UnsetType = msgspec.UNSET
-    # The name as the model writes it, which is flat for a function of a namespace.
+    # The name as the model writes it, which is flat for a namespace's function.
     flat_name: str = ""
     # For reasoning only: the values that only the backend can read.
     sealed_by_backend: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class Item:
 
 
 class Listener(Protocol):
-    """Is told about each step of the output, in order."""
+    """Is notified of each step of the output, in order."""
 
     def event(self, name: str, fields: dict[str, Any]) -> None: ...
 
@@ -147,8 +147,8 @@ class Output:
         self.finish: str | None = None
 
     def dismiss_listener(self) -> None:
-        """The answer is over. The listener has this output, and while both have each other, only a
-        garbage collection frees them."""
+        """Removes the listener at the end of the answer. The listener refers to this output, and
+        such a cycle would stay in memory until a garbage collection."""
         self._listener = NoListener()
 
     def add(self, delta: Delta) -> None:
@@ -174,7 +174,7 @@ class Output:
             self._end(delta.finish)
 
     def items(self) -> list[wire.OutputItem]:
-        """All items so far. An item that is still open is shown as incomplete."""
+        """Returns all items so far. An item that is still open is shown as incomplete."""
         return [
             _view(item, "incomplete" if item.status == "in_progress" else item.status)
             for item in self._items
@@ -191,12 +191,12 @@ class Output:
     # Text, refusals, reasoning.
 
     def _open_text(self, kind: Kind) -> OpenText:
-        """The open text of this kind. Begins one, and closes another kind, where necessary."""
+        """Returns the open text of this kind. Begins one, and closes another kind, if necessary."""
         current = self._open
         if current is not None and current.kind is kind:
             return current
         if current is not None and Kind.REASONING not in (kind, current.kind):
-            # A message may contain texts and refusals; reasoning is an item of its own.
+            # A message may contain texts and refusals; reasoning is a separate item.
             self._close_part(current)
             item = self._items[current.output_index]
         else:
@@ -226,7 +226,7 @@ class Output:
         elif tokens and self._open is not None and self._open.kind is Kind.TEXT:
             open_text = self._open
         else:
-            return  # The protocol has no field for log-probabilities of calls and reasoning.
+            return  # the protocol has no field for log-probabilities of calls and reasoning
         open_text.pieces.append(text)
         open_text.logprobs += tokens
         self._listener.piece(open_text, text, tokens)
@@ -250,7 +250,8 @@ class Output:
     # Images.
 
     def _add_image(self, address: str) -> None:
-        """An image is an item that comes whole. The protocol has it in base64, without its address."""
+        """Adds an image, which is an item in one piece. The protocol has it in base64, without its
+        address."""
         self._close_finished_items()
         item = self._begin_item(ItemKind.IMAGE)
         found = _IMAGE_ADDRESS.match(address)
@@ -259,7 +260,7 @@ class Output:
         item.status = "completed"
         place = {"item_id": item.id, "output_index": item.output_index}
         self._listener.event("response.image_generation_call.completed", place)
-        self._tell_end(item)
+        self._announce_end(item)
 
     # Function calls.
 
@@ -343,9 +344,9 @@ class Output:
             thought = "".join(open_text.whole for open_text in item.parts)
             item.sealed = self._seal(thought, item.sealed_by_backend)
         item.status = status
-        self._tell_end(item)
+        self._announce_end(item)
 
-    def _tell_end(self, item: Item) -> None:
+    def _announce_end(self, item: Item) -> None:
         fields = {"output_index": item.output_index, "item": _view(item, item.status)}
         self._listener.event("response.output_item.done", fields)
 
@@ -354,7 +355,7 @@ class Output:
         incomplete."""
         self.finish = finish
         if not self._items:
-            self._open_text(Kind.TEXT)  # An answer without content is shown as an empty message.
+            self._open_text(Kind.TEXT)  # an answer without content is shown as an empty message
         if self._open is not None:
             self._close_part(self._open)
             self._open = None
@@ -406,8 +407,8 @@ def _is_json_object(arguments: str) -> bool:
 
 
 def _flat_logprobs(logprobs: msgspec.Raw) -> list[wire.TokenLogprob]:
-    """The log-probabilities of the content's tokens, from the form of the chat protocol to that of
-    Responses. Log-probabilities of another form are left out."""
+    """Converts the log-probabilities of the content's tokens from the chat protocol's form to that
+    of Responses. Omits other forms."""
     try:
         tokens = _logprobs.decode(logprobs).content or []
     except msgspec.DecodeError:

@@ -25,10 +25,10 @@ from tollkeeper.domain.prompt import (
 from tollkeeper.services.calls.reasoning_seal import ENCRYPTED_REASONING
 
 LOGPROBS = "message.output_text.logprobs"
-# Accepted and without effect: a result never contains the input, so there are no URLs to include.
+# Accepted without effect: a result never contains the input, so there are no URLs to include.
 _IMAGE_ADDRESSES = "message.input_image.image_url"
 # Values that leave the choice to the backend. They are sent only to a model that maps the option,
-# and ask a model without reasoning for nothing.
+# and have no effect on a model without reasoning.
 _DEFAULT_REASONING = {
     "summary": "auto",
     "generate_summary": "auto",
@@ -36,7 +36,7 @@ _DEFAULT_REASONING = {
     "mode": "standard",
 }
 _NO_REASONING = {"effort": "none", **_DEFAULT_REASONING}
-# The same for published fields that came after the interface.
+# The same for fields that were published after the interface.
 _DEFAULT_CACHING = {"mode": "implicit", "ttl": "30m", "prewarm": False}
 
 
@@ -47,8 +47,8 @@ def read_prompt(
     tools: Tools,
     caching: CachingWish,
 ) -> Prompt:
-    """`model` decides whether default values of options and the wish for sealed reasoning are
-    sent."""
+    """Reads the prompt. `model` decides whether default values of options and a request for sealed
+    reasoning are sent."""
     if body.instructions is not None:
         conversation.instruct(body.instructions)
     if isinstance(body.input, str):
@@ -108,8 +108,8 @@ def _output_format(text: wire.ResponsesText | None) -> OutputFormat | None:
 def _reasoning(
     reasoning: wire.ResponsesReasoning | None, model: Model, included: Mapping[str, str]
 ) -> ReasoningWish | None:
-    """On a model without reasoning, values that ask for nothing are left out: published clients
-    send them to every model. Its answers have no reasoning that could be encrypted either."""
+    """Reads the reasoning options. On a model without reasoning, omits values that have no effect,
+    which published clients send to every model. Its answers have no reasoning to encrypt either."""
     reasons = Feature.REASONING in model.supported_features
     fields = {} if reasoning is None else msgspec.structs.asdict(reasoning)
     params = [
@@ -125,8 +125,8 @@ def _reasoning(
 def _options(
     body: wire.ResponsesRequest, model: Model, included: Mapping[str, str]
 ) -> Iterator[Option]:
-    """Options without a published meaning, and options whose default value has no effect and is
-    left out."""
+    """Yields options without a published meaning, and options with an effect; omits default
+    values."""
     if body.text is not None and body.text.verbosity is not None:
         yield Option("verbosity", body.text.verbosity, "text.verbosity")
     for name, default in _DEFAULT_REASONING.items():

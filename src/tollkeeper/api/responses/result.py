@@ -1,4 +1,5 @@
-"""The Responses result of an answer that began, ended or failed, with usage and error code."""
+"""Builds the Responses result of an answer that began, ended or failed, with usage and error
+code."""
 
 import msgspec
 
@@ -44,8 +45,8 @@ def failed_response(
 
 
 def _error_code(error: Exception) -> str:
-    """Clients of this protocol reject unknown codes, so only three are used. The error's `type`
-    is more precise."""
+    """Returns one of three codes, because clients of this protocol reject unknown ones. The error's
+    `type` is more precise."""
     match error:
         case RateLimited():
             return "rate_limit_exceeded"

@@ -17,20 +17,20 @@ _encode = msgspec.json.Encoder().encode
 _OBFUSCATED_MULTIPLE = 16
 
 
-def _head(name: str) -> bytes:
-    """The beginning of an event: its name, as SSE event and as JSON type, up to its number."""
+def _event_start(name: str) -> bytes:
+    """Encodes the beginning of an event: its name, as SSE event and as JSON type, up to its
+    number."""
     return f'event: {name}\ndata: {{"type":"{name}","sequence_number":'.encode()
 
 
 # The beginnings of the most frequent events, encoded once.
-_DELTA_HEADS = {kind: _head(f"response.{kind}.delta") for kind in Kind}
+_DELTA_STARTS = {kind: _event_start(f"response.{kind}.delta") for kind in Kind}
 _NO_LOGPROBS = b',"logprobs":[]}\n\n'
 _END = b"}\n\n"
 
 
 class ResponseStream:
-    """Runs the call and writes its events. It is the sink of the call and the listener of the
-    output."""
+    """Runs the call and writes its events, as the call's sink and the output's listener."""
 
     def __init__(
         self, services: Services, request: Request[Any, None], prepared: PreparedResponse
@@ -60,7 +60,7 @@ class ResponseStream:
         await stream.end(self._take_records() + DONE)
 
     def failure(self, error: Exception) -> bytes:
-        """The event that ends a failed stream. No `[DONE]` follows it."""
+        """Returns the event that ends a failed stream. No `[DONE]` follows it."""
         # If the failure came in the middle of a batch, the batch's events are not sent, and their
         # numbers are free again.
         self._number -= len(self._records)
@@ -90,10 +90,12 @@ class ResponseStream:
         self._stream.hold()
 
     def text_writer(self) -> None:
-        """Text comes as events too, because all of it is repeated at the end."""
+        """Returns None, because all text is repeated at the end, so it comes as events too."""
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
-        self._records.append(b"%b%d,%b\n\n" % (_head(name), self._number, _encode(fields)[1:]))
+        self._records.append(
+            b"%b%d,%b\n\n" % (_event_start(name), self._number, _encode(fields)[1:])
+        )
         self._number += 1
 
     def piece(self, open_text: OpenText, text: str, logprobs: list[wire.TokenLogprob]) -> None:
@@ -106,7 +108,8 @@ class ResponseStream:
         if self._prepared.obfuscates:
             tail = b',"obfuscation":"%b"%b' % (_padding(text), tail)
         self._records.append(
-            b"%b%d%b%b%b" % (_DELTA_HEADS[open_text.kind], self._number, place, _encode(text), tail)
+            b"%b%d%b%b%b"
+            % (_DELTA_STARTS[open_text.kind], self._number, place, _encode(text), tail)
         )
         self._number += 1
 
@@ -131,6 +134,6 @@ def _encoded_place(open_text: OpenText) -> bytes:
 
 
 def _padding(text: str) -> bytes:
-    """Padding to a multiple of the same length, so that an observer of the encrypted connection
-    cannot tell short pieces apart by their lengths."""
+    """Returns padding to a multiple of the same length, so that an observer of the encrypted
+    connection cannot distinguish short pieces by their lengths."""
     return b"0" * (-len(text.encode()) % _OBFUSCATED_MULTIPLE)

@@ -31,7 +31,7 @@ _TYPES_IN_NAMESPACES = ("function",)
 
 @dataclass(slots=True)
 class Tools:
-    """The tools of a request. `shown` is how the result repeats them."""
+    """Holds the tools of a request. `shown` is their form in the result."""
 
     # By the names that the model sees.
     functions: dict[str, FunctionTool] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class ChosenTools:
-    """The tools that the model gets after `tool_choice` is applied."""
+    """Holds the tools that the model gets after `tool_choice` is applied."""
 
     functions: tuple[FunctionTool, ...] = ()
     web_search: WebSearch | None = None
@@ -90,7 +90,8 @@ def _unsupported_tool(
 
 
 def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
-    """Without tools, "none" and "auto" have no effect; any other choice needs a tool."""
+    """Applies `tool_choice`. Without tools, "none" and "auto" have no effect; any other choice
+    needs a tool."""
     choice = body.tool_choice
     if not tools.any:
         if choice not in (None, "none", "auto"):
@@ -118,12 +119,13 @@ def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
 
 
 def _mode_for(functions: tuple[FunctionTool, ...], mode: ToolMode) -> ToolChoice | None:
-    """A mode applies to functions only: without functions there is no choice."""
+    """Returns a choice for the functions. A mode applies to functions only, so without functions
+    there is no choice."""
     return ToolChoice(mode, _CHOICE) if functions else None
 
 
 def shown_choice(choice: str | FreeObject | None) -> str | FreeObject:
-    """The choice as the result repeats it, with the defaults of omitted fields."""
+    """Returns the choice's form in the result, with the defaults of omitted fields."""
     if choice is None:
         return "auto"
     if isinstance(choice, dict) and choice["type"] == "allowed_tools":
@@ -209,7 +211,7 @@ def _add_namespace(tools: Tools, namespace: wire.NamespaceTool, place: str) -> N
 def _add_function(
     tools: Tools, tool: wire.FunctionTool, place: str, namespace: wire.NamespaceTool | None = None
 ) -> FreeObject:
-    """Adds a function, and returns how the result repeats it."""
+    """Adds a function, and returns its form in the result."""
     name = tool.name if namespace is None else flat_name(namespace.name, tool.name)
     if name in tools.functions:
         raise InvalidRequest("Two functions have the same name.", param=f"{place}.name")
@@ -228,7 +230,7 @@ def _add_function(
     shown = {"type": "function", "name": tool.name, **described}
     if namespace is not None:
         tools.flat_names[name] = QualifiedName(tool.name, namespace.name)
-        # The model sees no namespaces, so each function says what its namespace says.
+        # The model sees no namespaces, so each function includes its namespace's description.
         descriptions = filter(None, (namespace.description, tool.description))
         described["description"] = "\n\n".join(descriptions) or None
     tools.functions[name] = FunctionTool(
@@ -241,8 +243,8 @@ def _add_web_search(tools: Tools, tool: wire.WebSearchTool, place: str) -> None:
     if tools.web_search is not None or tools.offline_search is not None:
         raise InvalidRequest("tools may contain one web search only.", param=place)
     if tool.external_web_access is False:
-        # The model may search, but only in pages that the provider keeps. No backend keeps any, so
-        # this offers nothing. Codex CLI sends it with every request.
+        # The model may search only pages that the provider stores. No backend stores any, so this
+        # offers nothing. Codex CLI sends it with every request.
         tools.offline_search = place
         return
     _refuse_unsupported(
@@ -262,8 +264,8 @@ def _add_web_search(tools: Tools, tool: wire.WebSearchTool, place: str) -> None:
 
 
 def _refuse_unsupported(fields: Mapping[str, object], place: str) -> None:
-    """Refuses fields that a prompt cannot represent, because ignoring one would change what the
-    caller asked for."""
+    """Rejects fields that a prompt cannot represent, because ignoring one would change the meaning
+    of the request."""
     for name, value in fields.items():
         if value:
             raise OptionUnsupported(f"{name} is not supported.", param=f"{place}.{name}")

@@ -1,4 +1,5 @@
-"""`truncation: auto` drops the oldest turns of a conversation that is too long for its model."""
+"""Implements `truncation: auto`, which drops the oldest turns of a conversation that is too long
+for its model."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,20 +13,21 @@ from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.calls.token_counting import tokenizer_deadline
 from tollkeeper.services.use_cases import Services
 
-# How often the tokenizer is asked for one request.
+# The maximum number of tokenizer calls for one request.
 _COUNTS_MAX = 4
 # The positions of turns that are dropped together.
 _Group = list[int]
 
 
 async def truncated(services: Services, call: Call) -> Call:
-    """The call without the oldest turns that do not fit. Instructions and the last group of turns
-    always stay.
+    """Returns the call without the oldest turns that do not fit. Instructions and the last group of
+    turns always stay.
 
-    The estimate errs high, so a prompt that fits by the estimate needs no exact count. Otherwise the
-    backend's tokenizer, if there is one and it may be asked, counts a few cuts, each found by
-    what the estimate and the counts so far say together. What is kept was counted and fits, or fits
-    by the estimate. The search reads a long prompt many times, so it runs in a thread."""
+    The estimate errs high, so a prompt that fits by the estimate needs no exact count. Otherwise
+    the backend's tokenizer, if there is one and it may be asked, counts a few cuts, each chosen by
+    the estimate and the previous counts. The result was counted and fits, or fits by the estimate.
+    The search reads a long prompt many times, so it runs in a thread.
+    """
     tokens_max = call.model.context_length - call.output_tokens_max
     if (await measure(call)).guess() <= tokens_max:
         return call
@@ -44,7 +46,7 @@ async def truncated(services: Services, call: Call) -> Call:
 
 
 class _Cuts:
-    """How many of the oldest groups have to be dropped. Cuts from `best` on fit, those below
+    """Finds how many of the oldest groups have to be dropped. Cuts from `best` on fit, those below
     `_fewest` do not."""
 
     def __init__(self, call: Call, tokens_max: int) -> None:
@@ -61,11 +63,11 @@ class _Cuts:
         return _without(self._call, self._groups[:dropped])
 
     def next_cut(self) -> int | None:
-        """The cut to be counted next; None where none is left that could be better."""
+        """Returns the next cut to count; None if no better one is possible."""
         if self._fewest >= self.best:
             return None
         if self._estimated == 0:
-            # The longest prompt first: it tells most about how far the estimate errs.
+            # The longest prompt first, because it best shows how far the estimate errs.
             return self._fewest
         return min(self._fitting_cut(self._fewest, self.best), self.best - 1)
 
@@ -77,7 +79,8 @@ class _Cuts:
         self._counted, self._estimated = counted, max(1, self._estimate(dropped))
 
     def _fitting_cut(self, fewest: int, most: int) -> int:
-        """The least cut whose estimate fits, corrected by the latest count; `most` if none does."""
+        """Returns the smallest cut whose estimate fits, corrected by the latest count; `most` if
+        none does."""
         while fewest < most:
             half = (fewest + most) // 2
             estimate = self._estimate(half)
@@ -94,7 +97,7 @@ class _Cuts:
 
 
 def _groups(turns: Sequence[Turn]) -> list[_Group]:
-    """Groups of turns, oldest first. An answer and the outputs of its calls are one group;
+    """Groups turns, oldest first. An answer and the outputs of its calls are one group;
     instructions are in none."""
     groups: list[_Group] = []
     for position, turn in enumerate(turns):

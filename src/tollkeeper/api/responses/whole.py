@@ -9,7 +9,7 @@ from tollkeeper.domain.usage import Usage
 
 
 class ResponseAssembly:
-    """A sink that collects all events until the end."""
+    """Collects all events until the end."""
 
     def __init__(self, prepared: PreparedResponse) -> None:
         self._prepared = prepared
@@ -33,7 +33,7 @@ class ResponseAssembly:
         """Does nothing, because nothing is sent before the end anyway."""
 
     def text_writer(self) -> None:
-        """Text comes as events too."""
+        """Returns None, because text comes as events too."""
 
     def response(self, usage: Usage, now: int) -> Response:
         return ended_response(self._begun, self._output, usage, now)

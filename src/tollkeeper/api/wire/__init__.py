@@ -1,1 +1,2 @@
-"""The wire types: structs of the interface's JSON with every bound. They know no use case."""
+"""Defines the wire types: structs of the interface's JSON with all limits. They know no use
+case."""

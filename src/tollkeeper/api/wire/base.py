@@ -1,4 +1,4 @@
-"""Base classes of the wire types, and the bounds that several of them use."""
+"""Defines base classes of the wire types, and the limits that several of them use."""
 
 from typing import Annotated, Any
 

@@ -37,8 +37,8 @@ class ChatMessage(Received):
     tool_calls: list[FreeObject] | None = None
     function_call: FreeObject | None = None
     model_id: Annotated[str, Meta(min_length=1, max_length=256)] | msgspec.UnsetType = msgspec.UNSET
-    # LiteLLM's SDK keeps here what it found in an answer beyond its own fields, and sends it back.
-    # The answer has the same under its own names, so this is dropped.
+    # LiteLLM's SDK stores additional properties of an answer here, and sends them back. The answer
+    # has the same properties under their own names, so this is dropped.
     provider_specific_fields: FreeObject | msgspec.UnsetType | None = msgspec.UNSET
 
 
@@ -73,7 +73,7 @@ class JsonSchemaFormat(Received, tag="json_schema", tag_field="type"):
 
 
 class ChatRequest(Received):
-    # What to say of a field of another protocol, which clients send here by mistake.
+    # Messages about fields of another protocol, which clients send here by mistake.
     hints: ClassVar[dict[str, str]] = {
         "input": "This is a body of the Responses protocol: send it to /v1/responses, or send the "
         "conversation in `messages`.",
@@ -159,7 +159,7 @@ class ChatChoice(Sent):
 
 
 PromptDetails = dict[str, int | dict[str, int] | None]
-# Kept as the backend wrote it, once its form is known.
+# Kept as the backend wrote it, after its form was checked.
 PromptLogprobs = Annotated[
     Any,
     Meta(extra_json_schema={"type": ["array", "null"], "items": {"type": ["object", "null"]}}),

@@ -1,4 +1,5 @@
-"""Wire types of errors: the usual envelope, and those of token counting and of Messages."""
+"""Defines the wire types of errors: the usual envelope, and those of token counting and of
+Messages."""
 
 from typing import Literal
 

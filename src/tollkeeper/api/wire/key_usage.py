@@ -1,4 +1,4 @@
-"""What a key has spent: an extension, which is not part of the interface."""
+"""Defines the wire types of a key's costs: an extension, which is not part of the interface."""
 
 from typing import Literal
 
@@ -28,6 +28,5 @@ class KeyUsage(Sent):
     today: str
     this_month: str
     currency: Literal["usd"]
-    # Those of the key itself, where it has any. Caps of its project and of its organization bind it
-    # too.
+    # The key's own caps, if it has any. The caps of its project and its organization apply too.
     caps: list[KeyCap] | UnsetType = UNSET

@@ -1,4 +1,5 @@
-"""Wire types of the Messages protocol: its requests, which token counting takes too, and its results."""
+"""Defines the wire types of the Messages protocol: its requests, which token counting accepts too,
+and its results."""
 
 from typing import Annotated, Any, Literal
 
@@ -104,7 +105,7 @@ class MessagesRequest(TokenCountRequest):
     service_tier: Literal["auto", "standard_only"] | None = None
     # Accepted and dropped: every backend gets the conversation as the client sent it.
     context_management: FreeObject | None = None
-    # Without an entry they ask for nothing.
+    # Has no effect without an entry.
     mcp_servers: list[FreeObject] | None = None
     container: FreeObject | str | None = None
     inference_geo: str | None = None

@@ -1,4 +1,4 @@
-"""Wire types of the model catalogue."""
+"""Defines the wire types of the model catalogue."""
 
 from typing import Literal
 

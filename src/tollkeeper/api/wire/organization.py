@@ -1,4 +1,4 @@
-"""Wire types of organization administration: policies, keys, projects, costs."""
+"""Defines the wire types of organization administration: policies, keys, projects, costs."""
 
 from typing import Annotated, Literal
 from uuid import UUID
@@ -17,8 +17,8 @@ from tollkeeper.domain.policy import Direction, Mode, PolicyState, Scope
 from tollkeeper.domain.reports import TIME_MAX, CostDimension
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 
-# PostgreSQL's text type cannot contain U+0000. `strict_json.refuse_nul` refuses it, and this
-# pattern tells callers so in the OpenAPI document.
+# PostgreSQL's text type cannot contain U+0000. `strict_json.refuse_nul` rejects it, and this
+# pattern documents that in the OpenAPI document.
 _STORABLE = {"pattern": r"^[^\x00]*$"}
 
 PolicyName = Annotated[str, Meta(min_length=1, max_length=80, extra_json_schema=_STORABLE)]
@@ -144,7 +144,7 @@ class ProjectKey(Sent):
     owner: ProjectKeyOwner
     status: Literal["active", "revoked", "expired", "suspended"]
     permissions: list[str]
-    # The full key. Present at creation, and when the same creation is replayed within 24 hours.
+    # The full key. Present at creation, and if the same creation is repeated within 24 hours.
     value: str | UnsetType = UNSET
 
 

@@ -1,4 +1,5 @@
-"""Wire types of a Responses result. They have every published field, as strict clients require."""
+"""Defines the wire types of a Responses result. They have every published field, as strict clients
+require."""
 
 from typing import Any, Literal
 
@@ -59,7 +60,7 @@ class OutputFunctionCall(Sent, tag="function_call", tag_field="type"):
     call_id: str
     name: str
     arguments: str
-    # For a function of a namespace only.
+    # For a namespace's function only.
     namespace: str | UnsetType = UNSET
 
 
@@ -68,7 +69,7 @@ class OutputReasoning(Sent, tag="reasoning", tag_field="type"):
     status: ItemStatus
     summary: list[FreeObject]
     content: list[ReasoningText]
-    # Absent if the caller did not ask for it, because some clients do not accept null.
+    # Absent if the client did not ask for it, because some clients do not accept null.
     encrypted_content: str | UnsetType = UNSET
 
 

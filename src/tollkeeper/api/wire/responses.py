@@ -1,4 +1,4 @@
-"""Wire types of a Responses request."""
+"""Defines the wire types of a Responses request."""
 
 from typing import Annotated, Any, Literal
 
@@ -36,7 +36,7 @@ Metadata = Annotated[
     Meta(max_length=16),
 ]
 # The gateway stores no responses, so these fields must be null. They are decoded as `Any`, so that
-# the error can say what to send instead.
+# the error can explain what to send instead.
 NotStored = Annotated[Any, Meta(extra_json_schema={"type": "null"})]
 # Items and tools stay raw here; each is decoded later, by its `type`.
 AnyObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
@@ -111,7 +111,7 @@ class ResponsesRequest(Received):
     previous_response_id: NotStored = None
     conversation: NotStored = None
     prompt: NotStored = None
-    # Published after the interface. Values that ask for nothing are accepted; others are refused.
+    # Published after the interface. Values without effect are accepted; others are rejected.
     context_management: list[FreeObject] | None = None
     moderation: FreeObject | None = None
     prompt_cache_options: PromptCacheOptions | None = None
@@ -172,7 +172,7 @@ class EchoedFunctionCall(Tolerant):
     call_id: Annotated[str, Meta(min_length=1)]
     name: Annotated[str, Meta(min_length=1)]
     arguments: str
-    # The caller's function is in this namespace tool.
+    # The namespace tool that contains the client's function.
     namespace: Annotated[str, Meta(min_length=1)] | None = None
 
 
@@ -196,7 +196,8 @@ class FunctionTool(Received, tag="function", tag_field="type"):
     description: str | None = None
     parameters: FreeObject | None = None
     strict: bool | None = None
-    # Published after the interface, and without an equivalent in chat, so they are refused (501).
+    # Published after the interface, and without an equivalent in chat, so they are answered with
+    # 501.
     defer_loading: bool | None = None
     allowed_callers: list[str] | None = None
     output_schema: FreeObject | None = None
