@@ -20,7 +20,7 @@ PROVIDER_BUGS = {
         ("domain/test_reading_usage.py",),
     ),
     "what a compaction used is not charged": Bug(
-        "_APART", '("compaction", "advisor_message")', "()", _USAGE_TESTS
+        "_NOT_INCLUDED", '("compaction", "advisor_message")', "()", _USAGE_TESTS
     ),
     "a signature is lost between turns": Bug(
         "BlockReader._end_block",

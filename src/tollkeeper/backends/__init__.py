@@ -1,1 +1,1 @@
-"""Model servers: how they are found, called and watched. Knows no protocol of ours and no money."""
+"""Calls and watches model servers. Knows no protocol of ours and no money."""

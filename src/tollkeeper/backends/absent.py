@@ -1,4 +1,5 @@
-"""A backend that is declared but cannot be used: every call fails with its name and the reason."""
+"""Represents a backend that is declared but cannot be used: every call fails with its name and the
+reason."""
 
 from tollkeeper.backends.port import BackendCall, BackendHealth
 from tollkeeper.domain.errors import Unavailable

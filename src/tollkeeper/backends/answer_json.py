@@ -1,7 +1,7 @@
-"""Decodes the JSON of model servers; shared by the readers of every protocol.
+"""Decodes the JSON of model servers, for the readers of every protocol.
 
-Reading is tolerant: unknown fields are skipped, and a field may be null or missing wherever some
-server leaves it out.
+Reading is tolerant: unknown fields are skipped, and a field may be null or missing if some server
+omits it.
 """
 
 import json
@@ -19,8 +19,8 @@ ABSENT = msgspec.Raw()
 NULL = msgspec.Raw(b"null")
 _encoder = msgspec.json.Encoder()
 _Answer = TypeVar("_Answer")
-# Every escape of a JSON text. The groups are halves of a surrogate pair without their other half:
-# the first half at the end of a string, the second half, and the first half elsewhere.
+# Every escape of a JSON text. The groups are unpaired halves of a surrogate pair: the first half at
+# the end of a string, the second half, and the first half elsewhere.
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"
     rb"|(?P<first>u[dD][89abAB][\da-fA-F]{2})(?=\")"
@@ -30,24 +30,24 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 _REPLACEMENT = rb"\ufffd"
-# A record may have the same text in several fields, and several choices may take turns.
-_HALVES_MAX = 64
+# A record may have the same text in several fields, and several choices may alternate.
+_WAITING_HALVES_MAX = 64
 
 
 class MalformedAnswer(Exception):
-    """The backend's answer is not what the protocol allows."""
+    """The backend's answer violates the protocol."""
 
 
 class SplitCharacters:
-    """Joins characters whose surrogate pair a server has split between two records, as servers do
-    that cut text by UTF-16 units. A first half waits for the second half in a later record. Halves
-    are joined in the order in which they come. A half that stays alone is left out, or becomes U+FFFD
-    if it is clear at once that no other half can follow."""
+    """Joins characters whose surrogate pair a server has split between two records, because it cuts
+    text by UTF-16 units. A first half waits for the second half in a later record. Halves are
+    joined in the order of their arrival. An unpaired half is dropped, or becomes U+FFFD if no other
+    half can follow."""
 
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: deque[bytes] = deque(maxlen=_HALVES_MAX)
+        self._waiting: deque[bytes] = deque(maxlen=_WAITING_HALVES_MAX)
 
     def join(self, record: bytes) -> bytes:
         if b"\\ud" not in record and b"\\uD" not in record:
@@ -67,7 +67,7 @@ class SplitCharacters:
 
 
 class UsageAlone(msgspec.Struct, gc=False):
-    """An answer of which nothing else is read."""
+    """Decodes only the usage of an answer."""
 
     usage: msgspec.Raw = ABSENT
     service_tier: Any = None
@@ -78,7 +78,7 @@ class UsageAlone(msgspec.Struct, gc=False):
 
 
 class _FlatError(msgspec.Struct, gc=False):
-    """An error object whose fields are those of the body."""
+    """Decodes an error whose fields are those of the body."""
 
     object: Any = None
     code: Any = None
@@ -90,8 +90,8 @@ _flat_error_decoder = msgspec.json.Decoder(_FlatError)
 
 
 def given(raw: msgspec.Raw) -> msgspec.Raw | None:
-    """The field's value, or None where it is missing or null. The value is a copy, because a view
-    would keep the whole record in memory."""
+    """Returns the field's value, or None if it is missing or null. The value is a copy, because a
+    view would keep the whole record in memory."""
     return None if raw is ABSENT or raw == NULL else raw.copy()
 
 
@@ -112,8 +112,8 @@ def decode(decoder: msgspec.json.Decoder[_Answer], body: bytes | msgspec.Raw) ->
 
 
 def decode_whole(decoder: msgspec.json.Decoder[_Answer], body: bytes) -> _Answer:
-    """Decodes an answer that is one JSON body, and checks that it is UTF-8. The records of a stream
-    need no such check, because the parser of event streams has made it."""
+    """Decodes an answer that is one JSON body, and checks that it is UTF-8. Stream records need no
+    such check, because the event stream parser has made it."""
     if not body.isascii():
         try:
             body.decode()
@@ -123,7 +123,8 @@ def decode_whole(decoder: msgspec.json.Decoder[_Answer], body: bytes) -> _Answer
 
 
 def anything(raw: msgspec.Raw) -> Any:
-    """The value of a field that may have any type; an empty object where it cannot be decoded."""
+    """Returns the value of a field that may have any type; an empty object if it cannot be
+    decoded."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -131,14 +132,14 @@ def anything(raw: msgspec.Raw) -> Any:
 
 
 def error_record(error: msgspec.Raw) -> Any | None:
-    """The error that a server puts where an answer should be; None where there is none."""
+    """Returns the error that a server sends in place of an answer, or None."""
     found = given(error)
     return None if found is None else anything(found)
 
 
 def with_status(error: Any, field: str, statuses: Mapping[str, int]) -> Any:
-    """Returns an error record whose `code` is the status that the word in `field` stands for, unless
-    it has a code already."""
+    """Returns an error record whose `code` is the status for the word in `field`, unless it already
+    has a code."""
     if not isinstance(error, dict) or error.get("code") is not None:
         return error
     word = error.get(field)
@@ -146,7 +147,8 @@ def with_status(error: Any, field: str, statuses: Mapping[str, int]) -> Any:
 
 
 def flat_error_record(body: bytes) -> dict[str, Any] | None:
-    """The error of servers that make it the whole body and mark it as one (SGLang, Mistral)."""
+    """Returns the error of servers whose error is the whole body and is marked as one (SGLang,
+    Mistral)."""
     try:
         found = decode_whole(_flat_error_decoder, body)
     except MalformedAnswer:
@@ -157,7 +159,7 @@ def flat_error_record(body: bytes) -> dict[str, Any] | None:
 
 
 def usage_alone(body: bytes) -> UsageAlone:
-    """The usage in a body of which nothing else can be read; absent where there is none."""
+    """Returns the usage in a body whose other content cannot be read, if there is any."""
     try:
         return decode_whole(_usage_decoder, body)
     except MalformedAnswer:
@@ -167,8 +169,8 @@ def usage_alone(body: bytes) -> UsageAlone:
 def usage_report(
     reported: Any, read: Callable[[dict[str, Any]], ReportedUsage], service_tier: str | None = None
 ) -> UsageReport:
-    """Reads a usage report by the rules of its protocol. A report that is no object says nothing, and
-    one with an impossible count is absurd."""
+    """Reads a usage report by the rules of its protocol. A report that is not an object contains
+    nothing, and one with an impossible count is absurd."""
     if not isinstance(reported, dict):
         return UsageReport(ReportedUsage(service_tier=service_tier))
     try:
@@ -178,9 +180,9 @@ def usage_report(
 
 
 def tells_of_use(report: UsageReport) -> bool:
-    """Whether the usage that comes with an error is a price: a failure that used no token is none,
-    nor one without output for which its server states that it charges nothing (OpenRouter). A report
-    that cannot be read may tell of anything."""
+    """Tells whether the usage in an error has a price: a failure without any tokens has none, nor
+    one without output for which its server states that it charges nothing (OpenRouter). An
+    unreadable report may contain anything."""
     if report.usage is None:
         return True
     usage = normalised(report.usage)

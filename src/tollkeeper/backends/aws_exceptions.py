@@ -1,4 +1,4 @@
-"""Exceptions of AWS within a stream: the frame that ends it, and the status that it stands for."""
+"""Reads AWS exceptions within a stream: the frame that ends it, and its status."""
 
 import msgspec
 
@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_record(payload: bytes) -> tuple[str, msgspec.Raw]:
-    """The name and the content of the one event in a record. Raises MalformedAnswer."""
+    """Returns the name and the content of the only event in a record. Raises MalformedAnswer."""
     record = decode(_records, payload)
     if len(record) != 1:
         raise MalformedAnswer("a record is no single event")
@@ -43,7 +43,7 @@ def is_exception(name: str) -> bool:
 def failure_of(
     name: str, content: msgspec.Raw, *, accepted: bool, secrets: tuple[str, ...]
 ) -> TollkeeperError:
-    """What an exception means: after output the call was charged, before it the status decides."""
+    """Converts an exception: after output the call was charged, before it the status decides."""
     if accepted:
         return BackendFailed("The backend failed while it was answering.", charged=True)
     try:

@@ -1,11 +1,11 @@
-"""The path at which Amazon Bedrock counts tokens, for each of its protocols."""
+"""Returns the path at which Amazon Bedrock counts tokens, for each of its protocols."""
 
 import re
 from urllib.parse import quote
 
 from tollkeeper.domain.catalog import Model
 
-# The beginning of the id of an inference profile that spans regions: only the model itself is counted.
+# The prefix of a cross-region inference profile's id: only the model itself is counted.
 _GEOGRAPHY = re.compile(r"^(?:us|us-gov|eu|apac|jp|au|ca|global)\.")
 
 

@@ -1,7 +1,8 @@
-"""The caller's marks for the provider's prompt cache: `cache_control` in parts and tools.
+"""Reads the client's marks for the provider's prompt cache: `cache_control` in parts and tools.
 
-Parts and tools of a prompt keep the properties that its protocol does not name (`extra`). On these
-wires one of them has a meaning, `cache_control`. Any other one is refused, because it would be lost.
+Parts and tools of a prompt keep properties that its protocol does not name (`extra`). On these
+wires `cache_control` is the only one with a meaning. Any other one is rejected, because it would be
+lost.
 """
 
 from tollkeeper.backends.unsupported import check_extra
@@ -18,11 +19,11 @@ class Marks:
 
     def __init__(self, caching: PromptCaching) -> None:
         self._caching = caching
-        # Whether the caller has marked anything.
+        # Whether the client has marked anything.
         self.found = False
 
     def read(self, extra: FreeObject | None, place: str) -> FreeObject:
-        """The fields that a block gets from the further properties of its part."""
+        """Returns the fields of a block for the additional properties of its part."""
         if not extra:
             return {}
         check_extra(extra, place)
@@ -30,7 +31,8 @@ class Marks:
         return {} if mark is None else {_MARK: self._checked(mark, f"{place}.{_MARK}")}
 
     def automatic(self) -> FreeObject | None:
-        """The mark for the whole prompt, where the model has one and the caller has set none."""
+        """Returns the mark for the whole prompt, if the model has one and the client has set
+        none."""
         match self._caching:
             case _ if self.found:
                 return None

@@ -1,4 +1,4 @@
-"""How Claude is asked to reason, on every wire that carries it."""
+"""Asks Claude to reason, on every wire that transmits it."""
 
 from collections.abc import Callable
 
@@ -14,14 +14,14 @@ ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _THINKING = "thinking"
 _SUMMARIES = ("reasoning.summary", "reasoning.generate_summary")
 _BUDGET = "reasoning.max_tokens"
-# The options of the faces that this file writes itself. A model of the settings may map them to
+# The options of the faces that this file writes itself. A model in the settings may map them to
 # other fields; then they go there instead.
 OPTIONS = dict.fromkeys(
     (_THINKING, "reasoning.enabled", _BUDGET, *_SUMMARIES, ENCRYPTED_REASONING), _THINKING
 )
 _BUDGET_TOKENS_MIN = 1024
 _NO_EFFORT = "none"
-# The efforts of the faces by those of the provider.
+# The faces' efforts, mapped to the provider's.
 _EFFORTS = {
     "minimal": "low",
     "low": "low",
@@ -30,7 +30,7 @@ _EFFORTS = {
     "xhigh": "xhigh",
     "max": "max",
 }
-# What share of the output each effort may reason away, in percent.
+# The share of the output that each effort may use for reasoning, in percent.
 _SHARES = {"minimal": 10, "low": 20, "medium": 50, "high": 80, "xhigh": 95, "max": 95}
 _DEFAULT_SHARE = 50
 
@@ -38,7 +38,8 @@ IsSigned = Callable[[Reasoning], bool]
 
 
 class ThinkingFields(msgspec.Struct, frozen=True):
-    """The fields of a request that ask for reasoning. None: not sent."""
+    """Contains the fields of a request that ask for reasoning. None means that a field is not
+    sent."""
 
     thinking: FreeObject | None = None
     effort: str | None = None
@@ -48,19 +49,21 @@ _NOT_ASKED = ThinkingFields()
 
 
 def thinking_fields(call: Call, is_signed: IsSigned) -> ThinkingFields:
-    """`is_signed` tells whether earlier reasoning has a signature that the wire can send back.
+    """Returns the reasoning fields. `is_signed` tells whether earlier reasoning has a signature
+    that the wire can send back.
 
-    Raises InvalidRequest for a budget that does not fit the output bound."""
+    Raises InvalidRequest for a budget that does not fit the output limit.
+    """
     prompt = call.prompt
     effort = None if prompt.reasoning is None else prompt.reasoning.effort
-    wanted = {
+    options = {
         option.name: option.value for option in prompt.options if is_native(option.name, call)
     }
-    switches = [wanted[name] for name in (_THINKING, "reasoning.enabled") if name in wanted]
+    switches = [options[name] for name in (_THINKING, "reasoning.enabled") if name in options]
     if effort == _NO_EFFORT or False in switches:
         return ThinkingFields({"type": "disabled"}, _EFFORTS.get(effort or ""))
-    wants_summary = any(name in wanted for name in _SUMMARIES)
-    budget = wanted.get(_BUDGET)
+    wants_summary = any(name in options for name in _SUMMARIES)
+    budget = options.get(_BUDGET)
     is_adaptive = call.model.messages.thinking is ThinkingStyle.ADAPTIVE
     by_effort = prompt.reasoning is not None and prompt.reasoning.asks_by_effort
     is_asked = (effort is not None and by_effort) or True in switches or wants_summary
@@ -73,7 +76,7 @@ def thinking_fields(call: Call, is_signed: IsSigned) -> ThinkingFields:
     if is_adaptive:
         return ThinkingFields({"type": "adaptive", **display}, _EFFORTS.get(effort or ""))
     if _continues_without_signature(prompt, is_signed):
-        # The provider refuses a budget where the turn that called the tools has no signed block.
+        # The provider rejects a budget if the turn that called the tools has no signed block.
         return _NOT_ASKED
     share = _SHARES.get(effort or "", _DEFAULT_SHARE)
     tokens = max(_BUDGET_TOKENS_MIN, call.output_tokens_max * share // 100)
@@ -83,7 +86,7 @@ def thinking_fields(call: Call, is_signed: IsSigned) -> ThinkingFields:
 
 
 def is_native(name: str, call: Call) -> bool:
-    """Whether the wire writes the option itself."""
+    """Tells whether the wire writes the option itself."""
     return name in OPTIONS and call.model.options.get(name) == OPTIONS[name]
 
 
@@ -97,7 +100,8 @@ def _check_budget(tokens: int, call: Call, param: str) -> None:
 
 
 def _continues_without_signature(prompt: Prompt, is_signed: IsSigned) -> bool:
-    """Whether the last answer called tools, and its reasoning came back without a signature."""
+    """Tells whether the last answer called tools, and its reasoning came back without a
+    signature."""
     for turn in reversed(prompt.turns):
         if turn.role is Role.USER:
             return False

@@ -1,8 +1,8 @@
-"""Walks through the turns of a prompt for protocols whose messages consist of blocks.
+"""Encodes the turns of a prompt for protocols whose messages consist of blocks.
 
-Adjacent turns of one side become one message, because such providers want the results of tools in
-the message right after the one that called them. Content that a protocol has no block for is
-refused, because the request would mean something else without it.
+Adjacent turns of one side become one message, because such providers require the results of tools
+in the message right after the calls. Content without a block in the protocol is rejected, because
+the request would mean something else without it.
 """
 
 import hashlib
@@ -35,11 +35,11 @@ _SYSTEM = "system"
 
 
 class Conversation(ABC):
-    """Collects the system text and the messages of one request. A protocol says what its blocks
-    look like."""
+    """Collects the system text and the messages of one request. A protocol's subclass encodes the
+    blocks."""
 
     assistant_role = "assistant"
-    # The field of a message that has its blocks.
+    # The field of a message with its blocks.
     blocks_field = "content"
     # Whether a system message may follow other messages.
     takes_late_system = True
@@ -54,14 +54,14 @@ class Conversation(ABC):
 
     @abstractmethod
     def media_block(self, media: Media) -> FreeObject:
-        """Raises OptionUnsupported and InvalidRequest."""
+        """Encodes media. Raises OptionUnsupported and InvalidRequest."""
 
     @abstractmethod
     def marked(
         self, block: FreeObject | None, extra: FreeObject | None, place: str
     ) -> list[FreeObject]:
-        """Returns the block with what the further properties of its part mean. None: the part is
-        empty, and its properties are only checked."""
+        """Returns the block with the meaning of its part's additional properties. None means that
+        the part is empty, and its properties are only checked."""
 
     @abstractmethod
     def answer_blocks(self, turn: Turn) -> list[FreeObject]:
@@ -119,14 +119,14 @@ class Conversation(ABC):
             self.messages.append({"role": role, self.blocks_field: blocks})
 
     def _text_blocks(self, turn: Turn) -> list[FreeObject]:
-        """The blocks of a system turn, which may have text only."""
+        """Returns the blocks of a system turn, which may have text only."""
         for part in turn.parts:
             if not isinstance(part, Text | Refusal):
                 raise unsupported_content(getattr(part, "place", "") or turn.place)
         return self._content(_contents(turn), f"{turn.place}.content")
 
     def _content(self, parts: Iterable[Content], place: str) -> list[FreeObject]:
-        """Blocks of texts and media. An empty text is left out: providers refuse it."""
+        """Returns blocks of texts and media. Omits an empty text, because providers reject it."""
         blocks: list[FreeObject] = []
         for part in parts:
             match part:
@@ -147,9 +147,9 @@ class Conversation(ABC):
 
 
 class ConversationWithIds(Conversation):
-    """For protocols in which each call has an id, which its result repeats."""
+    """For protocols in which each call has an id that its result repeats."""
 
-    # What the provider accepts as the id of a call.
+    # The ids that the provider accepts for a call.
     call_id: re.Pattern[str]
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Credentials of backends: how a call proves who pays for it.
+"""Provides the credentials of backends, which prove who pays for a call.
 
-A credential is asked for its headers before every call, so that a key can change while the gateway
-runs: a key from a file is read again when the file has changed. Kinds whose tokens expire or that
-sign requests (`backends/identity`) have the same interface, which sees the request and may wait.
+A credential returns its headers before every call, so that a key can change while the gateway runs:
+a key from a file is read again when the file has changed. Credentials with expiring tokens or
+signatures (`backends/identity`) have the same interface, which sees the request and may wait.
 
 No message, log line or representation of an object here contains a key.
 """
@@ -20,21 +20,21 @@ _log = LateLogger("tollkeeper.backends")
 
 
 class CredentialKind(StrEnum):
-    """The header that carries the key, or whose identity the gateway has. The value is what the
-    settings call the kind."""
+    """Names the header that carries the key, or the kind of the gateway's identity. The values are
+    those of the settings."""
 
     BEARER = "bearer"
     X_API_KEY = "x-api-key"
     API_KEY = "api-key"
     X_GOOG_API_KEY = "x-goog-api-key"
-    # Access tokens of Google and of Entra, and signatures of AWS.
+    # Access tokens of Google and Entra, and signatures of AWS.
     GOOGLE = "google"
     ENTRA = "entra"
     SIGV4 = "sigv4"
 
 
 class OutgoingRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request that needs headers, as far as a signature covers it."""
+    """Contains the parts of a request that a signature covers."""
 
     host: str
     path: str
@@ -44,34 +44,35 @@ class OutgoingRequest(msgspec.Struct, frozen=True, gc=False):
 class Credential(Protocol):
     @property
     def fixed_headers(self) -> bytes | None:
-        """The header lines, if they are the same for every request; None if `headers_for` has to be
-        asked."""
+        """Returns the header lines if they are the same for every request; None if `headers_for`
+        has to be called."""
         ...
 
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
-        """Header lines, each ended by CRLF. `deadline` is a time of the event loop's clock.
+        """Returns header lines, each ended by CRLF. `deadline` is a time of the event loop's clock.
 
-        Raises domain errors, none of which is charged: nothing was sent."""
+        Raises domain errors, none of which is charged, because nothing was sent.
+        """
         ...
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no message to a caller may contain: the present key and those before it."""
+        """Returns the current and previous keys, which no message to a client may contain."""
         ...
 
     def doubt(self) -> None:
-        """The backend has refused the credential. Waits for nothing."""
+        """Handles a credential that the backend has rejected. Does not wait."""
         ...
 
     def start(self) -> None:
-        """Begins what the credential does in the background. Waits for nothing."""
+        """Begins the credential's background work. Does not wait."""
         ...
 
     async def close(self) -> None: ...
 
 
 class _Passive:
-    """Waits for nothing and does nothing in the background."""
+    """Has no background work."""
 
     fixed_headers: bytes | None = b""
 
@@ -91,7 +92,7 @@ class NoCredential(_Passive):
 
 
 class FixedKey(_Passive):
-    """A key that stays the same as long as the process runs."""
+    """Is a key that stays the same as long as the process runs."""
 
     def __init__(self, kind: CredentialKind, key: str) -> None:
         self.fixed_headers = key_header(kind, key)
@@ -99,19 +100,20 @@ class FixedKey(_Passive):
 
 
 class KeyInFile(_Passive):
-    """A key in a file. It is read again before the next call after the file has changed. While the
-    file is missing or holds no key, as in the middle of a rotation, the last key stays in use."""
+    """Is a key in a file. It is read again before the next call after the file has changed. While
+    the file is missing or contains no key, for example during a rotation, the last key stays in
+    use."""
 
     fixed_headers = None
 
     def __init__(self, kind: CredentialKind, path: Path, key: str) -> None:
-        """`key` is what the file held when the gateway started."""
+        """`key` is the file's content when the gateway started."""
         self._kind = kind
         self._path = path
         self._key = key
         self._headers = key_header(kind, key)
         self._previous: str | None = None
-        # Not that of the file that `key` was read from: it may have changed since.
+        # None, because the file may have changed since `key` was read.
         self._version: tuple[int, ...] | None = None
 
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
@@ -138,14 +140,14 @@ class KeyInFile(_Passive):
 
 
 def open_credential(kind: CredentialKind, key: str | None, file: str | None) -> Credential:
-    """`key` is the key itself; where a file is named, it is what the file held at first."""
+    """Opens the credential. `key` is the key itself or, with a file, the file's initial content."""
     if key is None:
         return NoCredential()
     return FixedKey(kind, key) if file is None else KeyInFile(kind, Path(file), key)
 
 
 def key_header(kind: CredentialKind, key: str) -> bytes:
-    """Raises ValueError for a key that is no header value."""
+    """Raises ValueError for a key that is not a valid header value."""
     if not is_header_text(key):
         raise ValueError("the API key must be printable ASCII without spaces")
     if kind in (CredentialKind.BEARER, CredentialKind.GOOGLE, CredentialKind.ENTRA):
@@ -154,7 +156,8 @@ def key_header(kind: CredentialKind, key: str) -> bytes:
 
 
 def read_key(path: Path) -> str:
-    """The key in a file. Raises ValueError, whose message does not quote the file's content."""
+    """Reads the key in a file. Raises ValueError, whose message does not quote the file's
+    content."""
     try:
         with path.open("rb") as file:
             content = file.read(_KEY_BYTES_MAX).strip()
@@ -174,7 +177,8 @@ def is_header_text(text: str) -> bool:
 
 
 def version_of(path: Path) -> tuple[int, ...]:
-    """Differs when the file was replaced or written to; empty where there is no file."""
+    """Returns a value that changes when the file is replaced or written to; empty without a
+    file."""
     try:
         found = path.stat()
     except OSError:

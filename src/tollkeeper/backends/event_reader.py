@@ -1,4 +1,5 @@
-"""The base classes of the answer readers: the state of an answer, its limits, and how it can fail."""
+"""Defines the base classes of the answer readers: the state of an answer, its limits, and its
+failures."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -24,31 +25,33 @@ from tollkeeper.domain.inference import (
 )
 from tollkeeper.domain.usage import ReportedUsage
 
-# Some servers split the text of one token into two pieces, or sign it with a piece of its own. More
-# than that exceeds the bound.
+# Some servers split the text of one token into two pieces, or sign it with a separate piece. More
+# pieces exceed the limit.
 _PIECES_PER_TOKEN_MAX = 2
-# Pieces beyond the bound that are no sign of a runaway: roles and ends.
+# Additional pieces that are allowed beyond the limit: roles and ends.
 _SLACK = 64
-# All images of an answer together, in base64. A record, and an answer that is no stream, have bounds of
-# their own.
+# The limit for all images of an answer together, in base64. A record, and an answer that is not a
+# stream, have their own limits.
 _IMAGE_CHARACTERS_MAX = 64 << 20
 _NO_ARGUMENTS = "{}"
 
 
 def pieces_max(output_tokens: int) -> int:
-    """The most pieces that a completion of so many tokens may have."""
+    """Returns the maximum number of pieces of a completion with this many tokens."""
     return _PIECES_PER_TOKEN_MAX * output_tokens + _SLACK
 
 
 class StreamReader(ABC):
-    """An `AnswerReader`. A protocol says how one record is read, and appends to `_events`."""
+    """Implements `AnswerReader`. A protocol's subclass reads one record, and appends to
+    `_events`."""
 
     def __init__(
         self, call: Call, *, secrets: tuple[str, ...] = (), events_per_token: int = 0
     ) -> None:
-        """`events_per_token` is how many records without content may come with a token."""
+        """`events_per_token` is the number of records without content that may come with a
+        token."""
         self._secrets = secrets
-        # A server may tell with empty records how far it has read the prompt: one a token at most.
+        # A server may report its progress in the prompt with empty records: at most one per token.
         self._empty_records_left = (
             call.model.context_length + events_per_token * call.output_tokens_max + _SLACK
         )
@@ -63,7 +66,7 @@ class StreamReader(ABC):
     def read(self, payloads: Iterable[bytes]) -> list[Event]:
         try:
             for payload in payloads:
-                # What `ended` says, without a call for each record.
+                # Repeats `ended`, without a call for each record.
                 if self.done or self.failure is not None:
                     break
                 self._read_payload(self._split_characters.join(payload))
@@ -96,7 +99,7 @@ class StreamReader(ABC):
         """Reads one record. Raises MalformedAnswer."""
 
     def _take_room(self, images: tuple[str, ...]) -> None:
-        """Raises MalformedAnswer if the answer has more images than it has room for."""
+        """Raises MalformedAnswer if the answer has more images than allowed."""
         self._image_room -= sum(map(len, images))
         if self._image_room < 0:
             raise MalformedAnswer("its images are too large")
@@ -111,7 +114,7 @@ class EventReader(StreamReader):
     """Reads the one answer of every protocol except chat, streamed or whole. A protocol maps its
     records to these steps: open, emit, call, report, finish and fail."""
 
-    # The protocol cannot ask for a single call, so the reader leaves further calls out.
+    # Whether the reader drops further calls, because the protocol cannot request a single call.
     drops_further_calls = False
 
     def __init__(
@@ -132,8 +135,8 @@ class EventReader(StreamReader):
         self._has_emitted = False
 
     def whole_answer(self, events: list[Event]) -> WholeAnswer:
-        """Returns the events of a body for `Wire.read_whole`. Raises a failure that came in place of
-        an answer. A failure that came with output is charged, and is the answer's shortfall."""
+        """Returns the events of a body for `Wire.read_whole`. Raises a failure that came in place
+        of an answer. A failure that came with output is charged, and is the answer's shortfall."""
         if self.failure is not None and not self.accepted:
             raise self.failure
         if self.failure is not None:
@@ -196,13 +199,15 @@ class EventReader(StreamReader):
             piece = ToolCallPiece(index, id_, name, arguments, is_custom)
             self._emit(Delta(0, tool_calls=(piece,)))
 
-    def _tell_of_search(self) -> None:
-        """Reports a search at once, because the usage report comes at the end and may never come."""
+    def _report_search(self) -> None:
+        """Reports a search at once, because the usage report comes at the end and may never
+        come."""
         self._searches += 1
         self._events.append(UsageReport(ReportedUsage(web_searches=self._searches)))
 
     def _report(self, report: UsageReport | None, *, is_final: bool = True) -> None:
-        """Emits a usage report, if there is one. A final one that tells of use is a price."""
+        """Emits a usage report, if there is one. A final one with usage means that the call is
+        charged."""
         if report is not None:
             if is_final and tells_of_use(report):
                 self.accepted = True
@@ -211,8 +216,8 @@ class EventReader(StreamReader):
     def _finish(
         self, finish: str, reason: str | None = None, stop_sequence: str | None = None
     ) -> None:
-        """Emits why the answer ended: also in the provider's own word, if the Messages protocol has
-        it too. A repeated end is ignored."""
+        """Emits why the answer ended, also in the provider's own word if the Messages protocol has
+        it too. Ignores a repeated end."""
         if not self._finished:
             self._finished = True
             if finish == Finish.TOOL_CALLS and self._legacy:
@@ -221,7 +226,7 @@ class EventReader(StreamReader):
             self._emit(Delta(0, finish=finish, stop_reason=exact, stop_sequence=stop_sequence))
 
     def _error_for(self, record: object) -> TollkeeperError:
-        """Returns what an error record means: a failure after output, or a refusal before it."""
+        """Converts an error record: a failure after output, or a refusal before it."""
         if self.accepted:
             return BackendFailed("The backend failed while it was answering.", charged=True)
         return refusal_record(record, secrets=self._secrets)
@@ -235,13 +240,13 @@ class EventReader(StreamReader):
 
 @dataclass(slots=True)
 class OpenBlock:
-    """A block that has begun."""
+    """Is a block that has begun."""
 
     # Empty for a type that is not read: nothing of such a block is emitted.
     kind: str = ""
     # The number of a call among the answer's calls; None for other blocks.
     call_index: int | None = None
-    # The arguments that came with the beginning of a call. Their pieces come instead as a rule.
+    # The arguments that came with the beginning of a call. Usually they come in pieces instead.
     arguments: str = ""
     has_arguments: bool = False
     reasoning: list[str] = field(default_factory=list)
@@ -253,10 +258,10 @@ _Block = TypeVar("_Block", bound=OpenBlock)
 
 
 class BlockReader(EventReader, Generic[_Block]):
-    """The base class for protocols whose answers consist of numbered blocks, each with a beginning,
-    pieces and an end."""
+    """Is the base class for protocols whose answers consist of numbered blocks, each with a
+    beginning, pieces and an end."""
 
-    # A block of one token begins and ends, and so does its message.
+    # A block of one token has a beginning and an end, and so has its message.
     _EVENTS_PER_TOKEN_MAX = 8
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
@@ -289,15 +294,15 @@ class BlockReader(EventReader, Generic[_Block]):
             self._emit_call(block.call_index, arguments=block.arguments or _NO_ARGUMENTS)
         if block.signature:
             sealed = self._seal("".join(block.reasoning), "".join(block.signature))
-            # Signed reasoning whose text the provider keeps to itself has an empty text.
+            # Signed reasoning whose text the provider does not reveal has an empty text.
             text = None if block.reasoning else ""
             self._emit(Delta(0, reasoning=text, sealed_reasoning=sealed))
         self._emit_end(block)
 
     @abstractmethod
     def _seal(self, reasoning: str, signature: str) -> str:
-        """Returns signed reasoning as one value that a client can keep and send back."""
+        """Returns signed reasoning as one value that a client can store and send back."""
 
     @abstractmethod
     def _emit_end(self, block: _Block) -> None:
-        """Emits what a protocol knows only at the end of a block."""
+        """Emits data that a protocol knows only at the end of a block."""

@@ -1,4 +1,4 @@
-"""What a failure of the transport means for a call, and a failure of a call for its replica."""
+"""Converts transport failures to domain errors, and decides whether a replica is at fault."""
 
 from tollkeeper.backends.transport.http1 import (
     AnswerTooLarge,
@@ -17,7 +17,7 @@ from tollkeeper.domain.errors import (
 
 
 def is_fault_of_replica(error: TollkeeperError | None) -> bool:
-    """Whether an error speaks against the health of the replica that it came from."""
+    """Tells whether an error indicates that its replica is unhealthy."""
     return isinstance(error, BackendFailed) and not error.blameless
 
 
@@ -31,6 +31,7 @@ def domain_error(failure: HttpFailure, *, charged: bool) -> TollkeeperError:
     if isinstance(failure, ConnectFailed):
         return BackendFailed("The backend cannot be reached.", charged=False)
     if isinstance(failure, AnswerTooLarge):
-        # A caller can ask for more than is allowed, so a large answer does not speak against the replica.
+        # A client can ask for more than is allowed, so a large answer does not indicate an
+        # unhealthy replica.
         return BackendFailed("The backend's answer is too large.", charged=charged, blameless=True)
     return BackendFailed("The backend closed the connection.", charged=charged)

@@ -1,4 +1,5 @@
-"""One model on several backends: another one is tried only while nothing can have been charged."""
+"""Combines several backends of one model: tries another one only while nothing can have been
+charged."""
 
 import asyncio
 import random
@@ -21,12 +22,12 @@ from tollkeeper.domain.inference import Call
 
 
 def backend_for(model: Model, backends: Mapping[str, Backend]) -> Backend:
-    """What serves calls of a model: its backend, or all of them in turn."""
+    """Returns the backend for calls to a model: its only one, or all of them in turn."""
     return FallbackBackend(model, backends) if model.routes else backends[model.backend]
 
 
 class FallbackBackend:
-    """The backends of one model as one."""
+    """Represents the backends of one model as one."""
 
     def __init__(self, model: Model, backends: Mapping[str, Backend]) -> None:
         self.name = model.backend
@@ -44,7 +45,8 @@ class FallbackBackend:
 
     @property
     def counts_tokens(self) -> bool:
-        """Only where all of them do: a count of one is no bound for another."""
+        """Tells whether all of them count tokens, because a count of one is no limit for
+        another."""
         return all(self.backend_of(route).counts_tokens for route in self._routes)
 
     def prompts_sent(self, call: Call) -> int:
@@ -53,7 +55,7 @@ class FallbackBackend:
         )
 
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
-        """The largest of their counts, because any of them may serve the call."""
+        """Returns the largest of their counts, because any of them may serve the call."""
         if not self.counts_tokens:
             return None
         counting = (
@@ -74,20 +76,20 @@ class FallbackBackend:
         )
 
     async def start(self) -> None:
-        """The backends are started by whoever owns them."""
+        """Does nothing, because the owner of the backends starts them."""
 
     async def close(self) -> None:
-        """The backends are closed by whoever owns them."""
+        """Does nothing, because the owner of the backends closes them."""
 
 
 class _FallbackCall:
-    """One call, tried on one backend after another until one of them answers."""
+    """Tries one call on one backend after another until one of them answers."""
 
     def __init__(self, backend: FallbackBackend, call: Call, deadline: float) -> None:
         self._backend = backend
         self._call = call
         self._deadline = deadline
-        # The present one, or the one that answers.
+        # The current attempt, or the one that answers.
         self._attempt: BackendCall | None = None
 
     @property
@@ -131,8 +133,8 @@ class _FallbackCall:
 
 
 def call_on(route: Route, call: Call) -> Call:
-    """The call as one of the backends gets it. A salt that the gateway adds by itself goes only to
-    a backend that has a field for it; one that the caller asks for is never dropped."""
+    """Returns the call for one of the backends. A salt that the gateway adds goes only to a backend
+    with a field for it; one that the client asks for is never dropped."""
     caching = call.prompt.caching
     if caching.salt is None or caching.salt_is_asked or route.model.cache_salt_field:
         return replace(call, model=route.model)
@@ -141,8 +143,8 @@ def call_on(route: Route, call: Call) -> Call:
 
 
 def attempt_order(routes: Sequence[Route], affinity: bytes | None) -> list[Route]:
-    """The routes in the order in which one call tries them. Calls of the same session get the same
-    order, so that they find the same caches."""
+    """Returns the routes in the order in which one call tries them. Calls of the same session get
+    the same order, so that they find the same caches."""
     drawing = random.Random(affinity)  # noqa: S311 - it decides on load, not on secrets
     drawn = [(route, drawing.random() ** (1 / route.weight)) for route in routes]
     drawn.sort(key=lambda pair: (pair[0].order, -pair[1]))

@@ -1,6 +1,6 @@
-"""Makes a call for `n` completions as n calls of one, for a backend that has no `n`.
+"""Splits a call for `n` completions into n calls for one, for a backend without `n`.
 
-A part is the call for one completion. Parts run in parallel up to a bound, their events are passed
+A part is the call for one completion. Parts run in parallel up to a limit, their events are passed
 on as they come, and the usage is reported once, at the end. If one part fails, the whole call
 fails.
 """
@@ -21,11 +21,12 @@ from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, merged
 from tollkeeper.large_requests import PARTS_AT_ONCE
 
-# Batches that may wait for the reader. With more, the parts stop reading from the backend.
+# The maximum number of batches that wait for the reader. With more, the parts stop reading from the
+# backend.
 _WAITING_BATCHES_MAX = 64
 # After the first failure, the other parts have this long to fail in the same way before they are
-# stopped. Without the wait, a refusal of one part would leave the others under way, and a part
-# under way counts as one that may have been charged.
+# stopped. Without the wait, a refusal of one part would leave the others in flight, and a part in
+# flight counts as one that may have been charged.
 _FAILURE_WAIT_S = 0.25
 _SEED_MAX = 2**63 - 1
 
@@ -64,7 +65,7 @@ class FanOutBackend:
 
 
 class _FanOutCall:
-    """One call made as several parts: a context manager, and the iterator of the merged batches."""
+    """Runs one call as several parts: a context manager, and the iterator of the merged batches."""
 
     def __init__(self, backend: Backend, call: Call, deadline: float, concurrency: int) -> None:
         self._backend = backend
@@ -77,7 +78,7 @@ class _FanOutCall:
         self._part_calls: list[BackendCall] = []
         self._parts_begun = 0
         self._parts_ended = 0
-        # Parts that failed without being charged.
+        # The number of parts that failed without being charged.
         self._parts_refused = 0
         self._waiting: deque[list[Event]] = deque()
         # The reader waits for the first, the parts for the second.
@@ -94,7 +95,7 @@ class _FanOutCall:
 
     @property
     def sent(self) -> bool:
-        """Whether that of any part has left."""
+        """Tells whether the request of any part has left."""
         return any(part.sent for part in self._part_calls)
 
     async def __aenter__(self) -> Answer:
@@ -133,7 +134,7 @@ class _FanOutCall:
         return [UsageReport(merged_usage(self._call, self._reports) or ReportedUsage())]
 
     async def _next_batch(self) -> list[Event]:
-        """The next events of any part; empty when all parts have ended."""
+        """Returns the next events of any part; empty when all parts have ended."""
         while not self._waiting:
             if self._failure is not None:
                 await self._fail(self._failure)
@@ -159,15 +160,15 @@ class _FanOutCall:
         await asyncio.wait(self._workers)
 
     async def _work(self) -> None:
-        """Makes one part after the other, until none is left or any part has failed."""
+        """Runs one part after the other, until none is left or any part has failed."""
         while self._failure is None and self._parts_begun < self._call.choices:
             part = self._parts_begun
             self._parts_begun += 1
-            await self._make_part(part)
+            await self._run_part(part)
             self._parts_ended += 1
             self._changed.set()
 
-    async def _make_part(self, part: int) -> None:
+    async def _run_part(self, part: int) -> None:
         call = _part_call(self._call, part)
         part_call = self._backend.open(call, deadline=self._deadline)
         self._part_calls.append(part_call)
@@ -202,7 +203,8 @@ class _FanOutCall:
         return events
 
     def _take_tier(self, part: int, service_tier: str | None) -> None:
-        """Each part has the price of its own service tier, which its report may name again."""
+        """Stores the service tier of a part, which determines its price. Its report may name the
+        tier again."""
         if service_tier is not None:
             named = ReportedUsage(service_tier=service_tier)
             self._reports[part] = merged(self._reports[part], named)
@@ -219,8 +221,8 @@ class _FanOutCall:
 
 
 def merged_usage(call: Call, reports: Sequence[ReportedUsage | None]) -> ReportedUsage | None:
-    """What all the parts used, prompts too: each of them was sent its own. None where any part did
-    not say."""
+    """Returns the usage of all parts, including prompts, because each received its own. Returns
+    None if any part did not report."""
     usages = [None if report is None else read_usage(call, report) for report in reports]
     known = [usage for usage in usages if usage is not None]
     if not known or len(known) < len(usages):
@@ -235,8 +237,8 @@ def merged_usage(call: Call, reports: Sequence[ReportedUsage | None]) -> Reporte
 
 
 def _part_call(call: Call, part: int) -> Call:
-    """The call for one completion. Each part has its own seed, because the same seed would give the
-    same text in every part."""
+    """Returns the call for one completion. Each part has its own seed, because the same seed would
+    give the same text in every part."""
     seed = call.prompt.sampling.seed
     if part == 0 or seed is None:
         return replace(call, choices=1)
@@ -245,7 +247,7 @@ def _part_call(call: Call, part: int) -> Call:
 
 
 def _may_have_been_charged(worker: asyncio.Task[None]) -> bool:
-    """True while the worker is under way; otherwise as its failure says."""
+    """Returns True while the worker runs, and otherwise what its failure says."""
     if not worker.done():
         return True
     failure = None if worker.cancelled() else worker.exception()

@@ -14,22 +14,22 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 
-# Organizations that a replica or a backend remembers at most. More are not needed to tell whether
-# one of them is alone with its failures.
+# The maximum number of organizations that a replica or a backend remembers. More are not needed to
+# tell whether only one of them has failures.
 _REMEMBERED_MAX = 64
 _RECENT_S = 60.0
 
 
 class ReplicaState(StrEnum):
     HEALTHY = "healthy"
-    # Only shown: the replica fails, and is called because its backend has no healthy one.
+    # Only shown: the replica fails, but is called because its backend has no healthy one.
     FAILING = "failing"
     EJECTED = "ejected"
     PROBING = "probing"
 
 
 class AttemptKind(StrEnum):
-    """Why a call was let through: the replica is healthy, or this call probes it."""
+    """Tells why a call was admitted: the replica is healthy, or this call probes it."""
 
     NORMAL = "normal"
     PROBE = "probe"
@@ -40,12 +40,12 @@ class EjectionRule:
     failures_to_eject: int
     ejection_s: float
     ejection_s_max: float
-    # The failures must come from so many organizations, if so many use the backend.
+    # The number of organizations that the failures must come from, if that many use the backend.
     organizations_to_eject: int = 1
 
 
 class ReplicaHealth:
-    """The state of one replica. Every attempt that was begun is ended by exactly one call of
+    """Holds the state of one replica. Every started attempt is ended by exactly one call of
     `succeeded`, `failed` or `abandoned`."""
 
     __slots__ = (
@@ -67,32 +67,32 @@ class ReplicaHealth:
         self._backoff_s = rule.ejection_s
         self.state = ReplicaState.HEALTHY
         self.ejected_until = 0.0
-        # Why the last call failed; empty after one that succeeded.
+        # Why the last call failed; empty after a successful one.
         self.last_failure = ""
-        # It would be ejected, if another replica were healthy.
+        # Whether it would be ejected if another replica were healthy.
         self.is_kept = False
 
     @property
     def shown_state(self) -> ReplicaState:
-        """Return the state for metrics, alerts and the console."""
+        """Returns the state for metrics, alerts and the console."""
         return ReplicaState.FAILING if self.is_kept else self.state
 
     def admits(self, now: float) -> bool:
         return self.state is ReplicaState.HEALTHY or now >= self.ejected_until
 
     def begin(self, now: float) -> AttemptKind:
-        """Lets one call through. Only where `admits` has just said so."""
+        """Admits one call. Only valid right after `admits` returned True."""
         if self.state is ReplicaState.HEALTHY:
             return AttemptKind.NORMAL
         assert self.admits(now), "one probe at a time"
         self.state = ReplicaState.PROBING
-        # A probe may be a long call, or hang. After the time of an ejection another call may
-        # probe, so that a replica that has recovered does not stay ejected until this one ends.
+        # A probe may be a long call, or hang. After the time of an ejection another call may probe,
+        # so that a recovered replica does not stay ejected until this one ends.
         self.ejected_until = now + self._backoff_s
         return AttemptKind.PROBE
 
     def succeeded(self, kind: AttemptKind) -> None:
-        """The replica answered. A refusal of the request is an answer too."""
+        """Records an answer of the replica. A refusal of the request is an answer too."""
         if kind is AttemptKind.PROBE and self.state is not ReplicaState.HEALTHY:
             self.state = ReplicaState.HEALTHY
             self._backoff_s = self._rule.ejection_s
@@ -111,8 +111,8 @@ class ReplicaHealth:
         is_last_healthy: bool = False,
         reason: str = "",
     ) -> None:
-        """`organizations_active` use the backend at present: an organization that is alone can only
-        steer its own calls."""
+        """Records a failure. `organizations_active` currently use the backend: a single
+        organization can only affect its own calls."""
         self.last_failure = reason
         if self.state is ReplicaState.HEALTHY:
             self._failures += 1
@@ -127,10 +127,11 @@ class ReplicaHealth:
         elif kind is AttemptKind.PROBE:
             self._backoff_s = min(2 * self._backoff_s, self._rule.ejection_s_max)
             self._eject(now)
-        # Calls that were under way when the replica was ejected do not prolong the ejection.
+        # Calls that were in flight when the replica was ejected do not prolong the ejection.
 
     def abandoned(self, kind: AttemptKind, now: float) -> None:
-        """The call ended before it showed whether the replica works. The next call may probe."""
+        """Records a call that ended before it showed whether the replica works. The next call may
+        probe."""
         if kind is AttemptKind.PROBE and self.state is ReplicaState.PROBING:
             self.state = ReplicaState.EJECTED
             self.ejected_until = now
@@ -147,7 +148,7 @@ class ReplicaHealth:
 
 
 class RecentOrganizations:
-    """How many organizations have used a backend within the last minute, up to a bound."""
+    """Counts the organizations that have used a backend within the last minute, up to a limit."""
 
     def __init__(self) -> None:
         self._seen_at: OrderedDict[Hashable, float] = OrderedDict()

@@ -1,7 +1,7 @@
-"""Who the gateway is towards a provider: identities whose tokens expire or that sign requests.
+"""Defines the gateway's identities at providers, whose tokens expire or that sign requests.
 
-These are values only. `backends/identity` obtains the tokens and keys by the provider's own library.
-`described` is what an operator may see: the kind and the place, never the secret.
+These are values only. `backends/identity` obtains the tokens and keys with the provider's own
+library. `described` is what an operator may see: the kind and the origin, never the secret.
 """
 
 import re
@@ -14,7 +14,7 @@ _REGION = re.compile(r"(?:^|\.)([a-z]{2,4}(?:-[a-z]+){1,2}-[0-9])\.")
 
 @dataclass(frozen=True, slots=True)
 class GoogleIdentity:
-    # A credentials file of any type; empty: Application Default Credentials.
+    # A credentials file of any type; empty means Application Default Credentials.
     file: str = ""
     scope: str = GOOGLE_SCOPE
 
@@ -25,12 +25,13 @@ class GoogleIdentity:
 
 @dataclass(frozen=True, slots=True)
 class EntraIdentity:
-    """An application with a secret or a certificate; without either, what DefaultAzureCredential
-    finds: the environment, a workload identity, a managed identity, the Azure CLI."""
+    """Is an application with a secret or a certificate; without either, the result of
+    DefaultAzureCredential: the environment, a workload identity, a managed identity, the Azure
+    CLI."""
 
     tenant: str = ""
     client: str = ""
-    # The secret itself, or the file that holds it.
+    # The secret itself, or the file that contains it.
     secret: str = field(default="", repr=False)
     secret_file: str = ""
     # A file with the certificate and its private key.
@@ -48,11 +49,11 @@ class EntraIdentity:
 
 @dataclass(frozen=True, slots=True)
 class AwsIdentity:
-    """The keys that AWS's own search finds, which sign the requests."""
+    """Signs requests with the keys that AWS's own search finds."""
 
-    # Used if the host of a request does not name its region.
+    # Used if the host of a request does not contain its region.
     region: str
-    # Empty: the profile that AWS_PROFILE names, or the default one.
+    # Empty means the profile in AWS_PROFILE, or the default one.
     profile: str = ""
     # A file with profiles in place of ~/.aws/credentials.
     file: str = ""
@@ -68,6 +69,6 @@ Identity = GoogleIdentity | EntraIdentity | AwsIdentity
 
 
 def region_in(host: str) -> str | None:
-    """Returns the AWS region that a host names."""
+    """Returns the AWS region in a host name."""
     found = _REGION.search(host)
     return None if found is None else found[1]

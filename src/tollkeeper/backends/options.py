@@ -1,4 +1,4 @@
-"""Options without a published meaning, put where a model says that its backend reads them."""
+"""Places options without a published meaning in the fields that a model's settings name."""
 
 from collections.abc import Iterable
 
@@ -7,12 +7,12 @@ from tollkeeper.domain.prompt import FreeObject, Option
 
 
 def place_options(body: FreeObject, model: Model, options: Iterable[Option]) -> None:
-    """`thinking` may become `chat_template_kwargs.enable_thinking`: a path has folders. Two
-    options may share a folder."""
+    """Adds the options to the body. `thinking` may become `chat_template_kwargs.enable_thinking`:
+    the path names nested objects, which options may share."""
     for option in options:
-        *folders, name = model.options[option.name].split(".")
+        *parents, name = model.options[option.name].split(".")
         place = body
-        for folder in folders:
+        for folder in parents:
             found = place.get(folder)
             place[folder] = place = dict(found) if isinstance(found, dict) else {}
         place[name] = option.value

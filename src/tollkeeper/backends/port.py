@@ -1,4 +1,4 @@
-"""The interface of a backend, as the services use it."""
+"""Defines the interface of a backend for the services."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from tollkeeper.domain.inference import Batch, Call
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, gc=False):
-    """How this process sees one replica. It is written for other processes, perhaps of other
-    versions, so fields may only be added, each with a default."""
+    """Reports how this process sees one replica. Other processes, perhaps of other versions, read
+    it, so fields may only be added, each with a default."""
 
     backend: str
     url: str
@@ -20,56 +20,56 @@ class ReplicaReport(msgspec.Struct, frozen=True, gc=False):
     state: str
     # How long it is not called; None if it is called.
     retry_in_s: float | None = None
-    # Why the last call failed; empty after one that succeeded.
+    # Why the last call failed; empty after a successful one.
     last_failure: str = ""
     calls: int = 0
     connections: int = 0
-    # Calls that wait for a connection.
+    # The number of calls that wait for a connection.
     waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class BackendHealth:
-    """The state of a backend, as the operator sees it."""
+    """Describes the state of a backend for the operator."""
 
     name: str
     ready: bool
     detail: str
     # url -> "healthy", "failing", "ejected" or "probing"
     replicas: dict[str, str]
-    # Of the backend's own replicas, not of those of other backends.
+    # Reports of the backend's own replicas, not of those of other backends.
     reports: tuple[ReplicaReport, ...] = ()
 
 
-# Writes a further piece of text of the only choice of an answer, given in JSON. Returns False where
-# it cannot do so now; the same text then comes as an event.
+# Writes another piece of text of an answer's only choice, given in JSON. Returns False if it cannot
+# do so now; the same text then comes as an event.
 TextWriter: TypeAlias = Callable[[bytes], bool]
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer that has begun: the backend has accepted the call."""
+    """Represents an answer that has begun: the backend has accepted the call."""
 
     replica: str
     batches: AsyncIterator[Batch]
-    # The backend that serves the call, where the model has several; empty where it has one.
+    # The backend that serves the call if the model has several; otherwise empty.
     backend: str = ""
-    # How often that backend is sent the prompt; 0: as often as `prompts_sent` says.
+    # How often that backend receives the prompt; 0 means the result of `prompts_sent`.
     prompts: int = 0
-    # How many of them were sent so far and not refused, where they are sent one after the other: an
-    # answer that breaks off costs no more prompts than these.
+    # Returns how many of them were sent so far and not refused, if they are sent one after the
+    # other: an incomplete answer costs no more prompts than these.
     prompts_begun: Callable[[], int] | None = None
-    # Given a writer, and a function that counts what was written: pieces that are nothing but text go
-    # to them at the moment they arrive. None where every piece comes as an event.
+    # Relays pieces that contain only text to a writer, and to a function that counts the text, as
+    # soon as they arrive. None if every piece comes as an event.
     relay_text: Callable[[TextWriter, Callable[[str], None]], None] | None = None
 
 
 class BackendCall(Protocol):
-    """One call to a backend, as a context: it is sent and answered inside of it."""
+    """Represents one call to a backend as a context: it is sent and answered inside."""
 
     @property
     def sent(self) -> bool:
-        """Whether the request has left and was not refused since. Before that nothing can be charged,
-        whoever ends the call."""
+        """Tells whether the request has left and was not refused since. Before that nothing can be
+        charged, however the call ends."""
         ...
 
     async def __aenter__(self) -> Answer: ...
@@ -83,39 +83,39 @@ class BackendCall(Protocol):
 
 
 class Backend(Protocol):
-    """One service that can answer calls of its models."""
+    """Represents one service that can answer calls to its models."""
 
     name: str
 
     def open(self, call: Call, *, deadline: float) -> BackendCall:
         """Sends the call. Entering returns when the backend has accepted it and begun to answer.
 
-        `deadline` is a time of the event loop's clock; it bounds the whole answer. Leaving the
-        context, also by an exception, stops the upstream call and frees its connection.
+        `deadline` is a time of the event loop's clock; it limits the whole answer. Leaving the
+        context, even by an exception, stops the upstream call and frees its connection.
 
         Raises domain errors only: InvalidRequest and OptionUnsupported (nothing was sent, because
-        the backend's protocol cannot carry the call), ProviderRejected (400, 422 upstream),
+        the backend's protocol cannot represent the call), ProviderRejected (400, 422 upstream),
         RateLimited (429), BackendFailed (anything else), Unavailable (no healthy replica),
-        DeadlineExceeded. `charged` on the error is true where the backend may have run the call.
+        DeadlineExceeded. `charged` on the error is True if the backend may have run the call.
 
         The iterator of batches ends after a complete answer: every choice has finished, and the
-        backend has sent `[DONE]`, the event that ends a response, or a complete JSON body. After
-        an incomplete answer the iterator raises, in most cases BackendFailed.
+        backend has sent `[DONE]`, the event that ends a response, or a complete JSON body. After an
+        incomplete answer the iterator raises, in most cases BackendFailed.
         """
         ...
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether `count_prompt_tokens` asks a tokenizer, which takes time of the backend."""
+        """Tells whether `count_prompt_tokens` asks a tokenizer, which takes the backend's time."""
         ...
 
     def prompts_sent(self, call: Call) -> int:
-        """How often the backend is sent the prompt for one call: more than once where completions
-        are made by calls of their own. Each of them is charged."""
+        """Returns how often the backend receives the prompt for one call: more than once if each
+        completion is a separate call. Each of them is charged."""
         ...
 
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
-        """The exact number of prompt tokens, or None where the backend has no tokenizer."""
+        """Returns the exact number of prompt tokens, or None if the backend has no tokenizer."""
         ...
 
     def health(self) -> BackendHealth: ...

@@ -1,6 +1,6 @@
-"""Presets: what is known of a provider or a server, as a table.
+"""Defines presets: a table of known providers and servers.
 
-A preset sets defaults of a backend's settings; whatever the operator sets wins. A new provider with
+A preset sets defaults of a backend's settings, which the operator can override. A new provider with
 an OpenAI-compatible endpoint is one entry here, a recorded exchange
 (`tests/journeys/exchanges/recorded`) and a row in `docs/providers.md`.
 """
@@ -16,33 +16,35 @@ from tollkeeper.backends.credentials import CredentialKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    # The base address. Empty: it differs by installation, and `address_form` shows its form.
+    # The base address. If empty, it differs by installation, and `address_form` shows its form.
     url: str = ""
     address_form: str = ""
     protocol: WireProtocol = WireProtocol.CHAT
     credential: CredentialKind = CredentialKind.BEARER
-    # The environment variable with the key, by the provider's own documents. Empty: there may be
-    # no key, or none that a variable can hold.
+    # The environment variable with the key, from the provider's own documentation. If empty, there
+    # may be no key, or none that a variable can hold.
     key_env: str = ""
-    # The field of a chat request that bounds the output.
+    # The field of a chat request with the output limit.
     output_bound: OutputBound = OutputBound.CALLER
-    # Whether a chat stream is asked for its usage. False: it reports without, or refuses the field.
+    # Whether a chat stream is asked for its usage. False if it reports unasked, or rejects the
+    # field.
     include_usage: bool = True
-    # Whether the bound of a chat request covers reasoning.
+    # Whether the limit of a chat request covers reasoning.
     bounds_reasoning: bool = True
-    # Whether it makes several completions in one call.
+    # Whether it creates several completions in one call.
     native_n: bool = True
     tokenizer: Tokenizer | None = None
-    # Fields of a chat request: those that are 501, those with another name, and those that are left
-    # out, because the answer does not depend on them.
+    # Fields of a chat request: those answered with 501, those with another name, and those that are
+    # omitted, because the answer does not depend on them.
     refused: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     omitted: tuple[str, ...] = ()
-    # The most input tokens of one image, for holds. None: the most of any published family.
+    # The maximum input tokens of one image, for holds. None means the maximum of any published
+    # family.
     tokens_per_image: int | None = None
 
     def settings(self) -> dict[str, Any]:
-        """The settings of a backend that the preset sets."""
+        """Returns the backend settings of the preset."""
         found: dict[str, Any] = {
             "protocol": self.protocol.value,
             "credential": self.credential.value,
@@ -68,14 +70,14 @@ _OTHER_BOUND = {
     OutputBound.MAX_TOKENS: OutputBound.MAX_COMPLETION_TOKENS.value,
     OutputBound.MAX_COMPLETION_TOKENS: OutputBound.MAX_TOKENS.value,
 }
-# Models that search the web without being asked, by their names at any provider, with the most
-# searches that a call is held for. 28 were seen in one answer of a deep research.
+# Models that search the web on their own, by their names at any provider, with the number of
+# searches that a call holds credit for. One deep research answer made 28.
 _SEARCHING_MODELS = (
     (re.compile(r"deep-research"), 40),
     (re.compile(r"sonar|compound|:online$|-search-(preview|api)"), 10),
 )
-# Models that reason without being asked, by their names at any provider. What they bill may be
-# longer than the text that a client sees.
+# Models that reason on their own, by their names at any provider. Their billed output may be longer
+# than the text that a client sees.
 _REASONING_MODELS = re.compile(
     r"\b(o[134](-|$)|gpt-5|gpt-oss|codex|deepseek-(r1|reasoner)|grok-[3-9]|gemini-(2\.5|[3-9])|qwq|qwen3)"
     r"|thinking|reason|deep-research|magistral|minimax-m|glm-[4-9]|compound"
@@ -89,14 +91,14 @@ _BUDGET_MODELS = re.compile(
 
 
 def searches_unasked(upstream_model: str) -> int:
-    """How many web searches a call to the model is held for that nobody asked for."""
+    """Returns how many unrequested web searches a call to the model holds credit for."""
     name = upstream_model.lower()
     return next((count for pattern, count in _SEARCHING_MODELS if pattern.search(name)), 0)
 
 
 def thinks_by_budget(upstream_model: str) -> bool:
-    """Whether the model needs a number of tokens to reason with, by its name at any provider. Later
-    models decide for themselves, within an effort."""
+    """Tells whether the model needs a token budget for reasoning, by its name at any provider.
+    Later models decide by themselves, within an effort."""
     return _BUDGET_MODELS.search(upstream_model.lower()) is not None
 
 
@@ -105,7 +107,7 @@ def reasons_unasked(upstream_model: str) -> bool:
 
 
 _ABUSE_HINTS = ("user", "safety_identifier", "metadata")
-# Of earlier answers, for servers that answer 422 to a message with a field that they do not know.
+# Reasoning of earlier answers, for servers that answer 422 to a message with an unknown field.
 _REPLAYED_REASONING = ("messages.reasoning", "messages.reasoning_content")
 
 PRESETS: Mapping[str, Preset] = {

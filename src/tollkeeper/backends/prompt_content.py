@@ -1,4 +1,4 @@
-"""What wires have in common where they encode the content of a prompt."""
+"""Contains functions that several wires use to encode a prompt's content."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,7 +11,8 @@ _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def arguments_object(call: ToolCall) -> FreeObject:
-    """The arguments as an object. The model wrote a JSON text; a call without any may be empty."""
+    """Returns the arguments as an object. The model wrote a JSON text; a call without arguments may
+    have an empty one."""
     try:
         decoded: FreeObject = dict(_json_object.decode(call.arguments.strip() or "{}"))
     except msgspec.DecodeError:
@@ -22,8 +23,8 @@ def arguments_object(call: ToolCall) -> FreeObject:
 
 
 def custom_member(written: FreeObject) -> FreeObject | None:
-    """The custom tool in a tool, in a call or in a choice of a chat request; None if it is something
-    else, or has further fields."""
+    """Returns the custom tool in a tool, a call or a choice of a chat request; None if it is
+    something else, or has additional fields."""
     custom = written.get("custom")
     if written.get("type") != "custom" or not isinstance(custom, dict) or len(written) != 2:
         return None
@@ -31,8 +32,8 @@ def custom_member(written: FreeObject) -> FreeObject | None:
 
 
 def answered_call_id(result: ToolResult, turn: Turn, legacy_calls: Mapping[str, str]) -> str:
-    """The id of the call that a result answers. A legacy function names no id, so `legacy_calls` has
-    the id that was given to the last call of each name."""
+    """Returns the id of the call that a result answers. A legacy function has no id, so
+    `legacy_calls` has the id of the last call of each name."""
     if turn.role is Role.FUNCTION:
         call_id = legacy_calls.get(result.name or "")
         if call_id is None:
@@ -49,8 +50,8 @@ def answered_call_id(result: ToolResult, turn: Turn, legacy_calls: Mapping[str, 
 
 
 def sealed_objects(reasoning: Reasoning) -> Iterator[FreeObject]:
-    """The sealed values of earlier reasoning that are JSON objects. Other values were sealed by a
-    backend of another protocol."""
+    """Yields the sealed values of earlier reasoning that are JSON objects. A backend of another
+    protocol sealed the others."""
     for sealed in reasoning.sealed:
         try:
             block = msgspec.json.decode(sealed)

@@ -1,6 +1,6 @@
-"""What a backend's refusals mean to us, and how little of their words a caller may see.
+"""Interprets the refusals of backends, and removes details that a client may not see.
 
-`STATUS_RULES` is the one table that says, by status, whether a call may have run. A call that may
+`STATUS_RULES` is the only table that tells, by status, whether a call may have run. A call that may
 have run is never sent to another replica, and its reservation is not released.
 """
 
@@ -24,16 +24,16 @@ RETRY_AFTER_S_DEFAULT = 5
 
 @dataclass(frozen=True, slots=True)
 class StatusRule:
-    """What an answer with one of these statuses says of the call."""
+    """Describes the meaning of an answer with one of these statuses."""
 
     statuses: Collection[int]
     may_have_run: bool
-    # Why. It follows "the call" in the error of a call that may have run, and in the mark of its
-    # reservation.
+    # The reason. It follows "the call" in the error of a call that may have run, and in the mark of
+    # its reservation.
     reason: str
 
 
-# The first row that has a status decides. `docs/unsettled.md` shows the same rows.
+# The first row with a status decides. `docs/unsettled.md` shows the same rows.
 STATUS_RULES = (
     # Statuses with which model servers and gateways refuse.
     StatusRule((400, 422), False, "was refused for its content"),
@@ -48,7 +48,7 @@ STATUS_RULES = (
     StatusRule((499,), True, "may have run: a proxy assumed that the gateway had disconnected"),
     StatusRule((502, 520), True, "may have run: a proxy lost the answer"),
     StatusRule((424,), True, "may have run: the model itself failed at it"),
-    # The rest: statuses by which HTTP refuses the request. A status that is in no rule may mean
+    # The other statuses by which HTTP refuses the request. A status without a rule may mean
     # anything.
     StatusRule(
         (406, 407, 409, 410, 411, 412, 415, 416, 417, 418, 421, 423, 425, 426, 428, 451, 505),
@@ -61,7 +61,7 @@ STATUS_RULES = (
 )
 _OTHER_STATUS = STATUS_RULES[-1]
 _RULE_OF = {status: rule for rule in reversed(STATUS_RULES) for status in rule.statuses}
-# The published words for what is wrong with a request, in the place of a status.
+# Published words for errors in a request, in place of a status.
 _REJECTED = frozenset(
     {
         *("invalid_prompt", "invalid_request_error", "context_length_exceeded"),
@@ -74,11 +74,11 @@ _REJECTED = frozenset(
 )
 _RATE_LIMITED = "rate_limit_exceeded"
 _AWS_QUOTA = b"ServiceQuotaExceededException"
-# Codes of error records by which a backend says that it stopped waiting: the call may have run.
+# Codes of error records by which a backend reports that it stopped waiting: the call may have run.
 _TIMEOUTS_OF_BACKENDS = (408, 499, 504, 524)
 _MESSAGE_BYTES_MAX = 2048
 _REMOVED = "[removed]"
-# Control characters, and the invisible ones that turn the direction of text around.
+# Control characters, and invisible ones that change the direction of text.
 _INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+")
 _DELAY = re.compile(r"([0-9]{1,18})((?:\.[0-9]{1,18})?)s")
 _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s\"'<>]*", re.IGNORECASE)
@@ -92,9 +92,10 @@ def refusal(
     secrets: tuple[str, ...],
     kind: bytes | None = None,
 ) -> TollkeeperError:
-    """The error for an answer that is not 200. `kind` is what AWS calls the error, in a header."""
+    """Returns the error for an answer that is not 200. `kind` is AWS's name for the error, from a
+    header."""
     if status == 400 and kind is not None and kind.startswith(_AWS_QUOTA):
-        # A quota of the account is nothing that is wrong with the request.
+        # A quota of the account is not an error in the request.
         status = 429
     if status in {400, 422}:
         parsed = _parsed(body)
@@ -111,11 +112,11 @@ def refusal(
 
 
 def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
-    """The error for an error object where the answer should have begun. Some servers send their
-    200 before they look at the request, so the status they mean is inside, or a word for it."""
+    """Returns the error for an error object in place of the answer. Some servers send their 200
+    before they check the request, so the real status, or a word for it, is inside."""
     code = record.get("code") if isinstance(record, dict) else None
     word = code if isinstance(code, str) else None
-    if code in (400, 422) or word in _REJECTED:  # A tuple, because the code may be anything.
+    if code in (400, 422) or word in _REJECTED:  # a tuple, because the code may be anything
         return ProviderRejected(error_message({"error": record}, secrets))
     if code == 429 or word == _RATE_LIMITED:
         return RateLimited(
@@ -123,7 +124,7 @@ def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
         )
     if code in _TIMEOUTS_OF_BACKENDS:
         return _failed(f"The backend answered with an error of status {code}", code)
-    # The backend itself says that it failed before any output, whatever its own provider did.
+    # The backend itself reports that it failed before any output, whatever its own provider did.
     is_refusal = type(code) is int and 400 <= code < 500
     return BackendFailed("The backend answered with an error.", blameless=is_refusal)
 
@@ -135,25 +136,27 @@ def _failed(message: str, status: int) -> BackendFailed:
     return BackendFailed(
         f"{message}.",
         charged=rule.may_have_run,
-        # A caller can provoke most refusals, so none of them speaks against the replica.
+        # A client can provoke most refusals, so none of them indicates an unhealthy replica.
         blameless=400 <= status < 500,
     )
 
 
 def retry_after_s(value: bytes | None) -> int:
-    """Seconds from the header, within 1 to 120; a default where it is no count of seconds."""
+    """Returns the seconds from the header, within 1 to 120; a default if it is not a number of
+    seconds."""
     if value is None or not value.isdigit() or len(value) > 20:
         return RETRY_AFTER_S_DEFAULT
     return min(max(1, int(value)), RETRY_AFTER_S_MAX)
 
 
 def _refuses_the_key(body: Any) -> bool:
-    """Google answers 400 for a wrong key too, which is no fault of the caller."""
+    """Tells whether the key is wrong. Google answers 400 for that too, which is not the client's
+    fault."""
     return any(detail.get("reason") == "API_KEY_INVALID" for detail in _details(body))
 
 
 def _retry_delay(body: Any) -> bytes | None:
-    """The wait in the details of an error (Google), rounded up to seconds."""
+    """Returns the wait in the details of an error (Google), rounded up to seconds."""
     for detail in _details(body):
         delay = detail.get("retryDelay")
         found = _DELAY.fullmatch(delay) if isinstance(delay, str) else None
@@ -171,13 +174,13 @@ def _details(body: Any) -> list[dict[str, Any]]:
 
 
 def error_message(body: Any, secrets: tuple[str, ...]) -> str | None:
-    """`error.message` made fit to show, or None where there is nothing to show. AWS has the message
-    at the top."""
+    """Returns `error.message` in a form that can be shown, or None. AWS has the message at the
+    top."""
     error = body.get("error", body) if isinstance(body, dict) else None
     message = error.get("message") if isinstance(error, dict) else None
     if not isinstance(message, str):
         return None
-    # A secret may be broken up by control characters, so these go first.
+    # A secret may be interrupted by control characters, so these are removed first.
     message = _INVISIBLE.sub(" ", message)
     message = _ADDRESS.sub(_REMOVED, message)
     for secret in secrets:

@@ -1,9 +1,9 @@
-"""One replica of an OpenAI-compatible service: sends a call over HTTP and reads its answer.
+"""Sends calls to one replica of an OpenAI-compatible service over HTTP, and reads the answers.
 
-Foreign failures become domain errors here. The one question that all of it serves is whether the
-backend may have run the call: no before the request has left, and after a refusal that says so
-(`refusals.STATUS_RULES`, or an error object in the answer's place); yes in every other case. Where
-the head of the answer is a 200, the backend may have generated, whatever becomes of the rest.
+Foreign failures become domain errors here. The central question is whether the backend may have run
+the call: no before the request has left, and after a refusal that says so (`refusals.STATUS_RULES`,
+or an error object in place of the answer); yes in every other case. If the status of the answer is
+200, the backend may have generated output, whatever follows.
 """
 
 import asyncio
@@ -35,26 +35,26 @@ from tollkeeper.large_requests import beside_the_loop
 from tollkeeper.timeouts import timeout
 
 _JSON = b"application/json"
-# A refusal is read only for its message, and so that its connection can be used again.
+# A refusal is read only for its message, and so that its connection can be reused.
 _REFUSAL_BYTES_MAX = 64 << 10
 _REFUSAL_TIMEOUT_S = 2.0
 _COUNT_BYTES_MAX = 1 << 20
-# AWS answers 403 for keys that have expired.
+# AWS answers 403 for expired keys.
 _CREDENTIAL_REFUSED = (401, 403)
 _USER_AGENT = "tollkeeper"
-# Heads of requests that are kept: two for each model with a path of its own.
-_HEADS_MAX = 4096
+# The maximum number of cached request headers: two for each model with its own path.
+_HEADERS_MAX = 4096
 
 
 class RequestHead(NamedTuple):
-    """The lines of a request that are the same for every call with this path."""
+    """Contains the lines of a request that are the same for every call with this path."""
 
     path: str
     written: bytes
 
 
 class Replica:
-    """One address of a backend, and the connections to it."""
+    """Represents one address of a backend, and the connections to it."""
 
     def __init__(self, url: str, config: BackendConfig, credential: Credential) -> None:
         self.url = url
@@ -69,23 +69,23 @@ class Replica:
         self._shared_headers = _shared_headers(
             address.netloc, {**self.wire.headers, **config.headers}
         )
-        # By path and by what is accepted. Models have paths of their own on some backends.
+        # By path and accepted type. Models have their own paths on some backends.
         self._heads: dict[tuple[str, bytes], RequestHead] = {}
         self._tokenize = tokenize_request(config)
         self._own_names = (self._base, f"{address.scheme}://{address.netloc}", address.netloc)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no message to a client may contain."""
+        """Returns the texts that no message to a client may contain."""
         return (*self._credential.secrets, *self._own_names)
 
     async def request_head(
         self, path: str, accept: bytes, body: bytes, *, deadline: float, own_headers: bytes = b""
     ) -> bytes:
-        """The head of a request. `path` is relative to the base address, or to its origin if it begins
-        with a slash. `own_headers` are header lines of this call. Raises what the credential
-        raises."""
-        head = self._heads.get((path, accept)) or self._prepare_head(path, accept)
+        """Builds the request line and headers. `path` is relative to the base address, or to its
+        origin if it begins with a slash. `own_headers` are header lines of this call. Raises the
+        credential's errors."""
+        head = self._heads.get((path, accept)) or self._prepare_headers(path, accept)
         headers = self._credential.fixed_headers
         if headers is None:
             outgoing = OutgoingRequest(self._netloc, head.path, body)
@@ -97,8 +97,8 @@ class Replica:
             len(body),
         )
 
-    def _prepare_head(self, path: str, accept: bytes) -> RequestHead:
-        if len(self._heads) >= _HEADS_MAX:
+    def _prepare_headers(self, path: str, accept: bytes) -> RequestHead:
+        if len(self._heads) >= _HEADERS_MAX:
             self._heads.clear()
         address = urlsplit(urljoin(f"{self._base}/", path))
         full_path = f"{address.path}?{address.query}" if address.query else address.path
@@ -114,7 +114,7 @@ class Replica:
         self._credential.doubt()
 
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
-        """The count of the replica's own tokenizer; None where there is none or it fails."""
+        """Returns the count of the replica's own tokenizer; None if there is none or it fails."""
         if self._tokenize is None:
             return None
         loop = asyncio.get_running_loop()
@@ -138,7 +138,7 @@ class Replica:
         )
         try:
             connection.send(head, body, deadline=deadline, idle_s=self.config.idle_timeout_s)
-            del body  # The connection frees it when it is sent.
+            del body  # the connection frees it when it is sent
             answer = await connection.read_head()
             if answer.status != 200:
                 return None
@@ -149,12 +149,12 @@ class Replica:
 
 
 class ReplicaCall:
-    """One call to one replica, and the iterator of the one batch of a whole answer. Whoever begins it
-    releases it."""
+    """Runs one call to one replica, and iterates over the one batch of a whole answer. The caller
+    of `begin` has to release it."""
 
-    # Events that were read and that the caller of `__anext__` has not taken yet.
+    # Events that were read and not yet returned by `__anext__`.
     _first: list[Event] | None = None
-    # Why a whole answer is incomplete. It is raised after the events that did come.
+    # Why a whole answer is incomplete. It is raised after the received events.
     _shortfall: TollkeeperError | None = None
     _connection: Connection | None = None
     _stream: StreamedAnswer | None = None
@@ -172,7 +172,7 @@ class ReplicaCall:
         return self
 
     async def __anext__(self) -> Batch:
-        """The batches of a whole answer. A stream is read from its own iterator."""
+        """Returns the batches of a whole answer. A stream is read from its own iterator."""
         if self._first is not None:
             batch, self._first = self._first, None
             return batch
@@ -182,16 +182,16 @@ class ReplicaCall:
 
     @property
     def completed(self) -> bool:
-        """The answer came to its proper end."""
+        """Tells whether the answer came to its proper end."""
         return self._completed if self._stream is None else self._stream.completed
 
     @property
     def failed(self) -> bool:
-        """Whether the end of the answer counts as a failure for the health of the replica."""
+        """Tells whether the end of the answer counts as a failure of the replica."""
         return self._failed if self._stream is None else self._stream.failed
 
     def release(self) -> None:
-        """Give the connection back. Nothing more is read of the answer."""
+        """Returns the connection. Reads no more of the answer."""
         connection, self._connection = self._connection, None
         if connection is not None:
             stream = self._stream
@@ -201,8 +201,8 @@ class ReplicaCall:
             self._replica.pool.release(connection, after_stream=after_stream)
 
     async def begin(self) -> Answer:
-        """Send the request and read the answer as far as it takes to know that there is one. If this
-        raises, the call has to be released too."""
+        """Sends the request and reads until it is known that there is an answer. If this raises,
+        the call has to be released too."""
         replica, call, deadline = self._replica, self._call, self._deadline
         config, wire = replica.config, replica.wire
         streamed = call.streamed or config.always_stream
@@ -225,7 +225,7 @@ class ReplicaCall:
         self._connection = connection
         self.sent = True
         connection.send(head, body, deadline=deadline, idle_s=config.idle_timeout_s)
-        del body  # The connection frees it when it is sent.
+        del body  # the connection frees it when it is sent
         try:
             answer = await connection.read_head()
             if answer.status != 200:
@@ -274,7 +274,7 @@ class ReplicaCall:
             self._shortfall, self._failed = shortfall, is_fault_of_replica(shortfall)
 
     def _read_malformed(self, body: bytes, error: MalformedAnswer) -> WholeAnswer:
-        """What can be known of an answer that is none: that it is a refusal, or what it used."""
+        """Reads a malformed answer: it may be a refusal, or contain usage."""
         replica = self._replica
         record = flat_error_record(body)
         if record is not None:
@@ -287,11 +287,11 @@ class ReplicaCall:
 
 
 def check_content(head: ResponseHead, wanted: bytes) -> None:
-    """Raises BackendFailed for the body of a 200 that cannot be read: what it says is unknown."""
+    """Raises BackendFailed for the body of a 200 that cannot be read: its content is unknown."""
     headers = head.headers
     encoding = headers.get(b"content-encoding")
     if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
-        # Nothing was asked to be compressed, and unpacking has no bound.
+        # No compression was requested, and unpacking has no size limit.
         raise BackendFailed("The backend's answer is compressed.", charged=True)
     content_type = headers.get(b"content-type", b"")
     if content_type != wanted and content_type.partition(b";")[0].strip().lower() != wanted:
@@ -299,8 +299,8 @@ def check_content(head: ResponseHead, wanted: bytes) -> None:
 
 
 def _shared_headers(netloc: str, more: Mapping[str, str]) -> bytes:
-    """Everything that ever travels upstream beside the credential: no header of a caller is among
-    it."""
+    """Encodes all headers that are sent upstream besides the credential: none comes from a
+    client."""
     headers = {
         "host": netloc,
         "user-agent": _USER_AGENT,

@@ -1,4 +1,4 @@
-"""The price that a backend states itself, in picousd. It is kept, not charged."""
+"""Reads a backend's own stated price in picousd. It is stored, not charged."""
 
 from decimal import Decimal, InvalidOperation
 
@@ -25,8 +25,9 @@ def usd_in_picousd(found: object) -> int | None:
 
 
 def stated_cost(reported: FreeObject) -> int | None:
-    """The price in a report of usage: a number (OpenRouter), or the total of an object (Perplexity).
-    With a key of one's own, OpenRouter states its fee, and beside it what the provider charges."""
+    """Returns the price in a usage report: a number (OpenRouter), or the total of an object
+    (Perplexity). If the operator uses the provider's key, OpenRouter states its fee, and separately
+    the provider's charge."""
     cost = reported.get("cost")
     stated = usd_in_picousd(cost.get("total_cost") if isinstance(cost, dict) else cost)
     if reported.get("is_byok") is not True:

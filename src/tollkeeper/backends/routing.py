@@ -1,7 +1,7 @@
 """Chooses the replica for each call of a backend, and retries on another one.
 
 A call is retried only while nothing can have been charged. Sessions stay with their replica by
-rendezvous hashing: every process makes the same choice without talking to the others.
+rendezvous hashing: every process makes the same choice without communication.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ from tollkeeper.domain.inference import Call
 _AFFINITY_LOAD_FACTOR = 1.25
 _AFFINITY_LOAD_SLACK = 4
 _REASON_LENGTH_MAX = 200
-# After these, another replica may be tried if nothing was charged.
-_TRIED_AGAIN = (BackendFailed, RateLimited, Unavailable, DeadlineExceeded)
+# After these errors, another replica may be tried if nothing was charged.
+_RETRYABLE = (BackendFailed, RateLimited, Unavailable, DeadlineExceeded)
 
 
 @dataclass(slots=True)
 class _TrackedReplica:
-    """A replica with its health and its load, as this process sees them."""
+    """Holds a replica with its health and load, as this process sees them."""
 
     server: Replica
     health: ReplicaHealth
@@ -52,10 +52,10 @@ class _TrackedReplica:
 
 
 class RoutedBackend:
-    """One backend that spreads its calls over its replicas."""
+    """Distributes a backend's calls over its replicas."""
 
     def __init__(self, config: BackendConfig, credential: Credential | None = None) -> None:
-        """Without a credential, the one of the configuration is opened."""
+        """Without a credential, opens the one of the configuration."""
         self.name = config.name
         self._config = config
         rule = EjectionRule(
@@ -120,7 +120,7 @@ class RoutedBackend:
         )
 
     async def start(self) -> None:
-        """Nothing to wait for: connections are opened by the calls that need them, and a token is
+        """Starts the credential and does not wait: calls open their connections, and a token is
         obtained in the background."""
         self._credential.start()
 
@@ -134,7 +134,8 @@ class RoutedBackend:
         return self._config.retries
 
     def order(self, call: Call, now: float) -> list[_TrackedReplica]:
-        """The replicas that may be called now, best first. A single one may always be called."""
+        """Returns the replicas that may be called now, best first. A single one may always be
+        called."""
         if len(self._tracked) == 1:
             return list(self._tracked.values())
         admitting = [replica for replica in self._tracked.values() if replica.health.admits(now)]
@@ -156,8 +157,8 @@ class RoutedBackend:
     def failed(
         self, replica: _TrackedReplica, kind: AttemptKind, call: Call, error: BaseException | None
     ) -> None:
-        """A call failed at a replica. The last healthy replica stays in use, whoever fails at it:
-        without it nobody could be answered."""
+        """Records a call's failure at a replica. The last healthy replica stays in use, whichever
+        organization fails at it: without it no call could be answered."""
         now = asyncio.get_running_loop().time()
         others = (other for other in self._tracked.values() if other is not replica)
         has_spare = any(other.health.state is ReplicaState.HEALTHY for other in others)
@@ -172,7 +173,8 @@ class RoutedBackend:
 
 
 def _reason(error: BaseException | None) -> str:
-    """Why a call failed, in our own words: errors that speak against a replica carry no others."""
+    """Returns why a call failed, in our own words: errors that indicate an unhealthy replica
+    contain no others."""
     if isinstance(error, TollkeeperError):
         return error.message[:_REASON_LENGTH_MAX]
     return "The answer broke off."
@@ -185,13 +187,13 @@ def _open_credential(config: BackendConfig) -> Credential:
 
 
 class _RoutedCall:
-    """One call, tried on one replica after another until one of them answers."""
+    """Tries one call on one replica after another until one of them answers."""
 
     def __init__(self, backend: RoutedBackend, call: Call, deadline: float) -> None:
         self._backend = backend
         self._call = call
         self._deadline = deadline
-        # The present ones, or those that answer.
+        # The current ones, or those that answer.
         self._replica: _TrackedReplica | None = None
         self._attempt: ReplicaCall | None = None
 
@@ -224,7 +226,7 @@ class _RoutedCall:
                     replica.in_flight -= 1
                     self._note_failure(replica, kind, error)
                     raise
-            except _TRIED_AGAIN as error:
+            except _RETRYABLE as error:
                 if error.charged or loop.time() >= deadline:
                     raise
                 last_error = error
@@ -255,15 +257,15 @@ class _RoutedCall:
     def _note_failure(
         self, replica: _TrackedReplica, kind: AttemptKind, error: BaseException
     ) -> None:
-        """Report to the replica's health how an attempt ended that got no answer."""
+        """Reports the end of an attempt without an answer to the replica's health."""
         now, is_late = asyncio.get_running_loop().time(), isinstance(error, DeadlineExceeded)
         if is_late and now >= self._deadline:
-            # The call ran out of its own time: a client can bring that about.
+            # The call exceeded its own deadline, which a client can cause.
             replica.health.abandoned(kind, now)
         elif is_late or (isinstance(error, BackendFailed) and is_fault_of_replica(error)):
             self._backend.failed(replica, kind, self._call, error)
         elif isinstance(error, (BackendFailed, ProviderRejected, RateLimited)):
             replica.health.succeeded(kind)
         else:
-            # Cancelled, or no connection was free: this says nothing about the replica.
+            # Cancelled, or no connection was free: this does not show anything about the replica.
             replica.health.abandoned(kind, now)

@@ -1,8 +1,8 @@
-"""One streamed answer, from the first byte after its head to its end.
+"""Reads one streamed answer, from the first byte after its headers to its end.
 
-The head says nothing of the work: many servers send it before they begin, and some then reason for
-minutes without a word. So a stream that breaks off may have cost something, also where nothing of
-it has come; only an error record in the place of the answer says that it did not.
+The headers do not show whether work has begun: many servers send them first, and some then reason
+for minutes silently. So an interrupted stream may have cost something, even if nothing of it has
+arrived; only an error record in place of the answer shows that it did not.
 """
 
 import asyncio
@@ -17,29 +17,29 @@ from tollkeeper.backends.wire import AnswerReader
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Batch, Event
 
-# So much of a stream is read on at once.
+# How much of a stream is read at once.
 SLICE_BYTES = 16 << 10
 
 
 class StreamedAnswer:
-    """Reads the connection and hands out the events of each network read. An answer ends properly
-    where its reader says so; anything else that ends it is raised."""
+    """Reads the connection and returns the events of each network read. The reader decides whether
+    an answer ends properly; any other end is raised."""
 
     def __init__(self, connection: Connection, reader: AnswerReader, parser: RecordParser) -> None:
         self._connection: Connection | None = connection
         self._reader = reader
         self._parser = parser
-        # What has been read and not yet been asked for.
+        # Events that were read and not yet requested.
         self._first: list[Event] = []
-        # What came with the last network read and is not looked at yet.
+        # Data of the last network read that is not processed yet.
         self._rest = b""
         self.completed = False
-        # The end is the replica's fault, as far as its health is concerned.
+        # Whether the end counts as a fault of the replica.
         self.failed = False
 
     async def begin(self) -> None:
-        """Reads until something of substance has come, so that a failure before it is an error of
-        its own and not the sudden end of an answer."""
+        """Reads until the first content has arrived, so that an earlier failure is a separate error
+        and not the sudden end of an answer."""
         reader = self._reader
         events: list[Event] = []
         while not reader.accepted and not reader.ended:
@@ -49,7 +49,7 @@ class StreamedAnswer:
         self._first = events
 
     def relay_text(self, write: TextWriter, count: Callable[[str], None]) -> None:
-        """From now on, text is written as it arrives while somebody waits for events."""
+        """Relays text from now on as it arrives, while a caller waits for events."""
         relay = self._reader.open_relay(self._parser, write, count)
         if relay is not None and self._connection is not None:
             self._connection.relay(relay)
@@ -62,7 +62,7 @@ class StreamedAnswer:
             events, self._first = self._first, []
             return events
         if self._connection is not None:
-            # The caller's own pace is not the backend's silence.
+            # The client's own pace is not the backend's silence.
             self._connection.mark_progress()
         while not self._reader.ended:
             events = await self._read()
@@ -73,16 +73,16 @@ class StreamedAnswer:
 
     @property
     def read_to_end(self) -> bool:
-        """Nothing more comes of this answer, so its connection can serve another one."""
+        """Tells whether no more data follows, so that the connection can be reused."""
         return self._reader.ended and self._reader.failure is None
 
     def release(self) -> None:
-        """Gives the connection up. Reading the answer any further raises an error."""
+        """Releases the connection. Reading more of the answer raises an error."""
         self._connection = None
 
     async def _read(self) -> list[Event]:
-        """The events of one network read, or of a slice of it. What ends the answer badly is noted in
-        its reader."""
+        """Returns the events of one network read, or of a slice of it. Records a failure in the
+        reader."""
         connection, reader = self._connection, self._reader
         if connection is None:
             raise BackendFailed("The answer was released.", charged=True)
@@ -99,8 +99,8 @@ class StreamedAnswer:
         if not chunk:
             return reader.end_body()
         if len(chunk) > SLICE_BYTES:
-            # A backend that sends much at once shall not keep the event loop from others, nor fill
-            # the memory of a caller's connection.
+            # A backend that sends much at once must not block the event loop, nor fill the memory
+            # of a client's connection.
             chunk, self._rest = chunk[:SLICE_BYTES], chunk[SLICE_BYTES:]
         try:
             payloads = self._parser.feed(chunk)
@@ -110,21 +110,21 @@ class StreamedAnswer:
             reader.fail(BackendFailed(malformed, charged=True))
             return events
         events = reader.read(payloads)
-        # The taker of the events marks the progress before the next read.
+        # The consumer of the events marks the progress before the next read.
         is_waited_for = reader.failing or (reader.accepted and not events)
         if is_waited_for and (payloads or (self._parser.counts_lines and b"\n" in chunk)):
-            # A byte now and then is no progress; a line is.
+            # A single byte is not progress; a line is.
             connection.mark_progress()
         return events
 
     def _end(self) -> None:
-        """A proper end, or the failure that ended the answer."""
+        """Raises the failure that ended the answer, unless it ended properly."""
         failure = self._reader.failure
         if failure is None:
             self.completed = True
             return
         self.failed = self.failed or is_fault_of_replica(failure)
         if self._reader.accepted:
-            # What was accepted has a price, however the answer ended.
+            # An accepted call has a price, however the answer ended.
             failure.charged = True
         raise failure

@@ -15,7 +15,7 @@ from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call
 
 _COUNT_MAX = 2**53
-# The request fields that change the prompt that the server renders.
+# The request fields that change the server's rendered prompt.
 _VLLM_FIELDS = ("messages", "tools", "chat_template_kwargs")
 
 
@@ -25,7 +25,8 @@ def _no_headers(call: Call) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TokenizeRequest:
-    """How one kind of server is asked: path, body, and the field of its answer with the count."""
+    """Describes the request to one kind of server: path, body, and the field of its answer with the
+    count."""
 
     path_for: Callable[[Model], str]
     encode: Callable[[Call], bytes]
@@ -35,7 +36,7 @@ class TokenizeRequest:
 
 
 def tokenize_request(config: BackendConfig) -> TokenizeRequest | None:
-    """The request format of the backend's tokenizer; None where it has no tokenizer."""
+    """Returns the request format of the backend's tokenizer; None if it has no tokenizer."""
     match config.tokenizer:
         case Tokenizer.NONE:
             return None

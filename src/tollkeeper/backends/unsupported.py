@@ -1,4 +1,4 @@
-"""What wires have in common where they refuse what their protocol has no field for."""
+"""Rejects request features that a wire's protocol has no field for."""
 
 from collections.abc import Iterable
 
@@ -15,11 +15,11 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-# The provider chooses the resolution of an image. These values ask for nothing else.
+# The provider chooses the resolution of an image. These values have no effect.
 _DETAILS = (None, "auto", "high")
 _DEFAULT_SEARCH_SIZE = "medium"
-# Fields that clients leave in messages that they send back, and the cache marks of providers that do
-# not cache by themselves. The answer depends on none of them.
+# Fields that clients keep in returned messages, and the cache marks of providers that do not cache
+# automatically. They do not affect the answer.
 _WITHOUT_EFFECT = frozenset({"index", "provider_specific_fields", "cache_control"})
 
 
@@ -30,8 +30,8 @@ def refuse_unsupported(
     output_modalities: Iterable[str],
     json_output: bool = False,
 ) -> None:
-    """For protocols without log-probabilities and salts of caches. `sampling` are the parameters that
-    the protocol has. Raises OptionUnsupported with the first that it lacks."""
+    """Checks a prompt for protocols without log-probabilities and cache salts. `sampling` are the
+    protocol's parameters. Raises OptionUnsupported with the first unsupported field."""
     requested = [name for name in prompt.sampling.given() if name not in sampling]
     requested += [
         modality.param
@@ -49,8 +49,8 @@ def refuse_unsupported(
 
 
 def offered_functions(prompt: Prompt) -> list[FunctionTool]:
-    """The functions that the model may call, for protocols without a list of allowed ones: only
-    those are offered. Raises OptionUnsupported for tools of other types."""
+    """Returns the functions that the model may call, for protocols without a list of allowed ones:
+    only those are offered. Raises OptionUnsupported for tools of other types."""
     functions = []
     for tool in prompt.tools:
         if not isinstance(tool, FunctionTool):
@@ -77,7 +77,7 @@ def chosen_tool(prompt: Prompt) -> ToolMode | NamedFunction | None:
 
 
 def check_search(search: WebSearch) -> None:
-    """Refuses what a search of such a provider cannot be told."""
+    """Rejects search options that such a provider does not have."""
     if search.extra:
         raise InvalidRequest(
             f"{search.param} has fields that are not supported.", param=search.param
@@ -97,7 +97,7 @@ def check_detail(image: Image) -> None:
 
 
 def check_extra(extra: FreeObject | None, place: str) -> None:
-    """Refuse a property that the protocol does not have, because it would be lost."""
+    """Rejects a property that the protocol does not have, because it would be lost."""
     for name in extra or ():
         if name not in _WITHOUT_EFFECT:
             raise OptionUnsupported(

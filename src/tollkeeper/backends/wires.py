@@ -1,4 +1,4 @@
-"""The protocols that a backend may speak."""
+"""Maps protocols to wires."""
 
 from collections.abc import Mapping
 
@@ -36,5 +36,5 @@ def _chat_wire(config: BackendConfig) -> ChatWire:
         renamed=config.renamed_fields,
         omitted=config.omitted_fields,
     )
-    # The same object, which the wire recognises without looking at its fields.
+    # The same object, which the wire recognises without comparing its fields.
     return ChatWire(OPENAI_DIALECT if dialect == OPENAI_DIALECT else dialect)

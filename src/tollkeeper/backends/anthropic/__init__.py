@@ -1,1 +1,1 @@
-"""The Messages wire of Anthropic, at its own endpoint and at Vertex AI."""
+"""Implements the Messages wire of Anthropic, at its own endpoint and at Vertex AI."""

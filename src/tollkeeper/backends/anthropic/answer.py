@@ -1,7 +1,7 @@
 """Reads a Messages answer, streamed or whole, as the gateway's own events. Knows no connection.
 
-A stream is malformed if it ends without a reason, if a block goes on after its end, and if the answer
-is longer than its limit. Pings and unknown events are ignored.
+A stream is malformed if it ends without a reason, if a block continues after its end, or if the
+answer exceeds its limit. Pings and unknown events are ignored.
 """
 
 from dataclasses import dataclass, field
@@ -25,13 +25,13 @@ from tollkeeper.domain.inference import Annotation, Call, Delta, Event, UsageRep
 
 @dataclass(slots=True)
 class _OpenBlock(OpenBlock):
-    # Where the block's text begins in the text of the answer.
+    # The position of the block's text in the text of the answer.
     text_start: int = 0
     citations: list[Citation] = field(default_factory=list)
 
 
 class MessagesAnswer(BlockReader[_OpenBlock]):
-    """The state of one answer. It has one choice, because the protocol has no `n`."""
+    """Holds the state of one answer. It has one choice, because the protocol has no `n`."""
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         super().__init__(call, secrets=secrets)
@@ -80,11 +80,11 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
 
     def _begin_block(self, index: int, raw: msgspec.Raw) -> None:
         record = records.decode_block(raw)
-        # Some proxies splice a second message in, so an index may come again after its end.
+        # Some proxies insert a second message, so an index may repeat after its end.
         block = self._blocks[index] = _OpenBlock(text_start=self._text_length)
         if record is None:
-            if self._asks_for_searches and records.is_found(raw):
-                self._tell_of_search()
+            if self._asks_for_searches and records.is_search_result(raw):
+                self._report_search()
             return
         block.kind = record.type or ""
         match record.type:
@@ -161,6 +161,6 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
 
 
 def report_alone(usage: msgspec.Raw) -> UsageReport | None:
-    """Returns the usage report of an answer of which nothing else can be read."""
+    """Returns the usage report of an answer whose other content cannot be read."""
     found = given(usage)
     return None if found is None else UsageReader().read(anything(found), is_final=True)

@@ -1,7 +1,8 @@
-"""Anthropic's protocol at Amazon Bedrock: what its requests lack, and how its stream is wrapped.
+"""Adapts Anthropic's protocol to Amazon Bedrock: its requests lack some fields, and its stream is
+wrapped.
 
-Each event of the protocol is the content of one frame, in base64. An exception of AWS may end the
-stream in the place of an `error` event.
+Each event of the protocol is the content of one frame, in base64. An AWS exception may end the
+stream in place of an `error` event.
 """
 
 import base64
@@ -44,7 +45,7 @@ def _unwrapped(content: msgspec.Raw) -> bytes:
 
 
 def adapt_to_bedrock(body: FreeObject) -> None:
-    """The path says whether it is a stream, there is no place for who the user is, and the whole
+    """Adapts a request: the path tells whether it is a stream, the user is not sent, and the whole
     prompt is marked for the cache at its last block."""
     body.pop("stream", None)
     body.pop("metadata", None)

@@ -11,7 +11,7 @@ from tollkeeper.domain.prompt import File, FreeObject, Image, Media, Reasoning, 
 
 
 class Input(ConversationWithIds):
-    """The system text and the messages of one request."""
+    """Collects the system text and the messages of one request."""
 
     call_id = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 

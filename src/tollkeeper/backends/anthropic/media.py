@@ -1,4 +1,4 @@
-"""Images and files as blocks of a Messages request."""
+"""Encodes images and files as blocks of a Messages request."""
 
 import base64
 
@@ -35,7 +35,7 @@ def image_block(image: Image, *, takes_urls: bool) -> FreeObject:
 
 
 def file_block(file: File) -> FreeObject:
-    """A PDF goes as it is, a plain text as text."""
+    """Encodes a PDF unchanged, and plain text as text."""
     if file.data is None:
         raise OptionUnsupported("The backend takes files by their content only.", param=file.place)
     content = read_inline(file.data)
@@ -58,7 +58,7 @@ def file_block(file: File) -> FreeObject:
 
 
 def _guessed_type(filename: str | None) -> str:
-    """The type of data without one. Callers that leave it out send PDF."""
+    """Returns the type of data without one. Clients that omit it send PDF."""
     return _PLAIN_TEXT if (filename or "").lower().endswith((".txt", ".md")) else _PDF
 
 

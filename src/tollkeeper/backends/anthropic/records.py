@@ -1,7 +1,7 @@
-"""The records that a Messages backend sends: stream events, blocks, deltas and the whole message.
+"""Decodes the records of a Messages backend: stream events, blocks, deltas and the whole message.
 
-Reading is tolerant, because servers that imitate the protocol differ. An event or block of a type
-that is not listed here is ignored, whatever its fields are.
+Reading is tolerant, because servers that imitate the protocol differ. Events and blocks of other
+types are ignored, whatever their fields are.
 """
 
 from typing import Any
@@ -33,10 +33,10 @@ TEXT = "text"
 THINKING = "thinking"
 REDACTED_THINKING = "redacted_thinking"
 TOOL_USE = "tool_use"
-_FOUND = b"web_search_tool_result"
+_SEARCH_RESULT = b"web_search_tool_result"
 _KNOWN_BLOCKS = frozenset({TEXT, THINKING, REDACTED_THINKING, TOOL_USE})
 
-# Why an answer ended. A paused answer is not complete: the provider wants to be called again.
+# Why an answer ended. A paused answer is not complete: the provider expects another call.
 FINISHES = {
     "end_turn": Finish.STOP,
     "stop_sequence": Finish.STOP,
@@ -46,7 +46,7 @@ FINISHES = {
     "tool_use": Finish.TOOL_CALLS,
     "refusal": Finish.CONTENT_FILTER,
 }
-# The status that an error record within an answer stands for.
+# The status for each type of error record within an answer.
 STATUSES = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -68,7 +68,7 @@ class Citation(msgspec.Struct, gc=False):
 
 
 class Block(msgspec.Struct, gc=False):
-    """A block of content, or the beginning of one."""
+    """Is a block of content, or the beginning of one."""
 
     type: str | None = None
     text: str | None = None
@@ -82,7 +82,7 @@ class Block(msgspec.Struct, gc=False):
 
 
 class BlockDelta(msgspec.Struct, gc=False):
-    """What a record adds to a block, or in a `message_delta` to the message."""
+    """Extends a block or, in a `message_delta`, the message."""
 
     text: str | None = None
     thinking: str | None = None
@@ -104,7 +104,7 @@ class StreamEvent(msgspec.Struct, gc=False):
 
 
 class Message(msgspec.Struct, gc=False):
-    """A whole answer, or its beginning, which has no content yet."""
+    """Is a whole answer, or its beginning, which has no content yet."""
 
     type: str | None = None
     content: list[msgspec.Raw] | None = None
@@ -125,7 +125,7 @@ _type_decoder = msgspec.json.Decoder(_TypeOnly)
 
 
 def decode_event(payload: bytes) -> StreamEvent | None:
-    """None for an event of another type, such as a ping."""
+    """Returns None for an event of another type, such as a ping."""
     try:
         event = decode(_event_decoder, payload)
     except MalformedAnswer:
@@ -139,7 +139,7 @@ def decode_event(payload: bytes) -> StreamEvent | None:
 
 
 def decode_block(raw: msgspec.Raw) -> Block | None:
-    """None for a block of a type that is not read, such as the result of a search."""
+    """Returns None for a block of a type that is not read, such as the result of a search."""
     record = given(raw)
     if record is None:
         raise MalformedAnswer("a block is missing")
@@ -148,14 +148,14 @@ def decode_block(raw: msgspec.Raw) -> Block | None:
     return decode(_block_decoder, record)
 
 
-def is_found(raw: msgspec.Raw) -> bool:
-    """Whether a block is what a web search has found. A search that failed has no fee."""
-    if _FOUND not in bytes(raw):
+def is_search_result(raw: msgspec.Raw) -> bool:
+    """Tells whether a block contains web search results. A failed search has no fee."""
+    if _SEARCH_RESULT not in bytes(raw):
         return False
     block = anything(raw)
     return (
         isinstance(block, dict)
-        and block.get("type") == _FOUND.decode()
+        and block.get("type") == _SEARCH_RESULT.decode()
         and isinstance(block.get("content"), list)
     )
 
@@ -166,7 +166,7 @@ def _type_of(record: bytes | msgspec.Raw) -> str | None:
 
 
 def decode_start(raw: msgspec.Raw) -> Message:
-    """The message that a stream begins with; an empty one where the event has none."""
+    """Returns the message that a stream begins with; an empty one if the event has none."""
     record = given(raw)
     return Message() if record is None else decode(_message_decoder, record)
 

@@ -1,4 +1,4 @@
-"""Encodes a call as a Messages request. A field that the protocol lacks is refused by name."""
+"""Encodes a call as a Messages request. Rejects fields that the protocol lacks by name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +30,7 @@ from tollkeeper.domain.prompt import (
 )
 from tollkeeper.domain.prompt_size import WEB_SEARCHES_MAX
 
-# What this protocol supports. A model of a backend that speaks it has no more than this.
+# The features of this protocol. A model on a backend with this protocol has no others.
 SAMPLING_PARAMETERS = frozenset({"temperature", "top_p", "stop"})
 INPUT_MODALITIES = frozenset({"text", "image", "file"})
 OUTPUT_MODALITIES = frozenset({"text"})
@@ -54,7 +54,8 @@ _encode = msgspec.json.Encoder().encode
 def messages_request(
     call: Call, *, stream: bool, extra: Mapping[str, Any], takes_image_urls: bool
 ) -> FreeObject:
-    """The body for the backend. The output bound is always sent: the provider requires it."""
+    """Builds the body for the backend. Always sends the output limit, because the provider requires
+    it."""
     prompt = call.prompt
     refuse_unsupported(prompt, sampling=SAMPLING_PARAMETERS, output_modalities=OUTPUT_MODALITIES)
     _check_temperature(prompt)
@@ -89,7 +90,7 @@ def messages_request(
 
 
 def count_request(call: Call, *, takes_image_urls: bool) -> FreeObject:
-    """The body that asks for the number of input tokens."""
+    """Builds the body that asks for the number of input tokens."""
     body = messages_request(call, stream=False, extra={}, takes_image_urls=takes_image_urls)
     if call.prompt.server_tools:
         body["tools"] = [*body.get("tools", ()), *call.prompt.server_tools]
@@ -103,7 +104,7 @@ def _check_temperature(prompt: Prompt) -> None:
 
 
 def _system(blocks: list[FreeObject]) -> str | list[FreeObject] | None:
-    """One plain text is a string: every server of this protocol takes that."""
+    """Returns a single plain text as a string, which every server of this protocol accepts."""
     if len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
         text: str = blocks[0]["text"]
         return text
@@ -162,8 +163,9 @@ def _search_tool(search: WebSearch) -> FreeObject:
 
 
 def _tool_choice(prompt: Prompt) -> FreeObject | None:
-    """None where the provider's own default is right: the model decides, and may call several."""
-    # A legacy answer has room for one call only.
+    """Returns None if the provider's default suffices: the model decides, and may call several
+    tools."""
+    # A legacy answer can contain one call only.
     single = prompt.parallel_tool_calls is False or prompt.has_legacy_functions_only
     match chosen_tool(prompt):
         case ToolMode() as mode:

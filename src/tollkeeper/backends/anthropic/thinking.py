@@ -1,8 +1,8 @@
-"""Reasoning on the Messages wire, as it is carried through turns.
+"""Encodes reasoning of earlier turns on the Messages wire.
 
 The provider signs each block of thinking and accepts it back only unchanged. The gateway's faces
-carry such a block as one sealed value (`sealed_block`), which is the block's JSON. Reasoning without
-a signature, such as the text that a chat caller sends back, has no place in a request.
+transmit such a block as one sealed value (`sealed_block`), which is the block's JSON. A request
+cannot contain reasoning without a signature, such as the text that a chat client returns.
 """
 
 import msgspec
@@ -14,12 +14,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 def sealed_block(block: FreeObject) -> str:
-    """A signed or redacted block as one value that a caller can keep."""
+    """Encodes a signed or redacted block as one value that a client can store."""
     return _encode(block).decode()
 
 
 def signed_blocks(reasoning: Reasoning) -> list[FreeObject]:
-    """The blocks of earlier reasoning. Values that another backend sealed are left out."""
+    """Returns the blocks of earlier reasoning. Omits values that another backend sealed."""
     return [
         block
         for block in sealed_objects(reasoning)

@@ -1,13 +1,12 @@
-"""Usage as Messages servers report it: cache reads and writes are beside the input's count.
+"""Reads usage from Messages servers: cache reads and writes are not included in the input's count.
 
 A stream reports twice. `message_start` has the input, the split of cache writes by lifetime, and a
-first count of the output that means nothing. `message_delta` has the last word on all counts, but
-no split.
+meaningless first count of the output. `message_delta` has the final counts, but no split.
 
-`iterations` lists what one answer consisted of. What a compaction or an advisor used is in none of
-the other counts, so it is added; every other iteration is inside of them.
+`iterations` lists the parts of one answer. The usage of a compaction or an advisor is in none of
+the other counts, so it is added; every other iteration is included in them.
 
-A fast answer (`speed`) has prices of its own: its speed counts as a service tier, `speed-fast`.
+A fast answer (`speed`) has its own prices: its speed counts as a service tier, `speed-fast`.
 """
 
 from typing import Any, NamedTuple
@@ -22,14 +21,14 @@ from tollkeeper.domain.usage import (
     read_service_tier,
 )
 
-_APART = ("compaction", "advisor_message")
+_NOT_INCLUDED = ("compaction", "advisor_message")
 _FAST = "fast"
-# Not the word itself: others call something else their fast tier.
+# Not the word itself, because other providers use "fast" for something else.
 _FAST_TIER = "speed-fast"
 
 
 class _Input(NamedTuple):
-    """The counts of input, as far as reports have told them."""
+    """Holds the reported counts of input."""
 
     prompt: int | None = None
     cached: int | None = None
@@ -38,11 +37,11 @@ class _Input(NamedTuple):
     written_1h: int | None = None
 
     def plus(self, later: "_Input") -> "_Input":
-        """Adds the counts; one that neither has stays unknown."""
+        """Adds the counts; a count that neither has stays unknown."""
         return _Input(*(_sum(count, more) for count, more in zip(self, later, strict=True)))
 
     def updated(self, later: "_Input") -> "_Input":
-        """Returns the later counts; a report may lack what the one before it has."""
+        """Returns the later counts; a report may lack counts of the previous one."""
         return _Input(*(old if new is None else new for old, new in zip(self, later, strict=True)))
 
 
@@ -60,7 +59,7 @@ class UsageReader:
         told = _input(reported)
         completion = read_count(reported.get("output_tokens")) if is_final else None
         self._input = self._input.updated(told)
-        apart = _iterations_apart(reported)
+        apart = _iterations_not_included(reported)
         if apart:
             told = self._input
         for iteration in apart:
@@ -83,7 +82,7 @@ class UsageReader:
             service_tier=_FAST_TIER
             if reported.get("speed") == _FAST
             else read_service_tier(reported),
-            # By the names that callers know.
+            # With the names that clients know.
             prompt_details=None if told.cached is None else {"cached_tokens": told.cached},
             completion_details=None if reasoning is None else {"reasoning_tokens": reasoning},
             written=reported,
@@ -104,11 +103,13 @@ def _input(reported: FreeObject) -> _Input:
     )
 
 
-def _iterations_apart(reported: FreeObject) -> list[FreeObject]:
+def _iterations_not_included(reported: FreeObject) -> list[FreeObject]:
     iterations = reported.get("iterations")
     if not isinstance(iterations, list):
         return []
-    return [part for part in iterations if isinstance(part, dict) and part.get("type") in _APART]
+    return [
+        part for part in iterations if isinstance(part, dict) and part.get("type") in _NOT_INCLUDED
+    ]
 
 
 def _sum(count: int | None, more: int | None) -> int | None:

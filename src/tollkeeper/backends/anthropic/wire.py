@@ -1,4 +1,4 @@
-"""The Messages protocol behind the interface that the transport uses (`backends/wire`)."""
+"""Implements the transport's interface (`backends/wire`) for the Messages protocol."""
 
 import base64
 from collections.abc import Mapping
@@ -19,18 +19,19 @@ from tollkeeper.domain.inference import Call, UsageReport
 
 
 class Endpoint(StrEnum):
-    """Whose service it is. They differ in the path, the version and where the model is named."""
+    """Names the service. They differ in the path, the version and the position of the model's
+    name."""
 
     # {url}/messages
     ANTHROPIC = "anthropic"
-    # {url}/{model}:rawPredict, where the url ends in /publishers/anthropic/models
+    # {url}/{model}:rawPredict; the url ends in /publishers/anthropic/models
     VERTEX = "vertex"
     # {url}/model/{model}/invoke
     BEDROCK = "bedrock"
 
 
 _VERSION = "2023-06-01"
-# Where the version is a field of the body, and the model a part of the path.
+# Services whose version is a field of the body, and whose model is in the path.
 _VERSIONS = {Endpoint.VERTEX: "vertex-2023-10-16", Endpoint.BEDROCK: "bedrock-2023-05-31"}
 
 
@@ -49,7 +50,7 @@ class MessagesWire:
                 return "messages"
             case Endpoint.VERTEX:
                 verb = "streamRawPredict" if stream else "rawPredict"
-                # Without the dot, what comes before the colon would be the scheme of an address.
+                # Without the dot, the text before the colon would be the scheme of an address.
                 return f"./{quote(model.upstream_model, safe='@')}:{verb}"
         verb = "invoke-with-response-stream" if stream else "invoke"
         return f"model/{quote(model.upstream_model, safe='')}/{verb}"
@@ -63,7 +64,7 @@ class MessagesWire:
         return count_tokens_path(model)
 
     def headers_for(self, call: Call) -> bytes:
-        """Write the client's beta flags, which are a field of the body on Vertex and Bedrock."""
+        """Encodes the client's beta flags, which are a field of the body on Vertex and Bedrock."""
         if self._endpoint in _VERSIONS or not (flags := call.supported_beta_flags):
             return b""
         return b"anthropic-beta: %b\r\n" % ",".join(flags).encode("ascii")
@@ -86,7 +87,7 @@ class MessagesWire:
 
     def encode_count(self, call: Call) -> bytes:
         if self._is_bedrock:
-            # What is counted is a whole request, as it would be sent.
+            # Counts a whole request, as it would be sent.
             request = self.encode_request(call, stream=False, extra={})
             counted = {"body": base64.b64encode(request).decode("ascii")}
             return encoded({"input": {"invokeModel": counted}})

@@ -1,1 +1,1 @@
-"""The chat wire: the request as chat servers take it, the answers as they give them."""
+"""Implements the chat wire: encodes requests for chat servers and reads their answers."""

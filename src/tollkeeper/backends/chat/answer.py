@@ -1,4 +1,4 @@
-"""Chat answers as model servers give them, whole or in chunks, read as events of the domain."""
+"""Reads whole or chunked chat answers of model servers as events of the domain."""
 
 from collections.abc import Iterable, Iterator
 
@@ -38,7 +38,7 @@ class _ToolCall(msgspec.Struct, gc=False):
     index: int | None = None
     id: str | None = None
     function: _Function | None = None
-    # In the place of a function, if the call is one of a custom tool.
+    # In place of a function, if the call is for a custom tool.
     custom: _Custom | None = None
 
 
@@ -68,12 +68,12 @@ class _Image(msgspec.Struct, gc=False):
 class _Part(msgspec.Struct, gc=False):
     text: str | None = None
     image_url: _ImageUrl | str | None = None
-    # Mistral has its reasoning among the content: texts, or one text.
+    # Mistral has its reasoning in the content: texts, or one text.
     thinking: str | list[_Text] | None = None
 
 
 class _Message(msgspec.Struct, gc=False):
-    """A message, or what a chunk adds to one: the fields are the same."""
+    """Is a message, or a chunk's addition to one: the fields are the same."""
 
     content: str | list[_Part] | None = None
     reasoning: str | None = None
@@ -82,7 +82,7 @@ class _Message(msgspec.Struct, gc=False):
     tool_calls: list[_ToolCall] | None = None
     function_call: _Function | None = None
     annotations: list[_Annotation] | None = None
-    # OpenRouter has them beside the content.
+    # OpenRouter has them outside the content.
     images: list[_Image | str] | None = None
 
 
@@ -107,7 +107,8 @@ class _GroqExtension(msgspec.Struct, gc=False):
 
 
 class Chunk(msgspec.Struct, gc=False):
-    """One record of a stream. `usage` and `error` are read later: they may be anything."""
+    """Is one record of a stream. `usage` and `error` are decoded later, because they may be
+    anything."""
 
     choices: list[_ChunkChoice] | None = None
     usage: msgspec.Raw = ABSENT
@@ -118,7 +119,7 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 class Completion(msgspec.Struct, gc=False):
-    """A complete answer."""
+    """Is a complete answer."""
 
     choices: list[_CompleteChoice] | None = None
     usage: msgspec.Raw = ABSENT
@@ -146,7 +147,7 @@ def opened(answer: Chunk | Completion) -> Opened:
 
 
 def usage_report(usage: msgspec.Raw, service_tier: str | None = None) -> UsageReport | None:
-    """The report in a chunk or an answer; None where there is none at all."""
+    """Returns the report in a chunk or an answer, or None."""
     found = given(usage)
     if found is None:
         return None
@@ -154,8 +155,8 @@ def usage_report(usage: msgspec.Raw, service_tier: str | None = None) -> UsageRe
 
 
 def chunk_usage(chunk: Chunk, service_tier: str | None = None) -> UsageReport | None:
-    """The report in a chunk, wherever its server puts it. Where it stands twice, it is the same.
-    `service_tier` is what the stream has named until then."""
+    """Returns the report in a chunk, wherever its server puts it. If it occurs twice, both are the
+    same. `service_tier` is the tier that the stream has named so far."""
     report = usage_report(chunk.usage, service_tier)
     if report is None and chunk.x_groq is not None:
         report = usage_report(chunk.x_groq.usage, service_tier)
@@ -167,8 +168,8 @@ def chunk_usage(chunk: Chunk, service_tier: str | None = None) -> UsageReport | 
 
 
 def text_piece(chunk: Chunk) -> tuple[int, str] | None:
-    """The choice and the text of a chunk that adds text to one choice and says nothing else, as
-    nearly every chunk of every stream does; None for any other chunk."""
+    """Returns the choice and the text of a chunk that only adds text to one choice, as nearly every
+    chunk of every stream does; None for any other chunk."""
     choices = chunk.choices
     if (
         choices is None
@@ -193,7 +194,8 @@ def text_piece(chunk: Chunk) -> tuple[int, str] | None:
 
 
 def delta_of_chunk(choice: _ChunkChoice) -> Delta | None:
-    """What a chunk adds to a choice; None where it adds nothing, as the first one with a role."""
+    """Returns a chunk's addition to a choice; None if it adds nothing, like the first one with a
+    role."""
     message = choice.delta
     if message is None:
         message = _Message()
@@ -209,7 +211,7 @@ def delta_of_completion(choice: _CompleteChoice) -> Delta:
 
 
 def has_output(delta: Delta) -> bool:
-    """Whether a delta adds something to its choice, and does not only end it."""
+    """Tells whether a delta adds something to its choice, and does not only end it."""
     return delta != Delta(delta.choice, finish=delta.finish)
 
 
@@ -217,7 +219,7 @@ def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | N
     content = message.content
     # The comparison is one call into C.
     if type(content) is str and message == _Message(content):
-        # Nearly every piece of every stream: worth a short way.
+        # A faster path for nearly every piece of every stream.
         return Delta(index, content or None, logprobs=given(logprobs), finish=finish)
     reasoning = message.reasoning or message.reasoning_content
     images = tuple(_addresses(message.images or ()))
@@ -264,7 +266,7 @@ def _tool_calls(pieces: "list[_ToolCall] | tuple[()]") -> tuple[ToolCallPiece, .
             name, arguments = piece.custom.name, piece.custom.input
         elif piece.function is not None:
             name, arguments = piece.function.name, piece.function.arguments
-        # A complete answer numbers its calls by their place only.
+        # A complete answer numbers its calls only by their position.
         index = piece.index if piece.index is not None else position
         if index < 0:
             raise MalformedAnswer("a tool call has a negative index")

@@ -1,4 +1,4 @@
-"""How the fields of a chat request differ on one kind of server."""
+"""Describes how the fields of a chat request differ on one kind of server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,22 +9,22 @@ from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.domain.prompt import FreeObject
 
 _IN_MESSAGES = "messages."
-# Values that ask for what a server without the field does anyway. They are left out.
+# Values for the behaviour that a server without the field has anyway. They are omitted.
 _DEFAULTS: Mapping[str, object] = {"parallel_tool_calls": True, "tool_choice": "auto"}
 
 
 @dataclass(frozen=True, slots=True)
 class ChatDialect:
-    # The field that bounds the output; None: the one that the caller used.
+    # The field with the output limit; None means the one that the client used.
     output_bound_field: str | None = None
     include_usage: bool = True
     refused: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
-    # Fields that are left out. `messages.reasoning` is the field `reasoning` of every message.
+    # Fields that are omitted. `messages.reasoning` is the field `reasoning` of every message.
     omitted: tuple[str, ...] = ()
 
     def change(self, body: FreeObject) -> None:
-        """Raises OptionUnsupported for a field that the server does not have."""
+        """Changes the body. Raises OptionUnsupported for a field that the server does not have."""
         for name in self.omitted:
             body.pop(name, None)
         _omit_in_messages(body, [name for name in self.omitted if name.startswith(_IN_MESSAGES)])
@@ -38,7 +38,7 @@ class ChatDialect:
 
 
 def _omit_in_messages(body: FreeObject, paths: list[str]) -> None:
-    """Messages are decoded only where one of them has such a field."""
+    """Removes fields of messages. Decodes the messages only if one of them has such a field."""
     names = [path.removeprefix(_IN_MESSAGES) for path in paths]
     written = body.get("messages")
     if isinstance(written, msgspec.Raw):

@@ -1,4 +1,4 @@
-"""A call as a chat request. What the caller wrote as chat is passed on as its own bytes."""
+"""Encodes a call as a chat request. Passes the original bytes of a chat client on."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -43,10 +43,10 @@ def encode_request(
     extra: Mapping[str, Any] = _NOTHING,
     dialect: ChatDialect = OPENAI_DIALECT,
 ) -> bytes:
-    """The body for the backend. Usage is always asked for, unless the server reports it without:
-    the account needs it."""
+    """Encodes the body for the backend. Always requests usage, which accounting needs, unless the
+    server reports it unasked."""
     prompt = call.prompt
-    body: FreeObject = dict(_written_anew(prompt) if prompt.written is None else prompt.written)
+    body: FreeObject = dict(_encoded_fields(prompt) if prompt.written is None else prompt.written)
     _add_wishes(body, prompt, call.model.cache_salt_field or "cache_salt")
     place_options(body, call.model, prompt.options)
     if dialect is not OPENAI_DIALECT:
@@ -63,16 +63,17 @@ def encode_request(
 
 
 def encode_template_input(call: Call, names: Iterable[str]) -> bytes:
-    """The model and those fields of the request that change the prompt which a server renders."""
+    """Encodes the model and those fields of the request that change the server's rendered
+    prompt."""
     prompt = call.prompt
-    body: FreeObject = dict(_written_anew(prompt) if prompt.written is None else prompt.written)
+    body: FreeObject = dict(_encoded_fields(prompt) if prompt.written is None else prompt.written)
     place_options(body, call.model, prompt.options)
     fields = {name: body[name] for name in names if name in body}
     return _encode({"model": call.model.upstream_model, **fields})
 
 
 def _add_wishes(body: FreeObject, prompt: Prompt, salt_field: str) -> None:
-    """What the gateway writes itself, whatever protocol the caller speaks."""
+    """Adds the fields that the gateway writes itself, whatever protocol the client uses."""
     if prompt.reasoning is not None and prompt.reasoning.effort is not None:
         body["reasoning_effort"] = prompt.reasoning.effort
     if prompt.logprobs is not None:
@@ -85,8 +86,8 @@ def _add_wishes(body: FreeObject, prompt: Prompt, salt_field: str) -> None:
         body[salt_field] = prompt.caching.salt
 
 
-def _written_anew(prompt: Prompt) -> FreeObject:
-    """The fields that a chat caller would have written."""
+def _encoded_fields(prompt: Prompt) -> FreeObject:
+    """Returns the fields that a chat client would have written."""
     identity = prompt.identity
     fields: FreeObject = {
         "messages": [_message(turn) for turn in prompt.turns],
@@ -118,7 +119,8 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
 
 
 def _tool(tool: FunctionTool) -> FreeObject:
-    """The tool without the marks of other providers' caches: a chat server may refuse them."""
+    """Returns the tool without the cache marks of other providers: a chat server may reject
+    them."""
     described = tool.described()
     described.pop(_CACHE_MARK, None)
     return described
@@ -129,7 +131,7 @@ def _tool_choice(wanted: ToolChoice | None) -> str | FreeObject | None:
         case NamedFunction(name=name):
             return {"type": "function", "function": {"name": name}}
         case AllowedFunctions(mode=mode):
-            # Chat servers have no list of allowed functions: only those are offered.
+            # Chat servers have no list of allowed functions, so only the allowed ones are offered.
             return mode.value
         case ToolMode() as mode:
             return mode.value
@@ -161,8 +163,8 @@ def _message(turn: Turn) -> FreeObject:
 
 
 def _assistant_message(turn: Turn) -> FreeObject:
-    """Reasoning goes under both names that backends read. What another backend sealed has no
-    place in chat."""
+    """Encodes an assistant's turn. Reasoning has both names that backends read. Chat cannot
+    transmit reasoning that another backend sealed."""
     words = [part.text for part in turn.parts if isinstance(part, Text | Refusal)]
     thoughts = "".join(part.text for part in turn.parts if isinstance(part, Reasoning))
     calls = [part.described() for part in turn.parts if isinstance(part, ToolCall)]
@@ -175,7 +177,7 @@ def _assistant_message(turn: Turn) -> FreeObject:
 
 
 def _content(parts: Sequence[Content]) -> str | list[FreeObject]:
-    """One text is a string: every template takes that."""
+    """Encodes content. A single text is a string, which every template accepts."""
     if len(parts) == 1 and isinstance(parts[0], Text):
         return parts[0].text
     return [_part(part) for part in parts]

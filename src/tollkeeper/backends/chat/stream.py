@@ -1,7 +1,7 @@
-"""Reads the records of a streamed chat answer as events, and holds the answer to its promises.
+"""Reads the records of a streamed chat answer as events, and checks the answer.
 
-The promises: choices that were asked for and no others, each finished once, none longer than its
-bound allows, and `[DONE]` at the end. Pure: bytes in, events out, no connection.
+The checks: only the requested choices occur, each finishes once, none exceeds its limit, and
+`[DONE]` comes at the end. Pure: bytes in, events out, no connection.
 """
 
 from collections.abc import Callable
@@ -31,12 +31,12 @@ _DONE = b"[DONE]"
 
 
 class AnswerStream(StreamReader):
-    """The state of one streamed answer. An error record is its last word: no usage follows."""
+    """Holds the state of one streamed answer. An error record ends it: no usage follows."""
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         super().__init__(call, secrets=secrets)
         self.pieces_max = pieces_max(call.output_tokens_held)
-        # By choice: pieces so far, and whether it has come to its end.
+        # By choice: the number of pieces so far, and whether it has ended.
         self.pieces = [0] * call.choices
         self.finished = [False] * call.choices
         self._opened = False
@@ -48,8 +48,8 @@ class AnswerStream(StreamReader):
         return TextRelay(self, parser, write, count).take if len(self.pieces) == 1 else None
 
     def text_of(self, payload: bytes) -> str | None:
-        """The text of a record that adds text to the first choice and says nothing else; None for
-        any other record. Nothing is counted."""
+        """Returns the text of a record that only adds text to the first choice; None for any other
+        record. Counts nothing."""
         try:
             chunk = decode_chunk(payload)
         except MalformedAnswer:
@@ -74,7 +74,7 @@ class AnswerStream(StreamReader):
         if piece is not None:
             index, text = piece
             if 0 <= index < len(self.pieces) and not self.finished[index]:
-                # Nearly every chunk. It needs none of the checks below but for the bound.
+                # Nearly every chunk. Of the checks below, it only needs that of the limit.
                 self.pieces[index] += 1
                 if self.pieces[index] > self.pieces_max:
                     raise MalformedAnswer("a choice is longer than its bound")
@@ -104,8 +104,8 @@ class AnswerStream(StreamReader):
             self._events.append(report)
 
     def _read_failure(self, chunk: Chunk, record: Any) -> None:
-        """An error record may carry the last piece of the answer, and its usage: both have a price.
-        That it ends its choice is no output."""
+        """Reads an error record, which may contain the last piece of the answer, and its usage:
+        both have a price. The end of a choice is not output."""
         self._open(chunk)
         for choice in chunk.choices or ():
             if 0 <= choice.index < len(self.finished) and not self.finished[choice.index]:
@@ -135,7 +135,8 @@ class AnswerStream(StreamReader):
             raise MalformedAnswer("a choice is longer than its bound")
 
     def _admit(self, delta: Delta) -> bool:
-        """Whether a delta is to be passed on; a repeated end is not, a resurrection is a fault."""
+        """Tells whether a delta is passed on: a repeated end is not, and output after the end is an
+        error."""
         if self.finished[delta.choice]:
             if delta != Delta(delta.choice, finish=delta.finish):
                 raise MalformedAnswer("a choice goes on after its end")

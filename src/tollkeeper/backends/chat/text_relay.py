@@ -1,8 +1,8 @@
-"""Passes text on as it comes: from one read of the backend's connection to the caller's, in one call.
+"""Relays text from one read of the backend's connection to the client's, in one call.
 
-Nearly every chunk of a chat stream adds text to its only choice and says nothing else, and has the
-same bytes around the text as the chunk before it. Such a chunk needs no task, no event and no JSON
-but for its text. Everything else is left to the reader of the stream, whose state the relay shares.
+Nearly every chunk of a chat stream only adds text to its only choice, and has the same bytes around
+the text as the previous chunk. Such a chunk needs no task, no event and no JSON parsing except for
+its text. The reader of the stream handles everything else; the relay shares its state.
 """
 
 import re
@@ -14,22 +14,23 @@ import msgspec
 from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.transport.framing import RecordParser
 
-# A read with more than this is left to the reader, which takes turns with other calls.
+# A larger read is left to the reader, which takes turns with other calls.
 _READ_BYTES_MAX = 16 << 10
 _LINE_END = b"\r\n"
 _DATA = b"data: "
 # The blank line that ends a record, and the end of the HTTP chunk around it.
 _RECORD_END = b"\n\n\r\n"
-# The text of a chunk, with its quotes. The pattern only guesses: what it finds is tried out.
+# The text of a chunk, with its quotes. The pattern only guesses: its result is verified.
 _CONTENT = re.compile(rb'"content"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")')
-# The bytes around the text are learned from a chunk. Where they seldom stay the same for this many
-# pieces, as with servers that add a random field, learning stops after so many attempts.
-_PIECES_PER_LESSON = 8
-_LESSONS_IN_VAIN_MAX = 4
-# Around no text: no record begins like this.
+# The bytes around the text are learned from a chunk. If they seldom stay the same for this many
+# pieces, for example because a server adds a random field, learning stops after this many failed
+# attempts.
+_PIECES_PER_GUESS = 8
+_FAILED_GUESSES_MAX = 4
+# No record begins like this, so it matches nothing.
 _UNKNOWN = b"\n"
-# A read that is one chunk, as most are, begins with a size that its length determines. For lengths
-# that no chunk has, there is a beginning that none has either.
+# A read that is one chunk, as most are, begins with a size that its length determines. Lengths that
+# no chunk has get a line that never matches.
 _ONE_CHUNK_BYTES_MAX = 1024
 
 _decode_text = msgspec.json.Decoder(str).decode
@@ -50,29 +51,29 @@ _SIZE_LINES = _size_lines()
 
 
 class TextSource(Protocol):
-    """The reader of a stream, as far as its relay needs it."""
+    """Is the part of a stream's reader that its relay needs."""
 
-    # By choice: pieces so far, and whether it has come to its end.
+    # By choice: the number of pieces so far, and whether it has ended.
     pieces: list[int]
     finished: list[bool]
     pieces_max: int
 
     def text_of(self, payload: bytes) -> str | None:
-        """The text of a record that adds text to the first choice and says nothing else; None for
-        any other record. Nothing is counted."""
+        """Returns the text of a record that only adds text to the first choice; None for any other
+        record. Counts nothing."""
         ...
 
 
 class TextRelay:
-    """Takes HTTP chunks with one record each that is a piece of text of the only choice."""
+    """Reads HTTP chunks with one record each that is a piece of text of the only choice."""
 
     __slots__ = (
         "_after",
         "_before",
         "_count",
+        "_failed_guesses",
         "_finished",
         "_learned_at",
-        "_lessons_in_vain",
         "_parser",
         "_pieces",
         "_pieces_max",
@@ -98,19 +99,20 @@ class TextRelay:
         self._pieces = stream.pieces
         self._finished = stream.finished
         self._pieces_max = stream.pieces_max
-        # With the size of a read, that of its records is bounded too.
+        # The size of a read also limits that of its records.
         self._read_bytes_max = min(_READ_BYTES_MAX, parser.frame_bytes_max)
-        # The bytes of a record before and behind its text. Both have the quote beside the text.
+        # The bytes of a record before and after its text, including the quotes.
         self._before = self._after = _UNKNOWN
-        # Where the text is in a record, with its quotes: from its beginning, and from its end.
+        # The position of the text in a record, with its quotes: from the beginning, and from the
+        # end.
         self._text_from = self._text_to = 0
-        # The number of the piece from which something was to be learned last.
-        self._learned_at = -_PIECES_PER_LESSON
-        self._lessons_in_vain = 0
+        # The number of the piece from which the last attempt to learn was made.
+        self._learned_at = -_PIECES_PER_GUESS
+        self._failed_guesses = 0
 
     def take(self, data: bytes) -> int:
-        """Passes text on, and returns how many bytes of a read are dealt with. The read begins with
-        an HTTP chunk, and what is taken ends with one. The reader has to take the rest."""
+        """Relays text, and returns how many bytes of a read are processed. The read begins with an
+        HTTP chunk, and the processed part ends with one. The reader has to process the rest."""
         size, pieces = len(data), self._pieces
         if size > self._read_bytes_max or self._finished[0] or not self._parser.at_record_start:
             return 0
@@ -141,8 +143,8 @@ class TextRelay:
         return start
 
     def _find_text(self, data: bytes, start: int) -> tuple[bytes, int] | None:
-        """The text of the chunk that begins at `start`, in JSON, and where the chunk ends; None where
-        it has no text, or not only text."""
+        """Returns the text of the chunk that begins at `start`, in JSON, and the end of the chunk;
+        None if it has no text, or other content too."""
         record_at = data.find(_LINE_END, start) + len(_LINE_END)
         end = data.find(_RECORD_END, record_at) + len(_RECORD_END)
         if data[start:record_at] != b"%x\r\n" % max(0, end - record_at - len(_LINE_END)):
@@ -167,13 +169,13 @@ class TextRelay:
         return _encode(text), end
 
     def _learn(self, payload: bytes, place: tuple[int, int], text: str) -> None:
-        """Remembers what stands around the text, if its place was guessed rightly: another text in
-        this place has to be the text of the chunk."""
-        if self._lessons_in_vain > _LESSONS_IN_VAIN_MAX:
+        """Stores the bytes around the text if its position was guessed correctly: another text at
+        this position has to be the text of the chunk."""
+        if self._failed_guesses > _FAILED_GUESSES_MAX:
             return
         pieces = self._pieces[0]
-        if pieces < self._learned_at + _PIECES_PER_LESSON:
-            self._lessons_in_vain += 1
+        if pieces < self._learned_at + _PIECES_PER_GUESS:
+            self._failed_guesses += 1
         self._learned_at = pieces
         before, after = payload[: place[0] + 1], payload[place[1] - 1 :]
         other = "a" if text != "a" else "b"

@@ -1,20 +1,21 @@
-"""Usage as chat servers report it. One reader for all of them: where their dialects differ, the
-report itself shows which one it is.
+"""Reads usage from all chat servers: if their dialects differ, the report itself shows which one it
+is.
 
 - OpenAI, vLLM, llama.cpp, Groq: cached tokens in `prompt_tokens_details` and reasoning in
-  `completion_tokens_details`, both inside the counts.
-- xAI: reasoning beside the completion, which the total shows; a price in ticks.
+  `completion_tokens_details`, both included in the counts.
+- xAI: reasoning in addition to the completion, as the total shows; a price in ticks.
 - Anthropic through a compatible endpoint: `cache_read_input_tokens` and
-  `cache_creation_input_tokens` beside the prompt.
-- DashScope, OpenRouter: cache writes in `prompt_tokens_details`, inside the prompt.
-- any-llm, LiteLLM: the lifetimes of those in `cache_creation_token_details` there, and Anthropic's
-  counts repeated at the top, which are inside the prompt then.
+  `cache_creation_input_tokens` in addition to the prompt.
+- DashScope, OpenRouter: cache writes in `prompt_tokens_details`, included in the prompt.
+- any-llm, LiteLLM: the lifetimes of cache writes in `cache_creation_token_details` there, and
+  Anthropic's counts repeated at the top, which are then included in the prompt.
 - Mistral: `prompt_token_details`, `num_cached_tokens`. DeepSeek: `prompt_cache_hit_tokens`.
 - Mistral: `prompt_audio_seconds`. The tokens of that audio are only in the total.
 - Moonshot: `cached_tokens` at the top. SGLang, DeepSeek at Azure: `reasoning_tokens` at the top.
 - Cohere: `cached_tokens` at the top may exceed the prompt, which is what Cohere bills.
-- OpenAI: `audio_tokens` in both details, inside the counts; Gemini's and SGLang's are the same.
-- OpenAI: the service tier beside the report. Anthropic: in it.
+- OpenAI: `audio_tokens` in both details, included in the counts; Gemini's and SGLang's are the
+  same.
+- OpenAI: the service tier outside the report. Anthropic: in it.
 - OpenRouter, Perplexity: `cost`. OpenRouter: searches in `server_tool_use_details`. LiteLLM: in the
   details of the prompt.
 """
@@ -34,7 +35,7 @@ from tollkeeper.domain.usage import (
     read_service_tier,
 )
 
-# OpenAI's own counts. A report without any other field has nothing that dialects add.
+# OpenAI's own counts. A report with only these fields has nothing that dialects add.
 _COUNTS = frozenset({"prompt_tokens", "completion_tokens", "total_tokens"})
 _CACHED = ("cached_tokens", "cache_read_tokens")
 _CACHED_AT_TOP = ("cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens")
@@ -45,8 +46,8 @@ _WRITTEN = (
 
 
 def read_chat_usage(reported: Any, *, service_tier: str | None = None) -> UsageReport:
-    """A report that is no object says nothing. One with a count that can be none is absurd.
-    `service_tier` is what the answer names beside its report."""
+    """Reads a report. One that is not an object contains nothing; one with an impossible count is
+    absurd. `service_tier` is the tier that the answer names outside its report."""
     if not isinstance(reported, dict):
         return UsageReport(ReportedUsage(service_tier=service_tier))
     try:
@@ -101,14 +102,14 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
 
 
 class _Cache(NamedTuple):
-    """What was read from a cache and written to one."""
+    """Holds the cache reads and writes."""
 
     read: int | None
     written: int | None
-    # Those of the writes whose lifetime the report names.
+    # The writes with a stated lifetime.
     written_5m: int | None
     written_1h: int | None
-    # A report without any cache leaves it to the one before.
+    # None if the report has no cache data: then the previous report counts.
     is_beside_prompt: bool | None
 
 
@@ -119,8 +120,8 @@ def _read_cache(reported: FreeObject, details: FreeObject, prompt: int | None) -
     top_split = _split(reported, "cache_creation")
     if inside is None and (top_read or top_written):
         return _Cache(top_read, all_writes(top_written, *top_split), *top_split, True)
-    # Proxies repeat the counts of Anthropic beside those of OpenAI: then they are inside. Libraries
-    # put the lifetimes of cache writes among the details of the prompt.
+    # Proxies repeat Anthropic's counts next to OpenAI's: then they are included. Libraries put the
+    # lifetimes of cache writes into the details of the prompt.
     written = first_count(details, _WRITTEN)
     if written is None:
         written = top_written
@@ -135,7 +136,7 @@ _NO_SPLIT = (None, None)
 
 
 def _split(reported: FreeObject, name: str) -> tuple[int | None, int | None]:
-    """Returns the cache writes for five minutes and for an hour, if the report tells them apart."""
+    """Returns the cache writes for five minutes and for an hour, if the report separates them."""
     found = _object(reported, name) or {}
     return (
         read_count(found.get("ephemeral_5m_input_tokens")),
@@ -144,8 +145,8 @@ def _split(reported: FreeObject, name: str) -> tuple[int | None, int | None]:
 
 
 def _read_at_top(reported: FreeObject, prompt: int | None) -> int | None:
-    """Cache reads of those who count them inside the prompt. More than the prompt is no part of
-    what is billed, so it makes nothing cheaper."""
+    """Returns the cache reads of servers that include them in the prompt. More than the prompt is
+    not part of the bill, so it must not reduce the price."""
     count = first_count(reported, _CACHED_AT_TOP)
     return None if count is not None and prompt is not None and count > prompt else count
 
@@ -153,7 +154,8 @@ def _read_at_top(reported: FreeObject, prompt: int | None) -> int | None:
 def _audio_in_total(
     reported: FreeObject, prompt: int | None, completion: int | None, total: int | None
 ) -> int:
-    """The tokens of audio that the prompt's count leaves out: what the total has beyond the sum."""
+    """Returns the audio tokens that the prompt's count omits: the excess of the total over the
+    sum."""
     if total is None or not read_count(reported.get("prompt_audio_seconds")):
         return 0
     return max(0, total - (prompt or 0) - (completion or 0))

@@ -1,4 +1,4 @@
-"""The chat wire: one protocol, as the transport needs it."""
+"""Implements the transport's interface (`backends/wire`) for the chat protocol."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -77,8 +77,8 @@ class ChatWire:
 
 
 def _failed_answer(call: Call, completion: Completion, refusal: TollkeeperError) -> WholeAnswer:
-    """An answer with an error in it. Output and usage beside the error are told, because both have
-    a price; raises the refusal where there is neither."""
+    """Reads an answer with an error in it. Returns output and usage next to the error, because both
+    have a price; raises the refusal if there is neither."""
     deltas: dict[int, Event] = {}
     for choice in completion.choices or ():
         if choice.message is not None and 0 <= choice.index < call.choices:

@@ -1,1 +1,1 @@
-"""The Converse wire: the protocol of Amazon Bedrock for models of every provider."""
+"""Implements the Converse wire: Amazon Bedrock's protocol for models of every provider."""

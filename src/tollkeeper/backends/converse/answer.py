@@ -1,7 +1,7 @@
 """Reads a Converse answer, streamed or whole, as the gateway's own events. Knows no connection.
 
-The usage report comes after the reason why the answer ended, so a stream is complete with the report,
-or if its body ends after a reason.
+The usage report comes after the reason why the answer ended, so a stream is complete with the
+report, or if its body ends after a reason.
 """
 
 from dataclasses import dataclass, field
@@ -22,10 +22,10 @@ class _OpenBlock(OpenBlock):
 
 
 class ConverseAnswer(BlockReader[_OpenBlock]):
-    """The state of one answer. It has one choice, because the protocol has no `n`."""
+    """Holds the state of one answer. It has one choice, because the protocol has no `n`."""
 
     drops_further_calls = True
-    # The reason by which the answer is invalid. It is raised after the usage report.
+    # Why the answer is invalid. It is raised after the usage report.
     _invalid: str | None = None
 
     def read_whole(self, answer: records.Answer) -> list[Event]:
@@ -78,7 +78,8 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
                     self._end()
 
     def _read_block(self, index: int, block: Block) -> None:
-        """Reads a block, its beginning or a piece of it: some models begin a text without saying so."""
+        """Reads a block, its beginning or a piece of it: some models begin a text without a start
+        event."""
         read = self._going_on(self._blocks.setdefault(index, _OpenBlock()))
         if block.text:
             self._emit(Delta(0, block.text))
@@ -105,7 +106,7 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
             self._emit_call(read.call_index, use.tool_use_id, use.name)
         written = given(use.input)
         if written is not None:
-            # A piece of a stream is a text; the whole answer has the object itself.
+            # A stream's piece is a text; the whole answer has the object itself.
             value = anything(written)
             self._emit_arguments(read, value if isinstance(value, str) else bytes(written).decode())
 
@@ -117,7 +118,7 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
             self._emit(Delta(0, sealed_reasoning=sealed_redacted("".join(block.redacted))))
 
     def _read_stop(self, reason: str | None) -> None:
-        """Notes why the answer ended. A repeated end is ignored."""
+        """Records why the answer ended. Ignores a repeated end."""
         if reason is None or self._finished:
             return
         if reason in records.FAILURES:

@@ -20,7 +20,7 @@ from tollkeeper.domain.prompt import (
 
 
 class Input(ConversationWithIds):
-    """The system text and the messages of one request."""
+    """Collects the system text and the messages of one request."""
 
     call_id = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 
@@ -63,7 +63,7 @@ class Input(ConversationWithIds):
 
 
 def cache_point(mark: FreeObject | None) -> list[FreeObject]:
-    """The block that ends what is cached, where the caller or the model has marked it."""
+    """Returns the block that ends the cached part, if the client or the model has marked it."""
     if mark is None:
         return []
     point = {"type": "default"}

@@ -1,5 +1,6 @@
-"""Images, files, audio and video as blocks of a Converse request. The provider takes their content
-only: an address in its own storage would be read with the rights of the gateway's key."""
+"""Encodes images, files, audio and video as blocks of a Converse request. Sends their content only,
+because the provider would read an address in its own storage with the rights of the gateway's
+key."""
 
 import re
 
@@ -35,7 +36,7 @@ _VIDEOS = {
 _AUDIO = frozenset(
     {"mp3", "opus", "wav", "aac", "flac", "mp4", "ogg", "m4a", "mpeg", "pcm", "webm"}
 )
-# What a document's name may not have, and spaces in a row.
+# Characters that a document's name may not have, and successive spaces.
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9\s\-()\[\]]+")
 _SPACES = re.compile(r"\s+")
 _NAME_MAX = 180
@@ -64,7 +65,7 @@ def audio_block(audio: Audio) -> FreeObject:
 
 
 class Documents:
-    """Files of one request. Their names have few characters, and each occurs once."""
+    """Encodes the files of one request. Their names have few characters, and each occurs once."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -78,7 +79,7 @@ class Documents:
         if name is None and extension in _EXTENSIONS:
             name = extension
         if name is None and not content.media_type:
-            # Callers that leave the type out send PDF.
+            # Clients that omit the type send PDF.
             name = "pdf"
         described = _described(name, content, _EXTENSIONS, file.place)
         return {"document": {"name": self._name(file.filename), **described}}

@@ -1,7 +1,7 @@
-"""Reasoning on the Converse wire: how each family of models is asked, and how it is carried through turns.
+"""Asks each model family to reason on the Converse wire, and encodes reasoning of earlier turns.
 
-The provider signs a block of reasoning and accepts it back only unchanged. The gateway's faces carry
-such a block as one sealed value, which is the block's JSON.
+The provider signs a block of reasoning and accepts it back only unchanged. The gateway's faces
+transmit such a block as one sealed value, which is the block's JSON.
 """
 
 from enum import StrEnum
@@ -26,13 +26,14 @@ _EFFORTS = {
     "xhigh": "high",
     "max": "high",
 }
-# Wishes that only Claude has fields for.
+# Options that only Claude has fields for.
 _CLAUDE_ONLY = frozenset({"thinking", "reasoning.enabled", "reasoning.max_tokens"})
 _encode = msgspec.json.Encoder().encode
 
 
 class Family(StrEnum):
-    """Models that are asked to reason in the same way, by what their ids have in common."""
+    """Lists model families that are asked to reason in the same way, by the common part of their
+    ids."""
 
     CLAUDE = "anthropic."
     NOVA = "amazon.nova"
@@ -40,16 +41,16 @@ class Family(StrEnum):
 
 
 class ReasoningFields(msgspec.Struct, frozen=True):
-    """The fields of a request that ask for reasoning."""
+    """Contains the fields of a request that ask for reasoning."""
 
-    # Of `additionalModelRequestFields`.
+    # Part of `additionalModelRequestFields`.
     additional: FreeObject
     effort: str | None = None
 
 
 def reasoning_fields(call: Call) -> ReasoningFields:
-    """Raises OptionUnsupported for a wish that the family has no field for, and InvalidRequest for a
-    budget that does not fit the output bound."""
+    """Raises OptionUnsupported for an option that the family has no field for, and InvalidRequest
+    for a budget that does not fit the output limit."""
     family = family_of(call.model)
     if family is Family.CLAUDE:
         found = thinking_fields(call, is_signed)
@@ -73,8 +74,8 @@ def reasoning_fields(call: Call) -> ReasoningFields:
 
 
 def family_of(model: Model) -> Family:
-    """Ids of inference profiles have a region before, and some have no family in them: these are
-    taken for Claude."""
+    """Finds the family. Ids of inference profiles begin with a region, and some contain no family:
+    these count as Claude."""
     for family in (Family.NOVA, Family.OPENAI):
         if family.value in model.upstream_model:
             return family
@@ -94,7 +95,7 @@ def _sealed(block: FreeObject) -> str:
 
 
 def signed_blocks(reasoning: Reasoning) -> list[FreeObject]:
-    """The blocks of earlier reasoning. Values that another backend sealed are left out."""
+    """Returns the blocks of earlier reasoning. Omits values that another backend sealed."""
     return [
         {"reasoningContent": block}
         for block in sealed_objects(reasoning)

@@ -1,6 +1,6 @@
-"""The records that Amazon Bedrock sends: the whole answer, and the events of a stream.
+"""Decodes the records of Amazon Bedrock: the whole answer, and the events of a stream.
 
-Reading is tolerant: an event or block of a type that is not listed here is ignored.
+Reading is tolerant: events and blocks of other types are ignored.
 """
 
 from typing import Any
@@ -28,19 +28,19 @@ FINISHES = {
     "content_filtered": Finish.CONTENT_FILTER,
     "guardrail_intervened": Finish.CONTENT_FILTER,
 }
-# The model wrote something that is no answer.
+# Reasons for an invalid answer of the model.
 FAILURES = frozenset({"malformed_model_output", "malformed_tool_use"})
 
 
 class _Record(msgspec.Struct, gc=False, rename="camel"):
-    """What every record is read as: any of its fields may be missing."""
+    """Base of all records: any of their fields may be missing."""
 
 
 class ToolUse(_Record):
     tool_use_id: str | None = None
     name: str | None = None
     input: msgspec.Raw = ABSENT
-    # Some models name the type of every call, also of a call of the client's own tools.
+    # Some models name the type of every call, even for the client's own tools.
     type: str | None = None
 
 
@@ -66,7 +66,7 @@ class CitationsContent(_Record):
 
 
 class Block(_Record):
-    """A block of content, or a piece of one."""
+    """Is a block of content, or a piece of one."""
 
     text: str | None = None
     tool_use: ToolUse | None = None
@@ -107,11 +107,11 @@ class Output(_Record):
 
 
 class Answer(Metadata):
-    """A whole answer."""
+    """Is a whole answer."""
 
     output: Output | None = None
     stop_reason: str | None = None
-    # What a proxy puts in the place of an answer.
+    # A proxy may send it in place of an answer.
     error: msgspec.Raw = ABSENT
 
 
@@ -143,7 +143,7 @@ def decode_metadata(content: msgspec.Raw) -> Metadata:
 
 
 def metadata_alone(body: bytes) -> Metadata:
-    """The usage in a body of which nothing else can be read; absent where there is none."""
+    """Returns the usage in a body whose other content cannot be read, if there is any."""
     try:
         return decode_whole(_metadata, body)
     except MalformedAnswer:

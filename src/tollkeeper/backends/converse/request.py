@@ -1,4 +1,4 @@
-"""Encodes a call as a Converse request. A field that the protocol lacks is refused by name."""
+"""Encodes a call as a Converse request. Rejects fields that the protocol lacks by name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,12 +23,12 @@ from tollkeeper.domain.prompt import (
     ToolMode,
 )
 
-# What this protocol supports. A model of a backend that speaks it has no more than this.
+# The features of this protocol. A model on a backend with this protocol has no others.
 SAMPLING_PARAMETERS = frozenset({"temperature", "top_p", "stop"})
 INPUT_MODALITIES = frozenset({"text", "image", "file", "audio", "video"})
 OUTPUT_MODALITIES = frozenset({"text"})
 FEATURES = frozenset({Feature.TOOLS, Feature.STRUCTURED_OUTPUTS, Feature.REASONING})
-# Options without a published name on our faces, and where this protocol has them.
+# Options without a published name on our faces, and their fields in this protocol.
 OPTIONS = {"top_k": "additionalModelRequestFields.top_k"}
 
 _TEMPERATURE_MAX = 1.0
@@ -44,7 +44,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def converse_request(call: Call, *, extra: Mapping[str, Any]) -> FreeObject:
-    """The body for the backend. The output bound is always sent. The model is in the path."""
+    """Builds the body for the backend. Always sends the output limit. The model is in the path."""
     prompt = call.prompt
     refuse_unsupported(prompt, sampling=SAMPLING_PARAMETERS, output_modalities=OUTPUT_MODALITIES)
     if prompt.web_search is not None:
@@ -78,8 +78,8 @@ def converse_request(call: Call, *, extra: Mapping[str, Any]) -> FreeObject:
 
 
 def count_request(call: Call) -> FreeObject:
-    """The body that asks for the number of input tokens. Raises OptionUnsupported for tools of
-    another provider."""
+    """Builds the body that asks for the number of input tokens. Raises OptionUnsupported for tools
+    of another provider."""
     if call.prompt.server_tools:
         raise OptionUnsupported("The backend cannot count these tools.", param="tools")
     body = converse_request(call, extra={})
@@ -139,8 +139,8 @@ def _tool_config(
         return None
     choice = chosen_tool(prompt)
     if choice is ToolMode.NONE:
-        # The protocol cannot forbid calls. Without tools there are none, but a conversation that has
-        # called some must come with its tools.
+        # The protocol cannot forbid calls. Without tools there are none, but a conversation that
+        # has called some must include its tools.
         assert prompt.tool_choice is not None
         if _has_tool_blocks(messages):
             raise OptionUnsupported(

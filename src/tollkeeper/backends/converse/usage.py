@@ -1,4 +1,4 @@
-"""Usage as Amazon Bedrock reports it: cache reads and writes are beside the input's count.
+"""Reads usage from Amazon Bedrock: cache reads and writes are not included in the input's count.
 
 Cache writes are split by lifetime in `cacheDetails`.
 """
@@ -36,7 +36,7 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
         cache_write_1h_tokens=long,
         cache_is_beside_prompt=True,
         service_tier=service_tier,
-        # By the name that callers know.
+        # With the name that clients know.
         prompt_details=None if cached is None else {"cached_tokens": cached},
         written=reported,
     )

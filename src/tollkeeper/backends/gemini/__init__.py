@@ -1,1 +1,1 @@
-"""The generateContent wire of Google's Gemini, at the Gemini API and at Vertex AI."""
+"""Implements the generateContent wire of Google's Gemini, at the Gemini API and at Vertex AI."""

@@ -28,7 +28,7 @@ _NO_ARGUMENTS = "{}"
 
 
 class GeminiAnswer(EventReader):
-    """The state of one answer. It has one choice: the wire asks for one candidate."""
+    """Holds the state of one answer. It has one choice: the wire asks for one candidate."""
 
     drops_further_calls = True
 
@@ -38,17 +38,18 @@ class GeminiAnswer(EventReader):
         self._text_length = 0
         # The pieces of a thought, whose last one may be signed.
         self._thought: list[str] = []
-        # Why it ended, as far as it has told.
+        # The last reported reason for the end.
         self._reason: str | None = None
 
     def read_whole(self, record: Record) -> list[Event]:
-        """The events of an answer that is not streamed."""
+        """Returns the events of an answer that is not streamed."""
         self._read(record)
         self._end()
         return self._take_events()
 
     def end_body(self) -> list[Event]:
-        """Some models tell a reason in every piece, so only the last one ends the answer."""
+        """Ends the answer. Some models report a reason in every piece, so only the last one
+        counts."""
         try:
             self._end()
         except MalformedAnswer:
@@ -67,7 +68,7 @@ class GeminiAnswer(EventReader):
             # The prompt was read and blocked: there is no candidate.
             self._reason = self._reason or "SAFETY"
         error = error_record(record.error)
-        # Usage beside an error is a running total: more output may have been charged.
+        # Usage in an error is a running total: more output may have been charged.
         self._read_usage(record.usage_metadata, is_final=self._reason is not None and error is None)
         if error is not None:
             self.fail(self._error_for(with_status(error, "status", records.STATUSES)))
@@ -75,7 +76,7 @@ class GeminiAnswer(EventReader):
             self._fail_by_model(self._reason)
 
     def _read_candidate(self, candidate: Candidate) -> str | None:
-        """The reason why it ended, if it did."""
+        """Returns the reason for the end, if it has ended."""
         if candidate.index:
             raise MalformedAnswer("it has a choice that was not asked for")
         parts = () if candidate.content is None else candidate.content.parts or ()
@@ -110,7 +111,7 @@ class GeminiAnswer(EventReader):
     def _read_image(self, image: InlineData) -> None:
         media_type = image.mime_type or ""
         if not media_type.startswith("image/"):
-            # Only a model that is declared wrongly writes it, and the client must not miss it.
+            # Only a wrongly declared model writes it, and the client must not miss it.
             message = f"The model answered with {media_type[:100]}, which an answer cannot carry."
             self.fail(BackendFailed(message, charged=True, blameless=True))
             return
@@ -153,7 +154,7 @@ class GeminiAnswer(EventReader):
         self._report(report, is_final=is_final or report.usage is not None)
 
     def _end(self) -> None:
-        """Ends the choice. Raises MalformedAnswer if the answer has not told why it ends."""
+        """Ends the choice. Raises MalformedAnswer if the answer has no reason for its end."""
         if self.ended:
             return
         if self._reason is None:
@@ -169,6 +170,6 @@ class GeminiAnswer(EventReader):
 
 
 def report_alone(usage: Raw) -> UsageReport | None:
-    """The report in an answer of which nothing else can be read."""
+    """Returns the report in an answer whose other content cannot be read."""
     found = given(usage)
     return None if found is None else read_usage(anything(found), is_final=True)

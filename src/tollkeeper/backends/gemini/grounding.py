@@ -1,4 +1,4 @@
-"""What searches found, and which text of an answer rests on it."""
+"""Maps search results to the text of an answer that cites them."""
 
 from tollkeeper.backends.gemini.records import Grounding, GroundingChunk, GroundingSupport
 from tollkeeper.domain.inference import Annotation
@@ -7,11 +7,11 @@ _CITATIONS_MAX = 4096
 
 
 class GroundedText:
-    """Collects an answer's text and the sources of it. Later records repeat what earlier ones say."""
+    """Collects an answer's text and its sources. Later records repeat earlier ones."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        # In the order in which they were asked, each once. Empty ones have no fee.
+        # In the order of the searches, each once. Empty ones have no fee.
         self._queries: dict[str, None] = {}
         self._found: list[GroundingChunk] = []
         self._supports: list[GroundingSupport] = []
@@ -29,7 +29,7 @@ class GroundedText:
         return len(self._queries)
 
     def annotations(self) -> tuple[Annotation, ...]:
-        """The citations, by characters of the text. A source that no text rests on is left out."""
+        """Returns the citations, by characters of the text. Omits a source that no text cites."""
         written = "".join(self._pieces).encode()
         citations = []
         for support in self._supports:
@@ -46,5 +46,5 @@ class GroundedText:
 
 
 def _characters(written: bytes, count: int) -> int:
-    """How many characters so many bytes of UTF-8 are."""
+    """Returns the number of characters in this many bytes of UTF-8."""
     return len(written[: max(0, count)].decode(errors="ignore"))

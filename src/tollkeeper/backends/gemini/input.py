@@ -29,7 +29,7 @@ class Input(Conversation):
 
     def __init__(self, *, sends_ids: bool, needs_signatures: bool) -> None:
         super().__init__()
-        # The other endpoint matches results by their order and has no field for ids.
+        # False for the endpoint that matches results by their order and has no field for ids.
         self._sends_ids = sends_ids
         self._needs_signatures = needs_signatures
         # The name of the function by the id of its call: results name their function.
@@ -69,7 +69,7 @@ class Input(Conversation):
                 case ToolCall():
                     signature = by_call.get(part.id or "")
                     if signature is None and self._needs_signatures and not has_call:
-                        # Of several calls at once only the first one is signed.
+                        # Of several concurrent calls only the first one is signed.
                         signature = UNSIGNED
                     has_call = True
                     written.append(self._call(part, signature))
@@ -103,7 +103,7 @@ class Input(Conversation):
         return {"functionResponse": {**self._called(result, turn), **response}}
 
     def _called(self, result: ToolResult, turn: Turn) -> FreeObject:
-        """The id and the name of the call that the result belongs to."""
+        """Returns the id and the name of the call that the result belongs to."""
         if turn.role is Role.FUNCTION:
             if not result.name:
                 raise InvalidRequest(
@@ -119,8 +119,8 @@ class Input(Conversation):
 
 
 def _signed_texts(text: str, start: int, seals: list[Seal]) -> list[FreeObject]:
-    """The text of an answer, split where a signed stretch of it begins and ends. `start` is where it
-    begins within the whole text of the answer. A signature that does not fit is left out."""
+    """Splits the text of an answer where a signed part of it begins and ends. `start` is its
+    position within the whole text of the answer. Omits a signature that does not fit."""
     written: list[FreeObject] = []
     done = 0
     for seal in sorted(seals, key=lambda seal: seal.text_end):

@@ -1,4 +1,4 @@
-"""Images, recordings, videos and files as parts of a Gemini request."""
+"""Encodes images, recordings, videos and files as parts of a Gemini request."""
 
 import mimetypes
 from urllib.parse import urlsplit
@@ -8,14 +8,15 @@ from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inline_content import is_inline, read_inline
 from tollkeeper.domain.prompt import Audio, File, FreeObject, Image, Media, Video
 
-# The hosts of the provider's own storage, which reads with the rights of the gateway's account.
+# The hosts of the provider's own storage, which would be read with the rights of the gateway's
+# account.
 _OWN_HOSTS = ("generativelanguage.googleapis.com", "aiplatform.googleapis.com")
 _VIDEO_PAGES = ("www.youtube.com", "youtube.com", "youtu.be", "m.youtube.com")
 _PDF = "application/pdf"
 
 
 def media_part(media: Media) -> FreeObject:
-    """Raises InvalidRequest and OptionUnsupported."""
+    """Encodes media. Raises InvalidRequest and OptionUnsupported."""
     match media:
         case Image():
             check_detail(media)
@@ -40,7 +41,7 @@ def _file_part(file: File) -> FreeObject:
     if file.data is None:
         raise OptionUnsupported("The backend takes no files by their id.", param=file.place)
     guessed = mimetypes.guess_type(file.filename or "")[0]
-    # Callers that leave the type out send PDF.
+    # Clients that omit the type send PDF.
     return _inline(file.data, guessed or _PDF, file.place)
 
 

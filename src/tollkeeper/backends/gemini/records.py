@@ -1,4 +1,4 @@
-"""The records that a Gemini backend sends. A whole answer and a piece of a stream have one shape.
+"""Decodes the records of a Gemini backend. A whole answer and a stream's piece have the same form.
 
 Reading is tolerant: unknown fields and unknown kinds of parts are skipped.
 """
@@ -8,8 +8,7 @@ import msgspec
 from tollkeeper.backends.answer_json import ABSENT, MalformedAnswer, decode, decode_whole
 from tollkeeper.domain.inference import Finish
 
-# Why an answer ended. A call of tools ends with STOP too. Reasons that are not listed are passed on
-# unchanged.
+# Why an answer ended. A tool call ends with STOP too. Other reasons are passed on unchanged.
 FINISHES = {
     "STOP": Finish.STOP,
     "MAX_TOKENS": Finish.LENGTH,
@@ -22,14 +21,14 @@ FINISHES = {
     ),
 }
 UNSPECIFIED = "FINISH_REASON_UNSPECIFIED"
-# The model wrote something that is no answer.
+# Reasons for an invalid answer of the model.
 FAILURES = frozenset(
     {
         *("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"),
         *("MISSING_THOUGHT_SIGNATURE", "MALFORMED_RESPONSE"),
     }
 )
-# The status that the word in an error record stands for, where the record has no number.
+# The status for the word in an error record, if the record has no number.
 STATUSES = {
     "INVALID_ARGUMENT": 400,
     "FAILED_PRECONDITION": 400,
@@ -57,7 +56,7 @@ class FunctionCall(msgspec.Struct, gc=False):
 
 
 class InlineData(msgspec.Struct, gc=False, rename="camel"):
-    """A medium in the answer, in base64."""
+    """Is a medium in the answer, in base64."""
 
     mime_type: str | None = None
     data: str | None = None
@@ -85,7 +84,7 @@ class GroundingChunk(msgspec.Struct, gc=False):
 
 
 class Segment(msgspec.Struct, gc=False, rename="camel"):
-    """A stretch of the answer's text. The indexes count bytes of UTF-8."""
+    """Is a part of the answer's text. The indexes count bytes of UTF-8."""
 
     start_index: int | None = None
     end_index: int | None = None
@@ -97,7 +96,7 @@ class GroundingSupport(msgspec.Struct, gc=False, rename="camel"):
 
 
 class Grounding(msgspec.Struct, gc=False, rename="camel"):
-    """What a search was asked, what it found, and which text rests on it."""
+    """Contains a search's queries, its results, and the text that cites them."""
 
     web_search_queries: list[str] | None = None
     grounding_chunks: list[GroundingChunk] | None = None
@@ -139,7 +138,7 @@ def decode_answer(body: bytes) -> Record:
 
 
 def usage_alone(body: bytes) -> msgspec.Raw:
-    """The usage in a body of which nothing else can be read; absent where there is none."""
+    """Returns the usage in a body whose other content cannot be read, if there is any."""
     try:
         return decode_whole(_usage_decoder, body).usage_metadata
     except MalformedAnswer:

@@ -1,4 +1,4 @@
-"""Encodes a call as a Gemini request. A field that the protocol lacks is refused by name."""
+"""Encodes a call as a Gemini request. Rejects fields that the protocol lacks by name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +30,7 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-# What this protocol supports. A model of a backend that speaks it has no more than this.
+# The features of this protocol. A model on a backend with this protocol has no others.
 SAMPLING_PARAMETERS = frozenset(
     {"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "stop"}
 )
@@ -42,20 +42,20 @@ FEATURES = frozenset(
         *(Feature.REASONING, Feature.WEB_SEARCH),
     }
 )
-# Options without a published name on our faces, and where this protocol has them.
+# Options without a published name on our faces, and their fields in this protocol.
 OPTIONS = {"top_k": "generationConfig.topK"}
 
 _SEED_MIN, _SEED_MAX = -(2**31), 2**31 - 1
 _JSON_TYPE = "application/json"
 _MODES = {ToolMode.NONE: "NONE", ToolMode.AUTO: "AUTO", ToolMode.REQUIRED: "ANY"}
-# As AUTO, but calls follow the schemas of their functions, as they always do under ANY.
+# Like AUTO, but calls follow the schemas of their functions, as they always do under ANY.
 _VALIDATED = "VALIDATED"
 _COUNTED = ("contents", "systemInstruction", "tools")
 _encode = msgspec.json.Encoder().encode
 
 
 def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -> FreeObject:
-    """The body for the backend. The output bound is always sent. The model is in the path."""
+    """Builds the body for the backend. Always sends the output limit. The model is in the path."""
     prompt = call.prompt
     refuse_unsupported(
         prompt, sampling=SAMPLING_PARAMETERS, output_modalities=OUTPUT_MODALITIES, json_output=True
@@ -83,7 +83,8 @@ def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -
 
 
 def count_request(call: Call, *, sends_ids: bool) -> FreeObject:
-    """What of the request is counted. Raises OptionUnsupported for tools of another provider."""
+    """Builds the counted part of the request. Raises OptionUnsupported for tools of another
+    provider."""
     if call.prompt.server_tools:
         raise OptionUnsupported("The backend cannot count these tools.", param="tools")
     body = generate_request(call, extra={}, sends_ids=sends_ids)
@@ -91,9 +92,9 @@ def count_request(call: Call, *, sends_ids: bool) -> FreeObject:
 
 
 def _response_modalities(call: Call) -> list[str] | None:
-    """Returns None if the provider's own default is right, as for every model that writes text only."""
-    wanted = [modality.name.upper() for modality in call.prompt.output_modalities]
-    return (wanted or None) if IMAGE in call.model.output_modalities else None
+    """Returns None if the provider's default suffices, as for every model that writes text only."""
+    modalities = [modality.name.upper() for modality in call.prompt.output_modalities]
+    return (modalities or None) if IMAGE in call.model.output_modalities else None
 
 
 def _sampling(sampling: Sampling) -> FreeObject:
@@ -163,7 +164,7 @@ def _check_search(search: WebSearch) -> None:
 def _calling_config(
     choice: ToolMode | NamedFunction | None, offered: list[FunctionTool]
 ) -> FreeObject | None:
-    """Returns None if the provider's own default is right: the model decides."""
+    """Returns None if the provider's default suffices: the model decides."""
     names: list[str] = []
     match choice:
         case NamedFunction(name=name):

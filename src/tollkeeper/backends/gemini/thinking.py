@@ -1,8 +1,8 @@
-"""Reasoning on the Gemini wire: how it is asked for, and how its signatures go through turns.
+"""Asks for reasoning on the Gemini wire, and encodes its signatures in later turns.
 
-The provider sends signatures of its reasoning, each on a call, on a text or on a thought, and accepts
-each back only on the same part. The gateway's faces carry each signature as one sealed value, which
-says where it belongs: the id of the call, or the stretch of the answer's text.
+The provider sends signatures of its reasoning, each on a call, on a text or on a thought, and
+accepts each back only on the same part. The gateway's faces transmit each signature as one sealed
+value, which contains its position: the id of the call, or the part of the answer's text.
 """
 
 from collections.abc import Iterable
@@ -21,12 +21,12 @@ _SWITCHES = (_THINKING, "reasoning.enabled")
 _BUDGET = "reasoning.max_tokens"
 _SUMMARIES = ("reasoning.summary", "reasoning.generate_summary")
 _ENCRYPTED = "reasoning.encrypted_content"
-# The options of the faces that this file writes itself. A model of the settings may map them to
+# The options of the faces that this file writes itself. A model in the settings may map them to
 # other fields; then they go there instead.
 OPTIONS = dict.fromkeys((*_SWITCHES, _BUDGET, *_SUMMARIES, _ENCRYPTED), _FIELD)
 
 _NO_EFFORT = "none"
-# The efforts of the faces by the provider's levels, and for models before Gemini 3 by tokens.
+# The faces' efforts, mapped to the provider's levels and, for models before Gemini 3, to tokens.
 _LEVELS = {
     "minimal": "MINIMAL",
     "low": "LOW",
@@ -43,21 +43,21 @@ _BUDGETS = {
     "xhigh": 24_576,
     "max": 24_576,
 }
-# What of the output bound thoughts may take at most, in percent: they count into it.
+# The maximum percentage of the output limit for thoughts, which count towards it.
 _BUDGET_SHARE_MAX = 80
 _BUDGET_TOKENS_MAX = 1 << 20
 
-# The provider's documents name this value for calls that come without a signature, because another
-# model wrote them or the caller has not kept it. Models from Gemini 3 on refuse a call without any.
+# The provider documents this value for calls without a signature, because another model wrote them
+# or the client has not stored it. Models from Gemini 3 on reject a call without any.
 UNSIGNED = "skip_thought_signature_validator"
 
 
-# Other backends seal their values in other forms.
+# Values that other backends sealed do not begin like this.
 _SEALED_HERE = "gemini:"
 
 
 class Seal(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A signature, and the part that it belongs to: a call, a thought, or a text."""
+    """Contains a signature, and the part that it belongs to: a call, a thought, or a text."""
 
     signature: str
     # The id of the call.
@@ -76,7 +76,7 @@ _seal_decoder = msgspec.json.Decoder(Seal)
 
 
 def seals_of(reasonings: Iterable[Reasoning]) -> list[Seal]:
-    """The signatures in earlier reasoning. Values that another backend sealed are left out."""
+    """Returns the signatures in earlier reasoning. Omits values that another backend sealed."""
     seals = []
     for reasoning in reasonings:
         for sealed in reasoning.sealed:
@@ -90,7 +90,7 @@ def seals_of(reasonings: Iterable[Reasoning]) -> list[Seal]:
 
 
 def needs_signatures(model: Model) -> bool:
-    """Whether the provider refuses calls of this model that come back without a signature."""
+    """Tells whether the provider rejects calls of this model that come back without a signature."""
     return (
         Feature.REASONING in model.supported_features
         and model.messages.thinking is ThinkingStyle.ADAPTIVE
@@ -98,38 +98,38 @@ def needs_signatures(model: Model) -> bool:
 
 
 def is_native(name: str, call: Call) -> bool:
-    """Whether this wire writes the option itself."""
+    """Tells whether this wire writes the option itself."""
     return name in OPTIONS and call.model.options.get(name) == OPTIONS[name]
 
 
 def thinking_config(call: Call) -> FreeObject | None:
-    """None where the caller does not ask for anything."""
+    """Returns None if the client does not ask for anything."""
     wish = call.prompt.reasoning
     effort = None if wish is None else wish.effort
-    wanted = {
+    options = {
         option.name: option.value for option in call.prompt.options if is_native(option.name, call)
     }
-    switches = {name: wanted[name] for name in _SWITCHES if name in wanted}
+    switches = {name: options[name] for name in _SWITCHES if name in options}
     if effort == _NO_EFFORT and wish is not None:
         return _reasoning_off(call, wish.params[0])
     for name, value in switches.items():
         if value is False:
             return _reasoning_off(call, name)
-    budget = wanted.get(_BUDGET)
+    budget = options.get(_BUDGET)
     if isinstance(budget, int) and not isinstance(budget, bool):
         if not 0 <= budget <= _BUDGET_TOKENS_MAX:
             raise InvalidRequest(
                 f"The budget must be from 0 to {_BUDGET_TOKENS_MAX} tokens.", param=_BUDGET
             )
         return {"thinkingBudget": budget, "includeThoughts": True}
-    has_summary = any(name in wanted for name in _SUMMARIES)
+    has_summary = any(name in options for name in _SUMMARIES)
     if effort is None and True not in switches.values() and not has_summary:
         return None
     return {**_amount(call, effort), "includeThoughts": True}
 
 
 def _amount(call: Call, effort: str | None) -> FreeObject:
-    """How much the model thinks. Without an effort it decides for itself."""
+    """Returns how much the model thinks. Without an effort it decides by itself."""
     if effort is None:
         return {}
     if call.model.messages.thinking is ThinkingStyle.ADAPTIVE:

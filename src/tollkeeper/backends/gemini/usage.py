@@ -1,14 +1,14 @@
-"""Usage as Gemini reports it (`usageMetadata`): running totals in every piece of a stream.
+"""Reads usage from Gemini (`usageMetadata`): running totals in every piece of a stream.
 
-`promptTokenCount` includes what was read from a cache. What the provider's own tools put into the
-prompt is beside it. The search is the only such tool that the gateway asks for; it has a fee for each
-query, and the provider does not charge for the tokens of what it found. So they are left out, also of
-the total. Thoughts are beside the candidates. Some endpoints count thoughts inside of
-the candidates; the total tells which. A piece may lack the count of candidates: then the output is
-not known yet, unless the piece ends the answer.
+`promptTokenCount` includes cached tokens. Tokens that the provider's own tools add to the prompt
+are not included. The search is the only such tool that the gateway asks for; it has a fee for each
+query, and the provider does not charge for the tokens of its results. So they are ignored, also in
+the total. Thoughts are not included in the candidates, except at some endpoints; the total shows
+which. A piece may lack the count of candidates: then the output is not known yet, unless the piece
+ends the answer.
 
 The report names the service tier (`serviceTier`); at Vertex AI it names the kind of traffic, which
-says the same (`trafficType`).
+means the same (`trafficType`).
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from tollkeeper.domain.usage import ReportedUsage, read_count
 
 _AUDIO, _IMAGE = "AUDIO", "IMAGE"
 _TIER_PREFIX = "service_tier_"
-# Kinds of traffic by the tier that each belongs to. Throughput that was bought has its own price.
+# Kinds of traffic by their service tier. Provisioned throughput has its own price.
 _TIERS = {
     "ON_DEMAND_FLEX": "flex",
     "ON_DEMAND_PRIORITY": "priority",
@@ -54,7 +54,7 @@ def _read(reported: FreeObject, is_final: bool, searches: int) -> ReportedUsage:
         output_audio_tokens=_of_modality(_AUDIO, reported, "candidatesTokensDetails"),
         output_image_tokens=images,
         service_tier=_service_tier(reported),
-        # By the names that callers know.
+        # With the names that clients know.
         prompt_details=_without_missing(prompt_details),
         completion_details=_without_missing({"reasoning_tokens": thoughts, "image_tokens": images}),
         written=reported,
@@ -69,10 +69,10 @@ def _service_tier(reported: FreeObject) -> str | None:
 
 
 def _charged_total(reported: FreeObject) -> int | None:
-    """The total without what a search has found."""
+    """Returns the total without the tokens of search results."""
     total = read_count(reported.get("totalTokenCount"))
     found = read_count(reported.get("toolUsePromptTokenCount"))
-    # A total that is smaller than a part of it does not count that part.
+    # A total that is smaller than a part of it does not include that part.
     return total - found if total is not None and found is not None and total >= found else total
 
 
@@ -89,13 +89,13 @@ def _completion(
         return None
     written = written or 0
     if thoughts and written >= thoughts and total == (prompt or 0) + written:
-        # The thoughts are inside.
+        # The thoughts are included.
         return written
     return written + (thoughts or 0)
 
 
 def _of_modality(modality: str, reported: FreeObject, name: str) -> int | None:
-    """The tokens of one modality among those of a count."""
+    """Returns the tokens of one modality in a count."""
     details = reported.get(name)
     if not isinstance(details, list):
         return None

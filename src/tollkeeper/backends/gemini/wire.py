@@ -1,4 +1,4 @@
-"""The Gemini protocol behind the interface that the transport uses (`backends/wire`)."""
+"""Implements the transport's interface (`backends/wire`) for the Gemini protocol."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -15,11 +15,11 @@ from tollkeeper.domain.inference import Call, UsageReport
 
 
 class Endpoint(StrEnum):
-    """Whose service it is. They differ in the path, and in whether calls have ids."""
+    """Names the service. They differ in the path, and in whether calls have ids."""
 
     # {url}/models/{model}:generateContent
     GEMINI = "gemini"
-    # {url}/{model}:generateContent, where the url ends in /publishers/google/models
+    # {url}/{model}:generateContent; the url ends in /publishers/google/models
     VERTEX = "vertex"
 
 
@@ -40,7 +40,7 @@ class GeminiWire:
 
     def _path(self, model: Model, verb: str) -> str:
         name = quote(model.upstream_model, safe="@")
-        # Without the dot, what comes before the colon would be the scheme of an address.
+        # Without the dot, the text before the colon would be the scheme of an address.
         return f"./{name}:{verb}" if self._is_vertex else f"models/{name}:{verb}"
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:

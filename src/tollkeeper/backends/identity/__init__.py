@@ -1,1 +1,1 @@
-"""Credentials whose tokens expire or that sign requests: how they are obtained and renewed."""
+"""Obtains and renews credentials whose tokens expire or that sign requests."""

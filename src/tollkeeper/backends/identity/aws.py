@@ -1,4 +1,4 @@
-"""AWS keys, by botocore. Imported only if a backend has the credential `sigv4`."""
+"""Obtains AWS keys with botocore. Imported only if a backend has the credential `sigv4`."""
 
 from bisect import bisect_left
 
@@ -22,9 +22,9 @@ _LIFETIME_S_MAX = 7 * 86400
 
 
 def obtain(identity: AwsIdentity) -> Expiring[SigningKeys]:
-    """Blocks. Searches anew each time, so that files can be rotated."""
+    """Obtains keys; blocks. Searches again each time, so that files can be rotated."""
     try:
-        # A profile in the settings precedes keys in the environment, and so does a file.
+        # A profile or file in the settings precedes keys in the environment.
         session = Session(profile=identity.profile or ("default" if identity.file else None))
         session.set_default_client_config(_REQUESTS)
         session.set_config_variable("region", identity.region)
@@ -45,6 +45,6 @@ def obtain(identity: AwsIdentity) -> Expiring[SigningKeys]:
         raise IdentityFailure("the access key is no header text, or has no secret")
     if not isinstance(credentials, RefreshableCredentials):
         return Expiring(keys, None, recheck_s=_RECHECK_S)
-    # The library only says whether keys end within n seconds, so the end is searched for.
+    # The library only tells whether keys expire within n seconds, so the time is searched for.
     ends_within = credentials.refresh_needed
     return Expiring(keys, bisect_left(range(_LIFETIME_S_MAX), True, key=ends_within))

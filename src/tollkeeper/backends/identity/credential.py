@@ -1,7 +1,8 @@
-"""Credentials (`backends/credentials`) of identities: a bearer token, or a signature of each request.
+"""Implements credentials (`backends/credentials`) of identities: a bearer token, or a signature of
+each request.
 
-The providers' libraries block, so each attempt runs in a thread. A library that hangs occupies one
-thread per credential at most, and does not keep the process from ending.
+The providers' libraries block, so each attempt runs in a thread. A library that hangs occupies at
+most one thread per credential, and does not prevent the process from ending.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ class _InThread(Generic[_Value]):
     """Obtains the token or the keys of an identity in a thread, one attempt at a time."""
 
     def __init__(self, identity: Identity) -> None:
-        # Imports the library now: later the import would stop the event loop for a second.
+        # Imports the library now: later the import would block the event loop for a second.
         self._obtain: Callable[[Any], Expiring[_Value]] = importlib.import_module(
             _MODULES[type(identity)]
         ).obtain
@@ -51,11 +52,12 @@ class _InThread(Generic[_Value]):
         self._thread: threading.Thread | None = None
 
     async def __call__(self, deadline: float) -> Expiring[_Value]:
-        """Raises IdentityFailure. The caller has a timeout, after which the thread may still run."""
+        """Obtains a value. Raises IdentityFailure. The caller has a timeout, after which the thread
+        may still run."""
         if self._thread is not None and self._thread.is_alive():
             raise IdentityFailure("the previous attempt has not ended")
         result: Future[Expiring[_Value]] = Future()
-        # A future that runs cannot be cancelled, so the thread can always complete it.
+        # A running future cannot be cancelled, so the thread can always complete it.
         result.set_running_or_notify_cancel()
         self._thread = threading.Thread(
             target=self._run, args=(result,), name=THREAD_NAME, daemon=True
@@ -73,7 +75,7 @@ class _InThread(Generic[_Value]):
 
 
 class BearerToken:
-    """A token that expires, in the header of a bearer."""
+    """Sends an expiring token as a bearer header."""
 
     fixed_headers: bytes | None = None
 
@@ -156,8 +158,8 @@ def open_identity(identity: Identity) -> BearerToken | Signature:
 
 
 async def try_identity(identity: Identity, *, timeout_s: float) -> float | None:
-    """Obtains a token or keys once. Returns for how many seconds they are good; None: they do not
-    expire. Raises IdentityFailure."""
+    """Obtains a token or keys once. Returns their lifetime in seconds; None if they do not expire.
+    Raises IdentityFailure."""
     loop = asyncio.get_running_loop()
     obtain: _InThread[Any] = _InThread(identity)
     try:

@@ -1,4 +1,5 @@
-"""Entra access tokens, by azure-identity. Imported only if a backend has the credential `entra`."""
+"""Obtains Entra access tokens with azure-identity. Imported only if a backend has the credential
+`entra`."""
 
 import time
 from pathlib import Path
@@ -28,7 +29,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 def obtain(identity: EntraIdentity) -> Expiring[str]:
-    """Blocks. Reads files again for every token, so that they can be rotated."""
+    """Obtains a token; blocks. Reads files again for every token, so that they can be rotated."""
     try:
         with _credential(identity) as credential:
             token = credential.get_token(identity.scope)

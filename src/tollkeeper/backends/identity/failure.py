@@ -1,4 +1,4 @@
-"""Why a token was not obtained, in words that hold no secret."""
+"""Explains why a token was not obtained, without secrets."""
 
 import logging
 import re
@@ -6,7 +6,7 @@ import traceback
 
 _SHOWN_LENGTH_MAX = 300
 # Published error codes. They are the only part of a token service's answer that is shown: the rest
-# may quote what the gateway sent.
+# may quote data that the gateway sent.
 _CODES = re.compile(
     r"\b(AADSTS[0-9]{4,9}|access_denied|invalid_client|invalid_grant|invalid_request|invalid_scope"
     r"|invalid_target|temporarily_unavailable|unauthorized_client|unsupported_grant_type)\b"
@@ -14,22 +14,23 @@ _CODES = re.compile(
 
 
 class IdentityFailure(Exception):
-    """The token service did not give a token, or something that is needed to ask it is missing.
+    """The token service did not return a token, or a requirement for asking it is missing.
 
-    The message is for the operator's log and for `doctor`. Clients see another one."""
+    The message is for the operator's log and for `doctor`. Clients see another one.
+    """
 
 
 def silence(*loggers: str) -> None:
-    """Turns a library's log off, because its lines may quote a token service's answer. `renewal`
+    """Disables a library's log, because its lines may quote a token service's answer. `renewal`
     logs each failure itself."""
     for name in loggers:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def failed(error: Exception, *, local: tuple[type[Exception], ...] = ()) -> IdentityFailure:
-    """Converts an exception of a provider's library. Only the types in `local` have messages that
-    the library writes without text from the token service; those messages are shown."""
-    # Their variables hold connections and secrets.
+    """Converts an exception of a provider's library. Shows the messages of the types in `local`,
+    because only these contain no text from the token service."""
+    # Their variables contain connections and secrets.
     traceback.clear_frames(error.__traceback__)
     if isinstance(error, local):
         text = " ".join(str(error.args[0] if error.args else error).split())

@@ -1,4 +1,5 @@
-"""Google access tokens, by google-auth. Imported only if a backend has the credential `google`."""
+"""Obtains Google access tokens with google-auth. Imported only if a backend has the credential
+`google`."""
 
 import functools
 import warnings
@@ -21,7 +22,7 @@ _LOCAL = (exceptions.DefaultCredentialsError, exceptions.TransportError, excepti
 
 
 def obtain(identity: GoogleIdentity) -> Expiring[str]:
-    """Blocks. Reads the file again for every token, so that it can be rotated."""
+    """Obtains a token; blocks. Reads the file again for every token, so that it can be rotated."""
     with requests.Session() as session:
         request: Any = functools.partial(Request(session), timeout=_REQUEST_TIMEOUT_S)
         try:
@@ -40,7 +41,7 @@ def _loaded(identity: GoogleIdentity, request: Any) -> Any:
     if not identity.file:
         return google.auth.default(scopes=scopes, request=request)[0]
     with warnings.catch_warnings():
-        # The library warns of files that others wrote. This file is the operator's own.
+        # The library warns of files from other sources. This file is the operator's own.
         warnings.simplefilter("ignore", DeprecationWarning)
         load: Any = google.auth.load_credentials_from_file
         return load(identity.file, scopes, request=request)[0]

@@ -1,8 +1,8 @@
-"""Keeps a value that expires: renews it before its end, in the background, one attempt at a time.
+"""Keeps an expiring value: renews it before its end, in the background, one attempt at a time.
 
-A call never waits while the present value is valid. Where there is none, it waits for the attempt
-that is under way, within its deadline; between two failed attempts it fails at once. An attempt that
-fails is repeated, after pauses that double, for as long as the credential is in use.
+A call never waits while the current value is valid. Without a value, it waits for the running
+attempt, within its deadline; between two failed attempts it fails at once. A failed attempt is
+repeated after pauses that double, as long as the credential is in use.
 """
 
 import asyncio
@@ -20,39 +20,40 @@ from tollkeeper.timeouts import timeout, timeout_at
 
 _log = structlog.get_logger("tollkeeper.backends")
 _Value = TypeVar("_Value")
-# The life of a value that does not expire: thirty years.
+# The lifetime of a value that does not expire: thirty years.
 _FOREVER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class RenewalTimes:
-    """All in seconds."""
+    """Contains durations in seconds."""
 
-    # How long before its end a value is renewed: at most so long, and at most this share of its life.
+    # How long before its end a value is renewed: at most this time, and at most this share of its
+    # lifetime.
     ahead_s: float = 300.0
     ahead_share: float = 0.2
-    # A value is not used in its last seconds: it would expire on its way.
+    # A value is not used in its last seconds, because it would expire on its way.
     unused_s: float = 10.0
     attempt_s: float = 10.0
     # Between failed attempts: the first pause, and the longest with and without a valid value.
     pause_s: float = 1.0
     pause_s_max: float = 60.0
     pause_s_max_without: float = 10.0
-    # A service may give the same value again until shortly before its end.
+    # A service may return the same value again until shortly before its end.
     interval_s_min: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Expiring(Generic[_Value]):
     value: _Value = field(repr=False)
-    # For how long from now; None: it does not expire.
+    # From now on; None if it does not expire.
     lifetime_s: float | None
-    # When a value that does not expire is obtained again; None: never.
+    # When a value that does not expire is obtained again; None for never.
     recheck_s: float | None = None
 
 
 class Renewed(Generic[_Value]):
-    """The present value, and the task that renews it. Closed by whoever opened it."""
+    """Holds the current value, and the task that renews it. The opener closes it."""
 
     def __init__(
         self,
@@ -61,8 +62,7 @@ class Renewed(Generic[_Value]):
         described: str,
         times: RenewalTimes = RenewalTimes(),  # noqa: B008 - frozen
     ) -> None:
-        """`obtain` is given a time of the event loop's clock to be ready by. It raises
-        IdentityFailure."""
+        """`obtain` gets a deadline, a time of the event loop's clock. It raises IdentityFailure."""
         self._obtain = obtain
         self._described = described
         self._times = times
@@ -71,27 +71,28 @@ class Renewed(Generic[_Value]):
         # Times of the event loop's clock.
         self._usable_until = 0.0
         self._renewing: asyncio.Task[None] | None = None
-        # What calls without a value wait for: the end of the attempt under way.
+        # The end of the running attempt, for which calls without a value wait.
         self._attempt: asyncio.Future[None] | None = None
         self._next_attempt_at = 0.0
         self._obtained_at = 0.0
         # Ends the pause before the next attempt.
-        self._hurry = asyncio.Event()
+        self._skip_pause = asyncio.Event()
         self._closed = False
 
     @property
     def values(self) -> tuple[_Value, ...]:
-        """The present value and the one before it."""
+        """Returns the current and the previous value."""
         return tuple(value for value in (self._value, self._previous) if value is not None)
 
     def start(self) -> None:
-        """Begins to renew, if that has not begun or has come to an end."""
+        """Starts to renew, unless that is already running."""
         is_renewing = self._renewing is not None and not self._renewing.done()
         if not is_renewing and not self._closed:
             self._renewing = asyncio.get_running_loop().create_task(self._renew())
 
     async def get(self, *, deadline: float) -> _Value:
-        """Raises Unavailable and DeadlineExceeded, neither of which is charged."""
+        """Returns the value. Raises Unavailable and DeadlineExceeded, neither of which is
+        charged."""
         value = self._value
         now = asyncio.get_running_loop().time()
         if value is not None and now < self._usable_until:
@@ -99,11 +100,11 @@ class Renewed(Generic[_Value]):
         return await self._wait(deadline)
 
     def doubt(self) -> None:
-        """The provider has refused the present value: it may have been revoked. The next one is
-        obtained now, unless the present one is so new that it would be the same."""
+        """Handles a value that the provider has rejected, because it may have been revoked. Obtains
+        the next one now, unless the current one is so new that it would be the same."""
         now = asyncio.get_running_loop().time()
         if now - self._obtained_at >= self._times.interval_s_min and now < self._usable_until:
-            self._hurry.set()
+            self._skip_pause.set()
 
     async def close(self) -> None:
         self._closed = True
@@ -160,16 +161,16 @@ class Renewed(Generic[_Value]):
                     # It does not expire.
                     self._next_attempt_at = float("inf")
                     return
-                self._hurry.clear()
+                self._skip_pause.clear()
                 with contextlib.suppress(TimeoutError), timeout(pause_s):
-                    await self._hurry.wait()
+                    await self._skip_pause.wait()
         finally:
             unanswered, self._attempt = self._attempt, None
             if unanswered is not None:
                 unanswered.set_result(None)
 
     async def _make_attempt(self) -> float | None:
-        """Obtains a value. Returns for how long it need not be renewed; None: for ever."""
+        """Obtains a value. Returns how long it need not be renewed; None for ever."""
         loop = asyncio.get_running_loop()
         times = self._times
         until = loop.time() + times.attempt_s
@@ -180,7 +181,7 @@ class Renewed(Generic[_Value]):
         except TimeoutError:
             raise IdentityFailure(f"no answer within {times.attempt_s:g} s") from None
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            # The original error may quote what was read.
+            # The original error may quote data that was read.
             raise IdentityFailure("what the token service answered cannot be read") from None
         self._obtained_at = loop.time()
         lifetime_s = obtained.lifetime_s
@@ -199,8 +200,8 @@ class Renewed(Generic[_Value]):
     def _pause(self, failures: int) -> float:
         times = self._times
         valid_s = self._usable_until - asyncio.get_running_loop().time()
-        # The next attempt is no later than the end of the present value.
+        # The next attempt is no later than the end of the current value.
         longest = min(times.pause_s_max, valid_s) if valid_s > 0 else times.pause_s_max_without
         pause_s = min(max(longest, times.pause_s), times.pause_s * 2.0 ** min(failures - 1, 16))
-        # Many processes fail at the same time and should not all ask again at the same time.
+        # Many processes fail at the same time and should not all retry at the same time.
         return pause_s * random.uniform(0.8, 1.0)  # noqa: S311 - it spreads load only

@@ -1,6 +1,6 @@
-"""Signatures of AWS (Signature Version 4), as AWS publishes them. Pure: the time is given.
+"""Signs requests with AWS Signature Version 4. Pure: the time is an argument.
 
-`tests/backends/identity/test_sigv4.py` holds this against AWS's published examples.
+`tests/backends/identity/test_sigv4.py` checks this with AWS's published examples.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ class SigningKeys:
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """What a signature covers. `path` is as it is sent, with its query; the names of `headers` are
-    in lower case, and `host` is among them."""
+    """Contains everything that a signature covers. `path` is as sent, with its query; the names of
+    `headers` are in lower case, and `host` is among them."""
 
     method: str
     path: str
@@ -36,7 +36,7 @@ class SignedRequest:
 def signing_headers(
     keys: SigningKeys, request: SignedRequest, *, region: str, service: str, now: float
 ) -> dict[str, str]:
-    """The headers that a request needs beside its own. `now` is in seconds since 1970."""
+    """Returns the additional headers of a signed request. `now` is in seconds since 1970."""
     time = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
     added = {"x-amz-date": time}
     if keys.session_token:
@@ -56,14 +56,14 @@ def signing_headers(
 
 def canonical_request(request: SignedRequest, headers: Mapping[str, str]) -> str:
     path, _, query = request.path.partition("?")
-    # A path is encoded once more than it is sent; only S3 does without.
+    # A path is encoded once more than it is sent; only S3 does not require this.
     lines = [request.method, quote(path or "/", safe=f"/{_UNRESERVED}"), _canonical_query(query)]
     lines += [f"{name}:{' '.join(headers[name].split())}" for name in sorted(headers)]
     return "\n".join([*lines, "", _names(headers), _hash(request.body)])
 
 
 def _canonical_query(query: str) -> str:
-    """Sorted by name and value. What is encoded stays so."""
+    """Sorts the query by name and value. Encoded characters stay encoded."""
     pairs = [part.partition("=") for part in query.split("&") if part]
     return "&".join(f"{name}={value}" for name, value in sorted((n, v) for n, _, v in pairs))
 

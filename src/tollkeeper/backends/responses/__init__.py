@@ -1,1 +1,2 @@
-"""The Responses wire: encodes calls as Responses requests and reads Responses answers."""
+"""Implements the Responses wire: encodes calls as Responses requests and reads Responses
+answers."""

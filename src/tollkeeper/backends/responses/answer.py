@@ -1,8 +1,8 @@
 """Reads a Responses answer, streamed or whole, as the gateway's own events. Knows no connection.
 
-A stream is malformed where it ends without a result, where a text goes on after its end, and where
-the answer is longer than its bound. A stream sends each text in deltas and then again as a whole,
-in `done` events and in the result: the reader emits a whole only where no delta of it came before.
+A stream is malformed if it ends without a result, if a text continues after its end, or if the
+answer exceeds its limit. A stream sends each text in deltas and then again as a whole, in `done`
+events and in the result: the reader emits a whole text only if no delta of it came before.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ _PARAGRAPH_BREAK = "\n\n"
 
 @dataclass(slots=True)
 class _Item:
-    """What has been emitted of one output item."""
+    """Tracks which parts of an output item have been emitted."""
 
     # The texts that have begun, by kind and index, and whether each one has ended.
     texts: dict[tuple[TextKind, int], bool] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class _Item:
     annotated: set[int] = field(default_factory=set)
     # The number of a call among the answer's calls; None for other items.
     call_index: int | None = None
-    # Whether the call is one of a custom tool.
+    # Whether the call is for a custom tool.
     is_custom: bool = False
     # Reasoning may come as text and as a summary. Only the kind that came first is emitted.
     reasoning_kind: TextKind | None = None
@@ -50,7 +50,7 @@ class _Item:
 
 
 class ResponsesAnswer(EventReader):
-    """The state of one answer. It has one choice, because the protocol has no `n`."""
+    """Holds the state of one answer. It has one choice, because the protocol has no `n`."""
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         super().__init__(call, secrets=secrets, events_per_token=_EVENTS_PER_TOKEN_MAX)
@@ -61,7 +61,7 @@ class ResponsesAnswer(EventReader):
         self._error_event: TollkeeperError | None = None
 
     def read_result(self, result: wire.Response) -> list[Event]:
-        """The events of an answer that is not streamed."""
+        """Returns the events of an answer that is not streamed."""
         if result.output is None and given(result.error) is None:
             raise MalformedAnswer("it has no output")
         self._open(wire.used_tier(result))
@@ -120,7 +120,7 @@ class ResponsesAnswer(EventReader):
     ) -> None:
         """Emits the text, unless deltas of it were emitted before, and marks it as ended."""
         if kind is TextKind.ARGUMENTS and item.call_index is None:
-            return  # The end of the item names the call and repeats the arguments.
+            return  # the end of the item names the call and repeats the arguments
         if (kind, index) not in item.texts:
             self._emit_text(item, kind, index, text, source)
         item.texts[kind, index] = True
@@ -176,7 +176,8 @@ class ResponsesAnswer(EventReader):
     # Items.
 
     def _item(self, event: wire.StreamEvent, record: wire.Item | None = None) -> _Item:
-        """The item that an event is about: by its index, or by its id where it has no index."""
+        """Returns the item that an event is about: by its index, or by its id if it has no
+        index."""
         key: int | str | None = event.output_index
         if event.output_index is None:
             key = event.item_id or (record.id if record is not None else None) or 0
@@ -185,12 +186,12 @@ class ResponsesAnswer(EventReader):
         assert key is not None
         item = self._items.get(key)
         if item is None or (item.ended and event.type == wire.ITEM_ADDED):
-            # Some servers reuse the index of an item that has ended for the next one.
+            # Some servers reuse the index of an ended item for the next one.
             item = self._items[key] = _Item()
         return item
 
     def _begin_item(self, event: wire.StreamEvent) -> None:
-        """Begins a call. Content that the item has already comes again, in deltas or at its end."""
+        """Begins a call. Content that the item already has comes again, in deltas or at its end."""
         record = wire.decode_item(event.item)
         if record is not None:
             item = self._item(event, record)
@@ -201,7 +202,7 @@ class ResponsesAnswer(EventReader):
         record = wire.decode_item(event.item)
         if record is None:
             if self._asks_for_searches and wire.is_search(event.item, ended=True):
-                self._tell_of_search()
+                self._report_search()
         else:
             item = self._item(event, record)
             self._emit_item(item, record)
@@ -238,9 +239,9 @@ class ResponsesAnswer(EventReader):
                 self._emit(Delta(0, sealed_reasoning=record.encrypted_content))
 
     def _emit_remaining(self, result: wire.Response) -> None:
-        """Emits what only the result contains. Items of a result cannot be matched by index with
-        those of the stream, because servers number them differently. So a kind of text is skipped
-        if any text of that kind was emitted before; calls are matched by their ids."""
+        """Emits content that only the result contains. Items of a result cannot be matched by index
+        with those of the stream, because servers number them differently. So a kind of text is
+        skipped if any text of that kind was emitted before; calls are matched by their ids."""
         emitted = frozenset(self._emitted_kinds)
         sealed = any(item.sealed for item in self._items.values())
         for raw in result.output or ():
@@ -289,7 +290,8 @@ class ResponsesAnswer(EventReader):
         self.failure = failure
 
     def _read_error(self, event: wire.StreamEvent) -> None:
-        """Keeps the failure. The answer goes on, because the result with its usage may follow."""
+        """Stores the failure. The answer continues, because the result with its usage may
+        follow."""
         error = error_record(event.error)
         if error is None:
             code, message = given(event.code), given(event.message)
@@ -313,6 +315,7 @@ def _part_index(event: wire.StreamEvent) -> int:
 
 
 def _status(result: wire.Response, event_status: str) -> str:
-    """The result's own status if that is a final one, else the status that its event implies."""
+    """Returns the result's own status if that is a final one, else the status that its event
+    implies."""
     status = result.status
     return status if status is not None and status in wire.FINAL_EVENTS.values() else event_status

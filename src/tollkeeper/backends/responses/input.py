@@ -1,7 +1,7 @@
 """Encodes the turns of a prompt as input items of a Responses request.
 
 An assistant's turn becomes several items, in their order: reasoning, messages and calls. Content
-that the protocol has no item for is refused, because the request would mean something else without
+without an item in the protocol is rejected, because the request would mean something else without
 it.
 """
 
@@ -44,7 +44,7 @@ class Input:
         # The last id by function name. Legacy calls have no id: a result belongs to the last call
         # of the same name.
         self._legacy_calls: dict[str, str] = {}
-        # The ids of calls of custom tools, whose outputs are items of another type.
+        # The ids of custom tool calls, whose outputs are items of another type.
         self._custom_calls: set[str] = set()
 
     def add(self, turns: Sequence[Turn]) -> "Input":
@@ -112,7 +112,8 @@ class Input:
             self._add_item("message", role="assistant", content=text)
 
     def _add_reasoning(self, reasoning: Reasoning) -> None:
-        """Sends what the backend encrypted back to it; the plain text only where there is none."""
+        """Returns encrypted reasoning to the backend that encrypted it; sends the plain text only
+        if there is none."""
         for sealed in reasoning.sealed:
             self._add_reasoning_item(encrypted_content=sealed)
         if reasoning.text and not reasoning.sealed:

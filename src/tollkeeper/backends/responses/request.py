@@ -1,4 +1,4 @@
-"""Encodes a call as a Responses request. A field that the protocol lacks is refused by name."""
+"""Encodes a call as a Responses request. Rejects fields that the protocol lacks by name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +34,7 @@ OUTPUT_MODALITIES = frozenset({"text"})
 # The option that asks for encrypted reasoning, which only the backend can read.
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _INCLUDE = "include"
-# The options of the faces, and where this protocol has them. `service_tier` is not among them: a
+# The options of the faces, and their fields in this protocol. `service_tier` is not among them: a
 # tier has its own price, so an operator must declare it for a model.
 OPTIONS: Mapping[str, str] = {
     "verbosity": "text.verbosity",
@@ -51,7 +51,7 @@ _encode = msgspec.json.Encoder().encode
 def encode_responses_request(
     call: Call, *, stream: bool, extra: Mapping[str, Any] = _NOTHING
 ) -> bytes:
-    """The body for the backend. It always asks the backend not to store the answer."""
+    """Encodes the body for the backend. Always asks the backend not to store the answer."""
     prompt = call.prompt
     _refuse_unsupported(prompt, salts_cache=bool(call.model.cache_salt_field))
     conversation = Input().add(prompt.turns)
@@ -96,7 +96,7 @@ def _add_includes(body: FreeObject, call: Call) -> None:
 
 
 def _is_include(option: Option, model: Model) -> bool:
-    """Whether the option is sent by adding its name to the `include` list."""
+    """Tells whether the option is sent by adding its name to the `include` list."""
     return model.options[option.name] == _INCLUDE
 
 
@@ -145,7 +145,7 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
     if prompt.tool_choice is not None:
         fields["tool_choice"] = _tool_choice(prompt.tool_choice)
     if prompt.has_legacy_functions_only:
-        # A legacy answer has room for one call only.
+        # A legacy answer can contain one call only.
         fields["parallel_tool_calls"] = False
     elif prompt.parallel_tool_calls is not None and prompt.tools:
         fields["parallel_tool_calls"] = prompt.parallel_tool_calls
@@ -175,11 +175,12 @@ def _tool(tool: Tool) -> FreeObject:
 
 
 def _custom_tool(custom: FreeObject) -> FreeObject:
-    """The custom tool of a chat request. This protocol has no objects for the tool and its grammar."""
+    """Converts the custom tool of a chat request. This protocol has no nested objects for the tool
+    and its grammar."""
     described = {**custom, "type": "custom"}
-    wanted = custom.get("format")
-    if isinstance(wanted, dict) and isinstance(wanted.get("grammar"), dict):
-        described["format"] = {**wanted["grammar"], "type": "grammar"}
+    output_format = custom.get("format")
+    if isinstance(output_format, dict) and isinstance(output_format.get("grammar"), dict):
+        described["format"] = {**output_format["grammar"], "type": "grammar"}
     return described
 
 

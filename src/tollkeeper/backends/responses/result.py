@@ -1,7 +1,7 @@
-"""The records that a Responses backend sends: stream events, items, parts and the final result.
+"""Decodes the records of a Responses backend: stream events, items, parts and the final result.
 
-Reading is tolerant, because servers differ. A field that has another shape in an event or item of
-an unknown type stays raw here; it is decoded only after the type is known.
+Reading is tolerant, because servers differ. A field that has another form in an event or item of an
+unknown type stays raw here; it is decoded only after the type is known.
 """
 
 from collections.abc import Collection
@@ -33,7 +33,7 @@ _SEARCH = b"web_search_call"
 
 
 class TextKind(StrEnum):
-    """The kinds of text that an item streams."""
+    """Lists the kinds of text that an item streams."""
 
     TEXT = "text"
     REFUSAL = "refusal"
@@ -70,7 +70,7 @@ ITEM_DONE = "response.output_item.done"
 ANNOTATION_ADDED = "response.output_text.annotation.added"
 CREATED = "response.created"
 ERROR = "error"
-# The events that end an answer, and the status of the result that each one carries.
+# The events that end an answer, and the status of the result in each one.
 FINAL_EVENTS = {
     "response.completed": "completed",
     "response.incomplete": "incomplete",
@@ -93,7 +93,7 @@ _KNOWN_EVENTS = frozenset(
 
 
 class StreamEvent(msgspec.Struct, gc=False):
-    """One record of a stream, with the fields of every known event."""
+    """Is one record of a stream, with the fields of every known event."""
 
     type: str | None = None
     item_id: str | None = None
@@ -104,7 +104,7 @@ class StreamEvent(msgspec.Struct, gc=False):
     text: str | None = None
     refusal: str | None = None
     arguments: str | None = None
-    # The arguments of a custom tool, which are a text of any form.
+    # The arguments of a custom tool, which are arbitrary text.
     input: str | None = None
     logprobs: msgspec.Raw = ABSENT
     annotation: msgspec.Raw = ABSENT
@@ -146,7 +146,7 @@ class _IncompleteDetails(msgspec.Struct, gc=False):
 
 
 class Response(msgspec.Struct, gc=False):
-    """A result: complete, or as far as the backend had got when it sent the event."""
+    """Is a result: complete, or partial at the time of its event."""
 
     status: str | None = None
     output: list[msgspec.Raw] | None = None
@@ -194,7 +194,7 @@ def decode_part(raw: msgspec.Raw) -> Part:
 
 
 def decode_response(raw: msgspec.Raw) -> Response:
-    """The result in an event; an empty one where the event has none."""
+    """Returns the result in an event; an empty one if the event has none."""
     record = given(raw)
     return Response() if record is None else decode(_response_decoder, record)
 
@@ -220,7 +220,8 @@ def decode_annotation(raw: msgspec.Raw) -> Annotation | None:
 
 
 def chat_logprobs(raw: msgspec.Raw) -> msgspec.Raw | None:
-    """Wraps a text's list of log-probabilities in the object that chat has; None if it is empty."""
+    """Wraps a text's list of log-probabilities in the object of the chat protocol; None if it is
+    empty."""
     written = bytes(raw)
     if not written.startswith(b"[") or not written[1:-1].strip():
         return None
@@ -228,8 +229,8 @@ def chat_logprobs(raw: msgspec.Raw) -> msgspec.Raw | None:
 
 
 def usage_report(result: Response, searches_told: int = 0) -> UsageReport | None:
-    """The report in a result; None where there is none at all. `searches_told` is how many searches
-    the stream has told of, which the result may leave out."""
+    """Returns the report in a result, or None. `searches_told` is the number of searches that the
+    stream has reported, which the result may omit."""
     found = given(result.usage)
     if found is None:
         return None
@@ -243,15 +244,15 @@ def usage_report(result: Response, searches_told: int = 0) -> UsageReport | None
 
 
 def used_tier(result: Response) -> str | None:
-    """The service tier in a result. "auto" is what was asked for, not what the backend used."""
+    """Returns the service tier in a result. "auto" is the requested tier, not the used one."""
     return result.service_tier if result.service_tier != "auto" else None
 
 
 def is_search(raw: msgspec.Raw, *, ended: bool) -> bool:
-    """Whether an item is a web search that was made. To open a page that was found, or to search
-    in it, is an item of the same type, but by OpenAI's documents only searches cost something.
-    `ended`: the item or its response is known to have ended. Azure leaves such items at "searching",
-    so only an item that failed does not count then."""
+    """Tells whether an item is a completed web search. Opening a found page, or searching in it, is
+    an item of the same type, but according to OpenAI only searches have a price. `ended` means that
+    the item or its response is known to have ended. Azure leaves such items at "searching", so then
+    only a failed item does not count."""
     if _SEARCH not in bytes(raw):
         return False
     item = anything(raw)
@@ -267,7 +268,7 @@ def is_search(raw: msgspec.Raw, *, ended: bool) -> bool:
 def _decode_known(
     decoder: msgspec.json.Decoder[_Record], body: bytes | msgspec.Raw, known: Collection[str]
 ) -> _Record | None:
-    """Decodes a record of a known type, or of none. Returns None for any other type, also where
+    """Decodes a record of a known type, or without a type. Returns None for any other type, even if
     its fields do not fit the struct."""
     try:
         record = decode(decoder, body)

@@ -1,7 +1,7 @@
-"""Usage as Responses servers report it: cached tokens and reasoning are inside their counts.
+"""Reads usage from Responses servers: cached tokens and reasoning are included in their counts.
 
-Web searches: xAI, OpenRouter and Perplexity count them in their reports. OpenAI's report does not
-have them; they are items of the output.
+xAI, OpenRouter and Perplexity count web searches in their reports. OpenAI's report does not have
+them; they are items of the output.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ _SEARCH_TOOLS = ("web_search", "search_web")
 def read_responses_usage(
     reported: Any, *, searches_in_output: int = 0, service_tier: str | None = None
 ) -> UsageReport:
-    """`service_tier` is what the answer names beside its report."""
+    """Reads a report. `service_tier` is the tier that the answer names outside its report."""
     return usage_report(
         reported, lambda found: _read(found, searches_in_output, service_tier), service_tier
     )
@@ -59,8 +59,8 @@ def _read(reported: FreeObject, searches_in_output: int, service_tier: str | Non
 
 
 def _web_searches(reported: FreeObject) -> int | None:
-    """The backend's own count. A web search is the only tool of a server that a call asks for, so
-    a count of all such tools is one of searches."""
+    """Returns the backend's own count. A web search is the only server-side tool that a call asks
+    for, so a count of all such tools is a count of searches."""
     for name, counted in (
         ("server_side_tool_usage_details", "web_search_calls"),
         ("server_tool_use_details", "web_search_requests"),
@@ -75,7 +75,7 @@ def _web_searches(reported: FreeObject) -> int | None:
 
 
 def _invocations(used: object) -> int:
-    """How often a tool was used: a number, or an object that has it."""
+    """Returns how often a tool was used, from a number or an object with the number."""
     count = used.get("invocation") if isinstance(used, dict) else used
     return read_count(count) or 0
 

@@ -1,4 +1,4 @@
-"""The Responses protocol behind the interface that the transport uses (`backends/wire`)."""
+"""Implements the transport's interface (`backends/wire`) for the Responses protocol."""
 
 from collections.abc import Mapping
 from typing import Any

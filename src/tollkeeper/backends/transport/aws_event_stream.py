@@ -2,8 +2,8 @@
 
 A frame is a prelude (the lengths of the frame and of its headers, and a checksum of both), headers,
 a payload, and a checksum of all of it. Each frame becomes one JSON record whose only field is the
-name of the event or exception: `{"contentBlockDelta": {…}}`. An error that the service has not
-described is `{"error": {"code": …, "message": …}}`.
+name of the event or exception: `{"contentBlockDelta": {…}}`. An error without a description becomes
+`{"error": {"code": …, "message": …}}`.
 """
 
 import re
@@ -19,9 +19,9 @@ _PRELUDE = struct.Struct(">III")
 _CHECKSUM = struct.Struct(">I")
 _OVERHEAD = _PRELUDE.size + _CHECKSUM.size
 _HEADERS_BYTES_MAX = 128 << 10
-# Headers whose meaning is kept: so many, of so many bytes.
+# The maximum number and size of cached headers.
 _BEGINNINGS_MAX = 32
-_KEPT_HEADERS_MAX = 1024
+_CACHED_HEADERS_BYTES_MAX = 1024
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
 _NUMBERS = {2: struct.Struct(">b"), 3: struct.Struct(">h"), 4: struct.Struct(">i")}
 _LONG = struct.Struct(">q")
@@ -34,7 +34,7 @@ HeaderValue = bool | int | bytes | str | uuid.UUID
 
 
 class _Malformed(Exception):
-    """A frame is not what the format allows."""
+    """A frame violates the format."""
 
 
 class AwsEventStreamParser:
@@ -42,20 +42,21 @@ class AwsEventStreamParser:
 
     __slots__ = ("_beginnings", "_frame_length", "_pending", "frame_bytes_max")
 
-    # A part of a frame is no progress: only frames are.
+    # A part of a frame is not progress: only whole frames are.
     counts_lines = False
     at_record_start = False
 
     def __init__(self, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
         self._pending = bytearray()
-        # The length of the frame that is pending; 0 while its prelude has not come.
+        # The length of the pending frame; 0 until its prelude has arrived.
         self._frame_length = 0
-        # How the records of frames begin, by their headers: those of one kind have the same.
+        # The beginnings of records by the headers of their frames: frames of one kind have the
+        # same.
         self._beginnings: dict[bytes, bytes] = {}
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The records of every frame that this chunk completes."""
+        """Returns the records of every frame that this chunk completes."""
         pending = self._pending
         pending += chunk
         records: list[bytes] = []
@@ -72,15 +73,15 @@ class AwsEventStreamParser:
         return records
 
     def _is_complete(self) -> bool:
-        """Whether a whole frame has come. Its prelude is checked as soon as it is there, so that
-        nobody waits for a length that is wrong."""
+        """Tells whether a whole frame has arrived. Checks its prelude as soon as it is complete, so
+        that no call waits for a wrong length."""
         pending = self._pending
         if not self._frame_length and len(pending) >= _PRELUDE.size:
             self._frame_length = self._checked_length(bytes(pending[: _PRELUDE.size]))
         return bool(self._frame_length) and len(pending) >= self._frame_length
 
     def _record(self, frame: bytes) -> bytes:
-        """The record of a frame; empty for one that says nothing."""
+        """Returns the record of a frame; empty for a frame without content."""
         end = len(frame) - _CHECKSUM.size
         if crc32(frame[:end]) != _CHECKSUM.unpack_from(frame, end)[0]:
             raise _Malformed("the checksum of a frame is wrong")
@@ -89,7 +90,10 @@ class AwsEventStreamParser:
         beginning = self._beginnings.get(headers)
         if beginning is None:
             beginning = _beginning(read_headers(headers))
-            if len(self._beginnings) < _BEGINNINGS_MAX and len(headers) <= _KEPT_HEADERS_MAX:
+            if (
+                len(self._beginnings) < _BEGINNINGS_MAX
+                and len(headers) <= _CACHED_HEADERS_BYTES_MAX
+            ):
                 self._beginnings[headers] = beginning
         if not beginning.endswith(b":"):
             return beginning
@@ -110,8 +114,8 @@ class AwsEventStreamParser:
 
 
 def _beginning(headers: dict[str, HeaderValue]) -> bytes:
-    """The record up to its content; a whole record for an error, which has none; empty for a frame
-    without a name, which says nothing."""
+    """Returns the record up to its content; a whole record for an error, which has none; empty for
+    a frame without a name."""
     kind = headers.get(":message-type", "event")
     if kind == "error":
         told = {"code": headers.get(":error-code"), "message": headers.get(":error-message")}
@@ -131,7 +135,7 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def read_headers(data: bytes) -> dict[str, HeaderValue]:
-    """The headers of a frame by name."""
+    """Returns the headers of a frame by name."""
     headers: dict[str, HeaderValue] = {}
     position = 0
     try:
@@ -147,7 +151,7 @@ def read_headers(data: bytes) -> dict[str, HeaderValue]:
 
 
 def _value(data: bytes, position: int) -> tuple[HeaderValue, int]:
-    """The value of a header, and where it ends."""
+    """Returns the value of a header, and its end."""
     kind = data[position]
     position += 1
     if kind in (_TRUE, _FALSE):

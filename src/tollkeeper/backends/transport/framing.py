@@ -1,4 +1,4 @@
-"""How a stream is cut into records: by its content type."""
+"""Selects the parser that splits a stream into records, by its content type."""
 
 from enum import StrEnum
 from typing import Protocol
@@ -8,22 +8,22 @@ from tollkeeper.backends.transport.sse import EventStreamParser
 
 
 class Framing(StrEnum):
-    """The value is the content type that is asked for and has to come."""
+    """The values are the requested and required content types."""
 
     SERVER_SENT_EVENTS = "text/event-stream"
     AWS_EVENT_STREAM = "application/vnd.amazon.eventstream"
 
 
 class RecordParser(Protocol):
-    # Whether a line is progress, also where it completes no record.
+    # Whether a line is progress, even if it completes no record.
     counts_lines: bool
     frame_bytes_max: int
-    # Whether the next chunk begins a record: nothing is pending from the chunks before it. It may be
-    # False where that is so.
+    # Whether the next chunk begins a record: nothing is pending from earlier chunks. It may be
+    # False even then.
     at_record_start: bool
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The records that this chunk completes. Raises MalformedEventStream."""
+        """Returns the records that this chunk completes. Raises MalformedEventStream."""
         ...
 
 

@@ -1,8 +1,9 @@
-"""One HTTP/1.1 connection to a model server, with bounds on the size and time of every answer.
+"""Implements one HTTP/1.1 connection to a model server, with limits on the size and time of every
+answer.
 
-llhttp (httptools) does the framing. The gateway needs three things that general HTTP clients do
-not offer: it knows whether any byte of the request was sent, it knows whether the head of the
-answer came, and it closes the socket at the moment a call is abandoned, also before the first byte
+llhttp (httptools) does the framing. The gateway needs three features that general HTTP clients do
+not offer: it knows whether any byte of the request was sent, it knows whether the headers of the
+answer arrived, and it closes the socket as soon as a call is abandoned, even before the first byte
 of the answer.
 """
 
@@ -17,13 +18,13 @@ import msgspec
 HEAD_BYTES_MAX = 64 << 10
 # A larger body is sent in pieces of this size.
 _PIECE_BYTES = 64 << 10
-# Of a stream. A slow reader of the answer so cannot fill the memory.
+# For a stream, so that a slow reader of the answer cannot fill the memory.
 _BUFFERED_BYTES_MAX = 64 << 10
 # After the last record of a stream, at most this much more is read, for at most this long, so that
-# the connection can be used again. Beyond either bound the socket is closed.
+# the connection can be reused. Beyond either limit the socket is closed.
 _DRAINED_BYTES_MAX = 64 << 10
 _DRAIN_TIMEOUT_S = 1.0
-# How a read ends that has brought the end of an HTTP chunk with a server-sent event, and no byte more.
+# The last bytes of a read that ends exactly with an HTTP chunk and its server-sent event.
 _CHUNK_END = b"\n\n\r\n"
 
 
@@ -56,10 +57,10 @@ class PeerSilent(HttpFailure):
 
 
 class ResponseHead(msgspec.Struct, frozen=True, gc=False):
-    """Status and headers; names are lower case."""
+    """Contains status and headers; names are lower case."""
 
     status: int
-    # Of a header that is repeated, only the first value.
+    # Only the first value of a repeated header.
     headers: dict[bytes, bytes]
 
     def header(self, name: bytes) -> bytes | None:
@@ -67,12 +68,12 @@ class ResponseHead(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def has_no_length(self) -> bool:
-        """Whether the end of the connection is the end of the body."""
+        """Tells whether the end of the connection is the end of the body."""
         return self.header(b"content-length") is None and self.header(b"transfer-encoding") is None
 
 
 class Connection(asyncio.Protocol):
-    """One socket, used by one exchange at a time."""
+    """Represents one socket, used by one exchange at a time."""
 
     def __init__(
         self,
@@ -92,18 +93,19 @@ class Connection(asyncio.Protocol):
         self._drain_timer: asyncio.TimerHandle | None = None
         self._deadline = self._idle_s = self._progress_at = 0.0
         self._lost = self._busy = self._draining = False
-        # The rest of the request's body, and whether the server does not take it now.
+        # The rest of the request's body, and whether the server does not accept it now.
         self._unsent: memoryview | None = None
         self._writing_paused = False
-        # Used by the pool: for whom the connection is in use, and when it became idle.
+        # Used by the pool: the organization that uses the connection, and the start of its idle
+        # time.
         self.organization: Hashable = None
         self.idle_since = 0.0
-        # The state of an exchange. `send` and `_end_exchange` reset what an exchange changes after which
-        # the connection can be used again.
+        # The state of an exchange. `send` and `_end_exchange` reset the parts that a reusable
+        # connection may have changed.
         self._head: ResponseHead | None = None
         self._headers: dict[bytes, bytes] = {}
-        # Bytes received since the exchange began, or since the last piece of the body: of heads, chunk
-        # extensions and trailers.
+        # Bytes received since the exchange began, or since the last piece of the body: of headers,
+        # chunk extensions and trailers.
         self._overhead_bytes = 0
         self._progressed = False
         self._interim = False
@@ -121,8 +123,8 @@ class Connection(asyncio.Protocol):
     # Called by the owner of the exchange.
 
     async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
-        """Encrypts the new connection and verifies that the peer is `host`. The connection keeps the
-        transport below TLS, because only that one knows which encrypted bytes still wait."""
+        """Encrypts the new connection and verifies that the peer is `host`. The connection keeps
+        the transport below TLS, because only that one knows which encrypted bytes still wait."""
         assert self._socket_transport is not None
         encrypted = await self._loop.start_tls(
             self._socket_transport, self, context, server_hostname=host
@@ -132,8 +134,8 @@ class Connection(asyncio.Protocol):
         self._transport = encrypted
 
     def send(self, head: bytes, body: bytes, *, deadline: float, idle_s: float) -> None:
-        """Starts an exchange; `deadline` is a time of the event loop's clock. A large body is sent in pieces,
-        as fast as the server takes them, and without a copy."""
+        """Starts an exchange; `deadline` is a time of the event loop's clock. A large body is sent
+        in pieces, as fast as the server accepts them, and without a copy."""
         assert not self._busy
         assert self._transport is not None
         self._busy = True
@@ -146,7 +148,7 @@ class Connection(asyncio.Protocol):
         self._idle_s = idle_s
         now = self._progress_at = self._loop.time()
         due = min(deadline, now + idle_s)
-        # A timer that an earlier exchange has left is as good where it rings early enough.
+        # An earlier exchange's timer suffices if it fires early enough.
         if self._timer is None or due < self._rings_at:
             self._set_timer(due)
         if len(body) <= _PIECE_BYTES:
@@ -154,7 +156,7 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.write(head)
             self._unsent = memoryview(body)
-            self._write_on()
+            self._continue_writing()
 
     async def read_head(self) -> ResponseHead:
         while self._head is None:
@@ -162,8 +164,8 @@ class Connection(asyncio.Protocol):
         return self._head
 
     async def read_whole(self, bytes_max: int) -> bytes:
-        """Returns the rest of the body. Raises AnswerTooLarge, and never has more of the body in memory than
-        `bytes_max` and the last read."""
+        """Returns the rest of the body. Raises AnswerTooLarge, and never has more of the body in
+        memory than `bytes_max` and the last read."""
         self._buffered_max = bytes_max
         progress = 0
         while not self._complete and self._buffered <= bytes_max:
@@ -178,7 +180,8 @@ class Connection(asyncio.Protocol):
         return self._take_chunks()
 
     async def read(self) -> bytes:
-        """The part of the body that came since the last read; empty at the end of the body."""
+        """Returns the part of the body that arrived since the last read; empty at the end of the
+        body."""
         while not self._chunks:
             if self._complete:
                 return b""
@@ -189,23 +192,23 @@ class Connection(asyncio.Protocol):
         return body
 
     def relay(self, take: Callable[[bytes], int]) -> None:
-        """Offers what arrives to `take` while a reader waits for it, until the exchange ends. It is
-        called with a read that begins with a chunk of the body. It returns how many bytes it has
-        dealt with, which are whole chunks; the reader gets the rest. What is taken is progress."""
+        """Offers data to `take` while a reader waits for it, until the exchange ends. It is called
+        with a read that begins with a chunk of the body. It returns the number of processed bytes,
+        which are whole chunks; the reader gets the rest. Processed data is progress."""
         self._relay = take
 
     def mark_progress(self) -> None:
         """Restarts the idle timeout. The timeout applies only after the first call of this method:
-        before it, the backend may still have the request in its queue, and only the deadline
-        bounds the wait."""
+        before it, the backend may still have the request in its queue, and only the deadline limits
+        the wait."""
         self._progress_at = self._loop.time()
         self._progressed = True
 
     def finish(self, *, drain: bool) -> bool:
-        """Ends the exchange. Returns whether the connection can carry another one now.
+        """Ends the exchange. Returns whether the connection can serve another one now.
 
-        With `drain`, an answer that is not complete is read to its end, within bounds, and thrown
-        away. Then the connection calls `on_drained`, or closes where a bound is reached.
+        With `drain`, an incomplete answer is read to its end, within limits, and discarded. Then
+        the connection calls `on_drained`, or closes if a limit is reached.
         """
         if self._reusable:
             self._end_exchange()
@@ -224,7 +227,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def closing(self) -> bool:
-        """Whether the connection is closed, or the event loop is about to report that it is."""
+        """Tells whether the connection is closed, or the event loop is about to report that it
+        is."""
         return self._lost or self._transport is None or self._transport.is_closing()
 
     # Called by the event loop.
@@ -237,7 +241,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writing_paused = False
-        self._write_on()
+        self._continue_writing()
 
     def data_received(self, data: bytes) -> None:
         relay, waiter = self._relay, self._waiter
@@ -249,7 +253,7 @@ class Connection(asyncio.Protocol):
                     return
                 data = data[taken:]
         elif not self._busy:
-            # Data without a request: the next request could take it for its answer.
+            # Data without a request: the next request could mistake it for its answer.
             self.abort()
             return
         self._overhead_bytes += len(data)
@@ -288,19 +292,19 @@ class Connection(asyncio.Protocol):
             self._end_exchange()
         self._wake()
         self._on_lost(self)
-        # Nothing is parsed any more. The parser refers to the connection, and would keep it in memory
-        # until a garbage collection.
+        # Nothing is parsed any more. The parser refers to the connection, and would keep it in
+        # memory until a garbage collection.
         del self._parser
 
     # Called by the parser.
 
     def on_message_begin(self) -> None:
         if self._complete:
-            # A second answer to one request: the next request could take it for its own.
+            # A second answer to one request: the next request could mistake it for its own.
             self._reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Trailers are dropped: they come after the head was handed over.
+        # Trailers are dropped: they come after the headers were delivered.
         if self._head is None:
             self._headers.setdefault(name.lower(), value)
 
@@ -337,8 +341,8 @@ class Connection(asyncio.Protocol):
     # Private helpers.
 
     def _all_written(self) -> bool:
-        """Whether the whole request was written to the socket. An answer may come before that. The
-        server could then read the next request as the rest of this one."""
+        """Tells whether the whole request was written to the socket. An answer may come before
+        that. The server could then read the next request as the rest of this one."""
         assert self._transport is not None
         assert self._socket_transport is not None
         if self._unsent is not None:
@@ -346,7 +350,7 @@ class Connection(asyncio.Protocol):
         waiting = self._transport.get_write_buffer_size()
         return waiting == 0 and self._socket_transport.get_write_buffer_size() == 0
 
-    def _write_on(self) -> None:
+    def _continue_writing(self) -> None:
         while self._unsent is not None and not self._writing_paused and not self.closing:
             assert self._transport is not None
             self._transport.write(self._unsent[:_PIECE_BYTES])
@@ -354,7 +358,7 @@ class Connection(asyncio.Protocol):
             self._unsent = rest if rest.nbytes else None
 
     def _next_data(self) -> asyncio.Future[None]:
-        """Waits until something has arrived. Raises the failure of the exchange."""
+        """Waits until data has arrived. Raises the failure of the exchange."""
         if self._failure is not None:
             raise self._failure
         assert self._waiter is None or self._waiter.done(), "one reader at a time"
@@ -389,8 +393,8 @@ class Connection(asyncio.Protocol):
 
     def _check_time(self) -> None:
         """Fails the exchange when the deadline or the idle timeout has passed. One timer serves
-        both, and one exchange after the other. It compares with the clock when it fires, so that
-        neither reads nor the end of an exchange need to move it."""
+        both, and one exchange after the other. It reads the clock when it fires, so that neither
+        reads nor the end of an exchange need to move it."""
         self._timer = None
         if not self._busy or self._draining:
             return

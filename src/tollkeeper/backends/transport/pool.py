@@ -1,4 +1,4 @@
-"""A pool of connections to one replica: opens them, keeps idle ones for reuse, closes old ones."""
+"""Manages connections to one replica: opens them, keeps idle ones for reuse, closes old ones."""
 
 import asyncio
 import contextlib
@@ -18,9 +18,9 @@ from tollkeeper.backends.transport.http1 import (
 from tollkeeper.fair_queue import FairSlots, QueueFull, share
 
 _CLOSE_TIMEOUT_S = 1.0
-# Some servers announce keep-alive and still close the connection right after a stream. A request
-# that is sent on such a connection fails, and the gateway cannot tell whether the backend ran it.
-# So a connection is not reused for this long after a stream: its close arrives in that time.
+# Some servers announce keep-alive and still close the connection right after a stream. A request on
+# such a connection fails, and the gateway cannot tell whether the backend ran it. So a connection
+# is not reused for this long after a stream: its close arrives in that time.
 _COOLDOWN_S = 0.1
 
 
@@ -30,13 +30,13 @@ class PoolLimits:
     idle_connections_max: int
     keep_alive_s: float
     connect_timeout_s: float
-    # Calls that may wait for a connection while all are in use.
+    # The maximum number of calls that wait for a connection while all are in use.
     waiting_max: int
 
 
 class ConnectionPool:
-    """Hands out the connection that was used last, so that surplus ones reach their keep-alive time
-    and are closed. Where all are in use, organizations take turns, and none may hold them all."""
+    """Reuses the most recently used connection, so that surplus ones reach their keep-alive time
+    and are closed. If all are in use, organizations take turns, and none may hold them all."""
 
     def __init__(
         self, host: str, port: int, tls: ssl.SSLContext | None, limits: PoolLimits
@@ -45,8 +45,8 @@ class ConnectionPool:
         self._port = port
         self._tls = tls
         self._limits = limits
-        # Connections that can be used, and those that wait after a stream until they can be used. The ones
-        # that became idle first come first.
+        # Connections that can be used, and those that wait after a stream until they can be used.
+        # The longest idle ones come first.
         self._idle: deque[Connection] = deque()
         self._cooling_down: deque[Connection] = deque()
         self._connections: set[Connection] = set()
@@ -66,11 +66,11 @@ class ConnectionPool:
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for a connection."""
+        """Returns the number of calls that wait for a connection."""
         return self._slots.waiting
 
     async def acquire(self, *, deadline: float, organization: Hashable = None) -> Connection:
-        """An open connection; waits for one as long as connecting may take. Raises ConnectFailed,
+        """Returns an open connection; waits as long as connecting may take. Raises ConnectFailed,
         ConnectionsExhausted or DeadlinePassed; then nothing was sent."""
         if not self._slots.take_free(organization):
             await self._wait_for_turn(organization, deadline)
@@ -114,7 +114,7 @@ class ConnectionPool:
             self._idle.append(self._cooling_down.popleft())
 
     def _pop_idle(self, now: float) -> Connection | None:
-        """The connection that was used last, unless it has been idle for too long."""
+        """Returns the most recently used connection, unless it has been idle for too long."""
         stale_before = now - self._limits.keep_alive_s
         while self._idle:
             connection = self._idle.pop()
@@ -215,8 +215,8 @@ class ConnectionPool:
 
 
 def open_pool(url: str, config: BackendConfig) -> ConnectionPool:
-    """The pool for one replica's address. Certificates are always verified; no setting turns that
-    off. Raises ValueError where the file of trusted certificates cannot be used."""
+    """Opens the pool for one replica's address. Certificates are always verified; no setting
+    disables that. Raises ValueError if the file of trusted certificates cannot be used."""
     host, port = host_and_port(url)
     tls = _tls(config.tls_ca_file) if urlsplit(url).scheme == "https" else None
     return ConnectionPool(

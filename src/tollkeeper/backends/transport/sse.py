@@ -11,8 +11,8 @@ _COMMON_PREFIX = b"data: "
 
 
 class MalformedEventStream(Exception):
-    """The stream cannot be read any further. `payloads` are those of the records before the fault
-    that this chunk completed."""
+    """The stream cannot be read any further. `payloads` are those of this chunk's complete records
+    before the fault."""
 
     def __init__(self, reason: str, payloads: list[bytes]) -> None:
         super().__init__(reason)
@@ -22,7 +22,7 @@ class MalformedEventStream(Exception):
 class EventStreamParser:
     """Returns the same payloads wherever the network splits the stream into chunks."""
 
-    # A byte now and then is no progress; a line is.
+    # A single byte is not progress; a line is.
     counts_lines = True
 
     __slots__ = (
@@ -41,11 +41,11 @@ class EventStreamParser:
         self._scanned = 0
         self._started = False
         self._after_cr = False
-        # Whether the next chunk begins a record: nothing is pending from the chunks before it.
+        # Whether the next chunk begins a record: nothing is pending from earlier chunks.
         self.at_record_start = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The data of every record that this chunk completes."""
+        """Returns the data of every record that this chunk completes."""
         size = len(chunk)
         if (
             not self.at_record_start
@@ -55,7 +55,7 @@ class EventStreamParser:
         ):
             return self._feed_general(chunk)
         if chunk.find(b"\n") == size - 2 and chunk.startswith(_COMMON_PREFIX) and chunk.isascii():
-            # The most common chunk by far: one record of one line.
+            # By far the most common chunk: one record of one line.
             return [chunk[len(_COMMON_PREFIX) : -2]]
         return self._read_records(chunk[:-2].split(_RECORD_END))
 
@@ -74,7 +74,8 @@ class EventStreamParser:
             self._scanned = max(0, len(rest) - 1)
         self.at_record_start = self._started and not self._pending and not self._after_cr
         payloads = self._read_records(records)
-        # One byte more than a record may have: the line end before the blank line that ends it.
+        # One byte more than the maximum record, for the line end before the blank line that ends
+        # it.
         if len(self._pending) > self.frame_bytes_max + 1:
             raise MalformedEventStream("a record is too large", payloads)
         return payloads
@@ -94,8 +95,8 @@ class EventStreamParser:
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _skip_byte_order_mark(self) -> bool:
-        """Removes a byte order mark. Returns False while too little of the stream has come to know
-        whether it begins with one."""
+        """Removes a byte order mark. Returns False while too little of the stream has arrived to
+        know whether it begins with one."""
         pending = self._pending
         if len(pending) < len(_BOM) and _BOM.startswith(pending):
             return False
@@ -121,7 +122,8 @@ class EventStreamParser:
 
 
 def _data_of(record: bytes) -> bytes | None:
-    """The data lines of a record, joined; None for a record without any, such as a comment."""
+    """Joins the data lines of a record; returns None for a record without any, such as a
+    comment."""
     values = []
     for line in record.split(b"\n"):
         if line.startswith(b"data:"):
