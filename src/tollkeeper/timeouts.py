@@ -26,9 +26,9 @@ class Alarm:
         "_cancelling",
         "_expired",
         "_loop",
-        "_rings_at",
         "_task",
         "_timer",
+        "_timer_at",
         "_waits",
         "when",
     )
@@ -38,7 +38,7 @@ class Alarm:
         self._serve(_this_task())
         self._timer: asyncio.TimerHandle | None = None
         # Infinite without a timer.
-        self._rings_at = math.inf
+        self._timer_at = math.inf
         self._waits = False
         self._expired = False
         self.when = 0.0
@@ -51,7 +51,7 @@ class Alarm:
 
     def __enter__(self) -> Self:
         self._waits = True
-        if self.when < self._rings_at:
+        if self.when < self._timer_at:
             self._set_timer()
         return self
 
@@ -71,7 +71,7 @@ class Alarm:
         """Changes the time limit, which may be in the past. Does nothing outside a wait."""
         if self._waits and not self._expired:
             self.when = when
-            if when < self._rings_at:
+            if when < self._timer_at:
                 self._set_timer()
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Alarm:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._rings_at = math.inf
+            self._timer_at = math.inf
 
     def _serve(self, task: "asyncio.Task[object]") -> None:
         self._task = task
@@ -88,12 +88,12 @@ class Alarm:
 
     def _set_timer(self) -> None:
         self.close()
-        self._rings_at = self.when
-        self._timer = self._loop.call_at(self.when, self._ring)
+        self._timer_at = self.when
+        self._timer = self._loop.call_at(self.when, self._fire)
 
-    def _ring(self) -> None:
-        rang_at, self._timer, self._rings_at = self._rings_at, None, math.inf
-        if self._waits and rang_at < self.when:
+    def _fire(self) -> None:
+        fired_at, self._timer, self._timer_at = self._timer_at, None, math.inf
+        if self._waits and fired_at < self.when:
             self._set_timer()
         else:
             self.expire()

@@ -92,7 +92,7 @@ class NoCredential(_Passive):
 
 
 class FixedKey(_Passive):
-    """Is a key that stays the same as long as the process runs."""
+    """Represents a key that stays the same as long as the process runs."""
 
     def __init__(self, kind: CredentialKind, key: str) -> None:
         self.fixed_headers = key_header(kind, key)
@@ -100,7 +100,7 @@ class FixedKey(_Passive):
 
 
 class KeyInFile(_Passive):
-    """Is a key in a file. It is read again before the next call after the file has changed. While
+    """Represents a key in a file. It is read again before the next call after the file has changed. While
     the file is missing or contains no key, for example during a rotation, the last key stays in
     use."""
 

@@ -240,7 +240,7 @@ class EventReader(StreamReader):
 
 @dataclass(slots=True)
 class OpenBlock:
-    """Is a block that has begun."""
+    """Represents a block that has begun."""
 
     # Empty for a type that is not read: nothing of such a block is emitted.
     kind: str = ""
@@ -258,17 +258,18 @@ _Block = TypeVar("_Block", bound=OpenBlock)
 
 
 class BlockReader(EventReader, Generic[_Block]):
-    """Is the base class for protocols whose answers consist of numbered blocks, each with a
+    """Represents the base class for protocols whose answers consist of numbered blocks, each with a
     beginning, pieces and an end."""
 
-    # A block of one token has a beginning and an end, and so has its message.
+    # One token can cause up to this many events: the beginnings, pieces and ends of its block and
+    # of the message.
     _EVENTS_PER_TOKEN_MAX = 8
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         super().__init__(call, secrets=secrets, events_per_token=self._EVENTS_PER_TOKEN_MAX)
         self._blocks: dict[int, _Block] = {}
 
-    def _going_on(self, block: _Block) -> _Block:
+    def _require_open(self, block: _Block) -> _Block:
         if block.ended:
             raise MalformedAnswer("a block goes on after its end")
         return block
@@ -301,7 +302,7 @@ class BlockReader(EventReader, Generic[_Block]):
 
     @abstractmethod
     def _seal(self, reasoning: str, signature: str) -> str:
-        """Returns signed reasoning as one value that a client can store and send back."""
+        """Encodes signed reasoning as one value that a client can store and send back."""
 
     @abstractmethod
     def _emit_end(self, block: _Block) -> None:

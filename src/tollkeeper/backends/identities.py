@@ -25,7 +25,7 @@ class GoogleIdentity:
 
 @dataclass(frozen=True, slots=True)
 class EntraIdentity:
-    """Is an application with a secret or a certificate; without either, the result of
+    """Represents an application with a secret or a certificate; without either, the result of
     DefaultAzureCredential: the environment, a workload identity, a managed identity, the Azure
     CLI."""
 

@@ -84,8 +84,8 @@ def _on_backend(declared: ModelSettings, backend: BackendSettings) -> Model:
 
 
 def _on_protocol(model: Model, protocol: WireProtocol) -> Model:
-    """Removes everything that the backend's protocol has no field for, whatever the settings
-    declare: it could not be sent."""
+    """Removes declared features that the backend's protocol has no field for, because they could
+    not be sent."""
     reasons = Feature.REASONING in model.supported_features
     thinking = THINKING_OPTIONS if reasons else {}
     match protocol:
@@ -134,8 +134,8 @@ def _narrowed(declared: Iterable[str], possible: Collection[str]) -> tuple[str, 
 
 
 def _on_responses_backend(model: Model) -> Model:
-    """Removes parameters and modalities that the Responses protocol has no field for, whatever the
-    settings declare: they could not be sent to the backend."""
+    """Removes declared parameters and modalities that the Responses protocol has no field for,
+    because they could not be sent."""
     return replace(
         model,
         supported_sampling_parameters=_narrowed(

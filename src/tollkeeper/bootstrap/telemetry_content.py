@@ -179,7 +179,7 @@ class AnswerContent:
 
 
 class _AnswerPart:
-    """Is one text or tool call of an answer, in pieces."""
+    """Represents one text or tool call of an answer, in pieces."""
 
     __slots__ = ("call_id", "kind", "length", "name", "pieces")
 

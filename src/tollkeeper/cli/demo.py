@@ -26,7 +26,7 @@ from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate
 
 app = command_app()
-# Ids of the demo are unique with this many characters, and commands accept them.
+# The number of characters that identify an object of the demo in commands.
 _ID_BEGINNING = 8
 _ENGINE_STATE_WIDTH = 64
 

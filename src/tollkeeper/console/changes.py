@@ -65,7 +65,7 @@ Ask = Callable[[Form], Awaitable[Question | None]]
 
 @dataclass(frozen=True, slots=True)
 class Action(Generic[T]):
-    """Describes a button: calls a use case with the form's fields."""
+    """Describes the change behind a button."""
 
     # The key of the notice that the next page shows. A function derives it, with an amount, from
     # the result.

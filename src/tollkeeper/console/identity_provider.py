@@ -74,7 +74,7 @@ class IdentityProvider:
         self._read_at = 0
         self._failed_at = 0
         self._reading = asyncio.Lock()
-        self._turns = asyncio.Semaphore(_CONCURRENT_STEPS_MAX)
+        self._step_slots = asyncio.Semaphore(_CONCURRENT_STEPS_MAX)
 
     async def begin(self, wanted: str) -> tuple[str, PendingSignIn]:
         """Returns the provider's address and the state for the browser. Raises Unavailable."""
@@ -109,11 +109,11 @@ class IdentityProvider:
     async def _step(self) -> AsyncIterator[Any]:
         """Provides an HTTP client for a step. Converts errors to one of two messages and logs the
         details."""
-        if self._turns.locked():
+        if self._step_slots.locked():
             raise Unavailable("Too many people are signing in at this moment. Try again.")
         try:
             async with (
-                self._turns,
+                self._step_slots,
                 asyncio.timeout(_DEADLINE_S),
                 AsyncOAuth2Client(
                     self._settings.client_id,

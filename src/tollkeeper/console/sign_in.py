@@ -1,4 +1,4 @@
-"""Signs users in with the operator token or the identity provider, and out."""
+"""Signs users in, with the operator token or the identity provider, and signs them out."""
 
 import base64
 import binascii
@@ -125,7 +125,8 @@ async def _person(console: Console, request: Request, pending: PendingSignIn) ->
     if console.provider is None or query.get("iss", issuer) != issuer:
         raise PermissionDenied(_STALE)
     if "code" not in query:
-        # Not shown, because anyone can write any text into the address.
+        # The provider's `error` parameter is not shown, because anyone can write any text into the
+        # address.
         raise PermissionDenied("The identity provider did not sign you in.")
     try:
         person = await console.provider.finish(query["code"], pending)

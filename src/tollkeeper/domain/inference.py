@@ -108,7 +108,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class ToolCallPiece(msgspec.Struct, frozen=True, gc=False):
-    """Is a piece of one tool call. `id` and `name` come once; the `arguments` of all pieces are
+    """Represents a piece of one tool call. `id` and `name` come once; the `arguments` of all pieces are
     joined."""
 
     index: int
@@ -120,14 +120,14 @@ class ToolCallPiece(msgspec.Struct, frozen=True, gc=False):
 
 
 class FunctionCallPiece(msgspec.Struct, frozen=True, gc=False):
-    """Is a piece of a legacy function call."""
+    """Represents a piece of a legacy function call."""
 
     name: str | None = None
     arguments: str = ""
 
 
 class Annotation(msgspec.Struct, frozen=True, gc=False):
-    """Is a citation in the text."""
+    """Represents a citation in the text."""
 
     url: str
     title: str

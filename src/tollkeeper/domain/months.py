@@ -58,7 +58,7 @@ _UNKNOWN = SafeUUID.unknown
 
 @dataclass(frozen=True, slots=True, order=True)
 class Month:
-    """Is a month in UTC."""
+    """Represents a month in UTC."""
 
     year: int
     month: int

@@ -55,7 +55,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class PolicyVersion:
-    """Is an immutable published version."""
+    """Represents an immutable published version."""
 
     id: str
     version: int

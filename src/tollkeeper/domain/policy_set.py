@@ -15,7 +15,7 @@ from tollkeeper.domain.policy import Direction, JudgeFormat, Mode, Policy, Polic
 
 @dataclass(frozen=True, slots=True)
 class ActivePolicy:
-    """Is a published version that is not paused."""
+    """Represents a published version that is not paused."""
 
     id: str
     name: str
@@ -72,8 +72,8 @@ class PolicySet:
     _of_projects: dict[ProjectId, list[_Placed]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
-    # The number of verdicts that a call waits for because of its project's policies; None is for
-    # policies of all projects.
+    # The number of verdicts that a call waits for, by the project of the policies. The key None is
+    # for policies of all projects.
     _verdicts: Counter[ProjectId | None] = field(
         init=False, repr=False, compare=False, default_factory=Counter
     )

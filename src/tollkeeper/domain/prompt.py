@@ -37,14 +37,14 @@ class Text(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """Is the model's refusal in an earlier answer."""
+    """Represents the model's refusal in an earlier answer."""
 
     text: str
     extra: FreeObject | None = None
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False):
-    """Is the reasoning of an earlier answer: text, or `sealed` values that only its backend
+    """Represents the reasoning of an earlier answer: text, or `sealed` values that only its backend
     reads."""
 
     text: str = ""
@@ -53,7 +53,7 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """Is a tool call of an earlier answer. `arguments` is JSON as the model wrote it."""
+    """Represents a tool call of an earlier answer. `arguments` is JSON as the model wrote it."""
 
     id: str | None
     name: str
@@ -126,7 +126,7 @@ _set = msgspec.structs.force_setattr
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
-    """Is one message of the conversation. An assistant's turn has its reasoning, text and calls."""
+    """Represents one message of the conversation. An assistant's turn has its reasoning, text and calls."""
 
     role: Role
     parts: tuple[Part, ...]
@@ -138,7 +138,7 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
 
 
 class FunctionTool(msgspec.Struct, frozen=True, gc=False):
-    """Is a function that the model may call."""
+    """Represents a function that the model may call."""
 
     name: str
     description: str | None = None
@@ -173,7 +173,7 @@ _BUILTIN_FUNCTION = "builtin_function"
 
 
 class OtherTool(msgspec.Struct, frozen=True, gc=False):
-    """Is a tool that is not a function. Only the protocol of the client's request can transmit
+    """Represents a tool that is not a function. Only the protocol of the client's request can transmit
     it."""
 
     written: FreeObject
@@ -221,7 +221,7 @@ class AllowedFunctions(msgspec.Struct, frozen=True, gc=False):
 
 
 class OtherChoice(msgspec.Struct, frozen=True, gc=False):
-    """Is another kind of choice. Only the protocol of the client's request can transmit it."""
+    """Represents another kind of choice. Only the protocol of the client's request can transmit it."""
 
     written: FreeObject
 
@@ -370,7 +370,7 @@ _ANONYMOUS = Identity()
 
 
 class Option(msgspec.Struct, frozen=True, gc=False):
-    """Is an option without a published meaning. The model's `options` map it to a field of the
+    """Represents an option without a published meaning. The model's `options` map it to a field of the
     backend; a model without such an entry does not support the option. `value` is JSON."""
 
     name: str

@@ -55,7 +55,7 @@ class CostPage:
 
 @dataclass(frozen=True, slots=True)
 class DayRange:
-    """Is a range of whole UTC days, counted from the epoch; `last` is exclusive."""
+    """Represents a range of whole UTC days, counted from the epoch; `last` is exclusive."""
 
     first: int
     last: int

@@ -18,7 +18,7 @@ RUNG_RATIO = 1.1
 
 @dataclass(frozen=True, slots=True)
 class StatusRange:
-    """Is a range of HTTP statuses, inclusive: one status or a class like 4xx."""
+    """Represents a range of HTTP statuses, inclusive: one status or a class like 4xx."""
 
     first: int
     last: int
@@ -26,7 +26,7 @@ class StatusRange:
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """Is a range of Unix seconds; `end` is exclusive."""
+    """Represents a range of Unix seconds; `end` is exclusive."""
 
     start: int
     end: int

@@ -24,7 +24,7 @@ _STATUS_LINES = {
 
 
 class Link(Protocol):
-    """Is the part of a connection that an exchange needs."""
+    """Represents the part of a connection that an exchange needs."""
 
     @property
     def peer(self) -> str: ...

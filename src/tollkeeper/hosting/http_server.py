@@ -9,8 +9,8 @@ from tollkeeper.hosting.arrivals import PER_TURN, Arrivals
 from tollkeeper.hosting.http_protocol import HttpConnection, HttpLimits, ServerState
 from tollkeeper.hosting.listeners import BACKLOG, drop_new_connections, stop_listening
 
-# The minimum wait for connections that are being opened when the server stops accepting, and for
-# their requests, and the maximum if a request is incomplete.
+# When the server stops, it waits at least this long for connections that are being opened and for
+# their requests, and at most the second time if a request is incomplete.
 _LAST_ARRIVALS_S = 0.3
 _LAST_ARRIVALS_S_MAX = 3.0
 _POLL_S = 0.05

@@ -1,9 +1,8 @@
 """Limits the memory of all requests in progress: in this process, of each organization and of each
 key.
 
-While a call is in progress, memory contains its body, the texts that were decoded from it, and a
-third form: the text for the judge, and after that the body for the backend until the backend has
-received it.
+A call in progress needs memory for its body, for the decoded texts, and for a third form: first the
+judge's text, and then the backend's request until it is sent.
 """
 
 from uuid import UUID
@@ -14,7 +13,8 @@ from tollkeeper.domain.access import Caller
 from tollkeeper.domain.errors import RateLimited, Unavailable
 
 _RETRY_AFTER_S = 1
-# A request that is larger than the free room must leave this fraction (one eighth) free.
+# An organization's only request may exceed its share, but must leave this fraction (one eighth) of
+# the memory free.
 _RESERVE_PARTS = 8
 # The memory of the objects for one element of an array or object. Measured: 70 to 126.
 _ELEMENT_BYTES = 128
@@ -47,9 +47,9 @@ class KeyAccount(_Account):
 
 
 class BodiesInFlight:
-    """Lets an organization use as much memory as it leaves free, however many keys it creates. The
-    only request of an organization or key may use more, if it leaves an eighth of the room free. So
-    organizations together never use all of the room."""
+    """Limits an organization to as much memory as remains free, however many keys it creates. The
+    only request of an organization or key may exceed that, if it leaves an eighth of the memory
+    free. So organizations together never use all of the memory."""
 
     def __init__(self, *, bytes_max: int, key_bytes_max: int) -> None:
         self.bytes_max = bytes_max

@@ -3,9 +3,9 @@
 msgspec checks syntax, types and limits in one pass and names the path in its error. It silently
 keeps the last of duplicate keys, so a second pass looks for duplicates.
 
-The limits of the structure are checked before anything is built from a body. That pass works on
-slices with operations of `bytes`. None of them takes longer than about a millisecond, so that a
-thread that runs the pass releases the interpreter in between.
+The limits of the structure are checked before anything is built from a body. That check uses
+`bytes` operations on small slices. Each takes at most about a millisecond, so that other threads
+can run in between.
 """
 
 import json
@@ -47,7 +47,7 @@ def decode_bounded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     """Does the same for a body that is known to be within its limits."""
     try:
         decoded = decoder.decode(body)
-        # The body is valid JSON.
+        # The decoder has accepted the body, so this can only find duplicate keys.
         _DUPLICATE_FINDER.raw_decode(body.decode().lstrip(_BLANKS))
     except msgspec.ValidationError as exc:
         error = _invalid_request(exc)

@@ -113,7 +113,7 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
         block = self._blocks.get(index)
         if block is None:
             raise MalformedAnswer("a block goes on that has not begun")
-        if self._going_on(block).kind:
+        if self._require_open(block).kind:
             self._emit_text(delta.text)
             self._emit_reasoning(block, delta.thinking, delta.signature)
             self._emit_arguments(block, delta.partial_json or "")

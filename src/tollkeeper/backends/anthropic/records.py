@@ -68,7 +68,7 @@ class Citation(msgspec.Struct, gc=False):
 
 
 class Block(msgspec.Struct, gc=False):
-    """Is a block of content, or the beginning of one."""
+    """Represents a block of content, or the beginning of one."""
 
     type: str | None = None
     text: str | None = None
@@ -104,7 +104,7 @@ class StreamEvent(msgspec.Struct, gc=False):
 
 
 class Message(msgspec.Struct, gc=False):
-    """Is a whole answer, or its beginning, which has no content yet."""
+    """Represents a whole answer, or its beginning, which has no content yet."""
 
     type: str | None = None
     content: list[msgspec.Raw] | None = None

@@ -1,4 +1,4 @@
-"""Encodes a call as a Messages request. Rejects fields that the protocol lacks by name."""
+"""Encodes a call as a Messages request. Rejects fields that the protocol lacks."""
 
 from collections.abc import Mapping
 from typing import Any

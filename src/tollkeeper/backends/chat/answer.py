@@ -73,7 +73,7 @@ class _Part(msgspec.Struct, gc=False):
 
 
 class _Message(msgspec.Struct, gc=False):
-    """Is a message, or a chunk's addition to one: the fields are the same."""
+    """Represents a message, or a chunk's addition to one: the fields are the same."""
 
     content: str | list[_Part] | None = None
     reasoning: str | None = None
@@ -107,7 +107,7 @@ class _GroqExtension(msgspec.Struct, gc=False):
 
 
 class Chunk(msgspec.Struct, gc=False):
-    """Is one record of a stream. `usage` and `error` are decoded later, because they may be
+    """Represents one record of a stream. `usage` and `error` are decoded later, because they may be
     anything."""
 
     choices: list[_ChunkChoice] | None = None
@@ -119,7 +119,7 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 class Completion(msgspec.Struct, gc=False):
-    """Is a complete answer."""
+    """Represents a complete answer."""
 
     choices: list[_CompleteChoice] | None = None
     usage: msgspec.Raw = ABSENT

@@ -51,7 +51,7 @@ _SIZE_LINES = _size_lines()
 
 
 class TextSource(Protocol):
-    """Is the part of a stream's reader that its relay needs."""
+    """Represents the part of a stream's reader that its relay needs."""
 
     # By choice: the number of pieces so far, and whether it has ended.
     pieces: list[int]

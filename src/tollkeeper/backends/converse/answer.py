@@ -80,7 +80,7 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
     def _read_block(self, index: int, block: Block) -> None:
         """Reads a block, its beginning or a piece of it: some models begin a text without a start
         event."""
-        read = self._going_on(self._blocks.setdefault(index, _OpenBlock()))
+        read = self._require_open(self._blocks.setdefault(index, _OpenBlock()))
         if block.text:
             self._emit(Delta(0, block.text))
         if block.citations_content is not None:

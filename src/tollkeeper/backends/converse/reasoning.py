@@ -17,7 +17,7 @@ from tollkeeper.domain.prompt import FreeObject, Reasoning
 
 _TEXT, _REDACTED = "reasoningText", "redactedContent"
 _NO_EFFORT = "none"
-# By the efforts of the faces.
+# The faces' efforts, mapped to the provider's.
 _EFFORTS = {
     "minimal": "low",
     "low": "low",
@@ -49,8 +49,8 @@ class ReasoningFields(msgspec.Struct, frozen=True):
 
 
 def reasoning_fields(call: Call) -> ReasoningFields:
-    """Raises OptionUnsupported for an option that the family has no field for, and InvalidRequest
-    for a budget that does not fit the output limit."""
+    """Returns the reasoning fields. Raises OptionUnsupported for an option that the family has no
+    field for, and InvalidRequest for a budget that does not fit the output limit."""
     family = family_of(call.model)
     if family is Family.CLAUDE:
         found = thinking_fields(call, is_signed)

@@ -66,7 +66,7 @@ class CitationsContent(_Record):
 
 
 class Block(_Record):
-    """Is a block of content, or a piece of one."""
+    """Represents a block of content, or a piece of one."""
 
     text: str | None = None
     tool_use: ToolUse | None = None
@@ -107,7 +107,7 @@ class Output(_Record):
 
 
 class Answer(Metadata):
-    """Is a whole answer."""
+    """Represents a whole answer."""
 
     output: Output | None = None
     stop_reason: str | None = None

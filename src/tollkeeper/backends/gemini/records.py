@@ -56,7 +56,7 @@ class FunctionCall(msgspec.Struct, gc=False):
 
 
 class InlineData(msgspec.Struct, gc=False, rename="camel"):
-    """Is a medium in the answer, in base64."""
+    """Represents a medium in the answer, in base64."""
 
     mime_type: str | None = None
     data: str | None = None
@@ -84,7 +84,7 @@ class GroundingChunk(msgspec.Struct, gc=False):
 
 
 class Segment(msgspec.Struct, gc=False, rename="camel"):
-    """Is a part of the answer's text. The indexes count bytes of UTF-8."""
+    """Represents a part of the answer's text. The indexes count bytes of UTF-8."""
 
     start_index: int | None = None
     end_index: int | None = None

@@ -1,4 +1,4 @@
-"""Encodes a call as a Responses request. Rejects fields that the protocol lacks by name."""
+"""Encodes a call as a Responses request. Rejects fields that the protocol lacks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -178,9 +178,9 @@ def _custom_tool(custom: FreeObject) -> FreeObject:
     """Converts the custom tool of a chat request. This protocol has no nested objects for the tool
     and its grammar."""
     described = {**custom, "type": "custom"}
-    output_format = custom.get("format")
-    if isinstance(output_format, dict) and isinstance(output_format.get("grammar"), dict):
-        described["format"] = {**output_format["grammar"], "type": "grammar"}
+    input_format = custom.get("format")
+    if isinstance(input_format, dict) and isinstance(input_format.get("grammar"), dict):
+        described["format"] = {**input_format["grammar"], "type": "grammar"}
     return described
 
 

@@ -93,7 +93,7 @@ _KNOWN_EVENTS = frozenset(
 
 
 class StreamEvent(msgspec.Struct, gc=False):
-    """Is one record of a stream, with the fields of every known event."""
+    """Represents one record of a stream, with the fields of every known event."""
 
     type: str | None = None
     item_id: str | None = None
@@ -146,7 +146,7 @@ class _IncompleteDetails(msgspec.Struct, gc=False):
 
 
 class Response(msgspec.Struct, gc=False):
-    """Is a result: complete, or partial at the time of its event."""
+    """Represents a result: complete, or partial at the time of its event."""
 
     status: str | None = None
     output: list[msgspec.Raw] | None = None

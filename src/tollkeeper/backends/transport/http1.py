@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
         self._socket_transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._rings_at = 0.0
+        self._timer_at = 0.0
         self._drain_timer: asyncio.TimerHandle | None = None
         self._deadline = self._idle_s = self._progress_at = 0.0
         self._lost = self._busy = self._draining = False
@@ -100,8 +100,7 @@ class Connection(asyncio.Protocol):
         # time.
         self.organization: Hashable = None
         self.idle_since = 0.0
-        # The state of an exchange. `send` and `_end_exchange` reset the parts that a reusable
-        # connection may have changed.
+        # The state of the current exchange, which `send` and `_end_exchange` reset.
         self._head: ResponseHead | None = None
         self._headers: dict[bytes, bytes] = {}
         # Bytes received since the exchange began, or since the last piece of the body: of headers,
@@ -149,7 +148,7 @@ class Connection(asyncio.Protocol):
         now = self._progress_at = self._loop.time()
         due = min(deadline, now + idle_s)
         # An earlier exchange's timer suffices if it fires early enough.
-        if self._timer is None or due < self._rings_at:
+        if self._timer is None or due < self._timer_at:
             self._set_timer(due)
         if len(body) <= _PIECE_BYTES:
             self._transport.write(head + body)
@@ -192,8 +191,8 @@ class Connection(asyncio.Protocol):
         return body
 
     def relay(self, take: Callable[[bytes], int]) -> None:
-        """Offers data to `take` while a reader waits for it, until the exchange ends. It is called
-        with a read that begins with a chunk of the body. It returns the number of processed bytes,
+        """Calls `take` with received data while a reader waits for it, until the exchange ends. The
+        data begins with a chunk of the body. `take` returns the number of bytes that it processed,
         which are whole chunks; the reader gets the rest. Processed data is progress."""
         self._relay = take
 
@@ -269,7 +268,7 @@ class Connection(asyncio.Protocol):
             part = "head" if self._head is None else "framing"
             self._fail(ExchangeBroken(f"the answer's {part} is too large"))
         if self._draining:
-            self._drain_on()
+            self._continue_draining()
             return
         if self._buffered > self._buffered_max and not self._paused and not self._complete:
             assert self._transport is not None
@@ -375,7 +374,7 @@ class Connection(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
 
-    def _drain_on(self) -> None:
+    def _continue_draining(self) -> None:
         if self._reusable:
             self._end_exchange()
             self._on_drained(self)
@@ -412,7 +411,7 @@ class Connection(asyncio.Protocol):
 
     def _set_timer(self, when: float) -> None:
         self._cancel_timer()
-        self._rings_at = when
+        self._timer_at = when
         self._timer = self._loop.call_at(when, self._check_time)
 
     def _fail(self, failure: HttpFailure) -> None:

@@ -22,7 +22,7 @@ _WITHOUT_USAGE = ("released", "none")
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Is one product of the hold's calculation."""
+    """Represents one product of the hold's calculation."""
 
     title: str
     count: str
@@ -32,7 +32,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Is a part of the call's duration, in milliseconds since its start."""
+    """Represents a part of the call's duration, in milliseconds since its start."""
 
     title: str
     start_ms: int

@@ -29,7 +29,7 @@ _BASIS_POINTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Is an added, removed or unchanged line of a difference."""
+    """Represents an added, removed or unchanged line of a difference."""
 
     kind: str
     text: str

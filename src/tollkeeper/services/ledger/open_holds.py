@@ -1,8 +1,8 @@
-"""Finds every open hold in the ledger, whatever its age and whatever clocks did.
+"""Finds every open hold in the ledger, even if it is old or clocks were changed.
 
-The accounts contain the number of open holds. The search starts with the newest reservations, where
-nearly all of them are. Only if that does not account for an organization's number, it visits all
-reservations of the organization, in pages.
+The accounts contain the number of open holds. The search starts with the newest reservations, which
+include nearly all open ones. If an organization has more open holds than that search finds, all its
+reservations are visited, in pages.
 """
 
 from collections import Counter
@@ -24,8 +24,8 @@ _WINDOW_S_MAX = 900
 # How far back the search covers all organizations together. Beyond that, searching the few
 # remaining organizations reads fewer reservations.
 _SEARCH_S = 3600
-# How far back a cheap search looks, whatever it finds.
-_GLANCE_S = 900
+# How far back the cheap search for metrics looks.
+_QUICK_SEARCH_S = 900
 # The number of reservations that one statement visits.
 _PAGE_SIZE = 20_000
 
@@ -58,7 +58,7 @@ class OpenHolds:
     async def oldest_age_s(self, connection: Connection) -> float:
         """Returns the age of the oldest open hold, or 0. An unknown hold that is older than a
         quarter of an hour counts as that old until `find_all` finds it."""
-        search = await self._search_windows(connection, _GLANCE_S)
+        search = await self._search_windows(connection, _QUICK_SEARCH_S)
         self._known = search.found
         times = [hold.held_at for hold in search.found.values()]
         if search.missing:
@@ -83,7 +83,7 @@ class OpenHolds:
 
 
 class _Search:
-    """Holds the found holds, and the number of missing holds of each project."""
+    """Stores the open holds found so far, and counts the missing ones of each project."""
 
     def __init__(self, now: datetime, counted: dict[tuple[OrganizationId, ProjectId], int]) -> None:
         self.now = now
@@ -97,7 +97,8 @@ class _Search:
         return {organization_id for organization_id, _ in self.missing}
 
     def was_missing(self, hold: OpenHold) -> bool:
-        """Tells whether the hold was missing; newer ones may have been created after the search."""
+        """Tells whether the hold is older than the search's start, so that the counts include
+        it."""
         return hold.held_at < self.since
 
     def add(self, holds: Iterable[OpenHold]) -> None:
@@ -107,7 +108,7 @@ class _Search:
 
 
 def _ends_of_windows(reach_s: int) -> Iterator[int]:
-    """Yields how many seconds ago each window ends; it begins where the previous one ended."""
+    """Yields the age in seconds at which each window of the search ends, going back in time."""
     end_s, window_s = 0, _FIRST_WINDOW_S
     while end_s < reach_s:
         end_s += window_s

@@ -77,7 +77,7 @@ class _Charge(_Object):
 
 
 class _Withdrawal(_Object):
-    """Is a refund or a dispute."""
+    """Represents a refund or a dispute."""
 
     id: _Id
     amount: _Cents

@@ -258,7 +258,7 @@ class Judge:
 
 
 class Window:
-    """Is a piece of a text, shared by all questions about it. Each piece comes with the whole
+    """Represents a piece of a text, shared by all questions about it. Each piece comes with the whole
     context."""
 
     def __init__(

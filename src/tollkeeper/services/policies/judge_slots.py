@@ -28,7 +28,7 @@ class JudgeLoad:
 
 
 class JudgeSlots:
-    """Is a semaphore with two queues. Questions that a client waits for come before questions of
+    """Represents a semaphore with two queues. Questions that a client waits for come before questions of
     monitoring policies (`watching`). Watching questions also leave one slot free, if there are
     several, so that a client's question need not wait for them. In each queue organizations take
     turns: one that floods the judge delays only itself, and none holds all of many slots."""
