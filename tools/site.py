@@ -108,6 +108,7 @@ class Site:
     def _write_page(self, path: Path, place: Path, text: str) -> None:
         reader = MarkdownIt("commonmark").enable("table")
         reader.add_render_rule("fence", _fence)
+        reader.add_render_rule("code_inline", _inline_code)
         tokens = reader.parse(text)
         self.anchors[path] = set()
         headings: list[tuple[str, str]] = []
@@ -198,6 +199,14 @@ def _fence(
         lexer = TextLexer()
     code = highlight(token.content, lexer, HtmlFormatter(nowrap=True))
     return f'<div class="code"><pre tabindex="0"><code>{code}</code></pre></div>\n'
+
+
+def _inline_code(
+    _renderer: RendererHTML, tokens: Sequence[Token], position: int, _options: object, _env: object
+) -> str:
+    """Write a name in a sentence or a table. A long name is broken after a mark, not inside of a word."""
+    name = re.sub(r"(?<=\w)([/._])(?=\w)", r"\1<wbr>", html.escape(tokens[position].content))
+    return f"<code>{name}</code>"
 
 
 def _contents(headings: Sequence[tuple[str, str]]) -> str:
