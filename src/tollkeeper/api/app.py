@@ -210,7 +210,7 @@ def _check_caller(endpoint: AnyEndpoint, caller: Caller) -> None:
     """Raises PermissionDenied if the caller's key is not for this endpoint."""
     kind = KeyKind.ADMIN if isinstance(caller, AdminCaller) else KeyKind.PROJECT
     if kind is not endpoint.key_kind:
-        raise PermissionDenied(f"This route takes {_KEY_NAMES[endpoint.key_kind]} only.")
+        raise PermissionDenied(f"This route accepts only {_KEY_NAMES[endpoint.key_kind]}.")
     require(caller, endpoint.permission)
 
 

@@ -41,7 +41,7 @@ _BODY_ERRORS = frozenset({408, 413, 415, 429})
 _ADMINISTRATION_ERRORS = frozenset({429})
 _RETRY_AFTER: dict[str, Any] = {
     "Retry-After": {
-        "description": "After how many seconds it is worth trying again, where that is known.",
+        "description": "Seconds after which a repeated request may succeed, if that is known.",
         "schema": {"type": "integer", "minimum": 1, "maximum": RETRY_AFTER_S_MAX},
     }
 }

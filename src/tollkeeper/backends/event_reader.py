@@ -234,7 +234,7 @@ class EventReader(StreamReader):
     def _fail_by_model(self, reason: str) -> None:
         """Fails because the model wrote no valid answer. A client can provoke that with its tools,
         so the replica is not blamed."""
-        message = f"The model's answer is no valid one ({reason})."
+        message = f"The model's answer is not valid ({reason})."
         self.fail(BackendFailed(message, charged=True, blameless=True))
 
 

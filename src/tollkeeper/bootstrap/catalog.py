@@ -238,7 +238,7 @@ def _price_changes(declared: ModelSettings) -> tuple[PriceChange, ...]:
         valid_from = int(change.valid_from.timestamp())
         if valid_from in changes:
             raise InvalidRequest(
-                "Two changes are valid from the same moment.", param=f"{place}valid_from"
+                "Two changes have the same valid_from.", param=f"{place}valid_from"
             )
         changes[valid_from] = PriceChange(valid_from, _pricing(change, place))
     return tuple(changes[valid_from] for valid_from in sorted(changes))

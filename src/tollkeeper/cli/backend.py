@@ -58,7 +58,7 @@ def backend_try(
         },
         note=(
             f"Model: {tried.id}. Credential: {credential}. Cost: "
-            f"{usd_from_picousd(total)} USD by its prices, on nobody's books."
+            f"{usd_from_picousd(total)} USD by its prices; no organization is charged."
         ),
         refusal=f"The backend {name} fails at: {', '.join(failed)}." if failed else "",
     )

@@ -119,7 +119,7 @@ async def _owner(
     services: Services, organization: OrganizationId, project: str | None, key: str | None
 ) -> tuple[ProjectId | None, KeyId | None]:
     if project is not None and key is not None:
-        raise typer.BadParameter("Give --project or --key: a cap is of one of them.")
+        raise typer.BadParameter("Give either --project or --key.")
     if key is not None:
         return None, await services.names.project_key_named(key, organization)
     if project is not None:

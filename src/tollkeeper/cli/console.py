@@ -98,7 +98,9 @@ def _announce(
         return
     typer.echo(f"The console is at {address}. Ctrl-C stops it.")
     if token is not None:
-        typer.echo(f"operator token  {token}  (for this start; --new-token makes one to keep)")
+        typer.echo(
+            f"operator token  {token}  (for this start; --new-token creates a permanent one)"
+        )
 
 
 def console_address(settings: Settings, listener: socket.socket) -> str:

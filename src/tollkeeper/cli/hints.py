@@ -7,7 +7,7 @@ _HINTS = (
     ("There is no admin key ", "List them: tollkeeper admin-key list ORG"),
     ("There is no policy ", "List them: tollkeeper policy list ORG"),
     ("There is no request ", "List the newest: tollkeeper activity list"),
-    ("There is no reservation ", "List what is unsettled: tollkeeper ledger unsettled"),
+    ("There is no reservation ", "List unsettled calls: tollkeeper ledger unsettled"),
     ("The database cannot be reached", "Check it: tollkeeper doctor"),
     ("The settings file ", "Write one to start from: tollkeeper init"),
     ("The books are wrong", "Keep a copy of the database before you change anything."),

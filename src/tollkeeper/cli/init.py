@@ -27,7 +27,7 @@ def init(
         Path | None,
         typer.Option(
             metavar="YAML",
-            help="Convert this configuration of a LiteLLM proxy, and list what has no equivalent.",
+            help="Convert this configuration of a LiteLLM proxy, and list settings without an equivalent.",
             show_default=False,
         ),
     ] = None,

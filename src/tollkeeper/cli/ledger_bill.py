@@ -186,7 +186,9 @@ def _picture(found: BillComparison) -> RenderableType:
         lines.append(f"{len(found.differences) - _SHOWN_MAX} more differ; --json has all of them.")
     unsettled = sum(entry.unsettled_requests for entry in found.days)
     if unsettled:
-        lines.append(f"{unsettled} requests of the books are unsettled: their cost is left out.")
+        lines.append(
+            f"{unsettled} requests in the ledger are unsettled; their cost is not included."
+        )
     return Group(table, Text("\n".join(lines)))
 
 

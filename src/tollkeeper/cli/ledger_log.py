@@ -45,7 +45,7 @@ def ledger_compare_log(
         ),
     ],
     book: Annotated[
-        bool, typer.Option("--book", help="Book what is missing, each call once.")
+        bool, typer.Option("--book", help="Record the missing calls in the ledger, each once.")
     ] = False,
 ) -> None:
     """Compare the request log with the ledger, call by call. Fails if something differs."""

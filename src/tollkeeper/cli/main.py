@@ -30,7 +30,7 @@ _COMMANDS = (
     ("doctor", "doctor", "Check settings, database, backends and judge."),
     ("backend", "backend", "Try a backend with real calls."),
     ("openapi", "openapi", "Print the OpenAPI document of the API."),
-    ("model", "model", "The catalogue of models, beside a list of prices."),
+    ("model", "model", "Compare the models with public prices."),
     ("organization", "organization", "Organizations and the checks they hold."),
     ("project", "project", "Projects of an organization."),
     ("admin-key", "admin_key", "Admin API keys of an organization."),

@@ -22,8 +22,7 @@ def migrate(
         bool,
         typer.Option(
             "--expand",
-            help="Leave migrations that take something away from older versions for later, if this "
-            "version serves without them. Before a rollout.",
+            help="Apply only migrations that older versions can work with. Use it before a rollout.",
         ),
     ] = False,
     force: Annotated[

@@ -169,7 +169,7 @@ async def policy_edit(
     fields = {"name": name, "rule": rule, "description": description, "direction": direction}
     fields |= {"mode": mode, "scope": scope}
     if all(value is None for value in (*fields.values(), project, threshold)):
-        raise typer.BadParameter("Say what to change, such as --mode enforcing.")
+        raise typer.BadParameter("Give a field to change, for example --mode enforcing.")
     policy = await services.names.policy_named(policy)
     organization = await services.policies.policy_organization(policy)
     given = await _given(

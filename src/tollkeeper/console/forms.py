@@ -117,7 +117,9 @@ def status_range(text: str | None) -> StatusRange | None:
         return StatusRange(400, 599)
     found = re.fullmatch(r"([1-5])(?:xx|([0-9]{2}))", text)
     if found is None:
-        raise InvalidRequest(f"{text[:20]!r} is no status: use 200, 4xx or error.", param="status")
+        raise InvalidRequest(
+            f"{text[:20]!r} is not a status: use 200, 4xx or error.", param="status"
+        )
     if found[2] is None:
         return StatusRange(int(found[1]) * 100, int(found[1]) * 100 + 99)
     return StatusRange(int(text), int(text))
@@ -151,7 +153,7 @@ def moment(text: str, param: str) -> int:
     except ValueError:
         found = -1
     if not 0 <= found <= TIME_MAX:
-        raise InvalidRequest(f"{text[:40]!r} is no date of the form YYYY-MM-DD.", param=param)
+        raise InvalidRequest(f"{text[:40]!r} is not a date of the form YYYY-MM-DD.", param=param)
     return found
 
 

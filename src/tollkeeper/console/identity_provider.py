@@ -110,7 +110,7 @@ class IdentityProvider:
         """Provides an HTTP client for a step. Converts errors to one of two messages and logs the
         details."""
         if self._step_slots.locked():
-            raise Unavailable("Too many people are signing in at this moment. Try again.")
+            raise Unavailable("Too many people are signing in. Try again.")
         try:
             async with (
                 self._step_slots,

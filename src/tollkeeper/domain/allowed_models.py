@@ -35,7 +35,7 @@ def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
             )
         if not entry.isprintable() or " " in entry or "," in entry:
             raise InvalidRequest(
-                f"{entry!r} is no model id: it has a space, a comma or a control character.",
+                f"{entry!r} is not a model id: it has a space, a comma or a control character.",
                 param="models",
             )
         if _ANY_END in entry[:-1]:

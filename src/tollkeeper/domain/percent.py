@@ -19,7 +19,7 @@ def basis_points_of(percent: str) -> int:
     basis_points = int(found[1] + (found[2] or "").ljust(2, "0")) if found else 0
     if not basis_points:
         raise InvalidRequest(
-            f"{percent[:40]!r} is no threshold: give a percentage from 0.01 % to 99.99 %.",
+            f"{percent[:40]!r} is not a threshold: give a percentage from 0.01 % to 99.99 %.",
             param="threshold",
         )
     return basis_points

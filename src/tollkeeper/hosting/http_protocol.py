@@ -474,5 +474,5 @@ class HttpConnection(asyncio.BufferedProtocol):
 
 
 def _no_room() -> Unavailable:
-    message = "This process has as many connections as it may have."
+    message = "This process has no room for another connection."
     return Unavailable(message, retry_after_s=1)

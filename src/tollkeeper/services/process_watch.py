@@ -77,7 +77,7 @@ _LAG = HistogramTally(
 )
 _BUILD = Gauge(
     "tollkeeper_build_info",
-    "1, with what runs here.",
+    "1, with the versions of tollkeeper and Python.",
     ["version", "python"],
     multiprocess_mode="max",
 )

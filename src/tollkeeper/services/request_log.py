@@ -156,4 +156,4 @@ class RequestLog:
         sys.stderr.write(self._render(lines).decode())
         sys.stderr.flush()
         if left_out:
-            _log.warning("lines of the log of requests were left out", count=left_out)
+            _log.warning("lines of the request log were dropped", count=left_out)

@@ -305,9 +305,7 @@ def _backend(
         guessed = str(custom) if custom is not None else bare
         if guessed not in _PROVIDERS:
             named = repr(str(custom) if custom is not None else (prefix if slash else model))
-            found.report_unmapped(
-                f"{place}.model", f"{_one_line(named)} is no provider that is known here"
-            )
+            found.report_unmapped(f"{place}.model", f"{_one_line(named)} is not a known provider")
             return None
         prefix, name = guessed, name if custom is not None and prefix == custom else model
     provider, preset = _PROVIDERS[prefix], _PROVIDERS[prefix].preset
@@ -498,7 +496,7 @@ def _abilities(
         found.report_unmapped(
             f"{place}.model_info.max_input_tokens",
             f"it is missing; context_length {_CONTEXT_LENGTH} and max_output_length"
-            f" {_OUTPUT_LENGTH} are placeholders where the configuration has no value",
+            f" {_OUTPUT_LENGTH} are placeholders if the configuration has no value",
         )
     length = int(context or max(_CONTEXT_LENGTH, output or 0))
     features = ["tools"]

@@ -57,7 +57,7 @@ class SchemaState:
         )
         return (
             f"The database's schema is at {self.revision}, newer than this code's {code}{floor}: "
-            "run a newer tollkeeper. There is no way back but the restore of a backup."
+            "run a newer tollkeeper. Only the restore of a backup leads back."
         )
 
     @property

@@ -58,7 +58,9 @@ def reasoning_fields(call: Call) -> ReasoningFields:
         return ReasoningFields(additional, found.effort)
     for option in call.prompt.options:
         if is_native(option.name, call) and option.name in _CLAUDE_ONLY:
-            raise OptionUnsupported("The backend's model takes an effort only.", param=option.param)
+            raise OptionUnsupported(
+                "The backend's model accepts only an effort.", param=option.param
+            )
     wish = call.prompt.reasoning
     effort = None if wish is None else wish.effort
     if wish is None or effort is None:

@@ -144,7 +144,7 @@ def _tool_config(
         assert prompt.tool_choice is not None
         if _has_tool_blocks(messages):
             raise OptionUnsupported(
-                "The backend cannot be told not to call tools once some were called.",
+                "The backend does not support tool_choice none after tools were called.",
                 param=prompt.tool_choice.param,
             )
         return None

@@ -143,5 +143,5 @@ def _amount(call: Call, effort: str | None) -> FreeObject:
 
 def _reasoning_off(call: Call, param: str) -> FreeObject:
     if call.model.messages.thinking is ThinkingStyle.ADAPTIVE:
-        raise OptionUnsupported("This model cannot be told not to reason.", param=param)
+        raise OptionUnsupported("Reasoning cannot be turned off for this model.", param=param)
     return {"thinkingBudget": 0}

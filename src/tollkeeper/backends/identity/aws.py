@@ -42,7 +42,7 @@ def obtain(identity: AwsIdentity) -> Expiring[SigningKeys]:
     keys = SigningKeys(frozen.access_key or "", frozen.secret_key or "", frozen.token or "")
     shown = (keys.access_key, keys.session_token or "-")
     if not keys.secret_key or not all(map(is_header_text, shown)):
-        raise IdentityFailure("the access key is no header text, or has no secret")
+        raise IdentityFailure("the access key has invalid characters, or its secret is missing")
     if not isinstance(credentials, RefreshableCredentials):
         return Expiring(keys, None, recheck_s=_RECHECK_S)
     # The library only tells whether keys expire within n seconds, so the time is searched for.

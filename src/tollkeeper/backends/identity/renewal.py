@@ -182,7 +182,7 @@ class Renewed(Generic[_Value]):
             raise IdentityFailure(f"no answer within {times.attempt_s:g} s") from None
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             # The original error may quote data that was read.
-            raise IdentityFailure("what the token service answered cannot be read") from None
+            raise IdentityFailure("the token service's answer cannot be read") from None
         self._obtained_at = loop.time()
         lifetime_s = obtained.lifetime_s
         if lifetime_s is not None and lifetime_s <= times.unused_s:

@@ -185,7 +185,7 @@ def _position(query: QueryParams) -> Position | None:
             return Position(int(found[1]), UUID(found[2]))
     except ValueError:
         pass
-    raise InvalidRequest("This is no page of the list.", param="before")
+    raise InvalidRequest("This page of the list does not exist.", param="before")
 
 
 def _position_text(position: Position) -> str:

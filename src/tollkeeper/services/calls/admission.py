@@ -113,7 +113,7 @@ class Admission:
         if wait_ns:
             raise RateLimited(
                 f"{self._refused_calls.per_minute} calls of the project were refused within a minute. "
-                "Further ones are not looked at.",
+                "Further calls are refused without being read.",
                 retry_after_s=-(-wait_ns // NS_PER_S),
             )
 

@@ -334,7 +334,7 @@ def _judged_too_late() -> Unavailable:
 
 
 def _not_dispatched() -> Unavailable:
-    return Unavailable("The call ended before it was dispatched.", retry_after_s=1)
+    return Unavailable("The call ended before it was sent to the backend.", retry_after_s=1)
 
 
 def _ended_early(tab: Tab, *, sent: bool) -> BaseException:

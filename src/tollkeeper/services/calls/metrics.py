@@ -22,12 +22,12 @@ _OVERHEAD_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25
 
 _CALLS = CounterTally(
     "tollkeeper_calls",
-    "Calls by operation, model, backend and the status that the caller saw.",
+    "Calls by operation, model, backend and the status that the client got.",
     ["operation", "model", "backend", "status"],
 )
 _SETTLEMENTS = CounterTally(
     "tollkeeper_settlements",
-    "Calls by what became of their reservation.",
+    "Calls by the end of their reservation.",
     ["model", "settlement"],
 )
 _DURATION = HistogramTally(
@@ -96,7 +96,7 @@ _REPORTED_COST = Counter(
 )
 _DIFFERENCE = Counter(
     "tollkeeper_cost_difference_usd",
-    "By how much that differs from what was charged in USD, by backend and direction.",
+    "Difference between reported and charged cost in USD, by backend and direction.",
     ["backend", "direction"],
 )
 _DIFFERENCES = Counter(
@@ -106,7 +106,7 @@ _DIFFERENCES = Counter(
 )
 _DROPPED_ACTIVITY = Counter(
     "tollkeeper_dropped_activity_records",
-    "Activity records that were given up: the database was away for too long, or refused them.",
+    "Activity records that were dropped: the database was unavailable for too long, or refused them.",
 )
 
 

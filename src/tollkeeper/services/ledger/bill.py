@@ -306,8 +306,8 @@ async def _require_known(connection: Connection, backend: str) -> None:
     if backend not in known:
         listed = ", ".join(known) or "none"
         raise NotFound(
-            f"Neither the catalogue nor the books have a backend {backend}; "
-            f"backends in the books: {listed}."
+            f"Neither the settings nor the ledger have a backend {backend}; "
+            f"backends in the ledger: {listed}."
         )
 
 

@@ -236,7 +236,7 @@ async def _recount(connection: Connection, organization_id: OrganizationId, toda
     if dropped is not None:
         raise StateConflict(
             f"The month {dropped} was dropped, and some of its calls count for the present periods: "
-            "what they cost cannot be counted anew."
+            "their cost cannot be counted again."
         )
     await cap_resets.count_month(connection, organization_id, month_of_day(today))
     for owner, period, amount in caps:

@@ -18,13 +18,13 @@ _LAST_WRITTEN: Literal["mostrecent"] = "mostrecent"
 
 _UNSETTLED = Gauge(
     "tollkeeper_unsettled_reservations",
-    "Reservations whose cost nobody knows, by reason.",
+    "Reservations whose cost is unknown, by reason.",
     ["reason"],
     multiprocess_mode=_LAST_WRITTEN,
 )
 _OLDEST_UNSETTLED = Gauge(
     "tollkeeper_oldest_unsettled_seconds",
-    "Seconds since the oldest unsettled reservation became unsettled; 0 where there is none.",
+    "Seconds since the oldest unsettled reservation became unsettled; 0 if there is none.",
     multiprocess_mode=_LAST_WRITTEN,
 )
 _NEGATIVE = Gauge(
@@ -44,12 +44,12 @@ _HELD = Gauge(
 )
 _UNSETTLED_USD = Gauge(
     "tollkeeper_unsettled_usd",
-    "USD that are held for calls whose cost nobody knows.",
+    "USD that are held for calls whose cost is unknown.",
     multiprocess_mode=_LAST_WRITTEN,
 )
 _OLDEST_HOLD = Gauge(
     "tollkeeper_oldest_hold_seconds",
-    "Age of the oldest hold that is neither resolved nor unsettled; 0 where there is none.",
+    "Age of the oldest hold that is neither resolved nor unsettled; 0 if there is none.",
     multiprocess_mode=_LAST_WRITTEN,
 )
 
@@ -60,7 +60,7 @@ _DIFFERENCES = Gauge(
 )
 _VERIFIED = Gauge(
     "tollkeeper_ledger_verified_timestamp_seconds",
-    "Unix time of the last verification of the ledger; 0 where there was none.",
+    "Unix time of the last verification of the ledger; 0 if there was none.",
     multiprocess_mode=_LAST_WRITTEN,
 )
 

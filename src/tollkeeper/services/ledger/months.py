@@ -250,7 +250,7 @@ async def _next_to_close(
         raise StateConflict(
             f"The month {requested} is closed already."
             if closes and requested >= closes[0].month
-            else f"The books by month begin with {expected}."
+            else f"The first month of the ledger is {expected}."
         )
     if requested is not None and requested > expected:
         raise StateConflict(f"Months are closed in order: close {expected} first.")

@@ -12,7 +12,7 @@ from tollkeeper.domain.activity import VerdictRecord
 _BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 60)
 _VERDICTS = Counter(
     "tollkeeper_policy_verdicts",
-    "Questions that policies asked, by what became of them.",
+    "Questions that policies asked, by outcome.",
     ["mode", "direction", "outcome"],
 )
 _SECONDS = Histogram(

@@ -185,7 +185,7 @@ class Policies:
         await organizations.lock(connection, organization_id)
         if await policies.count(connection, organization_id) >= POLICIES_MAX:
             raise StateConflict(
-                f"The organization has {POLICIES_MAX} policies, as many as it may have."
+                f"The organization has {POLICIES_MAX} policies, which is the maximum."
             )
 
     async def _change(

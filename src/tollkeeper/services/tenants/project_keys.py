@@ -182,7 +182,7 @@ class ProjectKeys:
         """Creates a key with the same name, permissions, models and lifetime; the old one remains
         valid for the grace period. A key can be rotated only once."""
         if not 0 <= grace_s <= _EXPIRES_IN_S_MAX:
-            raise InvalidRequest("A grace is a time of 0 s or more.", param="grace")
+            raise InvalidRequest("The grace period must be 0 s or more.", param="grace")
         minted = mint_key(KeyKind.PROJECT)
         now = self._clock()
         async with self._database.transaction() as connection:
@@ -246,7 +246,7 @@ class ProjectKeys:
         if not is_replacement:
             count = await project_keys.count_usable(connection, organization_id, project_id, now)
             if count >= KEYS_MAX:
-                raise StateConflict(f"The project has {KEYS_MAX} keys, as many as it may have.")
+                raise StateConflict(f"The project has {KEYS_MAX} keys, which is the maximum.")
         key = ProjectKey(
             id=key_id,
             organization_id=organization_id,
