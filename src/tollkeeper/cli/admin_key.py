@@ -44,7 +44,7 @@ async def admin_key_create(
     ] = False,
     expires_in: ExpiresIn = None,
 ) -> Record:
-    """Make an Admin API key and print its value, which is never shown again."""
+    """Create an Admin API key and print its value, which is never shown again."""
     if all_permissions == bool(permission):
         raise typer.BadParameter(
             "Give either --permission, once for each, or --all-permissions.",

@@ -16,7 +16,7 @@ from tollkeeper.settings import Settings
 
 _ANSWER_WITHIN_S = 2.0
 
-app = noun_app("What is wrong now: raised alerts.")
+app = noun_app("Current alerts.")
 
 
 @command(app, "list", example="tollkeeper alert list")

@@ -99,7 +99,7 @@ async def cap_show(services: Services, organization: OrganizationArgument) -> Li
 
 @service_command(app, "reset", example="tollkeeper cap reset Acme")
 async def cap_reset(services: Services, organization: OrganizationArgument) -> Listing:
-    """Let all caps count for the present day and month again, after the database's clock ran ahead.
+    """Correct the day and month of all caps, after the database's clock was ahead.
 
     Caps stay at a later date that they have seen. This counts anew what is held and spent in the
     present periods. Set the clock first."""

@@ -41,7 +41,7 @@ def console(
     ] = None,
     print_token: Annotated[
         bool,
-        typer.Option("--new-token", help="Make an operator token, print it and its digest, end."),
+        typer.Option("--new-token", help="Create an operator token, print it with its digest, and exit."),
     ] = False,
     child_socket: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> Record | None:

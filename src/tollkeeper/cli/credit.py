@@ -126,7 +126,7 @@ async def credit_assign(
     ],
     organization: OrganizationArgument,
 ) -> Record:
-    """Grant a payment whose events name no organization of this installation."""
+    """Assign a payment to an organization, if its events name none of this installation."""
     identity = await services.names.organization_named(organization)
     found = await services.payments.payment_assign(payment, identity)
     paid = found.paid_picousd

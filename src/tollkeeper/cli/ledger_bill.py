@@ -110,7 +110,7 @@ def ledger_reconcile(
     until: DayOption = None,
     reported: ReportedOption = False,
 ) -> None:
-    """Compare a provider's bill with the books, by UTC day and model. Fails if something differs."""
+    """Compare a provider's bill with the ledger, by UTC day and model. Fails if something differs."""
     names: dict[str, str] = {}
     for entry in model or []:
         names.update(_option(_pairs)(entry))

@@ -44,7 +44,7 @@ _COMMANDS = (
     ("statement", "statement", "An organization's statement for a month."),
     ("ledger", "ledger", "The ledger: its invariants, unsettled holds, and months."),
     ("activity", "activity", "The records of inference requests."),
-    ("alert", "alert", "What is wrong now: raised alerts."),
+    ("alert", "alert", "Current alerts."),
     ("audit", "audit", "Who changed what, and when."),
 )
 _MODULES = {name: file for name, file, _ in _COMMANDS}

@@ -22,7 +22,7 @@ Check = Annotated[
 
 @service_command(app, "create", example="tollkeeper organization create Acme")
 async def organization_create(services: Services, name: NameArgument) -> Record:
-    """Make an organization."""
+    """Create an organization."""
     return _record(await services.organizations.organization_create(name))
 
 

@@ -22,7 +22,7 @@ app = noun_app("Projects of an organization.")
 async def project_create(
     services: Services, organization: OrganizationArgument, name: NameArgument
 ) -> Record:
-    """Make a project in an organization."""
+    """Create a project in an organization."""
     return _record(
         await services.projects.project_create(
             await services.names.organization_named(organization), name

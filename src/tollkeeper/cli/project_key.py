@@ -48,7 +48,7 @@ async def project_key_create(
     ] = None,
     expires_in: ExpiresIn = None,
 ) -> Record:
-    """Make a project key and print its value, which is never shown again."""
+    """Create a project key and print its value, which is never shown again."""
     key, value = await services.project_keys.project_key_create_by_operator(
         await services.names.project_named(project), name, permission or None, expires_in
     )
@@ -138,7 +138,7 @@ async def project_key_rotate(
         ),
     ] = _GRACE_DEFAULT,  # type: ignore[assignment]  # the parser reads the default too
 ) -> Record:
-    """Make a key in the place of another one, which expires after a grace period."""
+    """Create a key that replaces another one, which expires after a grace period."""
     found = await services.project_keys.project_key_rotate(
         await services.names.project_key_named(key), grace
     )
