@@ -41,3 +41,8 @@ def silence_logs() -> None:
 
 def allow_logs() -> None:
     _silenced.clear()
+
+
+def logs_are_for_people() -> bool:
+    """Whether lines are text for a terminal. A file or a collector gets JSON."""
+    return sys.stderr.isatty()

@@ -32,7 +32,7 @@ from tollkeeper.hosting.arrivals import fair_arrivals
 from tollkeeper.hosting.descriptors import http_limits
 from tollkeeper.hosting.free_memory import MemoryTrimmer
 from tollkeeper.hosting.http_server import HttpServer
-from tollkeeper.hosting.logs import configure_logs, log_format
+from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.shutdown import shut_down
 from tollkeeper.hosting.worker_process import REPORT_INTERVAL_S, received_listener
 from tollkeeper.services.overload import LoopSampler
@@ -169,7 +169,7 @@ async def _main(channel: socket.socket, listener: socket.socket) -> None:
     instructions, reports = await asyncio.open_connection(sock=channel, limit=_LINE_BYTES_MAX)
     start = json.loads(await instructions.readline())
     settings = _settings_from(start)
-    configure_logs(log_format(settings))
+    configure_logs()
     engine = EngineAddress(**start["engine"]) if start["engine"] is not None else None
     async with running_services(
         settings, start["conninfo"], engine=engine, serving=True

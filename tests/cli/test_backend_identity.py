@@ -19,7 +19,7 @@ name = "azure"
 preset = "azure"
 urls = ["{url}"]
 credential = "entra"
-identity = {{ tenant = "tenant", client = "c", secret_env = "MY_SECRET" }}
+identity = {{ tenant = "tenant", client = "c", secret = "env:MY_SECRET" }}
 
 [[models]]
 id = "example/gpt"

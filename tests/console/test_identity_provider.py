@@ -36,13 +36,12 @@ async def provider() -> AsyncIterator[Provider]:
         yield running
 
 
-def _settings(site: ConsoleSite, issuer: str, port: int, **more: Any) -> Settings:
+def _settings(site: ConsoleSite, issuer: str, **more: Any) -> Settings:
     sign_in = {
         "issuer": issuer,
         "client_id": "the-console",
         "client_secret": "env:CONSOLE_CLIENT_SECRET",
         "roles": _ROLES,
-        "public_url": f"http://127.0.0.1:{port}",
         **more,
     }
     made = Settings.model_validate({"console": {"sign_in": sign_in}}).console.sign_in
@@ -54,7 +53,7 @@ def _settings(site: ConsoleSite, issuer: str, port: int, **more: Any) -> Setting
 async def _console(site: ConsoleSite, issuer: str, **more: Any) -> AsyncIterator[str]:
     """A console on a port that the provider is told."""
     port = free_port()
-    settings = _settings(site, issuer, port, **more)
+    settings = _settings(site, issuer, **more)
     async with serving_console(settings, site.services, port=port) as address:
         yield address
 
@@ -177,8 +176,10 @@ async def test_people_of_an_organization_come_to_their_page(
     site: ConsoleSite, provider: Provider
 ) -> None:
     own = site.judged.scripted.tenant.organization_id
-    await provider.set_user("olga", groups="x", nested={"of": {"roles": ["tenants"]}}, org=str(own))
-    claims = {"role_claim": "nested.of.roles", "organization_claim": "org"}
+    await provider.set_user(
+        "olga", groups="x", nested={"of": {"roles": ["tenants"]}}, organization=str(own)
+    )
+    claims = {"role_claim": "nested.of.roles"}
     async with (
         _console(site, provider.issuer, **claims) as address,
         httpx2.AsyncClient(timeout=60, base_url=address) as client,

@@ -9,8 +9,9 @@ from tests.support.tables import each
 
 _PROGRAM = """
 import logging, sys, structlog
-from tollkeeper.hosting.logs import configure_logs
-configure_logs(sys.argv[1])
+from tollkeeper.hosting import logs
+logs.logs_are_for_people = lambda: sys.argv[1] == "text"
+logs.configure_logs()
 log = structlog.get_logger("x")
 log.info("all is well", worker=1, nothing=None)
 log.warning("look at this", reason="a\\x1bb", long="y" * 5000)

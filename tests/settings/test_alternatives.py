@@ -61,12 +61,11 @@ def test_what_is_wrong_is_named(alternatives: list[dict[str, Any]], said: str) -
 
 def test_orders_weights_and_names() -> None:
     model = _model(
-        {"backend": "claude", "upstream_model": "c", "order": 0, "weight": 5},
+        {"backend": "claude", "upstream_model": "c", "order": 0, "weight": 2.5},
         {"backend": "responses"},
-        weight=2,
     )
     found = [(r.model.backend, r.model.upstream_model, r.order, r.weight) for r in model.routes]
-    assert found == [("own", "u", 0, 2), ("claude", "c", 0, 5), ("responses", "u", 1, 1)]
+    assert found == [("own", "u", 0, 1), ("claude", "c", 0, 2.5), ("responses", "u", 1, 1)]
     assert model.backends == ("own", "claude", "responses")
     assert _model().routes == ()
 

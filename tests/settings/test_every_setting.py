@@ -44,6 +44,11 @@ def _default(section: str, name: str) -> Any:
     return _SECTIONS[section].model_fields[name].default
 
 
+def test_there_are_few_settings() -> None:
+    """A setting has to be one that an operator can choose better than its authors."""
+    assert len(_NAMES) <= 100
+
+
 # The file that `tollkeeper init` writes.
 
 

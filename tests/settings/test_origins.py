@@ -53,7 +53,7 @@ retries = 3
 name = "directory"
 urls = ["https://example.com/v1"]
 credential = "entra"
-identity = { tenant = "acme", client = "us", secret_env = "HUNTER2" }
+identity = { tenant = "acme", client = "us", secret = "env:HUNTER2" }
 [[models]]
 id = "acme/large"
 backend = "groq"
@@ -84,7 +84,6 @@ def test_an_entry_of_a_list_has_an_origin_for_each_value(config: Path) -> None:
     assert found["models[acme/large].pricing"].origin == "file"
     assert found["models[acme/large].price_changes"].origin == "file"
     assert found["models[acme/large].alternatives"].origin == "default"
-    assert found["models[acme/large].weight"].origin == "default"
 
 
 def test_values_are_written_as_in_the_file(config: Path) -> None:
@@ -100,7 +99,7 @@ def test_values_are_written_as_in_the_file(config: Path) -> None:
     assert found[f"{model}.is_ready"] == "true"
     assert found["backends[groq].urls"] == '["https://api.groq.com/openai/v1"]'
     assert found["backends[directory].identity"] == (
-        '{ tenant = "acme", client = "us", secret_env = (secret) }'
+        '{ tenant = "acme", client = "us", secret = (secret) }'
     )
     assert found["ledger.overage_bound_usd"] == '"10"'
     # What is shown can be read back.

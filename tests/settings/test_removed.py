@@ -49,6 +49,27 @@ def _rejection(folder: Path, text: str) -> str:
             '[console]\ntls_key_file = "key.pem"',
             "console.tls_key_file: was removed; write tls_files = [CERTIFICATE, KEY]",
         ),
+        ("[limits]\nbodies_bytes = 1000", "was removed; it is sixteen times body_bytes"),
+        ("[ledger]\nverify_every_hours = 24", "was removed; the ledger is verified every day"),
+        ('[logs]\nformat = "json"', "logs.format: was removed; lines are text on a terminal"),
+        ('[console]\ndocs_url = "https://a"', "was removed; the page Alerts names the section"),
+        (
+            '[console.sign_in]\npublic_url = "https://a"',
+            "sign_in.public_url: was removed; list its name in console.allowed_hosts",
+        ),
+        ('[console.sign_in]\nscopes = ["openid"]', "sign_in.scopes: was removed; openid, profile"),
+        (
+            '[console.sign_in]\norganization_claim = "org"',
+            "was removed; the claim has to be called organization",
+        ),
+        (
+            '[[models]]\nid = "m"\nweight = 2',
+            "weight: was removed; the model's own backend has weight 1",
+        ),
+        (
+            '[[backends]]\nname = "b"\nurls = ["http://a"]\nidentity = { secret_env = "A" }',
+            'secret_env: was removed; write secret = "env:NAME"',
+        ),
         (
             '[[backends]]\nname = "b"\nurls = ["http://a"]\nrefused_fields = ["seed"]',
             "backends 'b': refused_fields: was removed; write fields = { name = false }",

@@ -30,7 +30,10 @@ def _refusal(folder: Path, text: str) -> str:
         ("[server]\ngrace_s = 0", "server.grace_s = 0: must be more than 0"),
         ("server = 5", "server: must be a section with settings of its own"),
         ("[embedded]\nenabled = 'maybe'", "embedded.enabled = 'maybe': must be true or false"),
-        ("[logs]\nformat = 'xml'", "logs.format = 'xml': must be 'auto', 'json' or 'text'"),
+        (
+            "[ledger]\nunsettled_resolution = 'xml'",
+            "ledger.unsettled_resolution = 'xml': must be 'keep', 'settle_hold' or 'release'",
+        ),
         ("[sessions]\nheaders = 3", "sessions.headers = 3: must be a list"),
         ("[judge]\nbackend = 'b'", "judge.model: is required"),
         ("[[models]]\nid = ''", "models number 1: id = '': must have at least 1 characters"),

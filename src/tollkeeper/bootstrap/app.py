@@ -6,6 +6,11 @@ from tollkeeper.api.routes import routes_for
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
+# The memory of all requests in progress in one process: at least so many bytes, and so many bodies of
+# the largest size. A request needs about three times its body, so five of the largest fit.
+_BODIES_BYTES_MIN = 128 * 1024 * 1024
+_BODIES_MIN = 16
+
 
 def build_app(settings: Settings, services: Services) -> App:
     conventions = http_conventions(settings)
@@ -15,7 +20,7 @@ def build_app(settings: Settings, services: Services) -> App:
 def http_conventions(settings: Settings) -> HttpConventions:
     return HttpConventions(
         body_bytes_max=settings.limits.body_bytes,
-        bodies_bytes_max=settings.limits.bodies_bytes,
+        bodies_bytes_max=max(_BODIES_BYTES_MIN, _BODIES_MIN * settings.limits.body_bytes),
         customer_key_header=settings.auth.customer_key_header,
         session_headers=settings.sessions.headers,
         model_listing=settings.extensions.model_listing,

@@ -58,7 +58,7 @@ def combined(
 
 
 def _routes(declared: ModelSettings, on_backends: Sequence[Model]) -> list[Route]:
-    routes = [Route(on_backends[0], order=0, weight=declared.weight)]
+    routes = [Route(on_backends[0], order=0, weight=1)]
     for other, model in zip(declared.alternatives, on_backends[1:], strict=True):
         order = routes[-1].order + 1 if other.order is None else other.order
         routes.append(Route(model, order, other.weight))

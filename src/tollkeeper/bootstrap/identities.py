@@ -77,7 +77,7 @@ async def check_identity(declared: BackendSettings) -> str:
 def _entra(declared: BackendSettings, environment: Mapping[str, str]) -> EntraIdentity:
     settings = declared.identity
     scope = settings.scope or ENTRA_SCOPE
-    if not (settings.secret_env or settings.secret_file or settings.file):
+    if not (settings.secret or settings.file):
         return EntraIdentity(client=settings.client, scope=scope)
     tenant = settings.tenant or environment.get("AZURE_TENANT_ID", "")
     client = settings.client or environment.get("AZURE_CLIENT_ID", "")
@@ -87,13 +87,16 @@ def _entra(declared: BackendSettings, environment: Mapping[str, str]) -> EntraId
     ):
         if not found:
             _fail(declared, f"identity.{setting}", f"it is not set, and neither is {variable}")
-    secret = environment.get(settings.secret_env, "") if settings.secret_env else ""
-    if settings.secret_env and not secret:
-        _fail(declared, "identity.secret_env", f"{shown_variable(settings.secret_env)} is not set")
-    if secret and not is_header_text(secret):
+    kind, _, name = settings.secret.partition(":")
+    if kind != "env":
+        return EntraIdentity(tenant, client, "", name, settings.file, scope)
+    secret = environment.get(name, "")
+    if not secret:
+        _fail(declared, "identity.secret", f"{shown_variable(name)} is not set")
+    if not is_header_text(secret):
         words = "the client secret must be printable ASCII without spaces"
-        _fail(declared, "identity.secret_env", words)
-    return EntraIdentity(tenant, client, secret, settings.secret_file, settings.file, scope)
+        _fail(declared, "identity.secret", words)
+    return EntraIdentity(tenant, client, secret, "", settings.file, scope)
 
 
 def _aws(declared: BackendSettings, environment: Mapping[str, str]) -> AwsIdentity:

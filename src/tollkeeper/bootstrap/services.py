@@ -20,6 +20,7 @@ from tollkeeper.bootstrap.telemetry import build_tracer
 from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.domain.media_text import UnreadKind
 from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.late_log import logs_are_for_people
 from tollkeeper.services.alerts import Alerts
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.inference import Inference
@@ -213,9 +214,7 @@ def _upkeep(
         process_watch=watch,
         replica_reports=records.replica_reports,
         alerts=records.alerts,
-        regular_verification=RegularVerification(
-            database, verification_ages(settings), settings.ledger.verify_every_hours
-        ),
+        regular_verification=RegularVerification(database, verification_ages(settings)),
     )
 
 
@@ -254,7 +253,7 @@ def _records(
     settings, database = administration.settings, administration.database
     retention_days = settings.activity.retention_days
     activity = Activity(database, administration.clock, retention_days=retention_days)
-    lines = text_lines if settings.logs.format == "text" else json_lines
+    lines = text_lines if logs_are_for_people() else json_lines
     request_log = RequestLog(lines if serving and settings.logs.requests else None)
     post = alert_webhook(settings) if serving else None
     alerts = Alerts(database, backends, post, administration.compared_judge)

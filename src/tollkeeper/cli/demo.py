@@ -19,7 +19,7 @@ from tollkeeper.cli.event_loop import run_in_loop
 from tollkeeper.cli.own_command import pasted_command
 from tollkeeper.cli.serve import listeners
 from tollkeeper.embedded.engine import START_TIMEOUT_S
-from tollkeeper.hosting.logs import configure_logs, log_format
+from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.supervisor import Supervisor, describe
 from tollkeeper.services.demonstration import DEMO_CREDIT_USD, Demonstration, DemoTenant
 from tollkeeper.settings import Settings
@@ -51,7 +51,7 @@ def demo(invocation: Invocation) -> None:
     with ExitStack() as stack:
         public, operator = listeners(settings, stack)
         console_socket = console_listener(settings)
-        configure_logs(log_format(settings))
+        configure_logs()
         typer.echo("Starting PostgreSQL ...", err=True)
         conninfo = stack.enter_context(command_database(settings))
         migrate(conninfo)
@@ -83,12 +83,9 @@ def demo(invocation: Invocation) -> None:
 
 
 def _demo_settings(settings: Settings) -> Settings:
-    """Formats logs for people, and enables the Messages API for Claude Code."""
-    logs, extensions = settings.logs, settings.extensions
-    if logs.format == "auto":
-        logs = logs.model_copy(update={"format": "text"})
-    extensions = extensions.model_copy(update={"messages": True})
-    return settings.model_copy(update={"logs": logs, "extensions": extensions})
+    """Enables the Messages API for Claude Code."""
+    extensions = settings.extensions.model_copy(update={"messages": True})
+    return settings.model_copy(update={"extensions": extensions})
 
 
 async def _supervise(supervisor: Supervisor, running: RunningDemo, *, as_json: bool) -> None:

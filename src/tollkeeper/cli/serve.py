@@ -14,7 +14,7 @@ from tollkeeper.cli.database import check_newest_server, command_database
 from tollkeeper.cli.event_loop import run_in_loop
 from tollkeeper.cli.output import Record, show
 from tollkeeper.hosting.listeners import bind
-from tollkeeper.hosting.logs import configure_logs, log_format
+from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.supervisor import Supervisor, describe
 from tollkeeper.settings import Settings
 
@@ -46,7 +46,7 @@ def serve(
     check_settings(settings)
     with ExitStack() as stack:
         public, operator = listeners(settings, stack)
-        configure_logs(log_format(settings))
+        configure_logs()
         conninfo = stack.enter_context(command_database(settings))
         master_secret(settings)
         check_newest_server(settings, conninfo, before_serving=True)

@@ -34,6 +34,8 @@ _FAILURE_S = 5
 # The maximum number of concurrent steps that call the provider.
 _CONCURRENT_STEPS_MAX = 16
 _TEXT_MAX = 255
+# The claim with the organization id for the role `organization`.
+_ORGANIZATION = "organization"
 # Signatures that only the provider can create, unlike those with a shared secret.
 _ALGORITHMS = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
@@ -76,12 +78,14 @@ class IdentityProvider:
         self._reading = asyncio.Lock()
         self._step_slots = asyncio.Semaphore(_CONCURRENT_STEPS_MAX)
 
-    async def begin(self, wanted: str) -> tuple[str, PendingSignIn]:
-        """Returns the provider's address and the state for the browser. Raises Unavailable."""
+    async def begin(self, wanted: str, callback: str) -> tuple[str, PendingSignIn]:
+        """Returns the provider's address, which leads back to `callback`, and the state for the
+        browser. Raises Unavailable."""
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         pending = PendingSignIn(state, nonce, verifier, wanted, self._clock())
-        async with self._step() as client:
+        async with self._step(callback) as client:
             metadata = await self._current_metadata(client)
+            client.scope = " ".join(_scopes(metadata, (self._settings.role_claim, _ORGANIZATION)))
             address, _ = client.create_authorization_url(
                 metadata["authorization_endpoint"],
                 state=pending.state,
@@ -90,10 +94,10 @@ class IdentityProvider:
             )
         return address, pending
 
-    async def finish(self, code: str, pending: PendingSignIn) -> Person:
+    async def finish(self, code: str, pending: PendingSignIn, callback: str) -> Person:
         """Returns the user to whom the provider issued the code. Raises Unavailable, or
         PermissionDenied if the answer is invalid or the user has no role."""
-        async with self._step() as client:
+        async with self._step(callback) as client:
             metadata = await self._current_metadata(client)
             client.token_endpoint_auth_method = self._auth_method(metadata)
             token = await client.fetch_token(
@@ -106,7 +110,7 @@ class IdentityProvider:
         return self._person(claims)
 
     @asynccontextmanager
-    async def _step(self) -> AsyncIterator[Any]:
+    async def _step(self, callback: str) -> AsyncIterator[Any]:
         """Provides an HTTP client for a step. Converts errors to one of two messages and logs the
         details."""
         if self._step_slots.locked():
@@ -118,8 +122,7 @@ class IdentityProvider:
                 AsyncOAuth2Client(
                     self._settings.client_id,
                     self._secret or None,
-                    scope=" ".join(self._settings.scopes),
-                    redirect_uri=f"{self._settings.public_url.rstrip('/')}/sign-in/callback",
+                    redirect_uri=callback,
                     code_challenge_method="S256",
                     timeout=_DEADLINE_S,
                 ) as client,
@@ -219,10 +222,17 @@ class IdentityProvider:
         role, organization = max(roles, key=lambda one: one.rank), None
         if role is Role.ORGANIZATION:
             try:
-                organization = OrganizationId(UUID(_claim(claims, settings.organization_claim)))
+                organization = OrganizationId(UUID(_claim(claims, _ORGANIZATION)))
             except (TypeError, ValueError, AttributeError):
                 raise NoRole(subject) from None
         return Person(subject, _printable(name)[:_TEXT_MAX], role, organization)
+
+
+def _scopes(metadata: Mapping[str, Any], claims: tuple[str, ...]) -> list[str]:
+    """Returns the scopes to request. Some providers have a scope for each claim, and say so."""
+    published = metadata.get("scopes_supported")
+    known = published if isinstance(published, list) else []
+    return ["openid", "profile", "email", *(name for name in claims if name in known)]
 
 
 async def _read_json(client: Any, address: str) -> dict[str, Any]:

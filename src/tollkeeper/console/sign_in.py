@@ -59,7 +59,7 @@ async def show_provider(request: Request) -> Response:
     try:
         if console.provider is None:
             raise NotFound("There is no such page.")
-        address, pending = await console.provider.begin(wanted)
+        address, pending = await console.provider.begin(wanted, _callback(request))
     except TollkeeperError as exc:
         return _problem(request, wanted, exc)
     response = RedirectResponse(address, 303)
@@ -129,7 +129,7 @@ async def _person(console: Console, request: Request, pending: PendingSignIn) ->
         # address.
         raise PermissionDenied("The identity provider did not sign you in.")
     try:
-        person = await console.provider.finish(query["code"], pending)
+        person = await console.provider.finish(query["code"], pending, _callback(request))
         if person.organization_id is not None:
             await _require_organization(console, person)
     except NoRole as exc:
@@ -197,6 +197,12 @@ def _page(request: Request, wanted: str, problem: str, notice: str = "") -> Resp
     return render_outside(
         "sign_in.html", next=wanted, problem=problem, notice=notice, has_provider=has_provider
     )
+
+
+def _callback(request: Request) -> str:
+    """The address that the provider sends the browser to: at the name by which the browser knows the
+    console, which is one of `console.allowed_hosts`."""
+    return str(request.url.replace(path="/sign-in/callback", query=""))
 
 
 def _own_address(text: str) -> str:

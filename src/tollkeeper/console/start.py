@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 
@@ -59,16 +58,13 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
     console = settings.console
     own = f"[{console.host}]" if ":" in console.host else console.host
     loopback = ("localhost", "127.0.0.1", "[::1]") if _is_loopback(console.host) else ()
-    public = urlsplit(console.sign_in.public_url).hostname
-    named = (*console.allowed_hosts, *((public,) if public else ()))
-    return frozenset(name.lower() for name in (own, *loopback, *named))
+    return frozenset(name.lower() for name in (own, *loopback, *console.allowed_hosts))
 
 
 def is_secure(settings: Settings) -> bool:
     """Tells whether browsers use HTTPS."""
     console = settings.console
-    public = console.sign_in.public_url.startswith("https://")
-    return bool(console.tls_files or console.trusted_proxies or public)
+    return bool(console.tls_files or console.trusted_proxies)
 
 
 def make_console(

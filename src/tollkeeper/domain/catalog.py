@@ -134,7 +134,7 @@ class Route:
     model: Model
     # Routes of a lower order are tried first; those of the same order share calls by weight.
     order: int
-    weight: int
+    weight: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,25 +7,18 @@ library's `logging` are included. No event may contain a secret.
 import logging
 import sys
 from collections.abc import MutableMapping
-from typing import Any, Literal
+from typing import Any
 
 import structlog
 
-from tollkeeper.late_log import allow_logs
-from tollkeeper.settings import Settings
-
-LogFormat = Literal["json", "text"]
+from tollkeeper.late_log import allow_logs, logs_are_for_people
 
 # A longer value is cut, so that a large request cannot fill the log.
 _VALUE_LENGTH_MAX = 2000
 
 
-def log_format(settings: Settings) -> LogFormat:
-    return "text" if settings.logs.format == "text" else "json"
-
-
-def configure_logs(form: LogFormat = "json") -> None:
-    people = form == "text"
+def configure_logs() -> None:
+    people = logs_are_for_people()
     allow_logs()
     structlog.configure(
         processors=[

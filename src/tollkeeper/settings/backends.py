@@ -6,7 +6,15 @@ from pydantic import Field, field_validator, model_validator
 
 from tollkeeper.backends.config import shown_url
 from tollkeeper.backends.presets import PRESETS
-from tollkeeper.settings.section import Name, Seconds, SecretFile, SecretVariable, Section, misfit
+from tollkeeper.settings.section import (
+    Name,
+    Seconds,
+    SecretFile,
+    SecretSource,
+    SecretVariable,
+    Section,
+    misfit,
+)
 from tollkeeper.settings.wording import nearest
 
 
@@ -22,8 +30,7 @@ class IdentitySettings(Section):
     # Entra: the directory, the application and its secret.
     tenant: str = Field(default="", max_length=256)
     client: str = Field(default="", max_length=256)
-    secret_env: SecretVariable = ""
-    secret_file: SecretFile = ""
+    secret: SecretSource = ""
     # AWS: the profile, and the region if the address does not contain it.
     profile: str = Field(default="", max_length=256)
     region: str = Field(default="", pattern=r"^([a-z0-9-]{1,32})?$")

@@ -13,11 +13,10 @@ from typing import Any, Final
 
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.settings.places import SettingsError
-from tollkeeper.settings.schema import LimitsSettings
 
 _VARIABLE = "os.environ/"
 _ALTERNATIVES_MAX = 16
-_WEIGHT_MAX = 1_000_000
+_WEIGHT_MIN, _WEIGHT_MAX = 0.000_001, 1_000_000
 _RETRIES_MAX = 10
 _ABSENT = ("", "null", "~", "none")
 # Placeholders that people use as the key of a server that checks none.
@@ -562,7 +561,7 @@ def _model(found: _Conversion, name: str, groups: Sequence[str]) -> dict[str, An
         found.report_unmapped(
             f"model_list ({name})", f"only {_ALTERNATIVES_MAX + 1} of its deployments are used"
         )
-    weights = _integer_weights([one["weight"] for _, one in deployments])
+    weights = _relative([one["weight"] for _, one in deployments])
     used: list[str] = []
     for _, one in deployments[: _ALTERNATIVES_MAX + 1]:
         used.append(_backend_name(found, one["settings"], used))
@@ -571,7 +570,6 @@ def _model(found: _Conversion, name: str, groups: Sequence[str]) -> dict[str, An
         "id": name,
         "backend": used[0],
         "upstream_model": first["upstream_model"],
-        "weight": weights[0],
         "context_length": min(one["context_length"] for _, one in deployments),
         "max_output_length": min(one["max_output_length"] for _, one in deployments),
         "input_modalities": _common([one["input_modalities"] for _, one in deployments]),
@@ -594,14 +592,12 @@ def _model(found: _Conversion, name: str, groups: Sequence[str]) -> dict[str, An
     return model
 
 
-def _integer_weights(weights: Sequence[Decimal | None]) -> list[int]:
-    """Converts the weights to integers of the same proportion."""
+def _relative(weights: Sequence[Decimal | None]) -> list[float]:
+    """Divides the weights by the first one."""
     if None in weights:
         return [1] * len(weights)
     found = [weight for weight in weights if weight is not None]
-    smallest = min(found)
-    scale = 1 if all(weight == int(weight) for weight in found) else 10 / smallest
-    return [min(max(round(weight * scale), 1), _WEIGHT_MAX) for weight in found]
+    return [min(max(float(weight / found[0]), _WEIGHT_MIN), _WEIGHT_MAX) for weight in found]
 
 
 def _common(lists: Sequence[Sequence[str]]) -> list[str]:
@@ -635,7 +631,6 @@ def _add_sections(found: _Conversion, sections: Mapping[str, dict[str, Any]]) ->
     megabytes = _number(general.pop("max_request_size_mb", None))
     if megabytes:
         limits["body_bytes"] = min(max(int(megabytes * 2**20), 1024), 2**30)
-        limits["bodies_bytes"] = max(LimitsSettings().bodies_bytes, 8 * int(limits["body_bytes"]))
     retries = _number(library.pop("num_retries", None))
     retries = _number(router.pop("num_retries", None)) or retries
     if retries is not None:
@@ -647,12 +642,11 @@ def _add_sections(found: _Conversion, sections: Mapping[str, dict[str, Any]]) ->
         del general["maximum_spend_logs_retention_period"]
     if str(router.get("routing_strategy")) == "simple-shuffle":
         del router["routing_strategy"]
-    json_logs = str(library.pop("json_logs", "")).lower() == "true"
+    library.pop("json_logs", None)
     found.sections |= {
         "limits": limits,
         "database": {"pool_size": min(max(int(pool), 2), 1000)} if pool else {},
         "activity": {"retention_days": max(int(days[1]), 1)} if days else {},
-        "logs": {"format": "json"} if json_logs else {},
     }
     for section, settings in sections.items():
         for name in settings:
@@ -674,8 +668,6 @@ def _toml(found: _Conversion, models: Sequence[Mapping[str, Any]]) -> str:
         lines += _table("[[backends]]", {"name": name, **settings})
     for model in models:
         plain = {name: value for name, value in model.items() if name != "alternatives"}
-        if not model["alternatives"]:
-            del plain["weight"]
         lines += _table("[[models]]", plain)
         for alternative in model["alternatives"]:
             lines += _table("[[models.alternatives]]", alternative)

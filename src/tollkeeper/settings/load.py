@@ -77,8 +77,8 @@ def _anchored(settings: Settings, base: Path) -> Settings:
                 "tls_ca_file": _joined(base, backend.tls_ca_file),
                 "identity": backend.identity.model_copy(
                     update={
-                        name: _joined(base, getattr(backend.identity, name))
-                        for name in ("file", "secret_file")
+                        "file": _joined(base, backend.identity.file),
+                        "secret": _joined_source(base, backend.identity.secret),
                     }
                 ),
             }

@@ -105,27 +105,19 @@ class SignInSettings(Section):
     client_id: str = Field(default="", max_length=500)
     # Empty: the provider treats the console as a public client.
     client_secret: SecretSource = ""
-    scopes: tuple[Name, ...] = ("openid", "profile", "email")
     # The claim whose values `roles` maps to roles.
     role_claim: Name = "groups"
     roles: dict[Name, Role] = {}
-    # The claim with the organization id for the role `organization`.
-    organization_claim: Name = "organization"
-    # The console's address for browsers. The provider redirects them to /sign-in/callback there.
-    public_url: str = Field(default="", max_length=500)
 
     @model_validator(mode="after")
     def _is_complete(self) -> "SignInSettings":
         if not self.issuer:
             return self
-        for name in ("client_id", "roles", "public_url"):
+        for name in ("client_id", "roles"):
             if not getattr(self, name):
                 raise misfit(f"needs {name}", "issuer")
-        for name in ("issuer", "public_url"):
-            if not _is_safe_url(getattr(self, name)):
-                raise misfit("must start with https://, or be http on loopback", name)
-        if "openid" not in self.scopes:
-            raise misfit('must contain "openid"', "scopes")
+        if not _is_safe_url(self.issuer):
+            raise misfit("must start with https://, or be http on loopback", "issuer")
         return self
 
 
@@ -148,9 +140,6 @@ class ConsoleSettings(Section):
     allowed_hosts: tuple[Name, ...] = ()
     # Proxies whose X-Forwarded-For and X-Forwarded-Proto headers are trusted.
     trusted_proxies: tuple[Name, ...] = ()
-    # The address of the documentation, for links to the runbook. Empty: the console names the
-    # sections.
-    docs_url: str = Field(default="", pattern=r"^(https?://[^\s]{1,500})?$")
     # The certificate and its key. Empty: the console serves HTTP.
     tls_files: tuple[str, ...] = Field(default=(), repr=False)
     sign_in: SignInSettings = SignInSettings()
@@ -188,8 +177,6 @@ class SecretsSettings(Section):
 
 
 class LogsSettings(Section):
-    # "auto" means JSON, or plain lines under `tollkeeper demo`.
-    format: Literal["auto", "json", "text"] = "auto"
     # Whether each request gets a log line.
     requests: bool = True
 
@@ -218,8 +205,6 @@ class PaymentsSettings(Section):
 
 class LimitsSettings(Section):
     body_bytes: int = Field(default=33554432, ge=1024, le=1073741824)
-    # The memory of all requests in progress in one process. One key may use half of it.
-    bodies_bytes: int = Field(default=536870912, ge=1024, le=1 << 40)
     inference_deadline_s: Seconds = 300
     requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
@@ -243,8 +228,6 @@ class LedgerSettings(Section):
     # How far an organization's balance may fall below zero before its calls are stopped until an
     # operator clears the stop. Empty: there is no limit.
     overage_bound_usd: str = "10"
-    # The interval of automatic ledger verification. 0: never.
-    verify_every_hours: int = Field(default=0, ge=0, le=8760)
 
     @field_validator("overage_bound_usd")
     @classmethod
@@ -373,7 +356,8 @@ class AlternativeSettings(PricesSettings):
     upstream_model: str = Field(default="", max_length=512)
     # The model's own backend has order 0. None: one more than the previous alternative.
     order: int | None = Field(default=None, ge=0, le=1000)
-    weight: int = Field(default=1, ge=1, le=1_000_000)
+    # The share of calls among backends of the same order. The model's own backend has weight 1.
+    weight: float = Field(default=1, ge=0.000_001, le=1_000_000)
 
 
 class ModelSettings(PricesSettings):
@@ -405,9 +389,8 @@ class ModelSettings(PricesSettings):
     prompt_caching: Literal["off", "caller", "5m", "1h"] = "caller"
     # Messages protocol: client beta flags that are forwarded to the backend.
     beta_flags: tuple[BetaFlag, ...] = Field(default=(), max_length=64)
-    # Other backends that may serve the model, and the model's own weight among those of order 0.
+    # Other backends that may serve the model.
     alternatives: tuple[AlternativeSettings, ...] = Field(default=(), max_length=16)
-    weight: int = Field(default=1, ge=1, le=1_000_000)
 
     @property
     def backends(self) -> tuple[str, ...]:

@@ -140,6 +140,8 @@ _REPLACEMENTS: Final = {
     ),
     "backends.identity.authority": "set the variable AZURE_AUTHORITY_HOST",
     "backends.identity.role": "set the variable AWS_ROLE_ARN, or use profile",
+    "backends.identity.secret_env": 'write secret = "env:NAME"',
+    "backends.identity.secret_file": 'write secret = "file:PATH"',
     "backends.identity.source": "name a file, a secret or a profile, or let the library search",
     "backends.identity.token_file": (
         "set AWS_WEB_IDENTITY_TOKEN_FILE or AZURE_FEDERATED_TOKEN_FILE, or use profile or file"
@@ -159,17 +161,32 @@ _REPLACEMENTS: Final = {
     "alerts.webhook_secret_file": 'write webhook_secret = "file:PATH"',
     "backends.bill_columns": "name the columns in `tollkeeper ledger reconcile --columns`",
     "backends.bill_models": "name the models in `tollkeeper ledger reconcile --model`",
+    "console.docs_url": "the page Alerts names the section of the runbook: remove it",
+    "console.sign_in.organization_claim": "the claim has to be called organization",
+    "console.sign_in.public_url": (
+        "list its name in console.allowed_hosts, and its proxy in console.trusted_proxies"
+    ),
+    "console.sign_in.scopes": (
+        "openid, profile and email are requested, and the scope of a claim that the provider "
+        "publishes: remove it"
+    ),
     "console.tls_certificate_file": "write tls_files = [CERTIFICATE, KEY]",
     "console.tls_key_file": "write tls_files = [CERTIFICATE, KEY]",
     "backends.tokenizer": 'a preset or the protocol knows it; write tokenize_path = "none" for none',
     "embedded.context_length": "the largest context_length of the models on the engine counts",
+    "ledger.verify_every_hours": "the ledger is verified every day: remove it",
+    "logs.format": "lines are text on a terminal, and JSON everywhere else: remove it",
     "models.searches_unasked": "write token_bounds = { searches = ... }",
     "models.text_bound": 'write token_bounds = { text = "bytes" }',
     "models.thinking_style": "it is known by the name of the model: remove it",
     "models.unasked_service_tier": 'write service_tiers = { unasked = "..." }',
+    "models.weight": (
+        "the model's own backend has weight 1: divide the weights of its alternatives by this one"
+    ),
     "secrets.master_key_env": 'write master_key = "env:NAME"',
     "secrets.master_key_file": 'write master_key = "file:PATH"',
-    "limits.key_bodies_bytes": "one key may use half of bodies_bytes",
+    "limits.bodies_bytes": "it is sixteen times body_bytes, and 128 MiB at least: remove it",
+    "limits.key_bodies_bytes": "one key may use eight times body_bytes",
     "messages": "all published names of web tools are accepted: remove the section",
     "telemetry": (
         "set OpenTelemetry's own variables, OTEL_EXPORTER_OTLP_ENDPOINT and others: "

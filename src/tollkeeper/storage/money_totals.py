@@ -125,15 +125,17 @@ async def write_verification(connection: Connection, differences: int) -> None:
 
 
 async def is_due(connection: Connection, every_hours: int) -> bool:
-    """Tells whether the last verification is older than this, or missing."""
+    """Tells whether the last verification or, without one, the oldest organization is older than
+    this."""
     cursor = await connection.execute(
         """
-        SELECT FROM ledger_verification
-        WHERE verified_at > clock_timestamp() - make_interval(hours => %s)
+        SELECT FROM (SELECT clock_timestamp() - make_interval(hours => %s)) AS due (since)
+        WHERE NOT EXISTS (SELECT FROM ledger_verification WHERE verified_at > since)
+          AND EXISTS (SELECT FROM organizations WHERE created_at <= since)
         """,
         (every_hours,),
     )
-    return await cursor.fetchone() is None
+    return await cursor.fetchone() is not None
 
 
 @asynccontextmanager

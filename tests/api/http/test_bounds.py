@@ -26,6 +26,7 @@ from tests.support.upstream import hang
 from tollkeeper.api.http.envelope import PayloadTooLarge
 from tollkeeper.api.http.request_memory import BodiesInFlight, BodyShare, memory_of
 from tollkeeper.api.http.strict_json import DEPTH_MAX, check_bounds
+from tollkeeper.bootstrap.app import http_conventions
 from tollkeeper.domain.access import (
     CUSTOMER_PERMISSIONS,
     KeyId,
@@ -47,9 +48,12 @@ _PATH = "/v1/chat/completions"
 
 @pytest.fixture(scope="module")
 def scripted_options() -> dict[str, Any]:
-    limits = {"body_bytes": _BODY_MAX, "bodies_bytes": _BODIES_MAX}
-    elements = {"bootstrap.app.HttpConventions": {"body_elements_max": _ELEMENTS_MAX}}
-    return {"limits": limits, "drain_s": 0, "changed_constants": elements}
+    changed = {
+        "bootstrap.app.HttpConventions": {"body_elements_max": _ELEMENTS_MAX},
+        "bootstrap.app._BODIES_BYTES_MIN": _BODIES_MAX,
+        "bootstrap.app._BODIES_MIN": 1,
+    }
+    return {"limits": {"body_bytes": _BODY_MAX}, "drain_s": 0, "changed_constants": changed}
 
 
 # The pass over a body.
@@ -253,10 +257,11 @@ def test_one_request_may_have_more_than_it_leaves_free() -> None:
 
 def test_every_body_fits_by_default() -> None:
     """The one that needs the most: emoji, as many elements as it may have, and several completions."""
-    limits = Settings().limits
-    body = "\N{GRINNING FACE}".encode() + b"x" * (limits.body_bytes - 4)
+    limits = http_conventions(Settings())
+    body = "\N{GRINNING FACE}".encode() + b"x" * (limits.body_bytes_max - 4)
     needed = memory_of(body, 100_000) + (PARTS_AT_ONCE - 1) * len(body)
-    bodies = BodiesInFlight(bytes_max=limits.bodies_bytes, key_bytes_max=limits.bodies_bytes // 2)
+    room = limits.bodies_bytes_max
+    bodies = BodiesInFlight(bytes_max=room, key_bytes_max=room // 2)
     BodyShare(bodies.account_of(_caller())).grow_to(needed)
 
 

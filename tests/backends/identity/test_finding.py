@@ -38,13 +38,13 @@ def _declared(credential: str, *urls: str, **identity: Any) -> BackendSettings:
         ("entra", {"client": "id"}, {}, EntraIdentity(client="id")),
         (
             "entra",
-            {"secret_env": "OTHER", "tenant": "t2", "client": "c2"},
+            {"secret": "env:OTHER", "tenant": "t2", "client": "c2"},
             {**_AZURE, "OTHER": SECRET},
             EntraIdentity("t2", "c2", SECRET),
         ),
         (
             "entra",
-            {"secret_file": "/secret"},
+            {"secret": "file:/secret"},
             _AZURE,
             EntraIdentity("tenant", "client", secret_file="/secret"),
         ),
@@ -90,9 +90,9 @@ def test_a_missing_library_names_its_extra(
 @pytest.mark.parametrize(
     ("credential", "settings", "environment", "reason"),
     [
-        ("entra", {"secret_env": "GONE"}, _AZURE, "identity.secret_env: .GONE is not set"),
-        ("entra", {"secret_env": "S"}, {"S": SECRET}, "identity.tenant: it is not set"),
-        ("entra", {"secret_env": "S"}, {**_AZURE, "S": "two words"}, "printable ASCII"),
+        ("entra", {"secret": "env:GONE"}, _AZURE, "identity.secret: .GONE is not set"),
+        ("entra", {"secret": "env:S"}, {"S": SECRET}, "identity.tenant: it is not set"),
+        ("entra", {"secret": "env:S"}, {**_AZURE, "S": "two words"}, "printable ASCII"),
         ("entra", {"file": "/c.pem"}, {}, "identity.tenant: it is not set"),
         ("sigv4", {}, _AWS, "identity.region: the address names no region"),
     ],
@@ -133,13 +133,13 @@ name = "b"
 preset = "azure"
 urls = ["https://r.openai.azure.com/openai/v1"]
 credential = "entra"
-identity = { file = "client.pem", secret_file = "/abs", tenant = "t" }
+identity = { file = "client.pem", secret = "file:abs", tenant = "t" }
 """
     )
     (backend,) = load_settings(path).backends
-    assert (backend.identity.file, backend.identity.secret_file) == (
+    assert (backend.identity.file, backend.identity.secret) == (
         str(tmp_path / "client.pem"),
-        "/abs",
+        f"file:{tmp_path / 'abs'}",
     )
     assert backend.api_key_env == ""
     # As a worker gets them.

@@ -55,12 +55,15 @@ class _DeafUpstream(Upstream):
 async def _serving(
     tmp_path: Path, data_dir: Path, conninfo: str, compiled: dict[str, str], upstream: Upstream
 ) -> AsyncIterator[tuple[psutil.Process, Serving, ScriptedGateway]]:
-    limits = {"body_bytes": _BODY, "bodies_bytes": _ROOM}
     async with (
         upstream,
         installed_program(
             *(tmp_path, data_dir, conninfo, upstream, compiled),
-            limits=limits,
+            limits={"body_bytes": _BODY},
+            changed_constants={
+                "bootstrap.app._BODIES_BYTES_MIN": _ROOM,
+                "bootstrap.app._BODIES_MIN": 1,
+            },
             model={"context_length": 100_000_000},
             # So many calls with such a context may cost more than any bound.
             ledger={"overage_bound_usd": ""},

@@ -37,7 +37,7 @@ async def identified(
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     async with Upstream(authority(refused), tls=tls) as tokens, Upstream(chat()) as upstream:
         monkeypatch.setenv("AZURE_AUTHORITY_HOST", tokens.url.removesuffix("/v1"))
-        identity = {"tenant": "tenant", "client": "c", "secret_file": str(secret)}
+        identity = {"tenant": "tenant", "client": "c", "secret": f"file:{secret}"}
         backend = {"credential": "entra", "identity": identity}
         async with scripted_gateway(
             data_dir,

@@ -33,11 +33,16 @@ async def _found(process: Process) -> list[int]:
     ]
 
 
+async def _age(process: Process) -> None:
+    await run(process.database, "UPDATE organizations SET created_at = now() - interval '25 hours'")
+
+
 async def test_it_runs_when_it_is_due(apart: Process) -> None:
-    never = RegularVerification(apart.database, _AGES, every_hours=0)
-    assert not await never.verify_if_due()
-    assert await _found(apart) == []
-    daily = RegularVerification(apart.database, _AGES, every_hours=24)
+    daily = RegularVerification(apart.database, _AGES)
+    await make_tenant(apart.database, credit=100)
+    assert not await daily.verify_if_due()
+    assert await _found(apart) == [], "the installation is new"
+    await _age(apart)
     assert await daily.verify_if_due()
     assert await _found(apart) == [0]
     assert not await daily.verify_if_due()
@@ -57,7 +62,8 @@ async def test_what_it_finds_is_shown(apart: Process) -> None:
         "UPDATE accounts SET overage = overage + 1 WHERE organization_id = %s",
         tenant.organization_id,
     )
-    assert await RegularVerification(apart.database, _AGES, every_hours=24).verify_if_due()
+    await _age(apart)
+    assert await RegularVerification(apart.database, _AGES).verify_if_due()
     assert await _found(apart) == [1]
     await LedgerWatch(apart.database, OpenHolds()).refresh()
     assert REGISTRY.get_sample_value("tollkeeper_ledger_differences") == 1
@@ -65,7 +71,9 @@ async def test_what_it_finds_is_shown(apart: Process) -> None:
 
 
 async def test_one_process_at_a_time(apart: Process) -> None:
-    daily = RegularVerification(apart.database, _AGES, every_hours=24)
+    daily = RegularVerification(apart.database, _AGES)
+    await make_tenant(apart.database, credit=100)
+    await _age(apart)
     async with (
         apart.database.reading() as connection,
         money_totals.verifying_alone(connection) as alone,

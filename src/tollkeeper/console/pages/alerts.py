@@ -37,8 +37,6 @@ class ShownAlert:
     detail: str
     raised_at: int
     section: str
-    # Empty if the settings do not contain the documentation's address.
-    runbook_url: str
     # The console page about the problem; may be empty.
     page: str
 
@@ -62,21 +60,18 @@ async def shown_alerts(console: Console) -> list[ShownAlert]:
     names = await console.services.names.names_of(
         value for alert in found for value in alert.subject.values()
     )
-    shown = [_shown(alert, names, console.settings.console.docs_url) for alert in found]
+    shown = [_shown(alert, names) for alert in found]
     return sorted(shown, key=lambda alert: alert.raised_at)
 
 
-def _shown(alert: StandingAlert, names: Mapping[str, str], docs_url: str) -> ShownAlert:
-    section = SECTIONS[alert.kind]
-    anchor = section.lower().replace(" ", "-")
+def _shown(alert: StandingAlert, names: Mapping[str, str]) -> ShownAlert:
     return ShownAlert(
         kind=alert.kind,
         level=alert.level,
         about=alert.about(names),
         detail=alert.detail,
         raised_at=alert.raised_at,
-        section=section,
-        runbook_url=f"{docs_url.rstrip('/')}/docs/runbook.html#{anchor}" if docs_url else "",
+        section=SECTIONS[alert.kind],
         page=_page(alert),
     )
 

@@ -1,5 +1,4 @@
-"""Verifies the ledger automatically at an interval of hours: one process at a time, slowly, in
-slices."""
+"""Verifies the ledger every day: one process at a time, slowly, in slices."""
 
 import structlog
 
@@ -8,6 +7,7 @@ from tollkeeper.storage import money_totals
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.verification import Ages
 
+EVERY_HOURS = 24
 # The pause after a slice is four times its duration, so verification takes a fifth of one
 # connection's time.
 _REST = 4.0
@@ -17,22 +17,18 @@ _log = structlog.get_logger("tollkeeper.ledger")
 
 
 class RegularVerification:
-    def __init__(self, database: Database, ages: Ages, every_hours: int) -> None:
-        """With 0 hours it never runs."""
+    def __init__(self, database: Database, ages: Ages) -> None:
         self._database = database
         self._verification = Verification(database, ages, rest=_REST)
-        self._every_hours = every_hours
 
     async def verify_if_due(self) -> bool:
         """Returns whether this process has verified the ledger. A run of `ledger verify` counts
         too."""
-        if not self._every_hours:
-            return False
         async with (
             self._database.reading() as connection,
             money_totals.verifying_alone(connection) as alone,
         ):
-            if not alone or not await money_totals.is_due(connection, self._every_hours):
+            if not alone or not await money_totals.is_due(connection, EVERY_HOURS):
                 return False
             found = await self._verification.verify()
             await money_totals.write_verification(connection, len(found))
