@@ -360,9 +360,9 @@ BUGS = {
         ("domain/test_decide.py",),
     ),
     "unsettled holds do not count for a cap": Bug(
-        "Spend.counted",
-        "return self.held_picousd + self.unsettled_picousd + self.settled_picousd",
-        "return self.held_picousd + self.settled_picousd",
+        "Spend.under",
+        "held = self.held_picousd + self.unsettled_picousd",
+        "held = self.held_picousd",
         ("domain/test_decide.py",),
     ),
     "the month goes back with the clock": Bug(

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from tollkeeper.domain.access import KeyId, KeyStatus, ProjectId
 from tollkeeper.domain.allowed_models import allows
 from tollkeeper.domain.caps import (
-    DAY_S,
     Cap,
     CapPeriod,
     CapSubject,
@@ -23,8 +22,8 @@ from tollkeeper.domain.caps import (
     PeriodCap,
     caps_of,
     day_at,
-    end_day,
     on_day,
+    period_end,
     with_ended,
 )
 from tollkeeper.domain.errors import RETRY_AFTER_S_MAX
@@ -326,24 +325,7 @@ def _refuse_by_overage_in_flight(
 def _refuse_by_cap(
     refusal: Refusal, cap: Cap | None, spend: Spend, request: AdmissionRequest
 ) -> Decision | None:
-    if cap is None:
-        return None
-    counted = spend.counted(cap.period)
-    if counted + request.hold_picousd <= cap.amount_picousd:
-        return None
-    monthly = cap.period is CapPeriod.MONTH
-    held = spend.month_held_picousd if monthly else counted - spend.settled_picousd
-    # Only running calls end by themselves; an unsettled hold waits for reconciliation.
-    running = min(held, spend.held_picousd)
-    return Decision(
-        refusal,
-        needed_picousd=request.hold_picousd,
-        available_picousd=cap.amount_picousd - counted,
-        held_picousd=held,
-        spent_picousd=counted - held,
-        limit=cap.amount_picousd,
-        retry_after_s=1 if counted - running + request.hold_picousd <= cap.amount_picousd else None,
-    )
+    return None if cap is None else _refuse_beyond(refusal, spend.under(cap), spend, request)
 
 
 def _refuse_by_period_cap(
@@ -351,29 +333,34 @@ def _refuse_by_period_cap(
 ) -> Decision | None:
     for subject, period in _period_caps_of(state, working, request):
         cap = working.period_caps[subject, period]
-        left = cap.amount_picousd - cap.counted_picousd
-        if request.hold_picousd <= left:
-            continue
-        spend = working.spend if subject is None else working.projects[request.project_id].spend
-        running = min(cap.held_picousd, spend.held_picousd)
-        return Decision(
-            _refusal_of(subject, request),
-            needed_picousd=request.hold_picousd,
-            available_picousd=left,
-            held_picousd=cap.held_picousd,
-            spent_picousd=cap.settled_picousd,
-            limit=cap.amount_picousd,
-            period=period,
-            resets_at=end_day(period, cap.number) * DAY_S,
-            retry_after_s=1 if request.hold_picousd <= left + running else None,
-        )
+        refusal, spend = Refusal.KEY_CAP, working.projects[request.project_id].spend
+        if subject is None:
+            refusal, spend = Refusal.ORGANIZATION_CAP, working.spend
+        elif subject == request.project_id:
+            refusal = Refusal.PROJECT_CAP
+        refused = _refuse_beyond(refusal, cap, spend, request)
+        if refused is not None:
+            return replace(refused, period=period, resets_at=period_end(period, cap.number))
     return None
 
 
-def _refusal_of(subject: CapSubject, request: AdmissionRequest) -> Refusal:
-    if subject is None:
-        return Refusal.ORGANIZATION_CAP
-    return Refusal.PROJECT_CAP if subject == request.project_id else Refusal.KEY_CAP
+def _refuse_beyond(
+    refusal: Refusal, cap: PeriodCap, spend: Spend, request: AdmissionRequest
+) -> Decision | None:
+    left = cap.amount_picousd - cap.counted_picousd
+    if request.hold_picousd <= left:
+        return None
+    # Only running calls end by themselves; an unsettled hold waits for reconciliation.
+    running = min(cap.held_picousd, spend.held_picousd)
+    return Decision(
+        refusal,
+        needed_picousd=request.hold_picousd,
+        available_picousd=left,
+        held_picousd=cap.held_picousd,
+        spent_picousd=cap.settled_picousd,
+        limit=cap.amount_picousd,
+        retry_after_s=1 if request.hold_picousd <= left + running else None,
+    )
 
 
 def _period_caps_of(

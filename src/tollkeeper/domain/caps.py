@@ -47,6 +47,11 @@ class Cap:
     period: CapPeriod
 
 
+def period_end(period: CapPeriod, number: int) -> int | None:
+    """When the next period begins, in seconds since 1970; None if there is no next one."""
+    return None if period is CapPeriod.TOTAL else end_day(period, number) * DAY_S
+
+
 def day_at(now_us: int) -> int:
     """Returns the UTC day, counted from 1970-01-01."""
     return now_us // _DAY_US
@@ -96,6 +101,11 @@ class PeriodCap(msgspec.Struct, frozen=True, gc=False):
     @property
     def counted_picousd(self) -> int:
         return self.held_picousd + self.settled_picousd
+
+    @property
+    def excess_picousd(self) -> int:
+        """The amount by which a cap that is set now is below its counts."""
+        return max(0, self.counted_picousd - self.amount_picousd)
 
     def in_period(self, number: int) -> "PeriodCap":
         """Counts from zero in a later period. An earlier one changes nothing, because going back

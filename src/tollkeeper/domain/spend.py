@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tollkeeper.domain.access import ProjectId
-from tollkeeper.domain.caps import CapPeriod
+from tollkeeper.domain.caps import Cap, CapPeriod, PeriodCap
 
 
 class Spend(msgspec.Struct, frozen=True, gc=False):
@@ -38,10 +38,14 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
             month_held_picousd=self.month_held_picousd + amount,
         )
 
-    def counted(self, period: CapPeriod) -> int:
-        if period is CapPeriod.MONTH:
-            return self.month_held_picousd + self.month_settled_picousd
-        return self.held_picousd + self.unsettled_picousd + self.settled_picousd
+    def under(self, cap: Cap) -> PeriodCap:
+        """Returns the cap with the amounts that count for it."""
+        if cap.period is CapPeriod.MONTH:
+            counted = (self.month, self.month_held_picousd, self.month_settled_picousd)
+        else:
+            held = self.held_picousd + self.unsettled_picousd
+            counted = (0, held, self.settled_picousd)
+        return PeriodCap(cap.amount_picousd, *counted)
 
     def folded(self, fold: "Fold") -> "Spend":
         """Applies a fold: holds of one month became unsettled or were resolved."""

@@ -9,10 +9,10 @@ from typing import Any, LiteralString
 from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.caps import DAY_S, Cap, CapPeriod, end_day
+from tollkeeper.domain.caps import Cap, CapPeriod
 from tollkeeper.domain.payments import REFUND_KINDS, BookedGrant, GrantKind
 from tollkeeper.domain.spend import Spend
-from tollkeeper.domain.views import Balance, CapUse
+from tollkeeper.domain.views import Balance, CapUse, cap_use
 from tollkeeper.storage.database import Connection
 
 # The current balances: the columns of the account, corrected by the rows that resolutions and marks
@@ -316,17 +316,4 @@ _FIND_LIMITS: LiteralString = with_balances(
 def _cap_use(row: tuple[Any, ...]) -> CapUse:
     project_id, amount, period, *spend, month = row
     cap = Cap(amount_picousd=amount, period=CapPeriod(period))
-    stored = Spend(*spend)
-    current = stored.in_month(max(month, stored.month))
-    spent = (
-        current.month_settled_picousd if cap.period is CapPeriod.MONTH else current.settled_picousd
-    )
-    return CapUse(
-        project_id=project_id,
-        cap=cap,
-        held_picousd=current.counted(cap.period) - spent,
-        spent_picousd=spent,
-        resets_at=None
-        if cap.period is CapPeriod.TOTAL
-        else end_day(cap.period, current.month) * DAY_S,
-    )
+    return cap_use(project_id, cap.period, Spend(*spend).in_month(month).under(cap))

@@ -11,7 +11,6 @@ from uuid import UUID
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.caps import (
     DAY_S,
-    Cap,
     CapPeriod,
     PeriodCap,
     end_day,
@@ -19,7 +18,7 @@ from tollkeeper.domain.caps import (
     period_number,
 )
 from tollkeeper.domain.months import Month
-from tollkeeper.domain.views import CapUse
+from tollkeeper.domain.views import CapUse, cap_use
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.watched_connection import allow_long_statements
 
@@ -147,7 +146,7 @@ async def write_cap(
             owner.scope,
             period,
             cap.amount_picousd,
-            max(0, cap.counted_picousd - cap.amount_picousd),
+            cap.excess_picousd,
             cap.number,
             cap.held_picousd,
             cap.settled_picousd,
@@ -246,15 +245,7 @@ def _cap_use(row: tuple[Any, ...]) -> CapUse:
     project_id, key_id, first_key_id, amount, period_text, number, held, settled, day = row
     period = CapPeriod(period_text)
     current = PeriodCap(amount, number, held, settled).in_period(period_number(period, day))
-    return CapUse(
-        project_id=project_id,
-        cap=Cap(amount, period),
-        held_picousd=current.held_picousd,
-        spent_picousd=current.settled_picousd,
-        key_id=key_id,
-        first_key_id=first_key_id,
-        resets_at=end_day(period, current.number) * DAY_S,
-    )
+    return cap_use(project_id, period, current, key_id, first_key_id)
 
 
 async def find_behind(connection: Connection, limit: int) -> list[OrganizationId]:

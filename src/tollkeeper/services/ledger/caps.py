@@ -69,7 +69,7 @@ class Caps:
             state = locked.states[organization_id]
             if _is_of_account(owner, period):
                 spend = state.spend if project_id is None else state.projects[project_id].spend
-                excess = max(0, spend.counted(period) - amount_picousd)
+                excess = spend.under(cap).excess_picousd
                 await accounts.write_cap(connection, organization_id, project_id, cap, excess)
             else:
                 await _write_period_cap(connection, owner, cap, locked)
