@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 
 from tests.support.tables import each
 from tollkeeper.api.http.exchange import Exchange
-from tollkeeper.fair_turns import FairTurns
 from tollkeeper.hosting.arrivals import Arrivals, network_of
 from tollkeeper.hosting.http_protocol import HttpLimits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import bind
+from tollkeeper.runtime.fair_turns import FairTurns
 
 _LIMITS = HttpLimits(
     header_timeout_s=20,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tables import each
-from tollkeeper.fair_queue import FairQueue, FairSlots, QueueFull, share
+from tollkeeper.runtime.fair_queue import FairQueue, FairSlots, QueueFull, share
 
 _OWNERS = st.sampled_from("abcde")
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 
-from tollkeeper.fair_turns import FairTurns
+from tollkeeper.runtime.fair_turns import FairTurns
 
 PER_TURN = 8
 

@@ -6,10 +6,10 @@ import threading
 import pytest
 
 from tests.support.scripted_gateway import eventually
-from tollkeeper import large_requests
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.fair_queue import FairSlots
-from tollkeeper.large_requests import beside_the_loop
+from tollkeeper.runtime import large_requests
+from tollkeeper.runtime.fair_queue import FairSlots
+from tollkeeper.runtime.large_requests import beside_the_loop
 
 
 class _Thread:

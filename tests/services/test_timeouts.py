@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.tables import each
-from tollkeeper.timeouts import Alarm, Alarms, Timeout, timeout, timeout_at
+from tollkeeper.runtime.timeouts import Alarm, Alarms, Timeout, timeout, timeout_at
 
 TICK_S = 0.05
 _LONG_S = 60.0

@@ -8,7 +8,7 @@ from tollkeeper.api.http.endpoint import Request
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import Prompt
-from tollkeeper.large_requests import beside_the_loop
+from tollkeeper.runtime.large_requests import beside_the_loop
 from tollkeeper.services.calls.options import require_supported
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.use_cases import Services

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from tollkeeper.late_log import LateLogger
+from tollkeeper.runtime.late_log import LateLogger
 
 _KEY_BYTES_MAX = 64 << 10
 _log = LateLogger("tollkeeper.backends")

@@ -19,7 +19,7 @@ from tollkeeper.domain.inference import Batch, Call, Delta, Event, UsageReport
 from tollkeeper.domain.metering import read_usage
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, merged
-from tollkeeper.large_requests import PARTS_AT_ONCE
+from tollkeeper.runtime.large_requests import PARTS_AT_ONCE
 
 # The maximum number of batches that wait for the reader. With more, the parts stop reading from the
 # backend.

@@ -31,8 +31,8 @@ from tollkeeper.backends.wire import WholeAnswer
 from tollkeeper.backends.wires import wire_for
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import Batch, Call, Event, Opened
-from tollkeeper.large_requests import beside_the_loop
-from tollkeeper.timeouts import timeout
+from tollkeeper.runtime.large_requests import beside_the_loop
+from tollkeeper.runtime.timeouts import timeout
 
 _JSON = b"application/json"
 # A refusal is read only for its message, and so that its connection can be reused.

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from tollkeeper.bootstrap.administration import Administration
-from tollkeeper.late_log import silence_logs
+from tollkeeper.runtime.late_log import silence_logs
 from tollkeeper.services.clock import unix_now
 from tollkeeper.settings import Settings
 

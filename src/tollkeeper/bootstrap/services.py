@@ -20,7 +20,7 @@ from tollkeeper.bootstrap.telemetry import build_tracer
 from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.domain.media_text import UnreadKind
 from tollkeeper.embedded.engine_address import EngineAddress
-from tollkeeper.late_log import logs_are_for_people
+from tollkeeper.runtime.late_log import logs_are_for_people
 from tollkeeper.services.alerts import Alerts
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.inference import Inference

@@ -26,7 +26,7 @@ from tollkeeper.cli.options import (
 )
 from tollkeeper.cli.output import CommandOutput, Listing, one_line, show
 from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.late_log import silence_logs
+from tollkeeper.runtime.late_log import silence_logs
 from tollkeeper.services.use_cases import Services
 
 # Help does not need these imports.

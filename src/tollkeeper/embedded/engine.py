@@ -27,7 +27,7 @@ from tollkeeper.domain.errors import Unavailable
 from tollkeeper.embedded.engine_address import ENGINE_HOST, EngineAddress
 from tollkeeper.embedded.engine_weights import find_weights
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
-from tollkeeper.timeouts import timeout
+from tollkeeper.runtime.timeouts import timeout
 
 _PROGRAM = "tollkeeper.embedded.engine_process"
 # A large model on a slow disk loads in minutes. An engine that takes longer counts as stuck.

@@ -34,7 +34,7 @@ from tollkeeper.embedded.postgres_places import (
 )
 from tollkeeper.embedded.postgres_programs import find_programs
 from tollkeeper.embedded.postgres_rules import reject_trusted_hosts
-from tollkeeper.late_log import LateLogger
+from tollkeeper.runtime.late_log import LateLogger
 
 _DATABASE = "postgres"
 _ROLE = "postgres"

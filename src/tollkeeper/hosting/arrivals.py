@@ -8,8 +8,8 @@ one iteration, and fewer of one owner while others have calls in progress.
 import ipaddress
 from collections.abc import Callable, Hashable
 
-from tollkeeper.fair_queue import FairQueue
-from tollkeeper.fair_turns import FairTurns, Give
+from tollkeeper.runtime.fair_queue import FairQueue
+from tollkeeper.runtime.fair_turns import FairTurns, Give
 
 PER_TURN = 16
 PER_TURN_BESIDE_OTHERS = 4

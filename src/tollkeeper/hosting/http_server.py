@@ -4,10 +4,10 @@ import asyncio
 import socket
 
 from tollkeeper.api.http.exchange import Application
-from tollkeeper.fair_turns import FairTurns
 from tollkeeper.hosting.arrivals import PER_TURN, Arrivals
 from tollkeeper.hosting.http_protocol import HttpConnection, HttpLimits, ServerState
 from tollkeeper.hosting.listeners import BACKLOG, drop_new_connections, stop_listening
+from tollkeeper.runtime.fair_turns import FairTurns
 
 # When the server stops, it waits at least this long for connections that are being opened and for
 # their requests, and at most the second time if a request is incomplete.

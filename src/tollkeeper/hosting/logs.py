@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from tollkeeper.late_log import allow_logs, logs_are_for_people
+from tollkeeper.runtime.late_log import allow_logs, logs_are_for_people
 
 # A longer value is cut, so that a large request cannot fill the log.
 _VALUE_LENGTH_MAX = 2000

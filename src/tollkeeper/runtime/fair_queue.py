@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
-from tollkeeper.timeouts import timeout_at
+from tollkeeper.runtime.timeouts import timeout_at
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from tollkeeper.fair_queue import FairQueue
+from tollkeeper.runtime.fair_queue import FairQueue
 
 Give: TypeAlias = Callable[[], None]
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, TypeVarTuple, Unpack
 
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.fair_queue import FairSlots, QueueFull
+from tollkeeper.runtime.fair_queue import FairSlots, QueueFull
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

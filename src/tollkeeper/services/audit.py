@@ -14,7 +14,7 @@ import msgspec
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.audit import Actor, ActorKind, AuditEntry, Change, ObjectState
-from tollkeeper.late_log import LateLogger
+from tollkeeper.runtime.late_log import LateLogger
 from tollkeeper.storage import audit
 from tollkeeper.storage.database import Connection, Database
 

@@ -15,7 +15,7 @@ calls is served despite another client's flood. While there is such an owner, th
 the iterations are short, because every call takes several iterations. The limit ends after one
 second without a rejection.
 
-Requests start and ledger results are delivered over several iterations (`tollkeeper.fair_turns`).
+Requests start and ledger results are delivered over several iterations (`tollkeeper.runtime.fair_turns`).
 The waiting ones count as part of the iteration: it would have been that long if all of them had run
 at once.
 """

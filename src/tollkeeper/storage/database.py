@@ -14,7 +14,7 @@ from psycopg.adapt import Loader
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.fair_queue import FairSlots, QueueFull
+from tollkeeper.runtime.fair_queue import FairSlots, QueueFull
 from tollkeeper.storage.fence import Fence, FencedConnection
 from tollkeeper.storage.kept_connections import KeptConnections
 from tollkeeper.storage.reachability import (

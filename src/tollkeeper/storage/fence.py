@@ -23,7 +23,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from tollkeeper.domain.errors import StateConflict, Unavailable
-from tollkeeper.late_log import LateLogger
+from tollkeeper.runtime.late_log import LateLogger
 from tollkeeper.storage.reachability import Reachability, unreachable_detail
 from tollkeeper.storage.sessions import session_conninfo, single_hosts
 from tollkeeper.storage.watched_connection import WatchedConnection

@@ -17,8 +17,8 @@ from tollkeeper.api.http.request_memory import BodyShare, memory_of
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.conventions import SESSION_HEADERS
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
-from tollkeeper.large_requests import PARTS_AT_ONCE, beside_the_loop
-from tollkeeper.timeouts import timeout
+from tollkeeper.runtime.large_requests import PARTS_AT_ONCE, beside_the_loop
+from tollkeeper.runtime.timeouts import timeout
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ import structlog
 
 from tollkeeper.backends.identity.failure import IdentityFailure
 from tollkeeper.domain.errors import DeadlineExceeded, Unavailable
-from tollkeeper.timeouts import timeout, timeout_at
+from tollkeeper.runtime.timeouts import timeout, timeout_at
 
 _log = structlog.get_logger("tollkeeper.backends")
 _Value = TypeVar("_Value")

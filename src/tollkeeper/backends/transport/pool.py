@@ -15,7 +15,7 @@ from tollkeeper.backends.transport.http1 import (
     ConnectionsExhausted,
     DeadlinePassed,
 )
-from tollkeeper.fair_queue import FairSlots, QueueFull, share
+from tollkeeper.runtime.fair_queue import FairSlots, QueueFull, share
 
 _CLOSE_TIMEOUT_S = 1.0
 # Some servers announce keep-alive and still close the connection right after a stream. A request on

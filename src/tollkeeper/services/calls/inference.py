@@ -27,7 +27,7 @@ from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import EMPTY
 from tollkeeper.domain.pricing import Bounds
 from tollkeeper.domain.transcript import Transcript, transcript
-from tollkeeper.large_requests import beside_the_loop
+from tollkeeper.runtime.large_requests import beside_the_loop
 from tollkeeper.services.calls.admission import Admission
 from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.calls.plans import Plan

@@ -4,7 +4,7 @@ from functools import partial
 
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt_size import PromptSize, measure_prompt, prompt_text
-from tollkeeper.large_requests import beside_the_loop
+from tollkeeper.runtime.large_requests import beside_the_loop
 
 # A longer text takes more than a few milliseconds, and one of unusual characters takes longer.
 _LONG_TEXT = 128 << 10

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.inference import Call
-from tollkeeper.fair_queue import share
+from tollkeeper.runtime.fair_queue import share
+from tollkeeper.runtime.timeouts import Alarms
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.tab import AnswerSink, Tab
 from tollkeeper.services.overload import OverloadGate
-from tollkeeper.timeouts import Alarms
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.domain.pricing import Pricing
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, Usage
+from tollkeeper.runtime.timeouts import Alarm
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.tracing import CallSpan
 from tollkeeper.services.policies.checks import Evidence
-from tollkeeper.timeouts import Alarm
 
 _NO_USAGE = ReportedUsage()
 # The values of a call's record, in the order of the fields of `ActivityRecord`.

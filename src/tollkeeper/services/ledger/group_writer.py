@@ -8,7 +8,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
-from tollkeeper.fair_queue import FairQueue, QueueFull
+from tollkeeper.runtime.fair_queue import FairQueue, QueueFull
 from tollkeeper.services.batches import observe_batch, own_error
 from tollkeeper.services.ledger.handout import Handout
 

@@ -3,7 +3,7 @@ few in each iteration of the event loop."""
 
 from collections.abc import Callable
 
-from tollkeeper.fair_turns import FairTurns
+from tollkeeper.runtime.fair_turns import FairTurns
 
 # The number of calls that continue in one iteration. Each takes some tenths of a millisecond.
 PER_TURN = 8

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import AccountState
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.late_log import LateLogger
+from tollkeeper.runtime.late_log import LateLogger
 
 _log = LateLogger("tollkeeper.ledger")
 

@@ -34,8 +34,8 @@ from tollkeeper.domain.judging import (
 from tollkeeper.domain.metering import read_usage
 from tollkeeper.domain.prompt import CachingWish, Logprobs, Prompt, Sampling
 from tollkeeper.domain.usage import ReportedUsage, Usage, merged
+from tollkeeper.runtime.timeouts import timeout_at
 from tollkeeper.services.policies.judge_slots import JudgeLoad, JudgeSlots
-from tollkeeper.timeouts import timeout_at
 
 # Counts an organization's question that the judge's backend may have charged for: with the tokens,
 # or None if they are unknown, and the backend's own price.

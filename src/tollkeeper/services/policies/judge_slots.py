@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.fair_queue import FairQueue, QueueFull, share
+from tollkeeper.runtime.fair_queue import FairQueue, QueueFull, share
 
 # The maximum number of waiting questions, in total and of one organization. A call asks at most as
 # many at a time as there are slots, so only thousands of calls reach these limits.

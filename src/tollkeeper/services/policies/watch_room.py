@@ -3,7 +3,7 @@
 from collections import Counter
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.fair_queue import share
+from tollkeeper.runtime.fair_queue import share
 
 
 class WatchRoom:

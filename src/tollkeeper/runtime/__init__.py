@@ -1,0 +1,1 @@
+"""Waits, turns, threads and logs, for every layer above the domain."""
