@@ -57,7 +57,7 @@ class Watched:
 
 
 @asynccontextmanager
-async def console_site(data_dir: Path, conninfo: str) -> AsyncIterator[ConsoleSite]:
+async def console_site(data_dir: Path, conninfo: str, **changes: Any) -> AsyncIterator[ConsoleSite]:
     async with Upstream(chat()) as model, ScriptedJudge() as judge:
         settings = scripted_settings(
             data_dir,
@@ -67,6 +67,7 @@ async def console_site(data_dir: Path, conninfo: str) -> AsyncIterator[ConsoleSi
                 {"name": "judge", "kind": "openai", "urls": [judge.url], "retries": 0},
             ],
             judge={"backend": "judge", "model": "the-judge", "deadline_s": 30},
+            **changes,
         )
         async with running_gateway(settings, conninfo) as gateway:
             tenant = await gateway.make_tenant()

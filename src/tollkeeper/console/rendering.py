@@ -310,12 +310,14 @@ def labelled(table: str) -> Markup:
     headings = [escape(Markup(text).striptags()) for text in columns]  # noqa: S704 - our own template
 
     def label_row(row: re.Match[str]) -> str:
-        column = iter(headings)
-        return re.sub(
-            r'<t[dh](?=[ >])(?! scope="col")',
-            lambda cell: f'{cell[0]} data-label="{next(column, "")}"',
-            row[0],
-        )
+        columns = iter(headings)
+
+        def label_cell(cell: re.Match[str]) -> str:
+            # A cell that spans several columns has no heading of its own.
+            spanned = [next(columns, "") for _ in range(int(cell[2] or 1))]
+            return f'<{cell[1]} data-label="{spanned[0]}"{cell[0][3:]}'
+
+        return re.sub(r'<(t[dh])\b(?! scope="col")(?:[^>]*?\bcolspan="(\d+)")?', label_cell, row[0])
 
     text = re.sub(r"<tr\b.*?</tr>", label_row, table, flags=re.DOTALL)
     return Markup(text)  # noqa: S704 - the template has escaped every value

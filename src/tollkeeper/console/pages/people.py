@@ -3,11 +3,12 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollkeeper.console.changes import answer_form, done
+from tollkeeper.console.changes import Question, answer_form, done
 from tollkeeper.console.context import console_of, session_of
 from tollkeeper.console.forms import Form, Refused
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.errors import NotFound
+from tollkeeper.storage.console_sessions import StoredSession
 
 _SHOWN_MAX = 1000
 
@@ -28,13 +29,26 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
 
 
 async def end(request: Request) -> Response:
-    async def handle(form: Form) -> Response:
-        sessions = console_of(request).sessions
+    sessions = console_of(request).sessions
+
+    async def find(form: Form) -> StoredSession:
         wanted = form.text("session")
         for found in await sessions.list(limit=_SHOWN_MAX):
             if found.digest.hex() == wanted:
-                await sessions.end_all(found.credential, found.person.subject)
-                return done(request, "/people", "sessions-ended")
+                return found
         raise NotFound("This session has ended already.")
 
-    return await answer_form(request, handle, show)
+    async def ask(form: Form) -> Question:
+        name = (await find(form)).person.name
+        return Question(
+            f"End all sessions of {name}?",
+            "The person is signed out in every browser, and can sign in again.",
+            "End all sessions",
+        )
+
+    async def handle(form: Form) -> Response:
+        found = await find(form)
+        await sessions.end_all(found.credential, found.person.subject)
+        return done(request, "/people", "sessions-ended")
+
+    return await answer_form(request, handle, show, ask=ask, back="/people")
