@@ -38,6 +38,18 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("fixed")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a folder together in whatever order they are, so that the databases and
+    gateways that a folder shares are started once."""
+    numbers: dict[Path, int] = {}
+    places: dict[Path, list[int]] = {}
+    for path in (item.path for item in items):
+        if path not in places:
+            above = reversed(path.parents)
+            places[path] = [numbers.setdefault(folder, len(numbers)) for folder in above]
+    items.sort(key=lambda item: places[item.path])
+
+
 def pytest_collection_finish() -> None:
     """Leave the collected tests out of garbage collections: they stay until the end."""
     gc.freeze()

@@ -14,9 +14,7 @@ from tollkeeper.api.routes import ROUTES
 _COMMITTED = Path(__file__).parents[2] / "openapi.json"
 
 
-def _schemas() -> dict[str, Any]:
-    found: dict[str, Any] = document()["components"]["schemas"]
-    return found
+_SCHEMAS: dict[str, Any] = document()["components"]["schemas"]
 
 
 def test_committed_document_is_current() -> None:
@@ -46,9 +44,9 @@ def test_every_route_is_described() -> None:
     assert described == {(endpoint.method, endpoint.path) for endpoint in ROUTES}
 
 
-@each("name", sorted(_schemas()))
+@each("name", sorted(_SCHEMAS))
 def test_every_schema_is_a_json_schema(name: str) -> None:
-    assert jsonschema_rs.meta.is_valid(_schemas()[name])
+    assert jsonschema_rs.meta.is_valid(_SCHEMAS[name])
 
 
 def test_every_error_body_is_the_envelope() -> None:

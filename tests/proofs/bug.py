@@ -47,6 +47,14 @@ class Bug:
 
     def planted(self, source: Path) -> dict[Path, str]:
         """Return the new text of each file that the bug changes, by its path below the source."""
+        trees = self.changed_trees(source)
+        texts = {path: ast.unparse(tree) + "\n" for path, tree in trees.items()}
+        for path, text in texts.items():
+            compile(text, path, "exec")
+        return texts
+
+    def changed_trees(self, source: Path) -> dict[Path, ast.Module]:
+        """Return the new syntax tree of each file. This takes a third of the time of `planted`."""
         trees: dict[Path, ast.Module] = {}
         for symbol, right, wrong in ((self.symbol, self.right, self.wrong), *self.also):
             path, name = _find(symbol, source)
@@ -57,10 +65,7 @@ class Bug:
             self._change(definition, symbol, right, wrong)
             if ast.dump(definition) == before:
                 raise LocationError(f"{symbol}: {wrong!r} changes nothing")
-        texts = {path: ast.unparse(tree) + "\n" for path, tree in trees.items()}
-        for path, text in texts.items():
-            compile(text, path, "exec")
-        return texts
+        return trees
 
     def _change(self, definition: ast.AST, symbol: str, right: str, wrong: str) -> None:
         old, new = _readings(right), _readings(wrong)

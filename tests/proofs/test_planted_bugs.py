@@ -102,7 +102,7 @@ def test_every_bug_can_be_planted() -> None:
     refused = []
     for name, bug in BUGS.items():
         try:
-            bug.planted(SOURCE)
+            bug.changed_trees(SOURCE)
         except (LocationError, SyntaxError) as error:
             refused.append(f"{name}: {error}")
     assert refused == []
