@@ -14,6 +14,7 @@ from bench.upstream import PACED
 _HERE = Path(__file__).parent
 _LOCKS = _HERE / "locks"
 PORTKEY_PROJECT = _HERE / "portkey"
+PRISMA_PROJECT = _HERE / "billing" / "gateways" / "prisma"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,11 @@ from bench.figures import WHOLE_ANSWER, Target, chat_requests
 from bench.load import run_load
 from bench.peer_programs import PEERS, Program
 from bench.ports import free_port
+from bench.programs import last_output_line, started
 from bench.upstream import PACED
 
 # The largest peer imports a thousand modules before it listens.
 _START_WITHIN_S = 120
-_STOP_WITHIN_S = 15
-_REASON_LENGTH_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +45,13 @@ def running_peers(names: list[str], upstream: int, folder: Path) -> Iterator[Pee
             except NotInstalled as exc:
                 peers.missing[name] = f"could not be installed: {exc}"
                 continue
-            process = stack.enter_context(_started(program, home))
+            process = stack.enter_context(started(program.command, home, program.environment))
             target = _target(name, program, process, port)
             if _answers(target, process):
                 pause(target)
                 peers.targets.append(target)
             else:
-                peers.missing[name] = f"could not be started: {_last_output_line(home)}"
+                peers.missing[name] = f"could not be started: {last_output_line(home)}"
         yield peers
 
 
@@ -94,44 +93,6 @@ def pause(target: Target) -> None:
     os.killpg(target.pid, signal.SIGSTOP)
 
 
-@contextmanager
-def _started(program: Program, home: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts a peer in a process group of its own. Of our environment it gets only PATH."""
-    environment = {"PATH": os.environ["PATH"], "HOME": str(home), **program.environment}
-    with (
-        (home / "output").open("wb") as output,
-        subprocess.Popen(
-            program.command,
-            env=environment,
-            cwd=home,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        ) as process,
-    ):
-        try:
-            yield process
-        finally:
-            _stop(process)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Stops a peer, which may be paused or already gone."""
-    for number in (signal.SIGTERM, signal.SIGCONT):
-        _signal_group(process, number)
-    try:
-        process.wait(_STOP_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        _signal_group(process, signal.SIGKILL)
-
-
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return
-
-
 def _answers(target: Target, process: subprocess.Popen[bytes]) -> bool:
     requests = chat_requests(target, PACED, stream=False)
     until = time.monotonic() + _START_WITHIN_S
@@ -146,9 +107,3 @@ def _answers(target: Target, process: subprocess.Popen[bytes]) -> bool:
             return True
         time.sleep(0.5)
     return False
-
-
-def _last_output_line(home: Path) -> str:
-    lines = (home / "output").read_text(errors="replace").split("\n")
-    output = [line.strip() for line in lines if line.strip()]
-    return output[-1][:_REASON_LENGTH_MAX] if output else "it does not answer, and says nothing"

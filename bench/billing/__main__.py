@@ -3,11 +3,14 @@
 import argparse
 import asyncio
 import json
+import resource
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from tests.journeys.clients.environments import NotInstalled
@@ -16,14 +19,17 @@ from bench.billing.gateways import GATEWAYS
 from bench.billing.gateways.base import Booked, Gateway
 from bench.billing.gateways.processes import NotStarted
 from bench.billing.play import play_all, results
-from bench.billing.report import Run, as_json, as_markdown, draw
+from bench.billing.report import Run, as_json, as_markdown, draw, joined
 from bench.billing.scenarios import Scenario, load_scenarios
-from bench.billing.trials import load_trials, run_trial
+from bench.billing.trials import Trial, load_trials, run_trial
 from bench.billing.upstream import Provider
 from bench.machine import describe_machine
 
 _HERE = Path(__file__).parent
 _RESULT = _HERE.parent / "billing.json"
+# So many gateways run at once: most of the time they start or wait.
+_SIDE_BY_SIDE = 3
+_ALL = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 _PICTURE = _HERE.parents[1] / "docs" / "images" / "billing.svg"
 
 
@@ -36,12 +42,10 @@ def main() -> None:
         asyncio.run(_explain(gateway, scenario))
         return
     started = time.monotonic()
-    runs = [
-        asyncio.run(_run(GATEWAYS[name], scenarios, trials=options.trials))
-        for name in options.gateways
-    ]
-    machine = describe_machine()
-    print(f"{machine}, {time.monotonic() - started:.0f} s\n\n{as_markdown(runs)}")
+    runs = _run_all(options.gateways, scenarios, load_trials() if options.trials else [])
+    cpu_s = sum(resource.getrusage(who).ru_utime + resource.getrusage(who).ru_stime for who in _ALL)
+    machine = f"{describe_machine()}, {time.monotonic() - started:.0f} s, {cpu_s:.0f} s of CPU time"
+    print(f"{machine}\n\n{as_markdown(runs)}")
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     _RESULT.write_text(json.dumps(as_json(runs, machine, at), indent=1) + "\n")
     if set(options.gateways) == set(GATEWAYS):
@@ -69,35 +73,60 @@ def _options() -> argparse.Namespace:
     return options
 
 
-async def _run(gateway: Gateway, scenarios: list[Scenario], *, trials: bool) -> Run:
+def _parts(names: list[str], trials: list[Trial]) -> list[tuple[str, int]]:
+    """What runs side by side: each gateway with one process, and with as many as a trial wants."""
+    numbers = {1} | {trial.processes for trial in trials}
+    return [(name, number) for number in sorted(numbers) for name in names]
+
+
+def _run_all(names: list[str], scenarios: list[Scenario], trials: list[Trial]) -> list[Run]:
+    """Run the gateways. Most of the time a gateway starts or waits, so several run side by side."""
+    parts = _parts(names, trials)
+
+    def run_part(part: tuple[str, int]) -> Run:
+        name, processes = part
+        wanted = [trial for trial in trials if trial.processes == processes]
+        return asyncio.run(_run(GATEWAYS[name], scenarios if processes == 1 else [], wanted))
+
+    with ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
+        runs = dict(zip(parts, threads.map(run_part, parts), strict=True))
+    return [joined([runs[part] for part in parts if part[0] == name]) for name in names]
+
+
+async def _run(gateway: Gateway, scenarios: list[Scenario], trials: list[Trial]) -> Run:
+    run = Run(gateway.name, gateway.version, [], [], {})
     not_offered = {
         scenario.name: reason
         for scenario in scenarios
         if (reason := gateway.not_offered(scenario)) is not None
     }
     offered = [scenario for scenario in scenarios if scenario.name not in not_offered]
-    run = Run(gateway.name, gateway.version, [], [], {})
+    for trial in trials:
+        if (reason := gateway.not_run(trial)) is not None:
+            run.trials_not_run[trial.name] = reason
+    wanted = [trial for trial in trials if trial.name not in run.trials_not_run]
+    answers: dict[str, str] = {}
+    books: dict[str, Booked] = {}
     try:
-        async with Provider(scenarios) as provider:
-            answers: dict[str, str] = {}
-            books: dict[str, Booked] = {}
+        async with Provider(scenarios) as provider, AsyncExitStack() as stack:
+            if offered or wanted:
+                _say(f"{gateway.name} starts")
+                folder = stack.enter_context(temporary_folder())
+                session = await stack.enter_async_context(
+                    gateway.running(folder, provider.port, offered, wanted)
+                )
             if offered:
                 _say(f"{gateway.name}: {len(offered)} scenarios")
-                with temporary_folder() as folder:
-                    async with gateway.running(folder, provider.port, offered) as session:
-                        answers, books = await play_all(session, provider, offered)
+                answers, books = await play_all(session, provider, offered)
             run.results.extend(results(scenarios, provider, answers, books, not_offered))
-        for trial in load_trials() if trials else ():
-            starter = gateway.trial_starter(trial)
-            if isinstance(starter, str):
-                run.trials_not_run[trial.name] = starter
-                continue
-            _say(f"{gateway.name}: {trial.name}")
-            with temporary_folder() as folder:
-                run.trials.append(await run_trial(starter, folder, trial))
+            for trial in wanted:
+                _say(f"{gateway.name}: {trial.name}")
+                run.trials.append(await run_trial(session, provider, trial))
     except (NotInstalled, NotStarted) as exc:
-        return Run(gateway.name, gateway.version, [], [], {}, f"could not run here: {exc}")
-    return run
+        reason = f"could not run here: {exc}"
+        not_run = dict.fromkeys((trial.name for trial in trials), reason)
+        return replace(run, missing=reason, trials_not_run=not_run)
+    return replace(run, setup=gateway.setup())
 
 
 async def _explain(gateway: Gateway, scenario: Scenario) -> None:
@@ -109,7 +138,7 @@ async def _explain(gateway: Gateway, scenario: Scenario) -> None:
     with temporary_folder() as folder:
         async with (
             Provider([scenario]) as provider,
-            gateway.running(folder, provider.port, [scenario]) as session,
+            gateway.running(folder, provider.port, [scenario], []) as session,
         ):
             sent = session.request(scenario)
             answers, books = await play_all(session, provider, [scenario])

@@ -21,6 +21,8 @@ class Run:
     trials: list[TrialResult]
     trials_not_run: dict[str, str]
     missing: str | None = None
+    # How the gateway was set up, if that depends on the machine.
+    setup: str = ""
 
     @property
     def compared(self) -> list[Result]:
@@ -33,6 +35,16 @@ class Run:
     @property
     def share(self) -> Decimal:
         return Decimal(self.exact) / max(1, len(self.compared))
+
+
+def joined(parts: list[Run]) -> Run:
+    """Join the runs of one gateway. If the first could not run, none counts."""
+    [first, *others] = parts
+    for other in others:
+        first.results.extend(other.results)
+        first.trials.extend(other.trials)
+        first.trials_not_run.update(other.trials_not_run)
+    return first
 
 
 _HEADER = (

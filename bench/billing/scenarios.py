@@ -105,9 +105,26 @@ def _scenario(
     truth = bill(_rule(exchange), answer, exchange.request, card)
     if exchange.who.startswith(("OpenRouter", "xAI")) and truth.usd is not None:
         exchange = replace(exchange, answer=_with_stated_cost(exchange.answer, truth.usd))
+    exchange = replace(exchange, answer=_with_own_id(exchange.answer, name))
     return Scenario(
         *(name, kind, shows, exchange, face, exchange.asks[face], card, truth), fault=fault
     )
+
+
+def _with_own_id(answer: dict[str, Any], name: str) -> dict[str, Any]:
+    """Give the answer an id that no other answer has, as providers do: a gateway may book by the id.
+    The recorded exchanges share ids."""
+
+    def own(event: Any) -> Any:
+        if not isinstance(event, dict):
+            return event
+        ids = {key: f"{event[key]}-{name}" for key in ("id", "responseId") if event.get(key)}
+        inner = {key: own(event[key]) for key in ("message", "response") if key in event}
+        return {**event, **ids, **inner}
+
+    if "lines" in answer:
+        return {**answer, "lines": [own(line) for line in answer["lines"]]}
+    return {**answer, "body": own(answer["body"])} if "body" in answer else answer
 
 
 def _with_stated_cost(value: Any, usd: Decimal) -> Any:

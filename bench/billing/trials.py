@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -20,8 +20,9 @@ CARD = "standard"
 _PROMPT, _COMPLETION = 1000, 200
 COST = call_cost(CARD, _PROMPT, _COMPLETION).usd
 _CALL_WITHIN_S = 60
-# How long the provider works on an answer, so that calls of a race overlap.
-_WORK_S = 0.5
+# In a race the provider answers when no call has arrived for so long: all calls that a gateway lets
+# through at once overlap, also on a slow machine.
+_QUIET_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -44,19 +45,35 @@ def load_trials() -> list[Trial]:
     return [Trial(**trial) for trial in written]
 
 
+def processes_of(trials: list[Trial]) -> int:
+    """With how many processes a gateway has to run."""
+    return max((trial.processes for trial in trials), default=1)
+
+
 @dataclass(frozen=True)
-class TrialSession:
-    """A gateway with one client. The functions are what a trial does to it."""
+class Client:
+    """A client with a budget of its own."""
 
-    # A process of the gateway each.
+    # One for each process of the gateway.
     requests: list[Request]
-    booked: Callable[[], Awaitable[Decimal]]
-    # Kill the gateway without a warning, and start it again: returns its new requests.
-    kill: Callable[[], Awaitable[list[Request]]] | None = None
-    restart_database: Callable[[], Coroutine[Any, Any, None]] | None = None
+    # What is booked, when the gateway has finished its accounting. The number is the number of answers.
+    booked: Callable[[int], Awaitable[Decimal]]
 
 
-Starter = Callable[[Path, int, Trial], AbstractAsyncContextManager[TrialSession]]
+class OnTrial:
+    """What a trial does to a running gateway."""
+
+    async def client(self, trial: Trial) -> Client:
+        """Make a client with the trial's budget. Its model has the trial's name."""
+        raise NotImplementedError
+
+    async def kill(self) -> None:
+        """Kill the gateway without a warning, and start it again."""
+        raise NotImplementedError
+
+    async def restart_database(self) -> None:
+        """Kill the database's server, and start it again."""
+        raise NotImplementedError
 
 
 def ask() -> dict[str, Any]:
@@ -81,60 +98,59 @@ def _answer() -> dict[str, Any]:
     }
 
 
-async def run_trial(starter: Starter, folder: Path, trial: Trial) -> TrialResult:
+async def run_trial(session: OnTrial, provider: Provider, trial: Trial) -> TrialResult:
     """Run one trial. The provider's bill is the cost of every answer that it gave."""
-    async with Provider([]) as provider:
-        delay_s = _WORK_S if trial.kind == "race" else 0.0
-        provider.trials[trial.name] = (_answer(), delay_s)
-        async with starter(folder, provider.port, trial) as session, _client() as client:
-            await _RUNS[trial.kind](client, session, trial)
-            booked = await session.booked()
-        assert COST is not None
-        answered = provider.answered[trial.name]
+    provider.trials[trial.name] = (_answer(), _QUIET_S if trial.kind == "race" else 0.0)
+    client = await session.client(trial)
+    async with _http() as http:
+        await _RUNS[trial.kind](http, session, client, trial)
+    answered = provider.answered[trial.name]
+    booked = await client.booked(answered)
+    assert COST is not None
     return TrialResult(trial.name, answered * COST, booked, trial.budget, trial.calls, answered)
 
 
 @asynccontextmanager
-async def _client() -> AsyncIterator[httpx2.AsyncClient]:
+async def _http() -> AsyncIterator[httpx2.AsyncClient]:
     limits = httpx2.Limits(max_connections=None)
     async with httpx2.AsyncClient(timeout=_CALL_WITHIN_S, verify=False, limits=limits) as client:
         yield client
 
 
-async def _call(client: httpx2.AsyncClient, request: Request) -> int:
+async def _call(http: httpx2.AsyncClient, request: Request) -> int:
     try:
-        answer = await client.post(request.url, headers=request.headers, json=request.body)
+        answer = await http.post(request.url, headers=request.headers, json=request.body)
     except httpx2.HTTPError:
         return 0
     return answer.status_code
 
 
-async def _race(client: httpx2.AsyncClient, session: TrialSession, trial: Trial) -> None:
+async def _race(http: httpx2.AsyncClient, session: OnTrial, client: Client, trial: Trial) -> None:
     """All calls at once, at each process in turn; then one after another, until one is refused."""
-    requests = session.requests
-    calls = (_call(client, requests[number % len(requests)]) for number in range(trial.calls))
+    requests = client.requests
+    calls = (_call(http, requests[number % len(requests)]) for number in range(trial.calls))
     await asyncio.gather(*calls)
     for _ in range(trial.calls):
-        if await _call(client, requests[0]) != 200:
+        if await _call(http, requests[0]) != 200:
             return
 
 
-async def _kill(client: httpx2.AsyncClient, session: TrialSession, trial: Trial) -> None:
+async def _kill(http: httpx2.AsyncClient, session: OnTrial, client: Client, trial: Trial) -> None:
     """Calls one after another; the gateway is killed as soon as the last one is answered."""
-    assert session.kill is not None
     for _ in range(trial.calls):
-        await _call(client, session.requests[0])
+        await _call(http, client.requests[0])
     await session.kill()
 
 
-async def _restart(client: httpx2.AsyncClient, session: TrialSession, trial: Trial) -> None:
+async def _restart(
+    http: httpx2.AsyncClient, session: OnTrial, client: Client, trial: Trial
+) -> None:
     """Calls one after another; the database is restarted in the middle of them."""
-    assert session.restart_database is not None
     restarting: asyncio.Task[None] | None = None
     for number in range(trial.calls):
         if number == trial.calls // 3:
             restarting = asyncio.create_task(session.restart_database())
-        await _call(client, session.requests[0])
+        await _call(http, client.requests[0])
     if restarting is not None:
         await restarting
 

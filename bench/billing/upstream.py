@@ -5,6 +5,7 @@ address, so that no gateway has to send the name in another way.
 """
 
 import asyncio
+import itertools
 import json
 import re
 from collections import Counter, defaultdict
@@ -35,8 +36,9 @@ class Provider(StreamServer):
         self.answered: Counter[str] = Counter()
         # Set when the client of a scenario has left.
         self.left: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        # Calls of trials: name, JSON answer, and how long the provider works on it.
+        # Calls of trials: the JSON answer, and how long no other call has arrived before it is sent.
         self.trials: dict[str, tuple[dict[str, Any], float]] = {}
+        self._numbers = itertools.count(1)
 
     async def _answer_calls(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -73,9 +75,13 @@ class Provider(StreamServer):
             self.answered[name] += 1
 
     async def _answer_trial(self, name: str, peer: Peer) -> None:
-        body, delay_s = self.trials[name]
-        await asyncio.sleep(delay_s)
-        await _send_json(peer, 200, body)
+        """Answer with an id of its own, when no other call has arrived for some time."""
+        body, quiet_s = self.trials[name]
+        arrived = -1
+        while arrived != len(self.calls[name]):
+            arrived = len(self.calls[name])
+            await asyncio.sleep(quiet_s)
+        await _send_json(peer, 200, {**body, "id": f"chatcmpl-{name}-{next(self._numbers)}"})
         self.answered[name] += 1
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.billing.request import Request
 from bench.billing.scenarios import Scenario
-from bench.billing.trials import Starter, Trial
+from bench.billing.trials import OnTrial, Trial
 
 CHAT_PATH = "/v1/chat/completions"
 RESPONSES_PATH = "/v1/responses"
@@ -26,7 +26,7 @@ class Booked:
     record: Any = None
 
 
-class Session(ABC):
+class Session(OnTrial, ABC):
     """A running gateway."""
 
     @abstractmethod
@@ -44,19 +44,24 @@ class Gateway(ABC):
     name: str
     version: str = ""
 
+    def setup(self) -> str:
+        """Say how the gateway was set up here, if that depends on the machine."""
+        return ""
+
     def not_offered(self, scenario: Scenario) -> str | None:
         """Return the reason why the gateway cannot be asked for this scenario."""
         return None
 
+    def not_run(self, trial: Trial) -> str | None:
+        """Return the reason why the gateway cannot be put on this trial."""
+        return "not offered"
+
     @abstractmethod
     def running(
-        self, folder: Path, provider: int, scenarios: list[Scenario]
+        self, folder: Path, provider: int, scenarios: list[Scenario], trials: list[Trial]
     ) -> AbstractAsyncContextManager[Session]:
-        """Run the gateway with these scenarios. `provider` is the port of the provider."""
-
-    def trial_starter(self, trial: Trial) -> Starter | str:
-        """Return how the gateway is run for a trial, or the reason why it cannot be."""
-        return "not offered"
+        """Run the gateway with a model for each scenario and each trial, with as many processes as
+        the trials want. `provider` is the port of the provider."""
 
 
 def provider_url(provider: int, name: str) -> str:
@@ -65,5 +70,5 @@ def provider_url(provider: int, name: str) -> str:
 
 def locked_version(name: str) -> str:
     """The version of a package that the benchmark pins."""
-    wanted = (Path(__file__).parents[2] / "locks" / f"{name}.in").read_text()
-    return wanted.strip().rpartition("==")[2]
+    [wanted, *_] = (Path(__file__).parents[2] / "locks" / f"{name}.in").read_text().splitlines()
+    return wanted.rpartition("==")[2]

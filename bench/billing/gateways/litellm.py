@@ -1,22 +1,20 @@
-"""LiteLLM's proxy as a benchmarked gateway.
-
-Its database needs a query engine that its `prisma` package downloads from a server when it runs.
-That server could not be reached where this was written, so the proxy runs without a database. Its
-cost of each call is read from a custom callback.
-"""
+"""LiteLLM's proxy as a benchmarked gateway: with its database, virtual keys and their budgets."""
 
 import asyncio
 import json
 import secrets
-import shutil
+import signal
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from tests.journeys.clients.environments import python_environment
+import httpx2
+import psycopg
+from psycopg.rows import dict_row
 
 from bench.billing.gateways.base import (
     CHAT_PATH,
@@ -27,17 +25,25 @@ from bench.billing.gateways.base import (
     locked_version,
     provider_url,
 )
-from bench.billing.gateways.processes import running_program
+from bench.billing.gateways.database import Database
+from bench.billing.gateways.litellm_database import Installed, install_litellm, make_tables
+from bench.billing.gateways.processes import NotStarted, running_program
 from bench.billing.request import Request
 from bench.billing.scenarios import Scenario
-from bench.billing.trials import CARD, Starter, Trial, TrialSession, ask
+from bench.billing.trials import CARD, Client, Trial, ask, processes_of
 from bench.billing.truth import PRICES
 from bench.ports import free_port
 
-_HERE = Path(__file__).parent
-_LOCKS = _HERE.parents[1] / "locks"
-# How long its asynchronous logging may take after the last answer.
-_LOGGED_WITHIN_S = 15
+# LiteLLM writes its spend log every 10 to 15 seconds. It is complete if it has not grown for so long.
+_QUIET_S = 40
+_WRITTEN_WITHIN_S = 300
+_KEY_WITHIN_S = 60
+_LOG = """
+    SELECT request_id, call_type, status, model_group, model, spend, prompt_tokens, completion_tokens,
+        metadata -> 'usage_object' AS usage, metadata -> 'cost_breakdown' AS cost_breakdown,
+        metadata -> 'error_information' ->> 'error_message' AS error
+    FROM "LiteLLM_SpendLogs"
+"""
 # The provider's name in LiteLLM, and the path of the address that this provider is given.
 _PROVIDERS = {
     "Azure, a hosted DeepSeek": ("azure_ai", "/v1"),
@@ -77,28 +83,128 @@ _TIERED = ("prompt", "completion", "cache_read", "cache_write")
 
 
 class LiteLLMSession(Session):
-    def __init__(self, url: str, key: str, log: Path) -> None:
-        self._url = url
-        self._headers = {"authorization": f"Bearer {key}"}
-        self._log = log
+    """Proxies with one database. A scenario is booked in the spend log under the name of its model."""
+
+    def __init__(self, folder: Path, installed: Installed, database: Database) -> None:
+        self._folder, self._installed, self._database = folder, installed, database
+        self._master_key = f"sk-{secrets.token_hex(24)}"
+        self._salt = secrets.token_hex(24)
+        self._running = AsyncExitStack()
+        self._urls: list[str] = []
+        self._key = ""
+
+    @asynccontextmanager
+    async def serve(self, processes: int) -> AsyncIterator[Self]:
+        async with self._running:
+            await self._start(processes)
+            self._key = await self._make_key({})
+            yield self
+
+    async def _start(self, processes: int) -> None:
+        programs = [self._program(self._folder / str(number)) for number in range(processes)]
+        started = [self._running.enter_async_context(program) for program in programs]
+        self._urls = list(await asyncio.gather(*started))
+
+    @asynccontextmanager
+    async def _program(self, folder: Path) -> AsyncIterator[str]:
+        folder.mkdir(exist_ok=True)  # noqa: ASYNC240 - a local folder
+        port = free_port()
+        command: list[str | Path] = [
+            *(self._installed.program, "--config", self._folder / "config.yaml"),
+            *("--num_workers", "1", "--host", "127.0.0.1", "--port", str(port)),
+        ]
+        environment = {
+            **self._installed.environment,
+            "HOME": str(folder),
+            "LITELLM_LOG": "ERROR",
+            "LITELLM_MODE": "PRODUCTION",
+            "LITELLM_MASTER_KEY": self._master_key,
+            "LITELLM_SALT_KEY": self._salt,
+            # Use the price list of the package. Otherwise LiteLLM would download the newest one.
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "DATABASE_URL": self._database_url(),
+            # The tables are there, and a comparison with the schema would download an engine.
+            "DISABLE_SCHEMA_UPDATE": "true",
+            "LITELLM_PRISMA_COMMAND_TIMEOUT": "0.1",
+            "AWS_REGION": "us-east-1",
+        }
+        url = f"http://127.0.0.1:{port}"
+        ready = f"{url}/health/liveliness"
+        async with running_program(command, folder, environment, ready, signal.SIGKILL):
+            yield url
+
+    def _database_url(self) -> str:
+        parts = psycopg.conninfo.conninfo_to_dict(self._database.conninfo)
+        return f"postgresql://{parts['user']}@localhost/{parts['dbname']}?host={parts['host']}"
+
+    async def _make_key(self, wishes: dict[str, Any]) -> str:
+        headers = {"authorization": f"Bearer {self._master_key}"}
+        async with httpx2.AsyncClient(timeout=_KEY_WITHIN_S, verify=False) as http:
+            made = await http.post(f"{self._urls[0]}/key/generate", headers=headers, json=wishes)
+            if made.status_code != 200:
+                raise NotStarted(f"it makes no key: {made.text[:200]}")
+            return str(made.json()["key"])
+
+    def _request(self, number: int, path: str, key: str, body: dict[str, Any]) -> Request:
+        return Request(self._urls[number] + path, {"authorization": f"Bearer {key}"}, body)
 
     def request(self, scenario: Scenario) -> Request:
         path = CHAT_PATH if scenario.face == "chat" else RESPONSES_PATH
-        return Request(self._url + path, self._headers, {**scenario.ask, "model": scenario.name})
+        return self._request(0, path, self._key, {**scenario.ask, "model": scenario.name})
 
     async def books(self, scenarios: list[Scenario], answers: dict[str, str]) -> dict[str, Booked]:
-        await asyncio.sleep(_LOGGED_WITHIN_S)
-        records: dict[str, list[dict[str, Any]]] = {}
-        lines = self._log.read_text().splitlines() if self._log.exists() else []
-        for record in map(json.loads, lines):
-            name = str(record["model_group"] or record["model"]).split("/")[-1]
-            records.setdefault(name.removesuffix("--second"), []).append(record)
-        return {scenario.name: _booked(records.get(scenario.name, [])) for scenario in scenarios}
+        rows = await asyncio.to_thread(self._rows)
+        return {
+            scenario.name: _booked([row for row in rows if _name(row) == scenario.name])
+            for scenario in scenarios
+        }
+
+    def _rows(self, name: str = "", wanted: int | None = None) -> list[dict[str, Any]]:
+        """Read the spend log when it has the wanted number of costs under this name, or when it has not
+        grown for some time."""
+        until = time.monotonic() + _WRITTEN_WITHIN_S
+        with psycopg.connect(
+            self._database.conninfo, autocommit=True, row_factory=dict_row
+        ) as connection:
+            rows, quiet_since = connection.execute(_LOG).fetchall(), time.monotonic()
+            while time.monotonic() < min(until, quiet_since + _QUIET_S):
+                time.sleep(1)
+                found = connection.execute(_LOG).fetchall()
+                if wanted == sum(_name(row) == name and row["spend"] > 0 for row in found):
+                    return found
+                if len(found) != len(rows):
+                    rows, quiet_since = found, time.monotonic()
+            return rows
+
+    async def client(self, trial: Trial) -> Client:
+        """Make a virtual key, which has the budget."""
+        wishes = {} if trial.budget is None else {"max_budget": float(trial.budget)}
+        key = await self._make_key(wishes)
+        body = {**ask(), "model": trial.name}
+
+        async def booked(answered: int) -> Decimal:
+            rows = await asyncio.to_thread(self._rows, trial.name, answered)
+            return _booked([row for row in rows if _name(row) == trial.name]).usd or Decimal(0)
+
+        numbers = range(len(self._urls))
+        return Client([self._request(number, CHAT_PATH, key, body) for number in numbers], booked)
+
+    async def kill(self) -> None:
+        await self._running.aclose()
+        await self._start(len(self._urls))
+
+    async def restart_database(self) -> None:
+        await asyncio.to_thread(self._database.restart)
 
 
-def _booked(records: list[dict[str, Any]]) -> Booked:
-    costs = [Decimal(str(record["response_cost"])) for record in records if record["response_cost"]]
-    return Booked(sum(costs, Decimal(0)), record=records)
+def _name(row: dict[str, Any]) -> str:
+    """The scenario or trial of a row."""
+    name = str(row["model_group"] or row["model"]).split("/")[-1]
+    return name.removesuffix("--second")
+
+
+def _booked(rows: list[dict[str, Any]]) -> Booked:
+    return Booked(sum((Decimal(str(row["spend"])) for row in rows), Decimal(0)), record=rows)
 
 
 @dataclass(frozen=True)
@@ -106,85 +212,43 @@ class LiteLLM(Gateway):
     name: str = "LiteLLM"
     version: str = locked_version("litellm")
 
+    def setup(self) -> str:
+        return install_litellm().engine
+
+    def not_run(self, trial: Trial) -> str | None:
+        return "not run: its processes share budgets through Redis" if trial.processes > 1 else None
+
     @asynccontextmanager
     async def running(
-        self, folder: Path, provider: int, scenarios: list[Scenario]
+        self, folder: Path, provider: int, scenarios: list[Scenario], trials: list[Trial]
     ) -> AsyncIterator[LiteLLMSession]:
+        installed = await asyncio.to_thread(install_litellm)
         models = [model for scenario in scenarios for model in _models(scenario, provider)]
         fallbacks = [
             {scenario.name: [scenario.fallback]}
             for scenario in scenarios
             if scenario.fault.falls_back
         ]
-        settings: dict[str, Any] = {"callbacks": ["litellm_log.log"], "drop_params": True}
+        settings: dict[str, Any] = {"drop_params": True, "request_timeout": 60}
         config = {
-            "model_list": models,
-            "litellm_settings": settings | {"request_timeout": 60, "fallbacks": fallbacks},
+            "model_list": models + [_trial_model(trial, provider) for trial in trials],
+            "litellm_settings": settings | {"fallbacks": fallbacks},
             # A retry after a failed first answer, at once.
             "router_settings": {"num_retries": 1, "retry_after": 0, "disable_cooldowns": True},
         }
-        async with running_litellm(folder, config) as (url, key):
-            yield LiteLLMSession(url, key, folder / "log")
-
-    def trial_starter(self, trial: Trial) -> Starter | str:
-        if trial.kind != "race":
-            return "could not run here: its database needs an engine that is downloaded"
-        if trial.processes > 1:
-            return "not run: its processes share budgets through Redis"
-        return _on_trial
+        # YAML contains JSON.
+        (folder / "config.yaml").write_text(json.dumps(config))
+        with Database(folder) as database:
+            await asyncio.to_thread(make_tables, database.conninfo, installed.migrations)
+            session = LiteLLMSession(folder, installed, database)
+            async with session.serve(processes_of(trials)):
+                yield session
 
 
-@asynccontextmanager
-async def _on_trial(folder: Path, provider: int, trial: Trial) -> AsyncIterator[TrialSession]:
-    """The budget is the one of a deployment, which works without a database."""
-    parameters: dict[str, Any] = {
-        "model": "openai/trial",
-        "api_base": provider_url(provider, trial.name) + "/v1",
-        "api_key": "unused",
-        "max_budget": float(trial.budget or 0),
-        "budget_duration": "1d",
-        **_prices(PRICES[CARD]),
-    }
-    config = {
-        "model_list": [{"model_name": "trial", "litellm_params": parameters}],
-        "litellm_settings": {"callbacks": ["litellm_log.log"]},
-        "router_settings": {"num_retries": 0, "disable_cooldowns": True},
-    }
-    async with running_litellm(folder, config) as (url, key):
-        headers = {"authorization": f"Bearer {key}"}
-
-        async def booked() -> Decimal:
-            await asyncio.sleep(_LOGGED_WITHIN_S)
-            lines = (folder / "log").read_text().splitlines()
-            return _booked([json.loads(line) for line in lines]).usd or Decimal(0)
-
-        yield TrialSession([Request(url + CHAT_PATH, headers, {**ask(), "model": "trial"})], booked)
-
-
-@asynccontextmanager
-async def running_litellm(folder: Path, config: dict[str, Any]) -> AsyncIterator[tuple[str, str]]:
-    """Run the proxy. Yields its address and its master key."""
-    program = python_environment("litellm", _LOCKS).with_name("litellm")
-    shutil.copy(_HERE / "litellm_log.py", folder)
-    # YAML contains JSON.
-    (folder / "config.yaml").write_text(json.dumps(config))
-    port, key = free_port(), f"sk-{secrets.token_hex(24)}"
-    command: list[str | Path] = [
-        *(program, "--config", folder / "config.yaml", "--num_workers", "1"),
-        *("--host", "127.0.0.1", "--port", str(port)),
-    ]
-    environment = {
-        "LITELLM_LOG": "ERROR",
-        "LITELLM_MODE": "PRODUCTION",
-        "LITELLM_MASTER_KEY": key,
-        # Use the price list of the package. Otherwise LiteLLM would download the newest one.
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        "BILLING_LOG": str(folder / "log"),
-        "AWS_REGION": "us-east-1",
-    }
-    url = f"http://127.0.0.1:{port}"
-    async with running_program(command, folder, environment, f"{url}/health/liveliness"):
-        yield url, key
+def _trial_model(trial: Trial, provider: int) -> dict[str, Any]:
+    url = provider_url(provider, trial.name) + "/v1"
+    parameters = {"model": f"openai/{trial.name}", "api_base": url, "api_key": "unused"}
+    return {"model_name": trial.name, "litellm_params": parameters | _prices(PRICES[CARD])}
 
 
 def _models(scenario: Scenario, provider: int) -> list[dict[str, Any]]:

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -13,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import psycopg
@@ -27,14 +25,14 @@ from bench.billing.gateways.base import (
     Session,
     provider_url,
 )
+from bench.billing.gateways.database import Database
 from bench.billing.request import Request
 from bench.billing.scenarios import Scenario
-from bench.billing.trials import CARD, Starter, Trial, TrialSession, ask
+from bench.billing.trials import CARD, Client, Trial, ask, processes_of
 from bench.billing.truth import PRICES
 from bench.gateway import make_tenants
 from tollkeeper.bootstrap import running_services
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
-from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.settings import load_settings
 from tollkeeper.storage.migrations import migrate
 
@@ -66,10 +64,25 @@ _BOOKS = """
 
 
 class OurSession(Session):
-    def __init__(self, url: str, key: str, conninfo: str) -> None:
-        self._url = url
-        self._key = key
-        self._conninfo = conninfo
+    def __init__(self, folder: Path, config: Path, conninfo: str, processes: int) -> None:
+        self._folder, self._config, self._conninfo = folder, config, conninfo
+        self._processes = processes
+        self._running = ExitStack()
+        self._url = self._key = ""
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[Self]:
+        [tenant] = await make_tenants(self._config, self._conninfo, 1)
+        self._key = tenant.key
+        await asyncio.to_thread(self._start)
+        try:
+            yield self
+        finally:
+            await asyncio.to_thread(self._running.close)
+
+    def _start(self) -> None:
+        serve = serving(self._config, self._folder, self._processes)
+        self._url = self._running.enter_context(serve)
 
     def request(self, scenario: Scenario) -> Request:
         path = CHAT_PATH if scenario.face == "chat" else RESPONSES_PATH
@@ -82,6 +95,27 @@ class OurSession(Session):
             scenario.name: _booked([row for row in rows if row["model"] == scenario.name])
             for scenario in scenarios
         }
+
+    async def client(self, trial: Trial) -> Client:
+        """Make an organization, whose credit is the budget."""
+        credit = None if trial.budget is None else int(trial.budget * _PICO)
+        key = await _make_client(self._config, self._conninfo, trial.name, credit)
+        headers = {"authorization": f"Bearer {key}"}
+
+        async def booked(_answered: int) -> Decimal:
+            rows = await asyncio.to_thread(_resolved_rows, self._conninfo)
+            costs = [row["cost"] or 0 for row in rows if row["model"] == trial.name]
+            return Decimal(sum(costs)) / _PICO
+
+        body = {**ask(), "model": trial.name}
+        return Client([Request(self._url + CHAT_PATH, headers, body)], booked)
+
+    async def kill(self) -> None:
+        await asyncio.to_thread(self._running.close)
+        await asyncio.to_thread(self._start)
+
+    async def restart_database(self) -> None:
+        await asyncio.to_thread(Database(self._folder).restart)
 
 
 def _booked(rows: list[dict[str, Any]]) -> Booked:
@@ -108,81 +142,41 @@ def _resolved_rows(conninfo: str) -> list[dict[str, Any]]:
 class Ours(Gateway):
     name: str = "tollkeeper"
     version: str = version("tollkeeper")
-    # The database of a test. Without it the benchmark runs an embedded one.
+    # The database of a test. Without it the benchmark runs one of its own.
     conninfo: str | None = None
+
+    def not_run(self, trial: Trial) -> str | None:
+        return None
 
     @asynccontextmanager
     async def running(
-        self, folder: Path, provider: int, scenarios: list[Scenario]
+        self, folder: Path, provider: int, scenarios: list[Scenario], trials: list[Trial]
     ) -> AsyncIterator[OurSession]:
         backends = [backend for scenario in scenarios for backend in _backends(scenario, provider)]
         models = [_model(scenario) for scenario in scenarios]
+        for trial in trials:
+            name = trial.name
+            backends.append({"name": name, "urls": [provider_url(provider, name) + "/v1"]})
+            models.append(_trial_model(name))
         with ExitStack() as stack:
-            conninfo = self.conninfo or stack.enter_context(database(folder))
+            conninfo = self.conninfo
+            if conninfo is None:
+                conninfo = stack.enter_context(Database(folder)).conninfo
+                await asyncio.to_thread(migrate, conninfo)
             config = write_settings(folder, conninfo, backends, models)
-            [tenant] = await make_tenants(config, conninfo, 1)
-            url = stack.enter_context(serving(config, folder))
-            yield OurSession(url, tenant.key, conninfo)
-
-    def trial_starter(self, trial: Trial) -> Starter | str:
-        return self._on_trial
-
-    @asynccontextmanager
-    async def _on_trial(
-        self, folder: Path, provider: int, trial: Trial
-    ) -> AsyncIterator[TrialSession]:
-        """The budget is the credit of the organization. Two processes are two workers."""
-        backend = {"name": "trial", "urls": [provider_url(provider, trial.name) + "/v1"]}
-        model = {
-            "id": "trial",
-            "backend": "trial",
-            "upstream_model": "trial",
-            "context_length": 2000,
-            "max_output_length": 1000,
-            **_prices(PRICES[CARD]),
-        }
-        with ExitStack() as stack:
-            server = stack.enter_context(EmbeddedPostgres(folder))
-            migrate(server.conninfo)
-            config = write_settings(folder, server.conninfo, [backend], [model])
-            credit = None if trial.budget is None else int(trial.budget * _PICO)
-            key = await _make_client(config, server.conninfo, credit)
-            running = ExitStack()
-            stack.push(running)
-
-            def start() -> list[Request]:
-                url = running.enter_context(
-                    serving(config, folder, trial.processes, signal.SIGKILL)
-                )
-                headers = {"authorization": f"Bearer {key}"}
-                return [Request(url + CHAT_PATH, headers, {**ask(), "model": "trial"})]
-
-            async def kill() -> list[Request]:
-                running.close()
-                return await asyncio.to_thread(start)
-
-            async def booked() -> Decimal:
-                rows = await asyncio.to_thread(_resolved_rows, server.conninfo)
-                costs = [row["cost"] or 0 for row in rows]
-                return Decimal(sum(costs)) / _PICO
-
-            async def restart_database() -> None:
-                await asyncio.to_thread(_restart, folder, server)
-
-            yield TrialSession(await asyncio.to_thread(start), booked, kill, restart_database)
+            session = OurSession(folder, config, conninfo, processes_of(trials))
+            async with session.serve():
+                yield session
 
 
-def _restart(folder: Path, server: EmbeddedPostgres) -> None:
-    """Kill the server's main process, as a machine that fails does, and start the server again."""
-    [number, *_] = (folder / "postgres" / "postmaster.pid").read_text().splitlines()
-    os.kill(int(number), signal.SIGQUIT)
-    time.sleep(2)
-    server.ensure_running()
+def _trial_model(name: str) -> dict[str, Any]:
+    model = {"id": name, "backend": name, "upstream_model": name, **_prices(PRICES[CARD])}
+    return {**model, "context_length": 2000, "max_output_length": 1000}
 
 
-async def _make_client(config: Path, conninfo: str, credit: int | None) -> str:
+async def _make_client(config: Path, conninfo: str, name: str, credit: int | None) -> str:
     async with running_services(load_settings(config), conninfo) as services:
-        organization = await services.organizations.organization_create("trial")
+        organization = await services.organizations.organization_create(name)
         project = await services.projects.project_create(organization.id, "trial")
         _, key = await services.project_keys.project_key_create_by_operator(
             project.id, "trial", CUSTOMER_PERMISSIONS, None
@@ -192,17 +186,8 @@ async def _make_client(config: Path, conninfo: str, credit: int | None) -> str:
 
 
 @contextmanager
-def database(folder: Path) -> Iterator[str]:
-    with EmbeddedPostgres(folder) as server:
-        migrate(server.conninfo)
-        yield server.conninfo
-
-
-@contextmanager
-def serving(
-    config: Path, folder: Path, processes: int = 1, number: int = signal.SIGTERM
-) -> Iterator[str]:
-    """Run the gateway's program. Yields its address. The signal `number` ends it."""
+def serving(config: Path, folder: Path, processes: int) -> Iterator[str]:
+    """Run the gateway's program. Yields its address. The program is killed without a warning."""
     with (
         (folder / "tollkeeper.log").open("ab") as log,
         subprocess.Popen(
@@ -219,14 +204,11 @@ def serving(
             assert process.stdout is not None
             yield json.loads(process.stdout.readline())["public"]
         finally:
+            # Workers have sessions of their own, and a killed supervisor cannot end them.
             workers = psutil.Process(process.pid).children(recursive=True)
-            process.send_signal(number)
-            if number == signal.SIGKILL:
-                # Workers have sessions of their own, and a killed supervisor cannot end them.
-                for worker in workers:
-                    worker.kill()
+            for killed in (process, *workers):
+                killed.kill()
             psutil.wait_procs(workers, timeout=60)
-            process.wait(60)
 
 
 def write_settings(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bench.billing.gateways.base import Gateway, Session
 from bench.billing.scenarios import Scenario
+from bench.billing.trials import Trial
 
 
 def _version() -> str:
@@ -23,6 +24,6 @@ class Portkey(Gateway):
         return "the open-source gateway computes no cost; only Portkey's hosted service does"
 
     def running(
-        self, folder: Path, provider: int, scenarios: list[Scenario]
+        self, folder: Path, provider: int, scenarios: list[Scenario], trials: list[Trial]
     ) -> AbstractAsyncContextManager[Session]:
         raise AssertionError("no scenario is offered")

@@ -1,8 +1,7 @@
-"""Runs the program of another gateway, with an environment of its own."""
+"""Runs the program of another gateway until it answers."""
 
 import asyncio
 import contextlib
-import os
 import signal
 import subprocess
 import time
@@ -12,8 +11,9 @@ from pathlib import Path
 
 import httpx2
 
+from bench.programs import last_output_line, started
+
 _START_WITHIN_S = 600
-_STOP_WITHIN_S = 20
 
 
 class NotStarted(Exception):
@@ -22,27 +22,17 @@ class NotStarted(Exception):
 
 @asynccontextmanager
 async def running_program(
-    command: list[str | Path], folder: Path, environment: dict[str, str], ready: str | Path
-) -> AsyncIterator[subprocess.Popen[bytes]]:
+    command: list[str | Path],
+    folder: Path,
+    environment: dict[str, str],
+    ready: str | Path,
+    end: int = signal.SIGTERM,
+) -> AsyncIterator[None]:
     """Run a program until the context ends. It is ready when the address `ready` answers, or when the
-    file `ready` exists. Of our environment it gets only PATH."""
-    variables = {"PATH": os.environ["PATH"], "HOME": str(folder), **environment}
-    with (
-        (folder / "output").open("ab") as output,
-        subprocess.Popen(  # noqa: ASYNC220 - nothing else runs while a gateway starts
-            command,
-            env=variables,
-            cwd=folder,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        ) as process,
-    ):
-        try:
-            await _wait(process, ready, folder)
-            yield process
-        finally:
-            await asyncio.to_thread(_stop, process)
+    file `ready` exists."""
+    with started(command, folder, environment, end) as process:
+        await _wait(process, ready, folder)
+        yield
 
 
 async def _wait(process: subprocess.Popen[bytes], ready: str | Path, folder: Path) -> None:
@@ -57,14 +47,4 @@ async def _wait(process: subprocess.Popen[bytes], ready: str | Path, folder: Pat
                     await client.get(ready)
                     return
             await asyncio.sleep(0.3)
-    said = (folder / "output").read_text(errors="replace").strip().splitlines()
-    raise NotStarted(said[-1][:200] if said else "it does not answer, and says nothing")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_WITHIN_S)
-            return
+    raise NotStarted(last_output_line(folder))

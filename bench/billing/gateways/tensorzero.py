@@ -24,7 +24,7 @@ from bench.billing.gateways.base import (
 from bench.billing.gateways.processes import running_program
 from bench.billing.request import Request
 from bench.billing.scenarios import Scenario
-from bench.billing.trials import Starter, Trial
+from bench.billing.trials import Trial
 from bench.billing.truth import rule_of
 
 _BENCH = Path(__file__).parents[2]
@@ -77,12 +77,12 @@ class TensorZero(Gateway):
             return "without a database it reports the cost only to the client, which has left"
         return None
 
-    def trial_starter(self, trial: Trial) -> Starter | str:
+    def not_run(self, trial: Trial) -> str | None:
         return "not run: needs a database"
 
     @asynccontextmanager
     async def running(
-        self, folder: Path, provider: int, scenarios: list[Scenario]
+        self, folder: Path, provider: int, scenarios: list[Scenario], trials: list[Trial]
     ) -> AsyncIterator[TensorZeroSession]:
         lines = ["[gateway]", "observability.enabled = false"]
         for scenario in scenarios:

@@ -62,7 +62,7 @@ async def test_tollkeeper_books_every_scenario_exactly(tmp_path: Path, conninfo:
     gateway = Ours(conninfo=conninfo)
     async with (
         Provider(SCENARIOS) as provider,
-        gateway.running(tmp_path, provider.port, SCENARIOS) as session,
+        gateway.running(tmp_path, provider.port, SCENARIOS, []) as session,
     ):
         answers, books = await play_all(session, provider, SCENARIOS)
     found = results(SCENARIOS, provider, answers, books, {})
@@ -74,14 +74,34 @@ async def test_tollkeeper_books_every_scenario_exactly(tmp_path: Path, conninfo:
     assert wrong == []
 
 
+async def overspends_and_loses_nothing(folder: Path, trials: list[Trial]) -> None:
+    async with (
+        Provider([]) as provider,
+        Ours().running(folder, provider.port, [], trials) as session,
+    ):
+        for trial in trials:
+            result = await run_trial(session, provider, trial)
+            assert result.answered > 0
+            assert (trial.name, result.overspent or 0, result.booked) == (
+                trial.name,
+                0,
+                result.true,
+            )
+
+
+async def test_tollkeeper_overspends_and_loses_nothing(folder: Path) -> None:
+    """A short race and a kill, with a database of their own."""
+    race = Trial("race", "race", calls=6, budget_calls=4)
+    await overspends_and_loses_nothing(folder, [race, Trial("kill", "kill", calls=2)])
+
+
 @pytest.mark.usefixtures("only_long")
-@pytest.mark.parametrize("trial", load_trials(), ids=lambda trial: trial.name)
-async def test_tollkeeper_overspends_and_loses_nothing(trial: Trial, folder: Path) -> None:
-    starter = Ours().trial_starter(trial)
-    assert not isinstance(starter, str)
-    result = await run_trial(starter, folder, trial)
-    assert result.answered > 0
-    assert (result.overspent or 0, result.booked) == (0, result.true)
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_tollkeeper_overspends_and_loses_nothing_in_each_trial(
+    processes: int, folder: Path
+) -> None:
+    trials = [trial for trial in load_trials() if trial.processes == processes]
+    await overspends_and_loses_nothing(folder, trials)
 
 
 def test_the_report_counts_what_is_exact_and_what_is_not_offered() -> None:

@@ -4,7 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from bench.peer_programs import PORTKEY_PROJECT
+from bench.peer_programs import PORTKEY_PROJECT, PRISMA_PROJECT
 
 from tests.journeys.clients.environments import (
     AXE_PROJECT,
@@ -20,7 +20,8 @@ _WITHOUT_OPTIONAL = (NODE_PROJECTS["qwen"],)
 
 def main() -> None:
     node = node_environment()
-    for project in (NODE_PROJECT, AXE_PROJECT, *NODE_PROJECTS.values(), PORTKEY_PROJECT):
+    peers = (PORTKEY_PROJECT, PRISMA_PROJECT)
+    for project in (NODE_PROJECT, AXE_PROJECT, *NODE_PROJECTS.values(), *peers):
         subprocess.run(
             [
                 *(node.program, node.npm, "update", "--package-lock-only", "--ignore-scripts"),
