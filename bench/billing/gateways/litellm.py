@@ -93,6 +93,10 @@ class LiteLLMSession(Session):
         self._urls: list[str] = []
         self._key = ""
 
+    def configure(self, config: dict[str, Any]) -> None:
+        """Write what the next start of the proxy reads. YAML contains JSON."""
+        (self._folder / "config.yaml").write_text(json.dumps(config))
+
     @asynccontextmanager
     async def serve(self, processes: int) -> AsyncIterator[Self]:
         async with self._running:
@@ -224,6 +228,7 @@ class LiteLLM(Gateway):
     ) -> AsyncIterator[LiteLLMSession]:
         installed = await asyncio.to_thread(install_litellm)
         models = [model for scenario in scenarios for model in _models(scenario, provider)]
+        on_trial = [_trial_model(trial, provider) for trial in trials]
         fallbacks = [
             {scenario.name: [scenario.fallback]}
             for scenario in scenarios
@@ -231,17 +236,18 @@ class LiteLLM(Gateway):
         ]
         settings: dict[str, Any] = {"drop_params": True, "request_timeout": 60}
         config = {
-            "model_list": models + [_trial_model(trial, provider) for trial in trials],
+            "model_list": models + on_trial,
             "litellm_settings": settings | {"fallbacks": fallbacks},
             # A retry after a failed first answer, at once.
             "router_settings": {"num_retries": 1, "retry_after": 0, "disable_cooldowns": True},
         }
-        # YAML contains JSON.
-        (folder / "config.yaml").write_text(json.dumps(config))
         with Database(folder) as database:
             await asyncio.to_thread(make_tables, database.conninfo, installed.migrations)
             session = LiteLLMSession(folder, installed, database)
+            session.configure(config)
             async with session.serve(processes_of(trials)):
+                # A proxy that starts again is there for a trial, and starts sooner with few models.
+                session.configure({"model_list": on_trial, "litellm_settings": settings})
                 yield session
 
 
