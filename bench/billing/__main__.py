@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.journeys.clients.environments import NotInstalled
+from tests.support.upstream_wire import Received
 
 from bench.billing.gateways import GATEWAYS
 from bench.billing.gateways.base import Booked, Gateway
@@ -37,9 +38,9 @@ def main() -> None:
     options = _options()
     scenarios = load_scenarios()
     if options.explain:
-        [scenario] = [found for found in scenarios if found.name == options.explain]
-        [gateway] = [GATEWAYS[name] for name in options.gateways[:1]]
-        asyncio.run(_explain(gateway, scenario))
+        chosen = [found for found in scenarios if found.name in options.explain]
+        for name in options.gateways:
+            asyncio.run(_explain(GATEWAYS[name], chosen))
         return
     started = time.monotonic()
     runs = _run_all(options.gateways, scenarios, load_trials() if options.trials else [])
@@ -65,9 +66,16 @@ def _options() -> argparse.Namespace:
         "--no-trials", dest="trials", action="store_false", help="no races or kills"
     )
     parser.add_argument(
-        "--explain", metavar="SCENARIO", help="play one scenario and print all of it"
+        "--explain",
+        metavar="SCENARIO,…",
+        type=lambda text: text.split(","),
+        default=[],
+        help="play some scenarios and print all of it",
     )
     options = parser.parse_args()
+    known_scenarios = {scenario.name for scenario in load_scenarios()}
+    if unknown := [name for name in options.explain if name not in known_scenarios]:
+        parser.error(f"no such scenario: {', '.join(unknown)}")
     if unknown := [name for name in options.gateways if name not in GATEWAYS]:
         parser.error(f"no such gateway: {', '.join(unknown)}")
     return options
@@ -129,34 +137,43 @@ async def _run(gateway: Gateway, scenarios: list[Scenario], trials: list[Trial])
     return replace(run, setup=gateway.setup())
 
 
-async def _explain(gateway: Gateway, scenario: Scenario) -> None:
-    """Play one scenario. Prints the exchange, the gateway's record and the arithmetic."""
-    print(f"{scenario.name}: {scenario.shows}\nprovider: {scenario.exchange.who}")
-    if (reason := gateway.not_offered(scenario)) is not None:
-        print(f"\n{gateway.name} does not offer this: {reason}")
+async def _explain(gateway: Gateway, scenarios: list[Scenario]) -> None:
+    """Play scenarios. Prints the exchange, the gateway's record and the arithmetic of each."""
+    offered = []
+    for scenario in scenarios:
+        if (reason := gateway.not_offered(scenario)) is None:
+            offered.append(scenario)
+        else:
+            print(f"{gateway.name} does not offer {scenario.name}: {reason}")
+    if not offered:
         return
     with temporary_folder() as folder:
         async with (
-            Provider([scenario]) as provider,
-            gateway.running(folder, provider.port, [scenario], []) as session,
+            Provider(offered) as provider,
+            gateway.running(folder, provider.port, offered, []) as session,
         ):
-            sent = session.request(scenario)
-            answers, books = await play_all(session, provider, [scenario])
-            calls = provider.calls[scenario.name]
-    [result] = results([scenario], provider, answers, books, {})
-    print(f"\nthe client sends to {sent.url}\n{json.dumps(sent.body)[:4000]}")
-    for call in calls:
-        print(
-            f"\nthe gateway sends to the provider\n{call.head.decode()}{call.body.decode()[:4000]}"
-        )
-    print(f"\nthe provider answers\n{json.dumps(scenario.exchange.answer, indent=1)[:8000]}")
-    print(f"\nthe client gets\n{answers[scenario.name][:4000]}")
-    record = json.dumps(books[scenario.name].record, indent=1, default=str)
-    print(f"\nthe record of {gateway.name}\n{record}")
-    print(f"\nthe rule: {scenario.truth.source}")
-    print("\n".join(scenario.truth.arithmetic))
-    certain = "" if result.certain else ", marked as estimated or open"
-    print(f"\ntrue {result.true}, booked {result.booked}{certain}, error {result.error}")
+            sent = {scenario.name: session.request(scenario) for scenario in offered}
+            answers, books = await play_all(session, provider, offered)
+    for scenario, result in zip(
+        offered, results(offered, provider, answers, books, {}), strict=True
+    ):
+        name = scenario.name
+        print(f"\n=== {name}: {scenario.shows}\nprovider: {scenario.exchange.who}")
+        print(f"\nthe client sends to {sent[name].url}\n{json.dumps(sent[name].body)[:4000]}")
+        for call in provider.calls[name]:
+            print(f"\nthe gateway sends to the provider\n{_shown(call)}")
+        print(f"\nthe provider answers\n{json.dumps(scenario.exchange.answer, indent=1)[:8000]}")
+        print(f"\nthe client gets\n{answers[name][:4000]}")
+        record = json.dumps(books[name].record, indent=1, default=str)
+        print(f"\nthe record of {gateway.name}\n{record}")
+        print(f"\nthe rule: {scenario.truth.source}")
+        print("\n".join(scenario.truth.arithmetic))
+        certain = "" if result.certain else ", marked as estimated or open"
+        print(f"\ntrue {result.true}, booked {result.booked}{certain}, error {result.error}")
+
+
+def _shown(call: Received) -> str:
+    return call.head.decode() + call.body.decode(errors="replace")[:4000]
 
 
 @contextmanager

@@ -163,8 +163,15 @@ def _pointers(path: str, scenario: Scenario) -> str:
     place = path.replace(".", "/")
     if scenario.exchange.protocol != "messages":
         return f'pointer = "{_usage_place(scenario)}/{place}"'
-    # A stream reports the prompt in its first event, and the output in its last.
-    first = "output" not in path and "server_tool" not in path
+    # A stream reports the prompt in its first event, and the output in its last. Some repeat the prompt
+    # in the last event, with what a search has added.
+    reports = [line for line in scenario.exchange.answer.get("lines", ()) if "usage" in line]
+    last = reports[-1]["usage"] if reports and isinstance(reports[-1], dict) else {}
+    first = (
+        path.split(".", maxsplit=1)[0] not in last
+        and "output" not in path
+        and "server_tool" not in path
+    )
     streaming = f"/message/usage/{place}" if first else f"/usage/{place}"
     return f'pointer_nonstreaming = "/usage/{place}", pointer_streaming = "{streaming}"'
 
