@@ -8,9 +8,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from tests.journeys.clients.environments import NotInstalled
@@ -20,7 +21,7 @@ from bench.billing.gateways import GATEWAYS
 from bench.billing.gateways.base import Booked, Gateway
 from bench.billing.gateways.processes import NotStarted
 from bench.billing.play import play_all, results
-from bench.billing.report import Run, as_json, as_markdown, draw, joined
+from bench.billing.report import Run, as_json, as_markdown, draw, joined, trials_as_markdown
 from bench.billing.scenarios import Scenario, load_scenarios
 from bench.billing.trials import Trial, load_trials, run_trial
 from bench.billing.upstream import Provider
@@ -46,7 +47,7 @@ def main() -> None:
     runs = _run_all(options.gateways, scenarios, load_trials() if options.trials else [])
     cpu_s = sum(resource.getrusage(who).ru_utime + resource.getrusage(who).ru_stime for who in _ALL)
     machine = f"{describe_machine()}, {time.monotonic() - started:.0f} s, {cpu_s:.0f} s of CPU time"
-    print(f"{machine}\n\n{as_markdown(runs)}")
+    print(f"{machine}\n\n{as_markdown(runs)}\n\n{trials_as_markdown(runs)}")
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     _RESULT.write_text(json.dumps(as_json(runs, machine, at), indent=1) + "\n")
     if set(options.gateways) == set(GATEWAYS):
@@ -90,15 +91,16 @@ def _parts(names: list[str], trials: list[Trial]) -> list[tuple[str, int]]:
 def _run_all(names: list[str], scenarios: list[Scenario], trials: list[Trial]) -> list[Run]:
     """Run the gateways. Most of the time a gateway starts or waits, so several run side by side."""
     parts = _parts(names, trials)
-
-    def run_part(part: tuple[str, int]) -> Run:
-        name, processes = part
-        wanted = [trial for trial in trials if trial.processes == processes]
-        return asyncio.run(_run(GATEWAYS[name], scenarios if processes == 1 else [], wanted))
-
-    with ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
-        runs = dict(zip(parts, threads.map(run_part, parts), strict=True))
+    with ProcessPoolExecutor(_SIDE_BY_SIDE) as processes:
+        found = processes.map(partial(_run_part, scenarios, trials), parts)
+        runs = dict(zip(parts, found, strict=True))
     return [joined([runs[part] for part in parts if part[0] == name]) for name in names]
+
+
+def _run_part(scenarios: list[Scenario], trials: list[Trial], part: tuple[str, int]) -> Run:
+    name, processes = part
+    wanted = [trial for trial in trials if trial.processes == processes]
+    return asyncio.run(_run(GATEWAYS[name], scenarios if processes == 1 else [], wanted))
 
 
 async def _run(gateway: Gateway, scenarios: list[Scenario], trials: list[Trial]) -> Run:

@@ -87,6 +87,26 @@ def _row(run: Run) -> list[str]:
     ]
 
 
+def trials_as_markdown(runs: list[Run]) -> str:
+    """Each trial: how many calls were answered, what the provider bills and what is booked, in USD."""
+    names = [trial.trial for trial in runs[0].trials]
+    lines = ["| trial | " + " | ".join(run.gateway for run in runs) + " |"]
+    lines.append("|---|" + "---|" * len(runs))
+    for name in names:
+        cells = [_trial_cell(run, name) for run in runs]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _trial_cell(run: Run, name: str) -> str:
+    for trial in run.trials:
+        if trial.trial == name:
+            answered = f"{trial.answered} of {trial.calls} calls answered"
+            budget = "" if trial.budget is None else f"budget {trial.budget:.3f}, "
+            return f"{answered}; {budget}billed {trial.true:.3f}, booked {trial.booked:.3f}"
+    return run.trials_not_run.get(name, run.missing or _NONE)
+
+
 def _all_exact(run: Run) -> bool:
     return run.exact == len(run.compared)
 

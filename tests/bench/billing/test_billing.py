@@ -8,7 +8,7 @@ import pytest
 from bench.billing.__main__ import temporary_folder
 from bench.billing.gateways.ours import Ours
 from bench.billing.play import play_all, results
-from bench.billing.report import Run, as_markdown, draw
+from bench.billing.report import Run, as_markdown, draw, joined, trials_as_markdown
 from bench.billing.result import Result, TrialResult
 from bench.billing.scenarios import left_out, load_scenarios
 from bench.billing.trials import Trial, load_trials, run_trial
@@ -123,3 +123,15 @@ def test_the_report_counts_what_is_exact_and_what_is_not_offered() -> None:
     )
     assert other.startswith("| absent | could not run here: no such host |")
     assert "33.3 (1 of 3)" in draw([run, absent])
+    assert trials_as_markdown([run, absent]).splitlines()[2] == (
+        "| race | 3 of 9 calls answered; budget 0.020, billed 0.030, booked 0.010"
+        " | could not run here: no such host |"
+    )
+
+
+def test_a_part_that_could_not_run_says_why() -> None:
+    """The scenarios of the first part count, and the trials of the second say why they did not run."""
+    first = Run("other", "1.0", [Result("right", Decimal(1), Decimal(1), True, "200")], [], {})
+    second = Run("other", "1.0", [], [], {"race": "no port"}, missing="no port")
+    found = joined([first, second])
+    assert (found.missing, found.exact, found.trials_not_run) == (None, 1, {"race": "no port"})
