@@ -18,10 +18,9 @@ from tests.support.program import Program
 from tests.support.tables import each
 from tests.support.terminal import run_on_terminal
 from tollkeeper.cli import main
-from tollkeeper.cli.demo import RunningDemo, _welcome
+from tollkeeper.cli.demo import RunningDemo, _welcome, pasted_command
 from tollkeeper.cli.demo_console import DemoConsole
 from tollkeeper.cli.output import Listing, fitting_table
-from tollkeeper.cli.own_command import pasted_command
 from tollkeeper.services.demonstration import DemoTenant
 
 _EXAMPLE = "Example: "

@@ -9,8 +9,7 @@ import pytest
 from tests.support.engine import ask, chat
 from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.embedded.engine_address import EngineAddress
-from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
-from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
+from tollkeeper.embedded.packaged_model import ENGINE_SCHEMA_BOUNDS, PACKAGED_MODEL
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 _SCHEMA = {

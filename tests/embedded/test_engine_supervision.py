@@ -19,8 +19,8 @@ from tests.support.engine import (
     running_engine,
 )
 from tests.support.tables import each
+from tollkeeper.embedded import engine as engine_file
 from tollkeeper.embedded import engine as engine_module
-from tollkeeper.embedded import engine_weights
 from tollkeeper.embedded.engine import EmbeddedEngine, EngineReport, ProcessState, read_report
 from tollkeeper.embedded.engine_address import EngineAddress
 
@@ -166,12 +166,12 @@ async def test_a_failing_start_is_named_and_tried_again(
         await engine.close()
 
 
-@pytest.mark.parametrize("package", [engine_weights.ENGINE_PACKAGE, engine_weights.WEIGHTS_PACKAGE])
+@pytest.mark.parametrize("package", [engine_file.ENGINE_PACKAGE, engine_file.WEIGHTS_PACKAGE])
 async def test_a_missing_package_makes_the_engine_absent(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = "ENGINE_PACKAGE" if package == engine_weights.ENGINE_PACKAGE else "WEIGHTS_PACKAGE"
-    monkeypatch.setattr(engine_weights, name, "package_that_nobody_has")
+    name = "ENGINE_PACKAGE" if package == engine_file.ENGINE_PACKAGE else "WEIGHTS_PACKAGE"
+    monkeypatch.setattr(engine_file, name, "package_that_nobody_has")
     engine = EmbeddedEngine(SMALL)
     await engine.start()
     assert _state(engine) is ProcessState.ABSENT

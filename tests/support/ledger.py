@@ -289,8 +289,21 @@ async def differences(
         for organization_id in organizations:
             before = UUID(int=organization_id.int - 1)
             part = dataclasses.replace(everything, after=before, end=organization_id)
-            found += await find_in_slice(connection, _SLICE, part, ages, keep_plans=True)
+            found += await _find_in_small_slice(connection, part, ages)
     return found
+
+
+async def _find_in_small_slice(
+    connection: Connection, part: Slice, ages: Ages
+) -> list[tuple[str, str, str]]:
+    """Like `find_in_slice` with prepared statements: planning takes longer than reading few rows."""
+    await connection.execute("SET LOCAL enable_material TO off")
+    parameters = dataclasses.asdict(part) | dataclasses.asdict(ages)
+    return [
+        (name, row[0], row[1])
+        for name, query in _SLICE.items()
+        async for row in await connection.execute(query, parameters, prepare=True)
+    ]
 
 
 async def find_differences(

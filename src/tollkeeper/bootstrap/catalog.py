@@ -30,7 +30,7 @@ from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.inference import OUTPUT_MODALITIES
 from tollkeeper.domain.messages_behavior import MessagesBehavior, PromptCaching, ThinkingStyle
 from tollkeeper.domain.pricing import PriceChange, Pricing
-from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
+from tollkeeper.embedded.packaged_model import ENGINE_SCHEMA_BOUNDS
 from tollkeeper.settings import (
     AlternativeSettings,
     BackendSettings,

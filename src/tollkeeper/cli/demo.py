@@ -4,6 +4,9 @@ import asyncio
 import dataclasses
 import json
 import os
+import shlex
+import shutil
+import sys
 import textwrap
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,7 +19,6 @@ from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.database import check_newest_server, command_database
 from tollkeeper.cli.demo_console import DemoConsole, console_listener, running_console
 from tollkeeper.cli.event_loop import run_in_loop
-from tollkeeper.cli.own_command import pasted_command
 from tollkeeper.cli.serve import listeners
 from tollkeeper.embedded.engine import START_TIMEOUT_S
 from tollkeeper.hosting.logs import configure_logs
@@ -179,3 +181,28 @@ or with the OpenAI SDK:
 
 See what it cost:  {running.command} costs {tenant.organization_id[:_ID_BEGINNING]}
 """
+
+
+_NAME = "tollkeeper"
+
+
+def pasted_command(config: Path | None) -> str:
+    """Returns the shortest command that calls this program with the same settings file."""
+    installed = Path(sys.executable).parent / _NAME
+    found = shutil.which(_NAME)
+    if found is not None and installed.exists() and Path(found).samefile(installed):
+        words = [_NAME]
+    elif installed.exists():
+        words = [_shortest_path(installed)]
+    else:
+        words = [_shortest_path(Path(sys.executable)), "-m", _NAME]
+    if config is not None:
+        words += ["--config", str(config)]
+    return shlex.join(words)
+
+
+def _shortest_path(path: Path) -> str:
+    """Returns the path relative to the current folder if it is below it, otherwise unchanged."""
+    # Do not resolve a virtual environment's program: it is a link.
+    folder = Path(os.path.abspath(os.curdir))  # noqa: PTH100
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

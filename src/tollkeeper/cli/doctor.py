@@ -25,7 +25,9 @@ from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.database import command_database
 from tollkeeper.cli.output import Listing
 from tollkeeper.cli.progress import working
+from tollkeeper.domain.catalog import Feature
 from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.domain.prompt import Sampling
 from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.hosting.backend_probe import (
     CONNECT_TIMEOUT_S,
@@ -43,7 +45,8 @@ from tollkeeper.settings import (
     settings_source,
     shown_variable,
 )
-from tollkeeper.settings.warnings import settings_warnings
+from tollkeeper.settings.places import Place
+from tollkeeper.settings.wording import nearest
 from tollkeeper.storage.fence import find_newest_server
 from tollkeeper.storage.schema import check_database, find_recovery_targets
 from tollkeeper.storage.sessions import shown_hosts
@@ -308,3 +311,28 @@ async def _judge(
         "follows instructions better"
     )
     return "judge", CheckResult.WARNING, source.explain(("judge", "model"), unfit)
+
+
+def settings_warnings(settings: Settings) -> Iterator[tuple[Place, str]]:
+    """Yields each doubtful setting with an explanation."""
+    for model in settings.models:
+        names: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
+            ("supported_features", "feature", tuple(Feature), model.supported_features),
+            (
+                "supported_sampling_parameters",
+                "sampling parameter",
+                Sampling.__struct_fields__,
+                model.supported_sampling_parameters,
+            ),
+        )
+        for setting, kind, known, declared in names:
+            for name in declared:
+                if name not in known:
+                    words = f"{name!r} is not a {kind}{nearest(name, known)}; there are: {', '.join(known)}"
+                    yield ("models", model.id, setting), words
+        if model.max_output_length > model.context_length:
+            words = (
+                f"{model.max_output_length} tokens of output do not fit into context_length = "
+                f"{model.context_length}; lower it, or correct context_length"
+            )
+            yield ("models", model.id, "max_output_length"), words

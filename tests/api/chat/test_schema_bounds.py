@@ -13,7 +13,7 @@ from tests.support.scripted_gateway import MODEL, ScriptedGateway, model_setting
 from tests.support.tables import each
 from tests.support.upstream import Upstream, chat
 from tollkeeper.embedded.engine_address import EngineAddress
-from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
+from tollkeeper.embedded.packaged_model import ENGINE_SCHEMA_BOUNDS
 
 _LOCAL = "example/local"
 _CHOICES_MAX = ENGINE_SCHEMA_BOUNDS.choices_max

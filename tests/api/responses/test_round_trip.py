@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support.backend_calls import MODEL
 from tests.support.responses_answers import Told, read_events, retell
 from tollkeeper.api.responses.input import Conversation
-from tollkeeper.api.responses.output import NoListener, Output
+from tollkeeper.api.responses.output import Listener, Output
 from tollkeeper.api.responses.stream import ResponseStream
 from tollkeeper.api.wire import response_object as wire
 from tollkeeper.domain.inference import Annotation, Delta, ToolCallPiece
@@ -162,7 +162,7 @@ def _check_items(events: list[dict[str, Any]], output: Output, finish: str) -> N
 @settings(max_examples=100)
 def test_json_has_the_items_of_the_stream(deltas: list[Delta], finish: str) -> None:
     _, streamed = tell(deltas, finish)
-    quiet = Output(REQUEST_ID, NoListener())
+    quiet = Output(REQUEST_ID, Listener())
     for delta in [*deltas, Delta(0, finish=finish)]:
         quiet.add(delta)
     assert quiet.items() == streamed.items()
@@ -194,7 +194,7 @@ def test_an_answer_sent_back_is_the_message_that_it_was(
     reasoning: str | None, text: str | None, calls: list[Delta]
 ) -> None:
     """One turn of an assistant, of reasoning, text and calls."""
-    output = Output(REQUEST_ID, NoListener())
+    output = Output(REQUEST_ID, Listener())
     for delta in [Delta(0, text=text, reasoning=reasoning), *calls, Delta(0, finish="stop")]:
         output.add(delta)
     conversation = Conversation(REASONING_MODEL, lambda _: None)

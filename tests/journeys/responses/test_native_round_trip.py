@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.api.responses.test_round_trip import REQUEST_ID, answers, begun, finishes, texts
 from tests.support.backend_calls import make_call, usage_in
-from tollkeeper.api.responses.output import NoListener, Output
+from tollkeeper.api.responses.output import Listener, Output
 from tollkeeper.api.responses.result import ended_response
 from tollkeeper.api.responses.stream import ResponseStream
 from tollkeeper.backends.responses.answer import ResponsesAnswer
@@ -136,7 +136,7 @@ def test_a_stream_is_read_as_it_was_written(
 @given(likely_answers, finishes, usages)
 @settings(max_examples=100, deadline=None)
 def test_a_result_is_read_as_it_was_written(deltas: list[Delta], finish: str, usage: Usage) -> None:
-    output = Output(REQUEST_ID, NoListener(), logprobs=True)
+    output = Output(REQUEST_ID, Listener(), logprobs=True)
     for delta in [*deltas, Delta(0, finish=finish)]:
         output.add(delta)
     result = msgspec.json.encode(ended_response(begun(), output, usage, 0))

@@ -3,11 +3,46 @@
 import msgspec
 
 from tollkeeper.api.http.endpoint import Reply, Request, Streamed, with_cost
-from tollkeeper.api.responses.call import responses_call
+from tollkeeper.api.responses.call import PreparedResponse, responses_call
+from tollkeeper.api.responses.output import Listener, Output
+from tollkeeper.api.responses.result import begun_response, ended_response
 from tollkeeper.api.responses.stream import ResponseStream
-from tollkeeper.api.responses.whole import ResponseAssembly
 from tollkeeper.api.wire import responses as wire
+from tollkeeper.api.wire.response_object import Response
+from tollkeeper.domain.inference import Batch, Delta, Opened
+from tollkeeper.domain.usage import Usage
 from tollkeeper.services.use_cases import Services
+
+
+class ResponseAssembly:
+    """Collects all events until the end."""
+
+    def __init__(self, prepared: PreparedResponse) -> None:
+        self._prepared = prepared
+        self._begun = prepared.begun
+        self._output = Output(
+            prepared.call.request_id,
+            Listener(),
+            logprobs=prepared.includes_logprobs,
+            seal=prepared.seal,
+            flat_names=prepared.flat_names,
+        )
+
+    async def take(self, batch: Batch) -> None:
+        for event in batch:
+            if isinstance(event, Delta):
+                self._output.add(event)
+            elif isinstance(event, Opened):
+                self._begun = begun_response(self._prepared, event)
+
+    def held_back(self) -> None:
+        """Does nothing, because nothing is sent before the end anyway."""
+
+    def text_writer(self) -> None:
+        """Returns None, because text comes as events too."""
+
+    def response(self, usage: Usage, now: int) -> Response:
+        return ended_response(self._begun, self._output, usage, now)
 
 
 async def response_create(

@@ -8,7 +8,7 @@ may interleave the pieces of several calls. A listener is notified of every step
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -106,22 +106,12 @@ class Item:
     image_format: str | None = None
 
 
-class Listener(Protocol):
-    """Is notified of each step of the output, in order."""
+class Listener:
+    """Receives each step of the output in order. This one ignores it: the answer is not streamed."""
 
     def event(self, name: str, fields: dict[str, Any]) -> None: ...
 
     def piece(self, open_text: OpenText, text: str, logprobs: list[wire.TokenLogprob]) -> None: ...
-
-
-class NoListener:
-    """Ignores every step, for an answer that is not streamed."""
-
-    def event(self, name: str, fields: dict[str, Any]) -> None:
-        pass
-
-    def piece(self, open_text: OpenText, text: str, logprobs: list[wire.TokenLogprob]) -> None:
-        pass
 
 
 class Output:
@@ -149,7 +139,7 @@ class Output:
     def dismiss_listener(self) -> None:
         """Removes the listener at the end of the answer. The listener refers to this output, and
         such a cycle would stay in memory until a garbage collection."""
-        self._listener = NoListener()
+        self._listener = Listener()
 
     def add(self, delta: Delta) -> None:
         if delta.reasoning:

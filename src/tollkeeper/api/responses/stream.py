@@ -7,7 +7,7 @@ import msgspec
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.http.sse import DONE, EventStream
 from tollkeeper.api.responses.call import PreparedResponse
-from tollkeeper.api.responses.output import Kind, OpenText, Output
+from tollkeeper.api.responses.output import Kind, Listener, OpenText, Output
 from tollkeeper.api.responses.result import begun_response, ended_response, failed_response
 from tollkeeper.api.wire import response_object as wire
 from tollkeeper.domain.inference import Batch, Delta, Opened
@@ -29,7 +29,7 @@ _NO_LOGPROBS = b',"logprobs":[]}\n\n'
 _END = b"}\n\n"
 
 
-class ResponseStream:
+class ResponseStream(Listener):
     """Runs the call and writes its events, as the call's sink and the output's listener."""
 
     def __init__(

@@ -1,15 +1,18 @@
 """Encodes a call as a Messages request. Rejects fields that the protocol lacks."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from tollkeeper.backends.anthropic.input import Input
-from tollkeeper.backends.anthropic.thinking import is_signed
+from tollkeeper.backends.anthropic.media import file_block, image_block
+from tollkeeper.backends.anthropic.thinking import is_signed, signed_blocks
 from tollkeeper.backends.cache_marks import Marks
 from tollkeeper.backends.claude_thinking import is_native, thinking_fields
+from tollkeeper.backends.conversation import ConversationWithIds
 from tollkeeper.backends.options import place_options
+from tollkeeper.backends.prompt_content import unsupported_content
 from tollkeeper.backends.unsupported import (
     check_search,
     chosen_tool,
@@ -20,12 +23,18 @@ from tollkeeper.domain.catalog import Feature
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import (
+    File,
     FreeObject,
     FunctionTool,
+    Image,
+    Media,
     NamedFunction,
     Prompt,
+    Reasoning,
     SchemaOutput,
     ToolMode,
+    ToolResult,
+    Turn,
     WebSearch,
 )
 from tollkeeper.domain.prompt_size import WEB_SEARCHES_MAX
@@ -49,6 +58,50 @@ _COUNTED = frozenset(
     }
 )
 _encode = msgspec.json.Encoder().encode
+
+
+class Input(ConversationWithIds):
+    """Collects the system text and the messages of one request."""
+
+    call_id = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+    def __init__(self, marks: Marks, *, takes_image_urls: bool) -> None:
+        super().__init__()
+        self._marks = marks
+        self._takes_image_urls = takes_image_urls
+
+    def text_block(self, text: str) -> FreeObject:
+        return {"type": "text", "text": text}
+
+    def media_block(self, media: Media) -> FreeObject:
+        match media:
+            case Image():
+                return image_block(media, takes_urls=self._takes_image_urls)
+            case File():
+                return file_block(media)
+        raise unsupported_content(media.place)
+
+    def reasoning_blocks(self, reasoning: Reasoning) -> list[FreeObject]:
+        return signed_blocks(reasoning)
+
+    def call_block(self, call_id: str, name: str, arguments: FreeObject) -> FreeObject:
+        return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+
+    def result_block(self, result: ToolResult, turn: Turn, content: list[FreeObject]) -> FreeObject:
+        block: FreeObject = {"type": "tool_result", "tool_use_id": self.answered_id(result, turn)}
+        if len(content) == 1 and content[0].keys() == {"type", "text"}:
+            block["content"] = content[0]["text"]
+        elif content:
+            block["content"] = content
+        if result.is_error:
+            block["is_error"] = True
+        return block
+
+    def marked(
+        self, block: FreeObject | None, extra: FreeObject | None, place: str
+    ) -> list[FreeObject]:
+        fields = self._marks.read(extra, place)
+        return [] if block is None else [{**block, **fields}]
 
 
 def messages_request(

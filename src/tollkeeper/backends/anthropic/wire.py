@@ -1,21 +1,67 @@
 """Implements the transport's interface (`backends/wire`) for the Messages protocol."""
 
 import base64
+import binascii
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
 
-from tollkeeper.backends.answer_json import usage_alone
+import msgspec
+
+from tollkeeper.backends.answer_json import MalformedAnswer, decode, usage_alone
 from tollkeeper.backends.anthropic.answer import MessagesAnswer, report_alone
-from tollkeeper.backends.anthropic.bedrock import BedrockMessagesAnswer, adapt_to_bedrock
 from tollkeeper.backends.anthropic.records import decode_message
 from tollkeeper.backends.anthropic.request import count_request, encoded, messages_request
+from tollkeeper.backends.aws_exceptions import failure_of, is_exception, read_record
 from tollkeeper.backends.bedrock_path import count_tokens_path
 from tollkeeper.backends.transport.framing import Framing
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call, UsageReport
+from tollkeeper.domain.prompt import FreeObject
+
+_CHUNK = "chunk"
+_CACHE_MARK = "cache_control"
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    bytes: str = ""
+
+
+_chunk_decoder = msgspec.json.Decoder(_Chunk)
+
+
+class BedrockMessagesAnswer(MessagesAnswer):
+    """Reads an answer at Amazon Bedrock, where each event is the base64 content of one frame, and an
+    AWS exception may end the stream instead of an `error` event."""
+
+    def _read_payload(self, payload: bytes) -> None:
+        name, content = read_record(payload)
+        if is_exception(name):
+            self.fail(failure_of(name, content, accepted=self.accepted, secrets=self._secrets))
+        elif name == _CHUNK:
+            super()._read_payload(self._split_characters.join(_unwrapped(content)))
+        else:
+            self._count_empty_record()
+
+
+def _unwrapped(content: msgspec.Raw) -> bytes:
+    try:
+        return base64.b64decode(decode(_chunk_decoder, content).bytes, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise MalformedAnswer("a chunk is not base64") from error
+
+
+def adapt_to_bedrock(body: FreeObject) -> None:
+    """Adapts a request: the path tells whether it is a stream, the user is not sent, and the whole
+    prompt is marked for the cache at its last block."""
+    body.pop("stream", None)
+    body.pop("metadata", None)
+    mark = body.pop(_CACHE_MARK, None)
+    if mark is not None:
+        blocks = body["messages"][-1]["content"]
+        blocks[-1] = {**blocks[-1], _CACHE_MARK: mark}
 
 
 class Endpoint(StrEnum):
