@@ -8,6 +8,7 @@ import msgspec
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.reports import DayRange
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.rollups import USAGE_SUMS, added
 
 
 class JudgeUsage(msgspec.Struct):
@@ -56,15 +57,9 @@ _ADD: LiteralString = """
         %s::numeric[]) AS used (organization_id)
     ORDER BY 1, 2, 3, 4
     ON CONFLICT (organization_id, day, backend, model)
-    DO UPDATE SET questions = t.questions + excluded.questions,
-        unreported_questions = t.unreported_questions + excluded.unreported_questions,
-        input_tokens = t.input_tokens + excluded.input_tokens,
-        cached_tokens = t.cached_tokens + excluded.cached_tokens,
-        cache_write_tokens = t.cache_write_tokens + excluded.cache_write_tokens,
-        output_tokens = t.output_tokens + excluded.output_tokens,
-        cost = t.cost + excluded.cost,
-        reported_cost = t.reported_cost + excluded.reported_cost
-"""
+    DO UPDATE SET """ + added(  # noqa: S608 - the pieces are constants
+    "questions", "unreported_questions", *USAGE_SUMS
+)
 
 
 async def find(

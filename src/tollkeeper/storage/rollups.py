@@ -9,18 +9,24 @@ from tollkeeper.storage.database import Connection
 
 _DAY_S = 86_400
 
+
+def added(*columns: LiteralString) -> LiteralString:
+    """Returns the assignments that add an inserted row to the existing row `t`."""
+    return ", ".join([column + " = t." + column + " + excluded." + column for column in columns])
+
+
+# The tokens and costs of a backend or a judge.
+USAGE_SUMS: tuple[LiteralString, ...] = (
+    *("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens"),
+    *("cost", "reported_cost"),
+)
+_CALLS: LiteralString = added("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
 # The sums in the roll-ups by backend.
-_ADD_OF_BACKENDS: LiteralString = """
-            requests = t.requests + excluded.requests,
-            prompt_tokens = t.prompt_tokens + excluded.prompt_tokens,
-            completion_tokens = t.completion_tokens + excluded.completion_tokens,
-            cached_tokens = t.cached_tokens + excluded.cached_tokens,
-            duration_ms = t.duration_ms + excluded.duration_ms,
-            first_pieces = t.first_pieces + excluded.first_pieces,
-            first_piece_ms = t.first_piece_ms + excluded.first_piece_ms,
-            streamed_tokens = t.streamed_tokens + excluded.streamed_tokens,
-            streaming_ms = t.streaming_ms + excluded.streaming_ms
-"""
+_CALLS_OF_BACKENDS: LiteralString = (
+    _CALLS
+    + ", "
+    + added("duration_ms", "first_pieces", "first_piece_ms", "streamed_tokens", "streaming_ms")
+)
 # 300 is `domain.traffic.STEP_S`, 12 its `STEPS_PER_HOUR`, and 1.1 its `RUNG_RATIO`. Each roll-up
 # waits for the previous one, and writes its rows in a fixed order, so that two processes that write
 # the same rows do not deadlock. Overhead is in microseconds, other latencies in milliseconds;
@@ -36,11 +42,9 @@ ROLL_UP_ACTIVITY: LiteralString = (
             coalesce(max(cost), 0), sum(requests - 1)
         FROM fresh GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
         ON CONFLICT (organization_id, step, project_id, api_key_id, model, status)
-        DO UPDATE SET requests = t.requests + excluded.requests,
-            prompt_tokens = t.prompt_tokens + excluded.prompt_tokens,
-            completion_tokens = t.completion_tokens + excluded.completion_tokens,
-            cached_tokens = t.cached_tokens + excluded.cached_tokens,
-            cost_max = greatest(t.cost_max, excluded.cost_max),
+        DO UPDATE SET """  # noqa: S608 - the pieces are constants of this file
+    + _CALLS
+    + """, cost_max = greatest(t.cost_max, excluded.cost_max),
             repeated = t.repeated + excluded.repeated
         RETURNING 1
     ), of_backends AS (
@@ -64,8 +68,8 @@ ROLL_UP_ACTIVITY: LiteralString = (
             first_piece_ms, streamed_tokens, streaming_ms, cost_max, repeated)
         SELECT * FROM of_backends ORDER BY 1, 2, 3, 4, 5
         ON CONFLICT (step, model, backend, replica, status)
-        DO UPDATE SET """  # noqa: S608 - the pieces are constants of this file
-    + _ADD_OF_BACKENDS
+        DO UPDATE SET """
+    + _CALLS_OF_BACKENDS
     + """,
             cost_max = greatest(t.cost_max, excluded.cost_max),
             repeated = t.repeated + excluded.repeated
@@ -82,7 +86,7 @@ ROLL_UP_ACTIVITY: LiteralString = (
         GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
         ON CONFLICT (step, model, backend, replica, status)
         DO UPDATE SET """
-    + _ADD_OF_BACKENDS
+    + _CALLS_OF_BACKENDS
     + """,
             cost_max = greatest(t.cost_max, excluded.cost_max),
             costed_requests = t.costed_requests + excluded.costed_requests
@@ -102,15 +106,9 @@ ROLL_UP_ACTIVITY: LiteralString = (
             AND (SELECT count(*) FROM by_hour) >= 0
         GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
         ON CONFLICT (backend, model, day)
-        DO UPDATE SET requests = t.requests + excluded.requests,
-            unsettled_requests = t.unsettled_requests + excluded.unsettled_requests,
-            estimated_requests = t.estimated_requests + excluded.estimated_requests,
-            input_tokens = t.input_tokens + excluded.input_tokens,
-            cached_tokens = t.cached_tokens + excluded.cached_tokens,
-            cache_write_tokens = t.cache_write_tokens + excluded.cache_write_tokens,
-            output_tokens = t.output_tokens + excluded.output_tokens,
-            cost = t.cost + excluded.cost,
-            reported_cost = t.reported_cost + excluded.reported_cost
+        DO UPDATE SET """
+    + added("requests", "unsettled_requests", "estimated_requests", *USAGE_SUMS)
+    + """
         RETURNING 1
     )
     INSERT INTO traffic_latency AS t (step, model, backend, measure, rung, requests)
