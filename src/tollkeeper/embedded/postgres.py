@@ -33,7 +33,6 @@ from tollkeeper.embedded.postgres_places import (
     unfinished_cluster,
 )
 from tollkeeper.embedded.postgres_programs import find_programs
-from tollkeeper.embedded.postgres_rules import reject_trusted_hosts
 from tollkeeper.runtime.late_log import LateLogger
 
 _DATABASE = "postgres"
@@ -177,7 +176,6 @@ def _answers(places: _Places) -> bool:
 
 
 def _start(places: _Places) -> None:
-    reject_trusted_hosts(places.cluster, owner_ids(places.account)[0])
     disown_zombie(places.cluster / "postmaster.pid")
     disown_zombie(places.socket_folder / ".s.PGSQL.5432.lock")
     _run(
