@@ -41,7 +41,9 @@ def console(
     ] = None,
     print_token: Annotated[
         bool,
-        typer.Option("--new-token", help="Create an operator token, print it with its digest, and exit."),
+        typer.Option(
+            "--new-token", help="Create an operator token, print it with its digest, and exit."
+        ),
     ] = False,
     child_socket: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> Record | None:
