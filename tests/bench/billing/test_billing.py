@@ -16,6 +16,7 @@ from bench.billing.truth import PRICES, price
 from bench.billing.upstream import Provider
 
 from tests.journeys.exchanges.charges import US, PricedRow, Row, read_priced_rows, read_rows
+from tests.support.databases import own_database
 from tests.support.tables import each
 
 SCENARIOS = load_scenarios()
@@ -74,10 +75,10 @@ async def test_tollkeeper_books_every_scenario_exactly(tmp_path: Path, conninfo:
     assert wrong == []
 
 
-async def overspends_and_loses_nothing(folder: Path, trials: list[Trial]) -> None:
+async def overspends_and_loses_nothing(gateway: Ours, folder: Path, trials: list[Trial]) -> None:
     async with (
         Provider([]) as provider,
-        Ours().running(folder, provider.port, [], trials) as session,
+        gateway.running(folder, provider.port, [], trials) as session,
     ):
         for trial in trials:
             result = await run_trial(session, provider, trial)
@@ -89,10 +90,13 @@ async def overspends_and_loses_nothing(folder: Path, trials: list[Trial]) -> Non
             )
 
 
-async def test_tollkeeper_overspends_and_loses_nothing(folder: Path) -> None:
-    """A short race and a kill, with a database of their own."""
+async def test_tollkeeper_overspends_and_loses_nothing(
+    tmp_path: Path, shared_conninfo: str
+) -> None:
+    """A short race and a kill."""
+    gateway = Ours(conninfo=own_database(shared_conninfo, "billing_trials"))
     race = Trial("race", "race", calls=6, budget_calls=4)
-    await overspends_and_loses_nothing(folder, [race, Trial("kill", "kill", calls=2)])
+    await overspends_and_loses_nothing(gateway, tmp_path, [race, Trial("kill", "kill", calls=2)])
 
 
 @pytest.mark.usefixtures("only_long")
@@ -101,7 +105,7 @@ async def test_tollkeeper_overspends_and_loses_nothing_in_each_trial(
     processes: int, folder: Path
 ) -> None:
     trials = [trial for trial in load_trials() if trial.processes == processes]
-    await overspends_and_loses_nothing(folder, trials)
+    await overspends_and_loses_nothing(Ours(), folder, trials)
 
 
 def test_the_report_counts_what_is_exact_and_what_is_not_offered() -> None:
