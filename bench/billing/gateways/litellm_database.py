@@ -115,7 +115,7 @@ def _run(command: list[str | Path], environment: dict[str, str], sent: str | Non
             timeout=_GENERATE_WITHIN_S,
         )
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as exc:
-        raise NotInstalled(f"{command[0]} failed: {exc.stderr}") from exc
+        raise NotInstalled(f"{command[0]} failed: {exc.stderr!r}") from exc
     if '"error"' in done.stdout[:100]:
         raise NotInstalled(f"{command[0]} failed: {done.stdout[:1000]}")
     return done.stdout
