@@ -157,11 +157,7 @@ def ledger_resolve(
         str | None, typer.Option(metavar="ORG", help="With --all: only this organization's.")
     ] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="With --all: show the calls that would be resolved, and change nothing.",
-        ),
+        bool, typer.Option("--dry-run", help="With --all: show the calls and change nothing.")
     ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="With --settle: more than twice the hold is meant.")
