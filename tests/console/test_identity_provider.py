@@ -13,6 +13,7 @@ from playwright.async_api import BrowserContext, expect
 from tests.support.console_site import TOKEN, ConsoleSite, serving_console, watched_page
 from tests.support.identity_provider import Provider, free_port, running_provider
 from tests.support.tables import each
+from tollkeeper.console.identity_provider import _scopes
 from tollkeeper.console.sessions import COOKIE
 from tollkeeper.console.sign_in import PENDING_COOKIE
 from tollkeeper.services.clock import unix_now
@@ -107,6 +108,14 @@ async def test_a_person_signs_in_with_a_role(site: ConsoleSite, provider: Provid
             assert (await thief.get(changed)).status_code == 403
         async with httpx2.AsyncClient(timeout=60, base_url=address) as stranger:
             assert (await stranger.get(back)).status_code == 403
+
+
+@pytest.mark.smoke
+def test_claims_with_a_published_scope_are_requested() -> None:
+    claims = ("groups", "organization")
+    usual = ["openid", "profile", "email"]
+    assert _scopes({}, claims) == usual
+    assert _scopes({"scopes_supported": ["openid", "groups"]}, claims) == [*usual, "groups"]
 
 
 _WRONG: dict[str, dict[str, Any]] = {
@@ -223,7 +232,7 @@ async def test_sign_in_sign_out_and_restart_in_a_browser(
 ) -> None:
     await provider.set_user("vera", name="Vera Viewer", groups=["readers"])
     port = free_port()
-    settings = _settings(site, provider.issuer, port)
+    settings = _settings(site, provider.issuer)
     watched = await watched_page(context)
     page = watched.page
     async with serving_console(settings, site.services, port=port) as address:
