@@ -11,12 +11,13 @@ import pytest
 from playwright.async_api import expect
 
 from tests.support.console_site import TOKEN, ConsoleSite, Watched
+from tests.support.http_client import http_client
 from tollkeeper.console.context import _STREAMS_MAX
 
 
 @pytest.fixture
 async def operator(site: ConsoleSite) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=site.address, timeout=60) as client:
+    async with http_client(site.address) as client:
         assert (await client.post("/sign-in", data={"token": TOKEN})).status_code == 303
         yield client
 
@@ -73,7 +74,7 @@ async def test_a_tail_tells_of_new_calls_and_the_open_ones_are_limited(
     operator: httpx2.AsyncClient, site: ConsoleSite
 ) -> None:
     path = f"/activity/tail?organization={site.judged.scripted.tenant.organization_id}"
-    async with httpx2.AsyncClient(base_url=site.address) as stranger:
+    async with http_client(site.address) as stranger:
         assert (await stranger.get(path)).status_code == 303
     async with asyncio.timeout(60), operator.stream("GET", path) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")

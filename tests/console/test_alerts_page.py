@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-import httpx2
 from tools.site import slug
 
 from tests.support.console_site import TOKEN, ConsoleSite, all_well, no_replicas, serving_console
+from tests.support.http_client import http_client
 from tollkeeper.console.context import MachineChecks
 from tollkeeper.console.pages.alerts import SECTIONS
 from tollkeeper.domain.alerts import AlertKind
@@ -31,7 +31,7 @@ async def test_raised_alerts_are_on_both_pages_with_what_to_do(site: ConsoleSite
     machine = MachineChecks(no_replicas, of_gateway, all_well)
     async with (
         serving_console(site.settings, site.services, machine=machine) as address,
-        httpx2.AsyncClient(base_url=address) as client,
+        http_client(address) as client,
     ):
         await client.post("/sign-in", data={"token": TOKEN})
         pages = [(await client.get(path)).text for path in ("/", "/alerts")]

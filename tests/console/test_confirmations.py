@@ -8,12 +8,13 @@ import pytest
 from playwright.async_api import expect
 
 from tests.support.console_site import TOKEN, ConsoleSite, Watched, confirm, form_token
+from tests.support.http_client import http_client
 from tests.support.upstream import chat, reset_before_headers
 
 
 @pytest.fixture
 async def operator(site: ConsoleSite) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=site.address) as client:
+    async with http_client(site.address) as client:
         assert (await client.post("/sign-in", data={"token": TOKEN})).status_code == 303
         yield client
 

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-import httpx2
 import pytest
 from playwright.async_api import BrowserContext
 
 from tests.support.console_site import TOKEN, serving_console, sign_in, watched_page
 from tests.support.gateway import Gateway
+from tests.support.http_client import http_client
 from tests.support.known_costs import DAY_S, FIRST_DAY, KnownCosts, make_known_costs
 from tollkeeper.settings import Settings
 
@@ -100,7 +100,7 @@ async def test_a_filter_by_project_is_the_api_s_filter(
 
 
 async def test_the_file_has_the_same_numbers(address: str, known: KnownCosts) -> None:
-    async with httpx2.AsyncClient(base_url=address) as client:
+    async with http_client(address) as client:
         await client.post("/sign-in", data={"token": TOKEN})
         answer = await client.get(f"/costs.csv?{_query(known, 'line_item')}")
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
@@ -116,7 +116,7 @@ async def test_a_report_of_more_than_ten_years_is_refused(
     address: str, known: KnownCosts, path: str
 ) -> None:
     query = f"organization={known.tenant.organization_id}&since=2000-01-01&until=2026-01-01"
-    async with httpx2.AsyncClient(base_url=address) as client:
+    async with http_client(address) as client:
         await client.post("/sign-in", data={"token": TOKEN})
         answer = await client.get(f"{path}?{query}")
     assert answer.status_code == 400
@@ -134,7 +134,7 @@ async def test_names_cannot_become_formulas(
             "UPDATE cost_rollup SET project_id = %s WHERE organization_id = %s",
             (made.id, known.tenant.organization_id),
         )
-    async with httpx2.AsyncClient(base_url=address) as client:
+    async with http_client(address) as client:
         await client.post("/sign-in", data={"token": TOKEN})
         answer = await client.get(f"/costs.csv?{_query(known, 'project')}")
     names = {row["name"] for row in csv.DictReader(io.StringIO(answer.text))}

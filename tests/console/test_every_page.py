@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import uuid4
 
-import httpx2
 import pytest
 from playwright.async_api import Browser, Page
 
 from tests.support.console_site import TOKEN, ConsoleSite, sign_in, watched_page
+from tests.support.http_client import http_client
 from tests.support.upstream import reset_before_headers
 from tollkeeper.domain.caps import CapPeriod
 
@@ -104,7 +104,7 @@ async def _charts_are_drawn(page: Page) -> None:
 @pytest.mark.smoke
 async def test_every_page_answers(site: ConsoleSite) -> None:
     paths = (await _addresses(site)).paths
-    async with httpx2.AsyncClient(base_url=site.address) as client:
+    async with http_client(site.address) as client:
         assert (await client.post("/sign-in", data={"token": TOKEN})).status_code == 303
         found = {path: (await client.get(path)).status_code for path in paths}
     assert found == {path: 404 if path == "/no-such-page" else 200 for path in paths}

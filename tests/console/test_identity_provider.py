@@ -11,6 +11,7 @@ import pytest
 from playwright.async_api import BrowserContext, expect
 
 from tests.support.console_site import TOKEN, ConsoleSite, serving_console, watched_page
+from tests.support.http_client import http_client
 from tests.support.identity_provider import Provider, free_port, running_provider
 from tests.support.tables import each
 from tollkeeper.console.identity_provider import _scopes
@@ -67,7 +68,7 @@ async def _to_provider(client: httpx2.AsyncClient, wanted: str = "/models") -> s
 
 async def _authorize(there: str, subject: str) -> str:
     """Says at the provider who one is; returns the address that it sends the browser to."""
-    async with httpx2.AsyncClient(timeout=60) as person:
+    async with http_client() as person:
         answer = await person.post(there, data={"sub": subject})
     assert answer.status_code == 302, answer.text
     return str(answer.headers["location"])
@@ -82,7 +83,7 @@ async def test_a_person_signs_in_with_a_role(site: ConsoleSite, provider: Provid
     await provider.set_user("ada", name="Ada", groups=["others", "readers"])
     async with (
         _console(site, provider.issuer) as address,
-        httpx2.AsyncClient(timeout=60, base_url=address) as client,
+        http_client(address) as client,
     ):
         there = await _to_provider(client)
         asked = parse_qs(urlsplit(there).query)
@@ -102,11 +103,11 @@ async def test_a_person_signs_in_with_a_role(site: ConsoleSite, provider: Provid
         assert (await client.get("/people")).status_code == 403
         # The answer counts once, also for who has copied the cookie.
         headers = {"Cookie": f"{PENDING_COOKIE}={pending}"}
-        async with httpx2.AsyncClient(timeout=60, base_url=address, headers=headers) as thief:
+        async with http_client(address, headers=headers) as thief:
             assert (await thief.get(back)).status_code == 403
             changed = back.replace("state=", "state=x")
             assert (await thief.get(changed)).status_code == 403
-        async with httpx2.AsyncClient(timeout=60, base_url=address) as stranger:
+        async with http_client(address) as stranger:
             assert (await stranger.get(back)).status_code == 403
 
 
@@ -142,7 +143,7 @@ async def test_what_is_wrong_signs_nobody_in(
     await provider.set_user("eve", **{"name": "Eve", "groups": ["admins"], **_WRONG[wrong]})
     async with (
         _console(site, provider.issuer) as address,
-        httpx2.AsyncClient(timeout=60, base_url=address) as client,
+        http_client(address) as client,
     ):
         answer = await _sign_in(client, "eve")
         assert answer.status_code == 403, answer.text
@@ -156,7 +157,7 @@ async def test_a_small_difference_of_clocks_does_not_matter(
     await provider.set_user("ada", groups="daily", exp=unix_now() - 5)
     async with (
         _console(site, provider.issuer) as address,
-        httpx2.AsyncClient(timeout=60, base_url=address) as client,
+        http_client(address) as client,
     ):
         assert (await _sign_in(client, "ada")).status_code == 200
 
@@ -167,8 +168,8 @@ async def test_a_role_that_was_taken_away_ends_with_the_next_sign_in(
     await provider.set_user("max", groups="admins")
     async with (
         _console(site, provider.issuer) as address,
-        httpx2.AsyncClient(timeout=60, base_url=address) as client,
-        httpx2.AsyncClient(timeout=60, base_url=address) as elsewhere,
+        http_client(address) as client,
+        http_client(address) as elsewhere,
     ):
         assert (await _sign_in(client, "max")).status_code == 200
         assert (await client.get("/people")).status_code == 200
@@ -176,7 +177,7 @@ async def test_a_role_that_was_taken_away_ends_with_the_next_sign_in(
         assert (await _sign_in(elsewhere, "max")).status_code == 200
         assert (await client.get("/people")).status_code == 303
         await provider.set_user("max", groups=[])
-        async with httpx2.AsyncClient(timeout=60, base_url=address) as third:
+        async with http_client(address) as third:
             assert (await _sign_in(third, "max")).status_code == 403
         assert (await elsewhere.get("/models")).status_code == 303
 
@@ -191,7 +192,7 @@ async def test_people_of_an_organization_come_to_their_page(
     claims = {"role_claim": "nested.of.roles"}
     async with (
         _console(site, provider.issuer, **claims) as address,
-        httpx2.AsyncClient(timeout=60, base_url=address) as client,
+        http_client(address) as client,
     ):
         assert (await _sign_in(client, "olga")).status_code == 200
         assert (await client.get("/")).headers["location"] == f"/organizations/{own}"
@@ -201,7 +202,7 @@ async def test_a_provider_with_new_keys_and_one_that_is_down(site: ConsoleSite) 
     port = free_port()
     async with (
         _console(site, f"http://localhost:{port}") as address,
-        httpx2.AsyncClient(timeout=60, base_url=address) as client,
+        http_client(address) as client,
     ):
         for _ in range(2):
             async with running_provider(port) as provider:
@@ -220,7 +221,7 @@ async def test_another_issuer_than_the_settings_say_is_not_used(
 ) -> None:
     async with (
         _console(site, f"http://127.0.0.1:{provider.port}/") as address,
-        httpx2.AsyncClient(timeout=60, base_url=address) as client,
+        http_client(address) as client,
     ):
         answer = await client.get("/sign-in/provider")
         assert answer.status_code == 503

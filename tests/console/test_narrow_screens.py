@@ -1,10 +1,10 @@
 """On a phone, rows of tables are cards, and every action is on the screen."""
 
-import httpx2
 import pytest
 from playwright.async_api import Browser
 
 from tests.support.console_site import TOKEN, ConsoleSite, sign_in
+from tests.support.http_client import http_client
 from tollkeeper.console.rendering import labelled, latency, percentile
 from tollkeeper.domain.traffic import Latencies
 
@@ -36,7 +36,7 @@ def test_percentiles_need_twenty_calls() -> None:
 async def test_a_chart_has_a_title(site: ConsoleSite) -> None:
     organization = site.judged.scripted.tenant.organization_id
     await site.judged.entry(await site.judged.chat())
-    async with httpx2.AsyncClient(base_url=site.address, timeout=60) as client:
+    async with http_client(site.address) as client:
         await client.post("/sign-in", data={"token": TOKEN})
         page = (await client.get(f"/activity?organization={organization}")).text
     assert "<figcaption>Calls over time by status</figcaption>" in page

@@ -10,13 +10,14 @@ import pytest
 
 from tests.console.test_confirmations import hidden_fields
 from tests.support.console_site import TOKEN, ConsoleSite, form_fields, serving_console
+from tests.support.http_client import http_client
 from tollkeeper.domain.months import Month
 from tollkeeper.services.ledger.months import Export, LedgerMonth
 
 
 @pytest.fixture
 async def operator(site: ConsoleSite) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=site.address, timeout=60) as client:
+    async with http_client(site.address) as client:
         assert (await client.post("/sign-in", data={"token": TOKEN})).status_code == 303
         yield client
 
@@ -123,7 +124,7 @@ async def test_a_month_is_exported_by_who_has_the_file(site: ConsoleSite) -> Non
     services = replace(site.services, months=Months())  # type: ignore[arg-type]
     async with (
         serving_console(site.settings, services) as address,
-        httpx2.AsyncClient(base_url=address) as client,
+        http_client(address) as client,
     ):
         await client.post("/sign-in", data={"token": TOKEN})
         found = await client.get("/months/2026-09.csv.gz")

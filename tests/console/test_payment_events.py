@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-import httpx2
 import psutil
 
 from tests.support import stripe_events as stripe
 from tests.support.console_site import ConsoleSite, serving_console
 from tests.support.gateway_processes import database_url
+from tests.support.http_client import http_client
 from tests.support.ledger import rows
 from tests.support.program import Program, stop, write_config
 from tests.support.proof import Proof
@@ -96,7 +96,7 @@ async def _send(addresses: list[str], deliveries: _Deliveries) -> list[tuple[int
     wrong = []
 
     async def send(address: str) -> None:
-        async with httpx2.AsyncClient(base_url=address, timeout=120) as client:
+        async with http_client(address, timeout=120) as client:
             while waiting:
                 _, (body, headers, status) = waiting.pop()
                 answer = await client.post("/webhooks/stripe", content=body, headers=headers)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import stripe_events as stripe
 from tests.support.console_site import ConsoleSite, serving_console
+from tests.support.http_client import http_client
 from tests.support.scripted_gateway import eventually
 from tollkeeper.bootstrap.payments import TOLERANCE_S
 from tollkeeper.console import small_bodies
@@ -36,7 +37,7 @@ def settings(site: ConsoleSite, tmp_path: Path) -> Settings:
 async def provider(site: ConsoleSite, settings: Settings) -> AsyncIterator[httpx2.AsyncClient]:
     async with (
         serving_console(settings, site.services) as address,
-        httpx2.AsyncClient(base_url=address) as client,
+        http_client(address) as client,
     ):
         yield client
 
@@ -103,7 +104,7 @@ async def test_answers_say_whether_a_repetition_helps(
 
 async def test_the_address_needs_a_secret_in_the_settings(site: ConsoleSite) -> None:
     body = stripe.succeeded(stripe.new_payment(), 5)
-    async with httpx2.AsyncClient(base_url=site.address) as client:
+    async with http_client(site.address) as client:
         answer = await client.post(_PATH, content=body, headers=stripe.signed(body))
     assert answer.status_code == 404
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.console_site import ConsoleSite, make_session, serving_console
 from tests.support.gateway import Tenant
+from tests.support.http_client import http_client
 from tests.support.tables import each
 from tollkeeper.console import pages
 from tollkeeper.console.app import ROUTES
@@ -55,7 +56,7 @@ def test_every_route_and_action_has_a_least_role() -> None:
 async def _signed_in(site: ConsoleSite, person: Person) -> AsyncIterator[httpx2.AsyncClient]:
     async with serving_console(site.settings, site.services) as address:
         cookies = await make_session(site, person)
-        async with httpx2.AsyncClient(base_url=address, cookies=cookies, timeout=60) as client:
+        async with http_client(address, cookies=cookies) as client:
             yield client
 
 

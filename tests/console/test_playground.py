@@ -9,6 +9,7 @@ import pytest
 
 from tests.console.test_confirmations import hidden_fields
 from tests.support.console_site import TOKEN, ConsoleSite, form_fields, serving_console
+from tests.support.http_client import http_client
 from tollkeeper.domain.money import usd_from_picousd
 
 
@@ -20,7 +21,7 @@ async def operator(site: ConsoleSite) -> AsyncIterator[httpx2.AsyncClient]:
     settings = site.settings.model_copy(update={"server": server})
     async with (
         serving_console(settings, site.services) as console,
-        httpx2.AsyncClient(base_url=console, timeout=60) as client,
+        http_client(console) as client,
     ):
         assert (await client.post("/sign-in", data={"token": TOKEN})).status_code == 303
         yield client
@@ -88,7 +89,7 @@ async def test_without_a_gateway_the_page_says_so(site: ConsoleSite) -> None:
     tenant = site.judged.scripted.tenant
     async with (
         serving_console(settings, site.services) as console,
-        httpx2.AsyncClient(base_url=console, timeout=60) as client,
+        http_client(console) as client,
     ):
         await client.post("/sign-in", data={"token": TOKEN})
         call = {"project": str(tenant.project_id), "model": "example/chat", "prompt": "Hello"}

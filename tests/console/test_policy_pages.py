@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from tests.support.console_site import TOKEN, ConsoleSite, serving_console
+from tests.support.http_client import http_client
 from tollkeeper.domain.calibration import (
     Calibration,
     Fitted,
@@ -27,7 +28,7 @@ _TAG = re.compile(r"<[^>]+>")
 async def operator(site: ConsoleSite) -> AsyncIterator[httpx2.AsyncClient]:
     async with (
         serving_console(site.settings, site.services) as address,
-        httpx2.AsyncClient(base_url=address, timeout=60) as client,
+        http_client(address) as client,
     ):
         assert (await client.post("/sign-in", data={"token": TOKEN})).status_code == 303
         yield client

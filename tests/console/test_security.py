@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.activity_records import UnsteadyDatabase
 from tests.support.console_site import TOKEN, ConsoleSite, serving_console
+from tests.support.http_client import http_client
 from tests.support.tables import each
 from tollkeeper.console.app import ROUTES
 from tollkeeper.console.guard import BODY_BYTES_MAX
@@ -34,7 +35,7 @@ async def address(site: ConsoleSite) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def stranger(address: str) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=address) as client:
+    async with http_client(address) as client:
         yield client
 
 
@@ -211,7 +212,7 @@ async def test_a_sign_out_holds_for_every_console_of_the_database(
     cookie = {"Cookie": f"{COOKIE}={operator.cookies[COOKIE]}"}
     async with (
         serving_console(site.settings, site.services) as address,
-        httpx2.AsyncClient(base_url=address) as elsewhere,
+        http_client(address) as elsewhere,
     ):
         assert (await elsewhere.get("/models", headers=cookie)).status_code == 200
         form = {"form_token": await _form_token(operator), "once": "1"}
@@ -255,7 +256,7 @@ async def test_without_the_database_nobody_is_signed_in(
     database.away = True
     async with (
         serving_console(site.settings, replace(site.services, database=database)) as address,
-        httpx2.AsyncClient(base_url=address) as client,
+        http_client(address) as client,
     ):
         assert (await client.get("/settings", headers=cookie)).status_code == 503
         assert (await client.get("/sign-in")).status_code == 200
@@ -271,7 +272,7 @@ async def test_a_session_expires_and_a_new_token_ends_all(site: ConsoleSite) -> 
 
     async with (
         serving_console(site.settings, services) as address,
-        httpx2.AsyncClient(base_url=address) as client,
+        http_client(address) as client,
     ):
         await client.post("/sign-in", data={"token": TOKEN})
         # As long as the operator does something, until the end of the session.
@@ -291,7 +292,7 @@ async def test_a_session_expires_and_a_new_token_ends_all(site: ConsoleSite) -> 
         cookie = client.cookies[COOKIE]
     async with (
         serving_console(site.settings, services, "tko_another") as address,
-        httpx2.AsyncClient(base_url=address) as client,
+        http_client(address) as client,
     ):
         assert await status(client, Cookie=f"{COOKIE}={cookie}") == 303
 
@@ -307,7 +308,7 @@ async def test_signing_in_again_ends_the_session_before_it(operator: httpx2.Asyn
 async def test_signing_out_everywhere_ends_all_sessions_of_the_token(
     operator: httpx2.AsyncClient, address: str
 ) -> None:
-    async with httpx2.AsyncClient(base_url=address) as elsewhere:
+    async with http_client(address) as elsewhere:
         await elsewhere.post("/sign-in", data={"token": TOKEN})
         assert (await elsewhere.get("/people")).text.count("Operator token") >= 2
         form = {"form_token": await _form_token(operator), "once": "1", "everywhere": "1"}
@@ -320,7 +321,7 @@ async def test_attempts_to_sign_in_are_bounded(site: ConsoleSite) -> None:
     services = replace(site.services, clock=lambda: unix_now() + late)
     async with (
         serving_console(site.settings, services) as address,
-        httpx2.AsyncClient(base_url=address) as client,
+        http_client(address) as client,
     ):
         statuses = [
             (await client.post("/sign-in", data={"token": "wrong"})).status_code for _ in range(12)
@@ -364,7 +365,7 @@ async def test_secrets_of_the_settings_are_not_shown(site: ConsoleSite) -> None:
     shown = settings.model_copy(update={"console": hidden})
     async with (
         serving_console(shown, site.services) as address,
-        httpx2.AsyncClient(base_url=address) as client,
+        http_client(address) as client,
     ):
         await client.post("/sign-in", data={"token": TOKEN})
         text = (await client.get("/settings")).text

@@ -4,9 +4,8 @@ import json
 import re
 from datetime import UTC, datetime
 
-import httpx2
-
 from tests.support.console_site import TOKEN, ConsoleSite
+from tests.support.http_client import http_client
 from tollkeeper.console.months_compared import MonthsCompared, compare_months, two_months
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.money import usd_from_picousd
@@ -39,7 +38,7 @@ async def test_costs_and_budgets_are_those_of_the_ledger(site: ConsoleSite) -> N
     await services.caps.cap_set(organization, 10**12, CapPeriod.MONTH)
     await services.caps.cap_set(organization, 10**11, CapPeriod.WEEK, tenant.project_id)
     query = f"?organization={organization}"
-    async with httpx2.AsyncClient(base_url=site.address, timeout=60) as client:
+    async with http_client(site.address) as client:
         await client.post("/sign-in", data={"token": TOKEN})
         pages = {
             path: (await client.get(path)).text

@@ -5,11 +5,11 @@ import io
 from decimal import Decimal
 from uuid import uuid4
 
-import httpx2
 import pytest
 
 from tests.support import stripe_events as stripe
 from tests.support.console_site import TOKEN, ConsoleSite, Watched
+from tests.support.http_client import http_client
 from tests.support.upstream import reset_before_headers
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.ledger.stripe_events import read_event
@@ -35,7 +35,7 @@ async def test_page_and_file_have_the_numbers_of_the_ledger(site: ConsoleSite) -
     organization = site.judged.scripted.tenant.organization_id
     balance = await site.services.billing.credit_show(organization)
     closing = usd_from_picousd(balance.granted_picousd - balance.settled_picousd)
-    async with httpx2.AsyncClient(base_url=site.address) as client:
+    async with http_client(site.address) as client:
         await client.post("/sign-in", data={"token": TOKEN})
         page = (await client.get(path)).text
         file = await client.get(f"{path}.csv")
@@ -72,7 +72,7 @@ async def test_paper_has_the_statement_and_nothing_else(
 async def test_an_organization_shows_its_latest_grants(site: ConsoleSite) -> None:
     await _busy_month(site)
     organization = site.judged.scripted.tenant.organization_id
-    async with httpx2.AsyncClient(base_url=site.address) as client:
+    async with http_client(site.address) as client:
         await client.post("/sign-in", data={"token": TOKEN})
         page = (await client.get(f"/organizations/{organization}")).text
     table = page.partition('id="grants"')[2].partition("</table>")[0]

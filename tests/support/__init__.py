@@ -21,6 +21,7 @@ What a gateway talks to:
     certificates       certificates for servers of tests
 
 What talks to a gateway:
+    http_client        a client with a quick transport, for everything that is not about the client
     balancer           a transport over several gateways, which goes elsewhere where one cannot serve
     raw_caller         a client on a raw socket, which may leave or read slowly
     sdks               the SDKs of OpenAI and Anthropic, imported on first use

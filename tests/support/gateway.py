@@ -1,7 +1,6 @@
 """A real gateway on a real socket for tests, and what they need to talk to it."""
 
 import secrets
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from uuid import uuid4
 
 import httpx2
 
+from tests.support.http_client import http_client
 from tollkeeper.bootstrap import build_app, running_services
 from tollkeeper.domain.access import (
     ADMIN_PERMISSIONS,
@@ -28,9 +28,6 @@ from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
-# Gateways of tests speak plain HTTP. Reading the authorities of the machine takes 40 ms for each client.
-NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-_TIMEOUT_S = 60
 # The rows that the services write for an organization, a project, two keys and a grant, except for
 # those of the audit. `tests/services/tenants/test_created_rows.py` compares them.
 _CREATE_TENANT: LiteralString = """
@@ -176,9 +173,7 @@ async def running_gateway(
         arrivals = fair_arrivals(calls.serves_others, lambda: calls.overload.is_full)
         server = HttpServer(app, http_limits(), arrivals)
         await server.start(listener)
-        async with httpx2.AsyncClient(
-            base_url=base_url, timeout=_TIMEOUT_S, verify=NO_TLS
-        ) as client:
+        async with http_client(base_url) as client:
             try:
                 yield Gateway(base_url, services, client, clock)
             finally:

@@ -14,7 +14,8 @@ import httpx2
 import psutil
 
 from tests.support.constants import constants
-from tests.support.gateway import NO_TLS, Gateway, Tenant, running_gateway
+from tests.support.gateway import Gateway, Tenant, running_gateway
+from tests.support.http_client import http_client
 from tests.support.ledger import differences
 from tests.support.upstream import USAGE, Upstream, Verb, chat
 from tollkeeper.domain.access import OrganizationId
@@ -126,12 +127,8 @@ class ScriptedGateway:
     @asynccontextmanager
     async def another_client(self) -> AsyncIterator["ScriptedGateway"]:
         """With connections of its own, which end with it."""
-        async with httpx2.AsyncClient(
-            base_url=self.gateway.base_url,
-            timeout=60,
-            limits=httpx2.Limits(max_connections=None),
-            verify=NO_TLS,
-        ) as client:
+        limits = httpx2.Limits(max_connections=None)
+        async with http_client(self.gateway.base_url, limits=limits) as client:
             yield replace(self, gateway=replace(self.gateway, client=client))
 
     async def with_tenant(self, *, credit: int = 10**13) -> "ScriptedGateway":
