@@ -11,10 +11,10 @@ import structlog
 
 from tests.support.constants import constants
 from tests.support.data_folders import data_folder
+from tests.support.databases import migrate_with_template
 from tests.support.gateway import Gateway, Tenant, running_gateway
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.settings import Settings
-from tollkeeper.storage.migrations import migrate
 
 pytest_plugins = [
     "tests.support.compiled_files",
@@ -26,16 +26,23 @@ pytest_plugins = [
     "tests.support.scripted_gateway_fixtures",
 ]
 
-# Fixed examples: a failure is the same on every machine and in every run. And a machine that is slow
-# for a moment is no counterexample.
-hypothesis.settings.register_profile(
-    "fixed",
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-)
-hypothesis.settings.load_profile("fixed")
+# Examples of a property, without and with --slow or --prove.
+_EXAMPLES, _EXAMPLES_SLOW = 40, 100
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Fix the examples: a failure is the same on every machine and in every run. And a machine that is
+    slow for a moment is no counterexample."""
+    is_slow = config.getoption("--slow") or config.getoption("--prove")
+    hypothesis.settings.register_profile(
+        "fixed",
+        max_examples=_EXAMPLES_SLOW if is_slow else _EXAMPLES,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    hypothesis.settings.load_profile("fixed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -79,7 +86,7 @@ def data_dir() -> Iterator[Path]:
 def shared_conninfo(data_dir: Path) -> Iterator[str]:
     """A migrated database on a real server, stopped when the session ends."""
     with EmbeddedPostgres(data_dir) as server:
-        migrate(server.conninfo)
+        migrate_with_template(server.conninfo)
         yield server.conninfo
 
 

@@ -1,9 +1,9 @@
 """How far a proof goes: a slice of it in every run, all of it with --prove, and what was run.
 
-A test is a proof if it takes the fixture `proof` or `only_long`; it then has the mark of that name,
-so that `-m proof` chooses them. With --prove the summary lists each proof with its result, and ends
-with one sentence on all of them. It reads nothing but the reports of tests, which also come from other
-processes.
+A test is a proof if it takes the fixture `proof` or `only_long`, or tries examples of a property, which
+are more with --prove. It then has the mark of that name, so that `-m proof` chooses them. With --prove
+the summary lists each proof with its result, and ends with one sentence on all of them. It reads
+nothing but the reports of tests, which also come from other processes.
 
 A test with the mark `slow` runs only with --prove or --slow, and is a proof too. A file or class of
 slow tests can keep some for every run: they have the mark `smoke`.
@@ -108,7 +108,7 @@ def pytest_collection_modifyitems(
         is_slow = SLOW in item.keywords and _SMOKE not in item.keywords
         if is_slow and not _runs_slow(config):
             item.add_marker(_SKIP_SLOW)
-        if is_slow or fixtures:
+        if is_slow or fixtures or hasattr(getattr(item, "obj", None), "hypothesis"):
             item.add_marker(_MARK)
         if prove and "proof" in fixtures:
             item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S), append=False)
