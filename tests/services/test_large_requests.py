@@ -9,7 +9,7 @@ from tests.support.scripted_gateway import eventually
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.runtime import large_requests
 from tollkeeper.runtime.fair_queue import FairSlots
-from tollkeeper.runtime.large_requests import beside_the_loop
+from tollkeeper.runtime.large_requests import run_in_thread
 
 
 class _Thread:
@@ -37,11 +37,11 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> FairSlots:
 async def test_a_stranger_does_not_wait_behind_all_of_a_flood(turns: FairSlots) -> None:
     thread = _Thread()
     flood = [
-        asyncio.create_task(beside_the_loop("hostile", thread.work, f"hostile {number}"))
+        asyncio.create_task(run_in_thread("hostile", thread.work, f"hostile {number}"))
         for number in range(4)
     ]
     await eventually(lambda: thread.begun == 1 and turns.waiting == 3)
-    quiet = asyncio.create_task(beside_the_loop("quiet", thread.work, "quiet"))
+    quiet = asyncio.create_task(run_in_thread("quiet", thread.work, "quiet"))
     await eventually(lambda: turns.waiting == 4)
     thread.may_go_on.set()
     assert await quiet == "quiet"
@@ -53,11 +53,11 @@ async def test_a_stranger_does_not_wait_behind_all_of_a_flood(turns: FairSlots) 
 async def test_too_many_are_refused(turns: FairSlots) -> None:
     thread = _Thread()
     flood = [
-        asyncio.create_task(beside_the_loop("hostile", thread.work, "hostile")) for _ in range(4)
+        asyncio.create_task(run_in_thread("hostile", thread.work, "hostile")) for _ in range(4)
     ]
     await eventually(lambda: turns.waiting == 3)
     with pytest.raises(Unavailable) as refused:
-        await beside_the_loop("hostile", thread.work, "one too many")
+        await run_in_thread("hostile", thread.work, "one too many")
     assert refused.value.retry_after_s == 1
     thread.may_go_on.set()
     await asyncio.gather(*flood)
@@ -66,10 +66,10 @@ async def test_too_many_are_refused(turns: FairSlots) -> None:
 async def test_nobody_waits_for_ever(turns: FairSlots, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_requests, "_WAIT_S", 0.05)
     thread = _Thread()
-    first = asyncio.create_task(beside_the_loop("one", thread.work, "one"))
+    first = asyncio.create_task(run_in_thread("one", thread.work, "one"))
     await eventually(lambda: thread.begun == 1)
     with pytest.raises(Unavailable):
-        await beside_the_loop("other", thread.work, "other")
+        await run_in_thread("other", thread.work, "other")
     thread.may_go_on.set()
     assert await first == "one"
 
@@ -80,4 +80,4 @@ async def test_an_error_gives_the_turn_back(turns: FairSlots) -> None:
 
     for _ in range(2):
         with pytest.raises(ValueError, match="wrong"):
-            await beside_the_loop("one", fail)
+            await run_in_thread("one", fail)

@@ -8,7 +8,7 @@ from tollkeeper.api.http.endpoint import Request
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import Prompt
-from tollkeeper.runtime.large_requests import beside_the_loop
+from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.services.calls.options import require_supported
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.use_cases import Services
@@ -22,7 +22,7 @@ async def supported_prompt(
     if not request.is_large:
         return _read_supported(model, read, arguments)
     owner = request.project_caller.organization_id.int
-    return await beside_the_loop(owner, _read_supported, model, read, arguments)
+    return await run_in_thread(owner, _read_supported, model, read, arguments)
 
 
 def _read_supported(model: Model, read: Callable[..., Prompt], arguments: Sequence[Any]) -> Prompt:

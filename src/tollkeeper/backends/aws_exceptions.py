@@ -47,13 +47,13 @@ def failure_of(
     if accepted:
         return BackendFailed("The backend failed while it was answering.", charged=True)
     try:
-        told = decode(_texts, content)
+        details = decode(_texts, content)
     except MalformedAnswer:
-        told = {}
+        details = {}
     if name == _ERROR:
         # Its code is the name of an exception.
-        code = str(told.get("code"))
+        code = str(details.get("code"))
         name = code[:1].lower() + code[1:]
     status = _STATUSES.get(name, _UNKNOWN_STATUS)
-    body = _encode({"message": told.get("message")})
+    body = _encode({"message": details.get("message")})
     return refusal(status, body, retry_after=None, secrets=secrets)

@@ -31,7 +31,7 @@ from tollkeeper.backends.wire import WholeAnswer
 from tollkeeper.backends.wires import wire_for
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import Batch, Call, Event, Opened
-from tollkeeper.runtime.large_requests import beside_the_loop
+from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.runtime.timeouts import timeout
 
 _JSON = b"application/json"
@@ -209,7 +209,7 @@ class ReplicaCall:
         encode, owner = wire.encode_request, call.organization_id.int
         if call.is_large:
             encode_call = partial(encode, call, stream=streamed, extra=config.extra_fields)
-            body = await beside_the_loop(owner, encode_call)
+            body = await run_in_thread(owner, encode_call)
         else:
             body = encode(call, stream=streamed, extra=config.extra_fields)
         accept = replica.stream_type if streamed else _JSON
@@ -286,7 +286,7 @@ class ReplicaCall:
         return WholeAnswer([Opened(), report], failed)
 
 
-def check_content(head: ResponseHead, wanted: bytes) -> None:
+def check_content(head: ResponseHead, expected: bytes) -> None:
     """Raises BackendFailed for the body of a 200 that cannot be read: its content is unknown."""
     headers = head.headers
     encoding = headers.get(b"content-encoding")
@@ -294,7 +294,7 @@ def check_content(head: ResponseHead, wanted: bytes) -> None:
         # No compression was requested, and unpacking has no size limit.
         raise BackendFailed("The backend's answer is compressed.", charged=True)
     content_type = headers.get(b"content-type", b"")
-    if content_type != wanted and content_type.partition(b";")[0].strip().lower() != wanted:
+    if content_type != expected and content_type.partition(b";")[0].strip().lower() != expected:
         raise BackendFailed("The backend's answer has the wrong content type.", charged=True)
 
 

@@ -12,8 +12,8 @@ _POLL_S = 1.0
 
 def build_engine(settings: Settings) -> EmbeddedEngine | None:
     """Returns an engine that is not started. One engine serves all processes of a gateway."""
-    wanted = any(backend.kind == "embedded" for backend in settings.backends)
-    if not wanted or not settings.embedded.enabled:
+    context_lengths = any(backend.kind == "embedded" for backend in settings.backends)
+    if not context_lengths or not settings.embedded.enabled:
         return None
     return EmbeddedEngine(
         EngineOptions(
@@ -29,12 +29,12 @@ def engine_context_length(settings: Settings) -> int:
     """Returns the context length of each slot: the maximum of the models on the engine and, for a
     judge, of the packaged model."""
     engines = {backend.name for backend in settings.backends if backend.kind == "embedded"}
-    wanted = [
+    context_lengths = [
         model.context_length for model in settings.models if engines.intersection(model.backends)
     ]
     if settings.judge is not None and settings.judge.backend in engines:
-        wanted.append(PACKAGED_MODEL.context_length)
-    return max(wanted, default=PACKAGED_MODEL.context_length)
+        context_lengths.append(PACKAGED_MODEL.context_length)
+    return max(context_lengths, default=PACKAGED_MODEL.context_length)
 
 
 @asynccontextmanager

@@ -102,14 +102,16 @@ def activity_export(
         end = services.clock() + 1 if until is None else until
         time = TimeRange(end - _EXPORT_S_DEFAULT if since is None else since, end)
         names = services.names
-        wanted = TrafficFilter(
+        traffic_filter = TrafficFilter(
             organization_id=None
             if organization is None
             else await names.organization_named(organization),
             project_id=None if project is None else await names.project_named(project),
         )
         written = 0
-        async for text, records in exported(services.traffic, wanted, RareFilter(), time, form):
+        async for text, records in exported(
+            services.traffic, traffic_filter, RareFilter(), time, form
+        ):
             sys.stdout.write(text)
             sys.stdout.flush()
             written += records

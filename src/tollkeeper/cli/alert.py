@@ -54,8 +54,8 @@ async def alerts_of_gateway(settings: Settings) -> list[StandingAlert] | None:
     operator = settings.operator
     try:
         async with asyncio.timeout(_ANSWER_WITHIN_S):
-            said = await ask_operator_listener(operator.host, operator.port, "/alerts")
-        return msgspec.convert(said.get("data"), list[StandingAlert])
+            answer = await ask_operator_listener(operator.host, operator.port, "/alerts")
+        return msgspec.convert(answer.get("data"), list[StandingAlert])
     except (OSError, TimeoutError, ValueError, msgspec.ValidationError):
         return None
 

@@ -170,8 +170,8 @@ def ledger_resolve(
         if reservation is not None or older_than is None:
             raise typer.BadParameter("--all takes --older-than TIME and no reservation.")
         action = _bulk_action(settle_hold=settle_hold, release=release)
-        wanted = BulkRequest(action, older_than, backend, organization, dry_run)
-        show_report(resolve_all(invocation, wanted), as_json=invocation.as_json)
+        request = BulkRequest(action, older_than, backend, organization, dry_run)
+        show_report(resolve_all(invocation, request), as_json=invocation.as_json)
         return None
     if reservation is None:
         raise typer.BadParameter("Give a RESERVATION, or --all with --older-than TIME.")

@@ -42,8 +42,8 @@ def ledger_close(
     ] = None,
 ) -> Record:
     """Make a month that is over immutable, and write its totals."""
-    wanted = None if month is None else month_of_text(month)
-    found = run_with_services(invocation, lambda services: services.months.ledger_close(wanted))
+    requested = None if month is None else month_of_text(month)
+    found = run_with_services(invocation, lambda services: services.months.ledger_close(requested))
     note = "Keep the digest elsewhere too: it covers this month and all closed before it."
     return Record(_view(found), note)
 
@@ -56,7 +56,7 @@ def ledger_export(
     ],
 ) -> Record:
     """Write the rows of a closed month to a CSV file, and note its digest in the close."""
-    wanted = month_of_text(month)
+    requested = month_of_text(month)
     if to.exists():
         raise StateConflict(f"{to} exists already.")
     if not to.parent.is_dir():
@@ -64,7 +64,7 @@ def ledger_export(
 
     async def run(services: Services) -> LedgerMonth:
         with _whole_file(to) as file:
-            exported: Export = await services.months.ledger_export(wanted, file.write)
+            exported: Export = await services.months.ledger_export(requested, file.write)
         return await services.months.ledger_exported(exported, to.name)
 
     return Record(_view(run_with_services(invocation, run)))
@@ -95,13 +95,13 @@ def ledger_drop(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> Record:
     """Drop the rows of a month that is closed, proven and exported. Its totals stay."""
-    wanted = month_of_text(month)
+    requested = month_of_text(month)
     if not yes:
         found = run_with_services(
-            invocation, lambda services: services.months.ledger_check_drop(wanted)
+            invocation, lambda services: services.months.ledger_check_drop(requested)
         )
-        _confirm(wanted, found)
-    dropped = run_with_services(invocation, lambda services: services.months.ledger_drop(wanted))
+        _confirm(requested, found)
+    dropped = run_with_services(invocation, lambda services: services.months.ledger_drop(requested))
     return Record(_view(dropped))
 
 

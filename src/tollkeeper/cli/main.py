@@ -73,8 +73,8 @@ class CommandsOnDemand(TyperGroup):
         return name, get_command(module.app), rest
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"tollkeeper {tollkeeper.__version__}")
         raise typer.Exit
 

@@ -22,8 +22,8 @@ from tollkeeper.cli.command import (
 )
 from tollkeeper.cli.output import Listing, Record
 from tollkeeper.cli.policy_trial import (
+    ReportOptions,
     TrialDirection,
-    Wanted,
     first_judge_settings,
     run_trial,
     trial_report,
@@ -325,8 +325,8 @@ def policy_try(
     fitted = trial.fitted() if calibrate or save else None
     if fitted is not None:
         trial = trial.calibrated(fitted.calibration)
-    wanted = Wanted(threshold, false_denials, misses, confidence, of_first=first)
-    report = trial_report(trial, settings, wanted, fitted)
+    options = ReportOptions(threshold, false_denials, misses, confidence, of_first=first)
+    report = trial_report(trial, settings, options, fitted)
     if save and fitted is not None:
         _save_calibration(invocation, found, judge_format(settings), trial, fitted, report)
     show_report(report, as_json=invocation.as_json)

@@ -48,7 +48,7 @@ class TrialDirection(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReportOptions:
     """Selects what the report shows in addition to the values."""
 
     threshold: int | None = None
@@ -105,12 +105,14 @@ def first_judge_settings(settings: Settings) -> Settings:
     return settings.model_copy(update={"judge": declared.model_copy(update=own)})
 
 
-def trial_report(trial: Trial, settings: Settings, wanted: Wanted, fitted: Fitted | None) -> Report:
+def trial_report(
+    trial: Trial, settings: Settings, options: ReportOptions, fitted: Fitted | None
+) -> Report:
     """Reports a trial. With `fitted`, the trial's values are calibrated."""
     declared = _judge_settings(settings)
-    threshold = wanted.threshold or declared.default_threshold_basis_points
+    threshold = options.threshold or declared.default_threshold_basis_points
     separation = separate(trial.samples, threshold)
-    guarantees = _guarantees(trial, wanted)
+    guarantees = _guarantees(trial, options)
     content = {
         "rule": trial.rule,
         "direction": trial.direction.value,
@@ -126,27 +128,27 @@ def trial_report(trial: Trial, settings: Settings, wanted: Wanted, fitted: Fitte
     parts = _picture(trial, separation, threshold, "score" if fitted is None else "probability")
     if fitted is not None:
         parts += [_reliability(fitted.after), Text(_improvement(fitted))]
-    parts += [Text(_promise(name, found, wanted, trial)) for name, found in guarantees.items()]
+    parts += [Text(_promise(name, found, options, trial)) for name, found in guarantees.items()]
     return Report(content, Group(*parts))
 
 
-def _guarantees(trial: Trial, wanted: Wanted) -> dict[str, Threshold]:
+def _guarantees(trial: Trial, options: ReportOptions) -> dict[str, Threshold]:
     """Finds the thresholds that the labels support, by the kind of error that each limits."""
     matching, passing = labelled_values(trial.samples)
     found = {}
-    if wanted.false_denials is not None:
+    if options.false_denials is not None:
         found["false denials"] = threshold_for_false_denials(
-            passing, wanted.false_denials, wanted.confidence
+            passing, options.false_denials, options.confidence
         )
-    if wanted.misses is not None:
-        found["misses"] = threshold_for_misses(matching, wanted.misses, wanted.confidence)
+    if options.misses is not None:
+        found["misses"] = threshold_for_misses(matching, options.misses, options.confidence)
     return found
 
 
-def _promise(kind: str, found: Threshold, wanted: Wanted, trial: Trial) -> str:
-    rate = wanted.false_denials if kind == "false denials" else wanted.misses
-    by = " by the first judge" if wanted.of_first else ""
-    promise = f"at most {rate:.2%} {kind}{by}, with {wanted.confidence:.0%} confidence"
+def _promise(kind: str, found: Threshold, options: ReportOptions, trial: Trial) -> str:
+    rate = options.false_denials if kind == "false denials" else options.misses
+    by = " by the first judge" if options.of_first else ""
+    promise = f"at most {rate:.2%} {kind}{by}, with {options.confidence:.0%} confidence"
     if found.basis_points is None:
         label = "no" if kind == "false denials" else "yes"
         more = found.labels_needed - found.labels
@@ -156,7 +158,7 @@ def _promise(kind: str, found: Threshold, wanted: Wanted, trial: Trial) -> str:
         )
     if not 0 < found.basis_points < BASIS_POINTS:
         return f"No threshold gives {promise}: the judge does not separate these texts."
-    if wanted.of_first:
+    if options.of_first:
         values = [sample.probability_basis_points for sample in trial.samples]
         settled = sum(value is not None and value < found.basis_points for value in values)
         return (

@@ -154,23 +154,23 @@ async def answer_form(
 
 
 def _confirmation(request: Request, question: Question, form: Form, back: str) -> Response:
-    own = ("form_token", "once", "asking", *question.carried)
-    kept = [(name, value) for name, value in form.text_items() if name not in own]
+    rewritten = ("form_token", "once", "asking", *question.carried)
+    hidden_fields = [(name, value) for name, value in form.text_items() if name not in rewritten]
     return render(
         request,
         "confirm.html",
         nav="",
         title=question.title,
         question=question,
-        fields=[*kept, *question.carried.items()],
+        fields=[*hidden_fields, *question.carried.items()],
         back=back,
     )
 
 
 def done(request: Request, address: str, notice: str, amount: int | None = None) -> Response:
     """Redirects the browser, so that reloading the page repeats nothing."""
-    said: dict[str, object] = {"notice": notice}
+    query: dict[str, object] = {"notice": notice}
     if amount is not None:
         secret = console_of(request).sessions.form_token(session_of(request))
-        said |= {"amount": amount, "mark": notice_mark(secret, notice, str(amount))}
-    return RedirectResponse(f"{address}{'&' if '?' in address else '?'}{urlencode(said)}", 303)
+        query |= {"amount": amount, "mark": notice_mark(secret, notice, str(amount))}
+    return RedirectResponse(f"{address}{'&' if '?' in address else '?'}{urlencode(query)}", 303)

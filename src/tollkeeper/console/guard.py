@@ -96,9 +96,9 @@ class Guard:
         except Unavailable as exc:
             return PlainTextResponse(exc.message, 503)
         if scope["session"] is None and not path.startswith(_SIGN_IN):
-            wanted = path if method in _SAFE_METHODS else "/"
+            next_page = path if method in _SAFE_METHODS else "/"
             query = scope["query_string"].decode("latin-1") if method in _SAFE_METHODS else ""
-            there = quote(wanted + (f"?{query}" if query else ""), safe="/")
+            there = quote(next_page + (f"?{query}" if query else ""), safe="/")
             return RedirectResponse(f"/sign-in?next={there}", 303)
         return None
 

@@ -54,7 +54,7 @@ class PendingSignIn:
     nonce: str
     verifier: str
     # The page that the user requested.
-    wanted: str
+    next_page: str
     began_at: int
 
 
@@ -78,11 +78,11 @@ class IdentityProvider:
         self._reading = asyncio.Lock()
         self._step_slots = asyncio.Semaphore(_CONCURRENT_STEPS_MAX)
 
-    async def begin(self, wanted: str, callback: str) -> tuple[str, PendingSignIn]:
+    async def begin(self, next_page: str, callback: str) -> tuple[str, PendingSignIn]:
         """Returns the provider's address, which leads back to `callback`, and the state for the
         browser. Raises Unavailable."""
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-        pending = PendingSignIn(state, nonce, verifier, wanted, self._clock())
+        pending = PendingSignIn(state, nonce, verifier, next_page, self._clock())
         async with self._step(callback) as client:
             metadata = await self._current_metadata(client)
             client.scope = " ".join(_scopes(metadata, (self._settings.role_claim, _ORGANIZATION)))

@@ -33,21 +33,21 @@ _log = structlog.get_logger("tollkeeper.console")
 
 
 async def show_sign_in(request: Request) -> Response:
-    wanted = _own_address(request.query_params.get("next", "/"))
+    next_page = _own_address(request.query_params.get("next", "/"))
     if request.scope["session"] is not None:
-        return RedirectResponse(wanted, 303)
+        return RedirectResponse(next_page, 303)
     notice = NOTICES[_SIGNED_OUT] if request.query_params.get("notice") == _SIGNED_OUT else ""
-    return _page(request, wanted, "", notice)
+    return _page(request, next_page, "", notice)
 
 
 async def sign_in(request: Request) -> Response:
     console = console_of(request)
     address = "unknown" if request.client is None else request.client.host
     form = await read_form(request)
-    wanted = _own_address(form.text("next", default="/"))
+    next_page = _own_address(form.text("next", default="/"))
     if not console.sessions.token_is_right(form.text("token", default="")):
-        return _refused(request, wanted, console.attempts.was_wrong(address))
-    response = RedirectResponse(wanted, 303)
+        return _refused(request, next_page, console.attempts.was_wrong(address))
+    response = RedirectResponse(next_page, 303)
     await _begin_session(request, response, TOKEN_HOLDER, console.sessions.token_credential)
     return response
 
@@ -55,13 +55,13 @@ async def sign_in(request: Request) -> Response:
 async def show_provider(request: Request) -> Response:
     """Redirects the browser to the identity provider."""
     console = console_of(request)
-    wanted = _own_address(request.query_params.get("next", "/"))
+    next_page = _own_address(request.query_params.get("next", "/"))
     try:
         if console.provider is None:
             raise NotFound("There is no such page.")
-        address, pending = await console.provider.begin(wanted, _callback(request))
+        address, pending = await console.provider.begin(next_page, _callback(request))
     except TollkeeperError as exc:
-        return _problem(request, wanted, exc)
+        return _problem(request, next_page, exc)
     response = RedirectResponse(address, 303)
     sealed = console.vault.seal(msgspec.json.encode(pending), _SEAL)
     response.set_cookie(
@@ -78,19 +78,19 @@ async def show_provider(request: Request) -> Response:
 
 async def finish_sign_in(request: Request) -> Response:
     """Signs the user in with the provider's answer, which is valid once."""
-    console, wanted = console_of(request), "/"
+    console, next_page = console_of(request), "/"
     try:
         pending = _pending(console, request)
-        wanted = pending.wanted
+        next_page = pending.next_page
         person = await _person(console, request, pending)
     except TollkeeperError as exc:
-        response = _problem(request, wanted, exc)
+        response = _problem(request, next_page, exc)
     else:
         credential = console.sessions.sign_in_credential
         assert credential is not None, "there is an identity provider"
         # Returns a page instead of a redirect: a browser that comes from another site does not send
         # the session's cookie, not even to a redirect's target.
-        response = render_outside("signed_in.html", next=wanted, person=person)
+        response = render_outside("signed_in.html", next=next_page, person=person)
         await _begin_session(request, response, person, credential)
         _log.info("a person has signed in", subject=person.subject, role=person.role)
     response.delete_cookie(
@@ -174,28 +174,28 @@ async def sign_out(request: Request) -> Response:
     return response
 
 
-def _refused(request: Request, wanted: str, wait_s: int) -> Response:
+def _refused(request: Request, next_page: str, wait_s: int) -> Response:
     """Answers a wrong token; after too many, says how long to wait."""
     if not wait_s:
-        page = _page(request, wanted, "This is not the operator token.")
+        page = _page(request, next_page, "This is not the operator token.")
         page.status_code = 403
         return page
-    page = _page(request, wanted, f"Too many wrong tokens. Try again in {wait_s} seconds.")
+    page = _page(request, next_page, f"Too many wrong tokens. Try again in {wait_s} seconds.")
     page.status_code = 429
     page.headers["Retry-After"] = str(wait_s)
     return page
 
 
-def _problem(request: Request, wanted: str, exc: TollkeeperError) -> Response:
-    page = _page(request, wanted, exc.message)
+def _problem(request: Request, next_page: str, exc: TollkeeperError) -> Response:
+    page = _page(request, next_page, exc.message)
     page.status_code = status_of(exc)
     return page
 
 
-def _page(request: Request, wanted: str, problem: str, notice: str = "") -> Response:
+def _page(request: Request, next_page: str, problem: str, notice: str = "") -> Response:
     has_provider = console_of(request).provider is not None
     return render_outside(
-        "sign_in.html", next=wanted, problem=problem, notice=notice, has_provider=has_provider
+        "sign_in.html", next=next_page, problem=problem, notice=notice, has_provider=has_provider
     )
 
 

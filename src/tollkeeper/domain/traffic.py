@@ -98,9 +98,9 @@ class Latencies:
         """Returns a time that this share of the calls did not exceed: the upper limit of the last
         call's bucket, at most a tenth too high. In microseconds for the overhead; None if there are
         no calls."""
-        wanted = share * sum(self.by_rung.values())
+        target = share * sum(self.by_rung.values())
         for rung in sorted(self.by_rung):
-            wanted -= self.by_rung[rung]
-            if wanted <= 0:
+            target -= self.by_rung[rung]
+            if target <= 0:
                 return math.pow(RUNG_RATIO, rung)
         return None

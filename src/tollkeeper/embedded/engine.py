@@ -277,8 +277,8 @@ class EmbeddedEngine:
             return False
         detail = f"{self.options.model_name}, {report}, loaded in {loop.time() - started:.1f} s."
         if report.context_length < self.options.context_length:
-            wanted = self.options.context_length
-            detail += f" The settings declare {wanted}, but the model has no more context."
+            requested = self.options.context_length
+            detail += f" The settings declare {requested}, but the model has no more context."
         self._set_status(ProcessState.READY, detail)
         _log.info("the engine is ready", detail=detail)
         self._ready.set()

@@ -217,9 +217,9 @@ def _run(places: _Places, program: str, *arguments: str) -> None:
             )
         except (subprocess.SubprocessError, OSError) as exc:
             output.seek(0)
-            said = output.read().decode(errors="replace").strip()[-500:]
+            error_output = output.read().decode(errors="replace").strip()[-500:]
             raise Unavailable(
-                f"The embedded PostgreSQL in {places.cluster} failed at {program}: {said or exc}"
+                f"The embedded PostgreSQL in {places.cluster} failed at {program}: {error_output or exc}"
             ) from exc
 
 

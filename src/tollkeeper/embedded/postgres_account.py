@@ -92,5 +92,5 @@ def _useradd(name: str) -> str:
         )
     except (subprocess.SubprocessError, OSError) as exc:
         return str(exc)
-    said = "; ".join(done.stderr.split("\n")).strip("; .")
-    return said or f"useradd ended with code {done.returncode} and said nothing"
+    error_output = "; ".join(done.stderr.split("\n")).strip("; .")
+    return error_output or f"useradd ended with code {done.returncode} and said nothing"

@@ -43,10 +43,10 @@ async def _state_by_gateway(settings: Settings, backend: str) -> ProbeResult:
     operator = settings.operator
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            said = await ask_operator_listener(operator.host, operator.port, "/readyz")
+            answer = await ask_operator_listener(operator.host, operator.port, "/readyz")
     except (OSError, TimeoutError, ValueError):
         return ProbeResult(False, "The gateway's operator listener does not answer.")
-    line = str(said.get(f"backend {backend}", "unknown"))
+    line = str(answer.get(f"backend {backend}", "unknown"))
     return ProbeResult(line.startswith("ready"), line)
 
 

@@ -161,8 +161,8 @@ class Supervisor:
         reachable = True
         try:
             state = await self._check_database()
-            said = f"ok, schema {state.description}" if state.is_newer else "ok"
-            parts["database"] = "; ".join((said, *self._fence.old_servers))
+            database_state = f"ok, schema {state.description}" if state.is_newer else "ok"
+            parts["database"] = "; ".join((database_state, *self._fence.old_servers))
         except TollkeeperError as exc:
             parts["database"] = exc.message
             reachable = not isinstance(exc, Unavailable)

@@ -28,7 +28,7 @@ _turns = FairSlots(
 )
 
 
-async def beside_the_loop(owner: Hashable, work: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
+async def run_in_thread(owner: Hashable, work: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
     """Returns or raises the result of `work`, which must not use anything that the event loop
     changes meanwhile. Raises Unavailable if too much work is waiting."""
     loop = asyncio.get_running_loop()

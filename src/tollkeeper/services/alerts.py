@@ -96,16 +96,16 @@ class Alerts:
             )
             for change in found:
                 await alerts.write_change(connection, change)
-            told = [change for change in found if change.state is not AlertState.UPDATED]
+            reported = [change for change in found if change.state is not AlertState.UPDATED]
             given_up = 0
-            if told and self._post is not None:
-                bodies = [alert_body(change) for change in told]
+            if reported and self._post is not None:
+                bodies = [alert_body(change) for change in reported]
                 given_up = await alerts.queue_deliveries(connection, bodies, _QUEUED_MAX)
-        for change in told:
+        for change in reported:
             tell(change)
         if given_up:
             _log.error("alerts were given up: too many are not delivered", count=given_up)
-        return told
+        return reported
 
     async def deliver(self) -> int:
         """Delivers due alerts; returns the number that the webhook accepted."""

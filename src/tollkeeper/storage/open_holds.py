@@ -91,11 +91,11 @@ async def find_in_page(
 
 
 async def _open_among(
-    connection: Connection, wanted: Sequence[tuple[OrganizationId, UUID]]
+    connection: Connection, pairs: Sequence[tuple[OrganizationId, UUID]]
 ) -> list[OpenHold]:
-    if not wanted:
+    if not pairs:
         return []
-    ids = ([pair[0] for pair in wanted], [pair[1] for pair in wanted])
+    ids = ([pair[0] for pair in pairs], [pair[1] for pair in pairs])
     cursor = await connection.execute(_FIND_OPEN, ids, prepare=False)
     return _holds(await cursor.fetchall())
 

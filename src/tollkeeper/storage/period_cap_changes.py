@@ -179,9 +179,9 @@ async def find_uses(
 ) -> list[CapUse]:
     """Returns the period caps of the organization, then of its projects, then of keys, oldest
     first; with `subjects`, only theirs. For rotated keys, names the newest."""
-    wanted = None if subjects is None else list(subjects)
+    subject_ids = None if subjects is None else list(subjects)
     cursor = await connection.execute(
-        _FIND_USES, {"organization": organization_id, "subjects": wanted}
+        _FIND_USES, {"organization": organization_id, "subjects": subject_ids}
     )
     return [_cap_use(row) for row in await cursor.fetchall()]
 

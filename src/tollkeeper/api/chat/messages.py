@@ -194,8 +194,8 @@ def with_part_types(messages: msgspec.Raw) -> msgspec.Raw:
 
 
 def _told_type(part: FreeObject) -> str | None:
-    told = [name for name in _TELLING_MEMBERS if part.get(name) is not None]
-    return told[0] if len(told) == 1 else None
+    types = [name for name in _TELLING_MEMBERS if part.get(name) is not None]
+    return types[0] if len(types) == 1 else None
 
 
 def _without_litellm_field(call: FreeObject) -> FreeObject:

@@ -189,19 +189,22 @@ _TOOL_MEMBERS = frozenset({"type", "function"})
 def _tool_choice(body: wire.ChatRequest, *, has_tools: bool) -> ToolChoice | None:
     choice: ToolChoice | None = None
     written: tuple[FreeObject, ...] = ()
-    for param, wanted in (("tool_choice", body.tool_choice), ("function_call", body.function_call)):
-        if wanted is None:
+    for param, requested in (
+        ("tool_choice", body.tool_choice),
+        ("function_call", body.function_call),
+    ):
+        if requested is None:
             continue
         if not has_tools:
             # Without tools, "none" and "auto" have no effect; any other choice needs a tool.
-            if wanted not in ("none", "auto"):
+            if requested not in ("none", "auto"):
                 raise InvalidRequest(
                     f"{param} needs a tool, but the request has no tools.", param=param
                 )
             continue
-        if isinstance(wanted, dict):
-            written += (wanted,)
-        choice = ToolChoice(_choice(wanted), param, written)
+        if isinstance(requested, dict):
+            written += (requested,)
+        choice = ToolChoice(_choice(requested), param, written)
     return choice
 
 
@@ -225,20 +228,20 @@ class _Allowed(msgspec.Struct):
 
 
 def _choice(
-    wanted: str | FreeObject,
+    requested: str | FreeObject,
 ) -> ToolMode | NamedFunction | AllowedFunctions | OtherChoice:
-    if isinstance(wanted, str):
-        return ToolMode(wanted)
+    if isinstance(requested, str):
+        return ToolMode(requested)
     try:
-        if "allowed_tools" in wanted:
-            allowed = msgspec.convert(wanted, _Allowed).allowed_tools
+        if "allowed_tools" in requested:
+            allowed = msgspec.convert(requested, _Allowed).allowed_tools
             names = [_function_name(tool) for tool in allowed.tools]
             if None not in names:
                 return AllowedFunctions(tuple(filter(None, names)), allowed.mode)
-        name = _function_name(msgspec.convert(wanted, _Choice))
+        name = _function_name(msgspec.convert(requested, _Choice))
     except msgspec.ValidationError:
         name = None
-    return OtherChoice(wanted) if name is None else NamedFunction(name)
+    return OtherChoice(requested) if name is None else NamedFunction(name)
 
 
 def _function_name(choice: _Choice) -> str | None:
@@ -259,10 +262,10 @@ class _Location(msgspec.Struct, forbid_unknown_fields=True):
     type: Literal["approximate"] | None = None
 
 
-def _web_search(wanted: FreeObject | None) -> WebSearch | None:
-    if wanted is None:
+def _web_search(requested: FreeObject | None) -> WebSearch | None:
+    if requested is None:
         return None
-    extra = dict(wanted)
+    extra = dict(requested)
     size = extra.get("search_context_size")
     if isinstance(size, str):
         del extra["search_context_size"]
@@ -281,9 +284,9 @@ def _web_search(wanted: FreeObject | None) -> WebSearch | None:
 
 
 def _output_format(
-    wanted: wire.TextFormat | wire.JsonObjectFormat | wire.JsonSchemaFormat | None,
+    requested: wire.TextFormat | wire.JsonObjectFormat | wire.JsonSchemaFormat | None,
 ) -> OutputFormat | None:
-    match wanted:
+    match requested:
         case wire.JsonObjectFormat():
             return JsonOutput("response_format")
         case wire.JsonSchemaFormat(json_schema=json_schema):
@@ -308,17 +311,17 @@ def _output_modalities(body: wire.ChatRequest) -> Iterator[OutputModality]:
 def _reasoning(body: wire.ChatRequest, model: Model) -> ReasoningWish | None:
     """Reads the reasoning options. Omits the effort `none` for a model without reasoning, where it
     has no effect."""
-    wanted: dict[str, object] = {
+    requested: dict[str, object] = {
         "include_reasoning": body.include_reasoning,
         "reasoning_effort": body.reasoning_effort,
         "reasoning": body.reasoning,
     }
     if Feature.REASONING not in model.supported_features:
         if body.reasoning_effort == "none":
-            del wanted["reasoning_effort"]
+            del requested["reasoning_effort"]
         if body.reasoning == _NO_REASONING:
-            del wanted["reasoning"]
-    params = tuple(name for name, value in wanted.items() if value is not None)
+            del requested["reasoning"]
+    params = tuple(name for name, value in requested.items() if value is not None)
     if not params:
         return None
     effort = body.reasoning_effort
@@ -335,7 +338,7 @@ def _options(body: wire.ChatRequest, model: Model) -> Iterator[Option]:
         Feature.STRUCTURED_OUTPUTS not in model.supported_features
         or "structuredOutputs" in model.options
     )
-    wanted: Mapping[str, object] = {
+    requested: Mapping[str, object] = {
         "reasoning.enabled": reasoning.enabled,
         "reasoning.max_tokens": reasoning.max_tokens,
         "thinking": body.thinking,
@@ -348,6 +351,6 @@ def _options(body: wire.ChatRequest, model: Model) -> Iterator[Option]:
         else None,
         "structuredOutputs": True if structured else None,
     }
-    for name, value in wanted.items():
+    for name, value in requested.items():
         if value is not None:
             yield Option(name, value, name)

@@ -17,7 +17,7 @@ from tollkeeper.api.http.request_memory import BodyShare, memory_of
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.conventions import SESSION_HEADERS
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
-from tollkeeper.runtime.large_requests import PARTS_AT_ONCE, beside_the_loop
+from tollkeeper.runtime.large_requests import PARTS_AT_ONCE, run_in_thread
 from tollkeeper.runtime.timeouts import timeout
 
 T = TypeVar("T")
@@ -173,8 +173,8 @@ async def decode_body(
     elements = openings + body.count(b",")
     is_large = len(body) > strict_json.SMALL_BYTES or elements > strict_json.FEW_ELEMENTS
     if is_large:
-        share.grow_to(await beside_the_loop(owner, _checked_memory_of, body, elements_max))
-        decoded = await beside_the_loop(owner, strict_json.decode_bounded, body, decoder)
+        share.grow_to(await run_in_thread(owner, _checked_memory_of, body, elements_max))
+        decoded = await run_in_thread(owner, strict_json.decode_bounded, body, decoder)
     else:
         is_plain = openings <= strict_json.DEPTH_MAX and elements <= elements_max
         needed = memory_of(body, elements) if is_plain else _checked_memory_of(body, elements_max)

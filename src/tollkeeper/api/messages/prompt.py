@@ -208,12 +208,12 @@ def _web_search(tools: _Tools) -> WebSearch | None:
 
 
 def _output_format(body: wire.TokenCountRequest) -> SchemaOutput | None:
-    wanted = None if body.output_config is None else body.output_config.format
-    if wanted is None:
+    output_format = None if body.output_config is None else body.output_config.format
+    if output_format is None:
         return None
     return SchemaOutput(
         name="output",
-        schema=wanted.schema,
+        schema=output_format.schema,
         param="output_config.format",
         schema_place="output_config.format.schema",
     )

@@ -92,8 +92,8 @@ class MessageAssembly:
     async def take(self, batch: Batch) -> None:
         for event in batch:
             if isinstance(event, Delta):
-                for told in self._blocks.add(event):
-                    self._read(told)
+                for event_object in self._blocks.add(event):
+                    self._read(event_object)
 
     def held_back(self) -> None:
         """Does nothing, because nothing is sent before the end anyway."""
@@ -109,9 +109,9 @@ class MessageAssembly:
             stop_sequence=self._blocks.stop_sequence,
         )
 
-    def _read(self, told: FreeObject) -> None:
-        match told["type"]:
+    def _read(self, event_object: FreeObject) -> None:
+        match event_object["type"]:
             case "content_block_start":
-                self._content.append(_Block(dict(told["content_block"])))
+                self._content.append(_Block(dict(event_object["content_block"])))
             case "content_block_delta":
-                self._content[told["index"]].extend(told["delta"])
+                self._content[event_object["index"]].extend(event_object["delta"])

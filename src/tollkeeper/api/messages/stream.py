@@ -84,8 +84,10 @@ class MessageStream:
         """Stores the input that a backend reports before its answer. The output is not known
         yet."""
         if not self._has_begun and report.usage is not None:
-            told = msgspec.structs.replace(report.usage, completion_tokens=0, total_tokens=None)
-            found = normalised(told)
+            input_usage = msgspec.structs.replace(
+                report.usage, completion_tokens=0, total_tokens=None
+            )
+            found = normalised(input_usage)
             self._usage = found or self._usage
 
 

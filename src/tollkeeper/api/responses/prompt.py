@@ -93,14 +93,14 @@ def _output_format(text: wire.ResponsesText | None) -> OutputFormat | None:
     match None if text is None else text.format:
         case chat_wire.JsonObjectFormat():
             return JsonOutput("text.format")
-        case wire.ResponsesJsonSchemaFormat() as wanted:
+        case wire.ResponsesJsonSchemaFormat() as json_schema:
             return SchemaOutput(
-                name=wanted.name,
-                schema=wanted.schema,
+                name=json_schema.name,
+                schema=json_schema.schema,
                 param="text.format",
                 schema_place="text.format.schema",
-                description=wanted.description,
-                strict=wanted.strict,
+                description=json_schema.description,
+                strict=json_schema.strict,
             )
     return None
 

@@ -56,25 +56,25 @@ class UsageReader:
         return usage_report(reported, lambda found: self._read(found, is_final))
 
     def _read(self, reported: FreeObject, is_final: bool) -> ReportedUsage:
-        told = _input(reported)
+        counts = _input(reported)
         completion = read_count(reported.get("output_tokens")) if is_final else None
-        self._input = self._input.updated(told)
+        self._input = self._input.updated(counts)
         apart = _iterations_not_included(reported)
         if apart:
-            told = self._input
+            counts = self._input
         for iteration in apart:
-            told = told.plus(_input(iteration))
+            counts = counts.plus(_input(iteration))
             if is_final:
                 completion = _sum(completion, read_count(iteration.get("output_tokens")))
         reasoning = read_count(_details(reported, "output_tokens_details").get("thinking_tokens"))
         searches = read_count(_details(reported, "server_tool_use").get("web_search_requests"))
         return ReportedUsage(
-            prompt_tokens=told.prompt,
+            prompt_tokens=counts.prompt,
             completion_tokens=completion,
-            cached_tokens=told.cached,
-            cache_write_tokens=told.written,
-            cache_write_5m_tokens=told.written_5m,
-            cache_write_1h_tokens=told.written_1h,
+            cached_tokens=counts.cached,
+            cache_write_tokens=counts.written,
+            cache_write_5m_tokens=counts.written_5m,
+            cache_write_1h_tokens=counts.written_1h,
             cache_is_beside_prompt=True,
             counts_prompt_first=True,
             reasoning_tokens=reasoning,
@@ -83,7 +83,7 @@ class UsageReader:
             if reported.get("speed") == _FAST
             else read_service_tier(reported),
             # With the names that clients know.
-            prompt_details=None if told.cached is None else {"cached_tokens": told.cached},
+            prompt_details=None if counts.cached is None else {"cached_tokens": counts.cached},
             completion_details=None if reasoning is None else {"reasoning_tokens": reasoning},
             written=reported,
         )

@@ -126,8 +126,8 @@ def _tool(tool: FunctionTool) -> FreeObject:
     return described
 
 
-def _tool_choice(wanted: ToolChoice | None) -> str | FreeObject | None:
-    match None if wanted is None else wanted.choice:
+def _tool_choice(requested: ToolChoice | None) -> str | FreeObject | None:
+    match None if requested is None else requested.choice:
         case NamedFunction(name=name):
             return {"type": "function", "function": {"name": name}}
         case AllowedFunctions(mode=mode):

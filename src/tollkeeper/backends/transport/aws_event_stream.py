@@ -118,8 +118,8 @@ def _beginning(headers: dict[str, HeaderValue]) -> bytes:
     a frame without a name."""
     kind = headers.get(":message-type", "event")
     if kind == "error":
-        told = {"code": headers.get(":error-code"), "message": headers.get(":error-message")}
-        return b'{"error":%b}' % _encode({name: str(value) for name, value in told.items()})
+        details = {"code": headers.get(":error-code"), "message": headers.get(":error-message")}
+        return b'{"error":%b}' % _encode({name: str(value) for name, value in details.items()})
     name = headers.get(":exception-type" if kind == "exception" else ":event-type")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return b""

@@ -45,9 +45,9 @@ SORTS: dict[str, Callable[[ActivityEntry], int]] = {
 async def show(request: Request) -> Response:
     console = console_of(request)
     services, query = console.services, request.query_params
-    wanted = optional(query, "request_id")
-    if wanted is not None:
-        return RedirectResponse(f"/activity/{urlencode({'': wanted})[1:]}", 303)
+    traffic_filter = optional(query, "request_id")
+    if traffic_filter is not None:
+        return RedirectResponse(f"/activity/{urlencode({'': traffic_filter})[1:]}", 303)
     time = time_range(query, services.clock())
     sort = optional(query, "sort")
     page = await services.traffic.activity_page(
@@ -120,12 +120,12 @@ async def tail(request: Request) -> Response:
     """Sends an event when there are new matching calls. The page then loads them."""
     console, query = console_of(request), request.query_params
     services = console.services
-    wanted, rare = await _filter(services, query), _rare(query)
+    traffic_filter, rare = await _filter(services, query), _rare(query)
 
     async def newest() -> str:
         now = services.clock()
         time = TimeRange(max(0, now - _TAIL_RANGE_S), now + 1)
-        page = await services.traffic.activity_page(wanted, rare, time, limit=1)
+        page = await services.traffic.activity_page(traffic_filter, rare, time, limit=1)
         return str(page.entries[0].request_id) if page.entries else ""
 
     async def events() -> AsyncIterator[str]:

@@ -26,18 +26,18 @@ _DAY_S = 86_400
 async def show_all(request: Request, refused: Refused | None = None) -> Response:
     services = console_of(request).services
     chosen = await chosen_organization(request)
-    wanted = optional(request.query_params, "project")
+    project_text = optional(request.query_params, "project")
     keys: list[ProjectKey] = []
     projects: list[Project] = []
     caps: dict[KeyId, list[CapUse]] = {}
     if chosen.organization is not None:
         projects = await services.projects.project_list(chosen.organization.id)
-        if wanted is None:
+        if project_text is None:
             keys = await services.project_keys.project_key_list_of_organization(
                 chosen.organization.id, limit=_SHOWN_MAX
             )
         else:
-            keys = await services.project_keys.project_key_list(project_id(wanted))
+            keys = await services.project_keys.project_key_list(project_id(project_text))
         for use in await services.caps.cap_show(chosen.organization.id):
             if use.key_id is not None:
                 caps.setdefault(use.key_id, []).append(use)

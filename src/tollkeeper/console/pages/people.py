@@ -32,9 +32,9 @@ async def end(request: Request) -> Response:
     sessions = console_of(request).sessions
 
     async def find(form: Form) -> StoredSession:
-        wanted = form.text("session")
+        digest = form.text("session")
         for found in await sessions.list(limit=_SHOWN_MAX):
-            if found.digest.hex() == wanted:
+            if found.digest.hex() == digest:
                 return found
         raise NotFound("This session has ended already.")
 

@@ -44,12 +44,18 @@ class ExportFormat(StrEnum):
 
 
 async def exported(
-    traffic: Traffic, wanted: TrafficFilter, rare: RareFilter, time: TimeRange, form: ExportFormat
+    traffic: Traffic,
+    traffic_filter: TrafficFilter,
+    rare: RareFilter,
+    time: TimeRange,
+    form: ExportFormat,
 ) -> AsyncIterator[tuple[str, int]]:
     """Yields the text of the records page by page, newest first, with the number of records."""
     before: Position | None = None
     while True:
-        page = await traffic.activity_page(wanted, rare, time, before=before, limit=PAGE_MAX)
+        page = await traffic.activity_page(
+            traffic_filter, rare, time, before=before, limit=PAGE_MAX
+        )
         # Written after the first page, so that an invalid time range writes nothing.
         heading = csv_lines([_CSV_COLUMNS]) if before is None and form is ExportFormat.CSV else ""
         records = [activity_view(entry) for entry in page.entries]

@@ -27,7 +27,7 @@ from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import EMPTY
 from tollkeeper.domain.pricing import Bounds
 from tollkeeper.domain.transcript import Transcript, transcript
-from tollkeeper.runtime.large_requests import beside_the_loop
+from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.services.calls.admission import Admission
 from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.calls.plans import Plan
@@ -315,7 +315,7 @@ class Inference:
 async def _large_transcript(tab: Tab) -> Transcript:
     try:
         with tab.waiting_until(tab.deadline):
-            return await beside_the_loop(tab.owner, transcript, tab.call.prompt)
+            return await run_in_thread(tab.owner, transcript, tab.call.prompt)
     except TimeoutError:
         raise _too_late_to_judge(tab) from None
 

@@ -4,7 +4,7 @@ from functools import partial
 
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt_size import PromptSize, measure_prompt, prompt_text
-from tollkeeper.runtime.large_requests import beside_the_loop
+from tollkeeper.runtime.large_requests import run_in_thread
 
 # A longer text takes more than a few milliseconds, and one of unusual characters takes longer.
 _LONG_TEXT = 128 << 10
@@ -19,4 +19,4 @@ async def measure(call: Call) -> PromptSize:
         if len(text) <= (_LONG_TEXT if text.isascii() else _LONG_UNUSUAL_TEXT):
             return measure_prompt(prompt, text, by_bytes=by_bytes)
     measured = partial(measure_prompt, by_bytes=by_bytes)
-    return await beside_the_loop(call.organization_id.int, measured, prompt)
+    return await run_in_thread(call.organization_id.int, measured, prompt)

@@ -106,7 +106,7 @@ class Traffic:
 
     async def activity_page(
         self,
-        wanted: TrafficFilter,
+        traffic_filter: TrafficFilter,
         rare: RareFilter,
         time: TimeRange,
         *,
@@ -118,9 +118,11 @@ class Traffic:
         if not 1 <= limit <= PAGE_MAX:
             raise InvalidRequest(f"A page has 1 to {PAGE_MAX} entries.", param="limit")
         async with self._database.reading() as connection:
-            steps = await traffic.count_by_step(connection, wanted, time)
+            steps = await traffic.count_by_step(connection, traffic_filter, time)
             find = _find_in_steps if rare.policy_id is None else _find_judged
-            found, searched_to = await find(connection, wanted, rare, time, before, limit + 1)
+            found, searched_to = await find(
+                connection, traffic_filter, rare, time, before, limit + 1
+            )
         older = searched_to
         if len(found) > limit:
             older = Position(found[limit - 1].started_at_ms, found[limit - 1].request_id)
@@ -159,7 +161,7 @@ def _check(time: TimeRange) -> None:
 
 async def _find_in_steps(
     connection: Connection,
-    wanted: TrafficFilter,
+    traffic_filter: TrafficFilter,
     rare: RareFilter,
     time: TimeRange,
     before: Position | None,
@@ -170,21 +172,23 @@ async def _find_in_steps(
     newest = None if before is None else before.started_at_ms // 1000 // STEP_S
     end = time.end if newest is None else min(time.end, (newest + 1) * STEP_S)
     searched_time = TimeRange(time.start, max(time.start, end))
-    if rare.cost_picousd_min is None or wanted.names_a_tenant:
+    if rare.cost_picousd_min is None or traffic_filter.names_a_tenant:
         steps = await traffic.find_steps(
             connection,
-            wanted,
+            traffic_filter,
             searched_time,
             cost_picousd_min=rare.cost_picousd_min,
             limit=_STEPS_MAX + 1,
         )
     else:
-        steps = await _find_dear_steps(connection, wanted, searched_time, rare.cost_picousd_min)
+        steps = await _find_dear_steps(
+            connection, traffic_filter, searched_time, rare.cost_picousd_min
+        )
     searched, more = _steps_to_search(steps, newest, _READ_MAX if rare else limit)
     found = await activity_pages.find_in_steps(
         connection,
         searched,
-        wanted,
+        traffic_filter,
         cost_picousd_min=rare.cost_picousd_min,
         before=before,
         end=time.end,
@@ -195,15 +199,17 @@ async def _find_in_steps(
 
 
 async def _find_dear_steps(
-    connection: Connection, wanted: TrafficFilter, time: TimeRange, cost_picousd_min: int
+    connection: Connection, traffic_filter: TrafficFilter, time: TimeRange, cost_picousd_min: int
 ) -> list[tuple[int, int]]:
     """Returns the newest steps in which a call of any tenant cost this much: at least as many as
     one page searches, and one more if there are more."""
-    hours = await traffic.find_dear_hours(connection, wanted, time, cost_picousd_min)
+    hours = await traffic.find_dear_hours(connection, traffic_filter, time, cost_picousd_min)
     steps: list[tuple[int, int]] = []
     for start in range(0, len(hours), _HOURS_AT_ONCE):
         chunk = hours[start : start + _HOURS_AT_ONCE]
-        steps += await traffic.find_dear_steps(connection, wanted, time, cost_picousd_min, chunk)
+        steps += await traffic.find_dear_steps(
+            connection, traffic_filter, time, cost_picousd_min, chunk
+        )
         # Without the first step, in which the previous page may have ended, and the last, which
         # only shows that there is more.
         if len(steps) > _STEPS_MAX or sum(found[1] for found in steps[1:-1]) >= _READ_MAX:
@@ -213,7 +219,7 @@ async def _find_dear_steps(
 
 async def _find_judged(
     connection: Connection,
-    wanted: TrafficFilter,
+    traffic_filter: TrafficFilter,
     rare: RareFilter,
     time: TimeRange,
     before: Position | None,
@@ -222,12 +228,14 @@ async def _find_judged(
     """Returns the records, and the position of the search if there may be older ones. The policy's
     verdicts locate them."""
     assert rare.policy_id is not None
-    owner = wanted.organization_id or await policies.find_organization(connection, rare.policy_id)
+    owner = traffic_filter.organization_id or await policies.find_organization(
+        connection, rare.policy_id
+    )
     if owner is None:
         return [], None
-    wanted = replace(wanted, organization_id=owner)
+    traffic_filter = replace(traffic_filter, organization_id=owner)
     # Without further filters, each of them is an entry of the page.
-    narrowed = wanted != TrafficFilter(owner) or rare.cost_picousd_min is not None
+    narrowed = traffic_filter != TrafficFilter(owner) or rare.cost_picousd_min is not None
     searched = _JUDGED_MAX if narrowed else limit
     places = await activity_pages.find_judged(
         connection,
@@ -242,7 +250,7 @@ async def _find_judged(
         connection,
         owner,
         places,
-        wanted,
+        traffic_filter,
         cost_picousd_min=rare.cost_picousd_min,
         limit=limit,
     )

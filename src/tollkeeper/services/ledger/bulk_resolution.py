@@ -105,8 +105,8 @@ class BulkResolution:
                 page = await unsettled.find_page(connection, selection, after, self._batch)
                 if not page:
                     return Resolved(resolved, hold_picousd)
-                wanted = [_resolution(key, hold, action, resolved_by) for key, hold in page]
-                done = await resolutions.resolve(connection, wanted)
+                batch = [_resolution(key, hold, action, resolved_by) for key, hold in page]
+                done = await resolutions.resolve(connection, batch)
                 await _record(connection, page, done, action, resolved_by)
             await self.fold([key.organization_id for key, _ in page])
             resolved += len(done)

@@ -119,25 +119,25 @@ class RequestLogComparison:
         self, connection: Connection, calls: Sequence[LoggedCall], *, book: bool
     ) -> list[LogDifference]:
         different = await _differences(connection, calls)
-        wanted = [found for found in different if found.problem in _BOOKABLE]
-        if not book or not wanted:
+        bookable = [found for found in different if found.problem in _BOOKABLE]
+        if not book or not bookable:
             return different
-        done = await self._book(connection, wanted)
+        done = await self._book(connection, bookable)
         booked = [
             LogDifference(found.call, found.problem, found.books, is_booked=True)
-            for found in wanted
+            for found in bookable
             if found.call.key.id in done
         ]
         # Another process may have ended the others in the meantime.
         others = [found.call for found in different if found.call.key.id not in done]
         return booked + await _differences(connection, others)
 
-    async def _book(self, connection: Connection, wanted: Sequence[LogDifference]) -> set[UUID]:
+    async def _book(self, connection: Connection, bookable: Sequence[LogDifference]) -> set[UUID]:
         """Books the calls in one transaction: their reservations, their ends, and the audit.
         Returns the ids of those that this transaction has ended."""
-        missing = [_hold(found.call) for found in wanted if found.problem is Problem.MISSING]
-        known = [found.call for found in wanted if found.call.cost_picousd is not None]
-        unknown = [found.call for found in wanted if found.call.cost_picousd is None]
+        missing = [_hold(found.call) for found in bookable if found.problem is Problem.MISSING]
+        known = [found.call for found in bookable if found.call.cost_picousd is not None]
+        unknown = [found.call for found in bookable if found.call.cost_picousd is None]
         async with connection.transaction():
             await ledger.restore_holds(connection, self._process_id, missing, arrived_earlier=True)
             done = await resolutions.resolve(connection, [_settlement(call) for call in known])
@@ -145,7 +145,7 @@ class RequestLogComparison:
                 organization_id, ids = call.key.organization_id, [call.key.id]
                 if await resolutions.mark_unsettled(connection, organization_id, ids, _REASON):
                     done.add(call.key.id)
-            booked = [found.call for found in wanted if found.call.key.id in done]
+            booked = [found.call for found in bookable if found.call.key.id in done]
             await _record(connection, booked)
         await self._bulk.fold([call.key.organization_id for call in booked])
         return done

@@ -56,20 +56,20 @@ class KeyLookups(Generic[K]):
         return await lookup.result
 
     async def _read(self, batch: list[_Lookup[K]]) -> None:
-        wanted = [lookup for lookup in batch if not lookup.result.done()]
-        if not wanted:
+        waiting = [lookup for lookup in batch if not lookup.result.done()]
+        if not waiting:
             return  # all callers have disconnected
         try:
             async with self._database.round_trips() as trips:
                 found = await self._find_by_digests(
-                    trips, list({lookup.digest for lookup in wanted})
+                    trips, list({lookup.digest for lookup in waiting})
                 )
         except Exception as exc:  # noqa: BLE001 - handed on to those who wait for it
-            for lookup in wanted:
+            for lookup in waiting:
                 _fail(lookup, exc)
             return
         by_digest = {key.digest: key for key in found}
-        for lookup in wanted:
+        for lookup in waiting:
             if not lookup.result.done():
                 lookup.result.set_result(by_digest.get(lookup.digest))
 
