@@ -14,8 +14,8 @@ from tollkeeper.domain.people import Person, Role
 class Access:
     # The minimum role: viewer, operator or owner.
     minimum: Role
-    # Whether the role organization may use it too, restricted to its own organization: see
-    # own_services.py.
+    # Whether users with the role `organization` may use it too, restricted to their own
+    # organization: see own_services.py.
     organization: bool = False
 
     def allows(self, role: Role) -> bool:
@@ -29,8 +29,8 @@ _READ_OWN = Access(Role.VIEWER, organization=True)
 _WORK = Access(Role.OPERATOR)
 _WORK_OWN = Access(Role.OPERATOR, organization=True)
 # Irreversible changes, and changes about users and their secrets.
-_FINAL = Access(Role.OWNER)
-_FINAL_OWN = Access(Role.OWNER, organization=True)
+_OWNER = Access(Role.OWNER)
+_OWNER_OWN = Access(Role.OWNER, organization=True)
 
 # Routes that need no session.
 PUBLIC = frozenset(
@@ -41,7 +41,7 @@ PUBLIC = frozenset(
         "GET /sign-in/callback",
         "GET /static/{name}",
         "GET /healthz",
-        # These events are signed.
+        # Stripe's events have no session; each is signed.
         "POST /webhooks/stripe",
     }
 )
@@ -56,11 +56,11 @@ PERMISSIONS = {
     "GET /organizations/{organization}/statement": _READ_OWN,
     "GET /organizations/{organization}/statement.csv": _READ_OWN,
     # The organization API cannot create Admin API keys either.
-    "POST /organizations/{organization}/admin-keys": _FINAL,
-    "POST /organizations/{organization}/admin-keys/{key}": _FINAL_OWN,
+    "POST /organizations/{organization}/admin-keys": _OWNER,
+    "POST /organizations/{organization}/admin-keys/{key}": _OWNER_OWN,
     "POST /organizations/{organization}/admin-keys/{key}/rename": _WORK,
     "POST /organizations/{organization}/rename": _WORK,
-    "POST /organizations/{organization}/archive": _FINAL,
+    "POST /organizations/{organization}/archive": _OWNER,
     "POST /organizations/{organization}/reset-caps": _WORK,
     "POST /organizations/{organization}/grant-credit": _WORK,
     "POST /organizations/{organization}/set-cap": _WORK,
@@ -72,7 +72,7 @@ PERMISSIONS = {
     "GET /projects": _READ_OWN,
     "POST /projects": _WORK,
     "GET /projects/{project}": _READ_OWN,
-    "POST /projects/{project}/archive": _FINAL_OWN,
+    "POST /projects/{project}/archive": _OWNER_OWN,
     "POST /projects/{project}/rename": _WORK,
     "POST /projects/{project}/set-cap": _WORK,
     "POST /projects/{project}/clear-cap": _WORK,
@@ -83,7 +83,7 @@ PERMISSIONS = {
     "POST /keys/{key}/rotate": _WORK,
     "POST /keys/{key}/suspend": _WORK,
     "POST /keys/{key}/unsuspend": _WORK,
-    "POST /keys/{key}/revoke": _FINAL,
+    "POST /keys/{key}/revoke": _OWNER,
     "POST /keys/{key}/rename": _WORK,
     "POST /keys/{key}/allow-models": _WORK,
     "POST /keys/{key}/set-cap": _WORK,
@@ -103,7 +103,7 @@ PERMISSIONS = {
     "GET /alerts": _READ,
     "GET /unsettled": _READ,
     "POST /unsettled/recover": _WORK,
-    "POST /unsettled/all": _FINAL,
+    "POST /unsettled/all": _OWNER,
     # An operator can correct a wrong amount with credit.
     "POST /unsettled/{reservation}": _WORK,
     "GET /policies": _READ_OWN,
@@ -127,15 +127,15 @@ PERMISSIONS = {
     "POST /doctor": _WORK,
     "GET /months": _READ,
     "GET /months/{month}.csv.gz": _READ,
-    "POST /months/close": _FINAL,
-    "POST /months/{month}/exported": _FINAL,
-    "POST /months/{month}/drop": _FINAL,
+    "POST /months/close": _OWNER,
+    "POST /months/{month}/exported": _OWNER,
+    "POST /months/{month}/drop": _OWNER,
     "GET /reconcile": _READ,
     "POST /reconcile": _WORK,
     "GET /settings": _READ,
     "GET /audit": _READ,
-    "GET /people": _FINAL,
-    "POST /people/end": _FINAL,
+    "GET /people": _OWNER,
+    "POST /people/end": _OWNER,
 }
 
 

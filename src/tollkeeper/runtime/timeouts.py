@@ -10,7 +10,7 @@ import math
 from types import TracebackType
 from typing import Self
 
-_KEPT_ALARMS_MAX = 1024
+_FREE_ALARMS_MAX = 1024
 
 
 class Alarm:
@@ -127,7 +127,7 @@ class Alarms:
 
     def give_back(self, alarm: Alarm) -> None:
         del alarm._task
-        if len(self._free) < _KEPT_ALARMS_MAX:
+        if len(self._free) < _FREE_ALARMS_MAX:
             self._free.append(alarm)
         else:
             alarm.close()

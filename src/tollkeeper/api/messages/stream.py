@@ -70,7 +70,7 @@ class MessageStream:
         self._stream.hold()
 
     def text_writer(self) -> None:
-        """Returns None, because each block has its own number, so text comes as events too."""
+        """Returns None: text comes as events too, because each block has its own number."""
 
     def _beginning(self) -> list[bytes]:
         """Returns the event that begins the stream, unless it was sent before."""

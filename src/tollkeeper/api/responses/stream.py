@@ -90,7 +90,7 @@ class ResponseStream(Listener):
         self._stream.hold()
 
     def text_writer(self) -> None:
-        """Returns None, because all text is repeated at the end, so it comes as events too."""
+        """Returns None: text comes as events too, because all text is repeated at the end."""
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
         self._records.append(

@@ -37,7 +37,7 @@ class BulkAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UnsettledRule:
-    """Contains the action of `ledger.unsettled_after_hours` and `ledger.unsettled_resolution`."""
+    """Contains the settings `ledger.unsettled_after_hours` and `ledger.unsettled_resolution`."""
 
     after_hours: int
     action: BulkAction
@@ -49,7 +49,7 @@ class UnsettledRule:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Holds the unsettled reservations of one time, by reason."""
+    """Contains totals of unsettled reservations by reason, as of one time."""
 
     selection: UnsettledSelection
     reasons: tuple[ReasonTotal, ...]

@@ -1,4 +1,4 @@
-"""Organizations, projects, keys, policies, idempotency and the cost roll-up.
+"""Create organizations, projects, keys, policies, idempotency records and the cost roll-up.
 
 Every primary key starts with the organization, so that the tables can be distributed by it.
 """

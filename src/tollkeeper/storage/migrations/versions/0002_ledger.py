@@ -1,7 +1,7 @@
-"""Accounts, reservations, their resolutions, and the heartbeats of processes.
+"""Create accounts, reservations, their resolutions, and the heartbeats of processes.
 
-A reservation is never edited. Its mark and its resolution are rows of their own, and the primary
-keys allow each only once. The transaction of a resolution adds a row to `unfolded`; the next fast
+A reservation is never edited. Its mark and its resolution are separate rows, and the primary keys
+allow each only once. The transaction of a resolution adds a row to `unfolded`; the next fast
 transaction that locks the account folds that row into the account, exactly once. Amounts are
 numeric without fraction: exact, and wide enough for a trillion dollars.
 """

@@ -1,7 +1,7 @@
-"""Activity: one row for each inference request, with one partition for each UTC day.
+"""Create activity: one row for each inference request, with one partition for each UTC day.
 
-Workers create the partitions in advance and drop them when their retention time is over. Rows of a
-day without a partition go to the default one, so that no insert fails.
+Workers create the partitions in advance and drop them after the retention time. Rows of a day
+without a partition go to the default one, so that no insert fails.
 """
 
 from alembic import op

@@ -1,5 +1,7 @@
-"""Verdicts: one row for each policy and side of a call, with one partition for each UTC day. They
-are written together with activity and kept as long; before, they were a column of activity."""
+"""Create verdicts: one row for each policy and side of a call, with one partition for each UTC day.
+
+They are written together with activity and kept as long; before, they were a column of activity.
+"""
 
 from alembic import op
 

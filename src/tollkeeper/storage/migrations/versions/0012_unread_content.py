@@ -1,4 +1,4 @@
-"""Verdicts name the kinds of content that no judge reads, such as images."""
+"""Store in verdicts the kinds of content that no judge reads, such as images."""
 
 from alembic import op
 

@@ -1,6 +1,6 @@
-"""Roll-ups of activity and verdicts, which reports read in place of the records.
+"""Create roll-ups of activity and verdicts, which reports read instead of the records.
 
-They are written by the statement that writes the records. `traffic` counts calls by tenant in steps
+The statement that writes the records also writes these. `traffic` counts calls by tenant in steps
 of five minutes; `traffic_by_backend` and `traffic_latency` do the same by model and backend;
 `verdict_counts` has one row for each day and probability of a policy.
 """

@@ -1,4 +1,4 @@
-"""The audit: one row for every change that an operator or an admin key made."""
+"""Create the audit: one row for every change that an operator or an admin key made."""
 
 from alembic import op
 

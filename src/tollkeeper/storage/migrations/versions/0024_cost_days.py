@@ -1,6 +1,6 @@
-"""The cost of a call belongs to the day of its admission, also if the call is resolved later.
+"""Assign the cost of a call to the day of its admission, even if the call is resolved later.
 
-It only adds. Rows that older code has written or still writes keep the day of their settlement.
+It only adds. Rows of older code keep the day of their settlement.
 """
 
 from alembic import op

@@ -1,4 +1,4 @@
-"""Repeated refusals: one record stands for many requests. Also ended sessions of the console.
+"""Let one record stand for many repeated rejections, and store ended console sessions.
 
 It only adds. Older code writes one record for each request, which is the default.
 """

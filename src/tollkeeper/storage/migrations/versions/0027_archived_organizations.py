@@ -1,6 +1,6 @@
-"""When an organization was archived.
+"""Store when an organization was archived.
 
-It only adds. An organization that is archived has archived projects only, and older code refuses their
+It only adds. All projects of an archived organization are archived, and older code rejects their
 keys too.
 """
 

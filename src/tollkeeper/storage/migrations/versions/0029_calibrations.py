@@ -1,6 +1,6 @@
-"""Calibrations of policies: how a judge's score becomes a probability.
+"""Store calibrations of policies, which convert a judge's score to a probability.
 
-It only adds. Older code compares the score itself with the threshold, as it did before.
+It only adds. Older code compares the score itself with the threshold.
 """
 
 from alembic import op

@@ -1,4 +1,4 @@
-"""Verdicts have the score of the first judge too, and policies the time of their calibration.
+"""Store the first judge's score in verdicts, and the time of a policy's calibration.
 
 It only adds. Older code asks one judge and leaves both empty.
 """

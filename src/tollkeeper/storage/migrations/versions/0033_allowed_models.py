@@ -1,6 +1,6 @@
-"""Projects and their keys can have lists of the models that their calls may use.
+"""Let projects and their keys have lists of the models that their calls may use.
 
-It only adds. Older code reads no list and admits calls of every model.
+It only adds. Older code reads no list and admits calls to every model.
 """
 
 from alembic import op

@@ -1,7 +1,7 @@
-"""Verdicts may have a price: how many a hold covers, and what they cost.
+"""Store prices of verdicts: how many a hold covers, and their cost.
 
 It only adds. Older code leaves the new columns empty or at zero, and the sums that the constraints
-check are then what they were.
+check are unchanged.
 """
 
 from alembic import op

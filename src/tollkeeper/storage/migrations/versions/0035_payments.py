@@ -1,7 +1,7 @@
-"""Grants have a kind, and payments are recorded with their refunds, disputes and events.
+"""Give grants a kind, and record payments with their refunds, disputes and events.
 
-It only adds. Older code leaves `kind` at its default, so existing and older rows are grants. A refund
-may make a balance negative, so the constraint of the balance allows for the refunded amount.
+It only adds. Older code leaves `kind` at its default, so existing and older rows are grants. A
+refund may make a balance negative, so the constraint of the balance allows for the refunded amount.
 """
 
 from alembic import op

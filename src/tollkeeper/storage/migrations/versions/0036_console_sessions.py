@@ -1,6 +1,7 @@
-"""Sessions of the console are stored, with the person who has signed in.
+"""Store console sessions with their users.
 
-It only adds. Consoles of older code keep their own sessions, and the table `ended_console_sessions`.
+It only adds. Consoles of older code keep their own sessions, and the table
+`ended_console_sessions`.
 """
 
 from alembic import op
