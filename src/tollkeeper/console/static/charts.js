@@ -3,14 +3,14 @@
 
 const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false };
 const BIN_WIDTH = 250;
-// The share of its step that a bar leaves free, half of it on each side.
+// The empty share of a bar's step, half of it on each side.
 const BAR_GAP = 0.18;
 
 function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-// Plotly reads markup in names: links, bold text, entities. A name is text of a tenant.
+// Plotly interprets markup in names: links, bold text, entities. Tenants choose names.
 function plain(name) {
   return name.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
@@ -24,7 +24,7 @@ function frame(extra) {
     margin: { l: 48, r: 8, t: 8, b: 32 },
     bargap: BAR_GAP,
     hovermode: "x unified",
-    // A name is shown whole: Plotly would cut it within an entity.
+    // Names are not shortened, because Plotly would cut them within an entity.
     hoverlabel: { namelength: -1, bgcolor: color("surface"), bordercolor: color("line-strong"), font: { color: color("text") } },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
     ...extra,
@@ -33,7 +33,7 @@ function frame(extra) {
   };
 }
 
-// Ticks of a count are whole numbers. With more than so many there are too few ticks for fractions.
+// Ticks of a count are integers. Above this number, Plotly has too few ticks for fractions.
 const FRACTIONS_UNTIL = 10;
 
 function countAxis(highest) {
@@ -46,7 +46,7 @@ function highestBar(data) {
   return Math.max(0, ...heights);
 }
 
-// A bar of times lies within its step: Plotly would draw it around the step's first moment.
+// A bar is drawn within its step: Plotly would centre it on the step's start.
 function withinStep(data) {
   const step_ms = data.step_s * 1000;
   return { offset: (step_ms * BAR_GAP) / 2, width: step_ms * (1 - BAR_GAP) };
@@ -91,14 +91,14 @@ function unixSeconds(text) {
   return Math.round(Date.parse(text.includes(" ") ? `${text.replace(" ", "T")}Z` : text) / 1000);
 }
 
-// The time of the bars that are drawn between two moments; if there are none, the time between them.
+// Returns the time range of the bars between two times; without bars, the range itself.
 function timeOfBars(data, from, to) {
   const gap_s = (data.step_s * BAR_GAP) / 2;
   const starts = data.x.map(unixSeconds).filter((start) => start + data.step_s - gap_s > from && start + gap_s < to);
   return starts.length ? [starts[0], starts.at(-1) + data.step_s] : [from, Math.max(to, from + 1)];
 }
 
-// The address gets the time of the bars that were dragged over.
+// Puts the time range of the selected bars into the address.
 function zoomByDragging(plot, data) {
   plot.on("plotly_relayout", (change) => {
     const from = change["xaxis.range[0]"];
@@ -157,8 +157,8 @@ function percent(basisPoints) {
   return `${Number((basisPoints / 100).toFixed(2))} %`;
 }
 
-// False denials fall and misses rise with the threshold, so between two positions the lower one says how
-// many are denied at most, and the higher one how many are missed at most.
+// False denials fall and misses rise with the threshold, so between two positions the lower one gives the
+// maximum of false denials, and the higher one the maximum of misses.
 function guaranteeAt(guarantees, threshold) {
   if (!guarantees) return "";
   const denied = threshold < 100 ? 1 : guarantees[Math.min(98, Math.floor(threshold / 100) - 1)][0];

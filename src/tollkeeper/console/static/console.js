@@ -1,4 +1,4 @@
-// Comfort for pages that work without it: copying, confirming, and pages that follow by themselves.
+// Adds optional features to pages: copying, confirming in a dialog, and automatic refreshes.
 "use strict";
 
 document.documentElement.classList.add("js");
@@ -17,8 +17,8 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
 });
 
-// The page that asks for a confirmation is shown as a dialog. If it does not come, the form is sent as
-// without a script: then the answer is the page itself, or says what is wrong.
+// Shows the confirmation page as a dialog. If it does not arrive, the form is sent as it would be without
+// a script: then the answer is the page itself, or an error.
 const ANSWER_WITHIN_MS = 10000;
 
 async function askInDialog(form, submitter) {
@@ -56,7 +56,7 @@ document.addEventListener("change", (event) => {
   if (form) form.requestSubmit();
 });
 
-// A filter that is empty does not have to be in the address.
+// Empty filters are omitted from the address.
 document.addEventListener("formdata", (event) => {
   if (event.target.method !== "get") return;
   for (const [name, value] of [...event.formData.entries()]) {
@@ -64,8 +64,7 @@ document.addEventListener("formdata", (event) => {
   }
 });
 
-// The part of the page that is marked is fetched again and replaced, while somebody can see it and
-// nobody works in it.
+// The marked part of the page is refreshed while it is visible and the user does not work in it.
 function isBusy(part) {
   return document.hidden || part.contains(document.activeElement) || part.matches(":hover");
 }
@@ -80,8 +79,8 @@ async function refresh(part) {
   document.dispatchEvent(new CustomEvent("refreshed"));
 }
 
-// A live tail hears of new calls at once. The browser opens it again when the server ends it; if it may
-// not, the page follows by itself as before.
+// A live tail reports new calls at once. The browser reopens it when the server ends it; if that is not
+// allowed, the page refreshes at its interval as before.
 for (const button of document.querySelectorAll("[data-tail]")) {
   let source = null;
   button.addEventListener("click", () => {
