@@ -147,8 +147,7 @@ def with_status(error: Any, field: str, statuses: Mapping[str, int]) -> Any:
 
 
 def flat_error_record(body: bytes) -> dict[str, Any] | None:
-    """Returns the error of servers whose error is the whole body and is marked as one (SGLang,
-    Mistral)."""
+    """Returns the error if the whole body is an error object (SGLang, Mistral), or None."""
     try:
         found = decode_whole(_flat_error_decoder, body)
     except MalformedAnswer:
@@ -180,9 +179,9 @@ def usage_report(
 
 
 def tells_of_use(report: UsageReport) -> bool:
-    """Tells whether the usage in an error has a price: a failure without any tokens has none, nor
-    one without output for which its server states that it charges nothing (OpenRouter). An
-    unreadable report may contain anything."""
+    """Tells whether the usage in an error means that the call is charged. It does not if there are
+    no tokens, or if there is no output and the server states a price of zero (OpenRouter). An
+    unreadable report may contain anything, so it does."""
     if report.usage is None:
         return True
     usage = normalised(report.usage)

@@ -50,8 +50,9 @@ async def read_dates(
 async def move_reservations(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> int:
-    """Changes each reservation that counts for a later day or month to the day of its hold, or to
-    today if that day is in the future. Returns the number of changed reservations."""
+    """Corrects the spending day of each reservation that counts for a later day or month than
+    today: to the day of its hold, or to today if that day is in the future. Returns the number of
+    corrected reservations."""
     try:
         cursor = await connection.execute(
             _MOVE, {"organization": organization_id, "today": today}, prepare=False

@@ -30,7 +30,7 @@ def silence(*loggers: str) -> None:
 def failed(error: Exception, *, local: tuple[type[Exception], ...] = ()) -> IdentityFailure:
     """Converts an exception of a provider's library. Shows the messages of the types in `local`,
     because only these contain no text from the token service."""
-    # Their variables contain connections and secrets.
+    # The traceback's frames contain connections and secrets.
     traceback.clear_frames(error.__traceback__)
     if isinstance(error, local):
         text = " ".join(str(error.args[0] if error.args else error).split())

@@ -43,7 +43,7 @@ class AnswerSink(Protocol):
     async def take(self, batch: Batch) -> None: ...
 
     def held_back(self) -> None:
-        """The answer has begun, but nothing of it may be delivered yet, perhaps for long."""
+        """Handles an answer that has begun but may not be delivered yet, perhaps for long."""
         ...
 
     def text_writer(self) -> TextWriter | None:
@@ -82,11 +82,11 @@ class Tab:
     backend_call: BackendCall | None = None
     # Set if calls are traced.
     span: CallSpan | None = None
-    # The client disconnected before the answer was complete.
+    # Whether the client disconnected before the answer was complete.
     abandoned = False
-    # The process ends.
+    # Whether the process is stopping.
     stopped = False
-    # Why the call must end, if its request was judged while the backend worked.
+    # The error that ends the call, if a policy denied its request while the backend worked.
     refusal: BaseException | None = None
     # Times of the monotonic clock, in nanoseconds.
     first_piece_at: int | None = None
@@ -169,8 +169,7 @@ class Tab:
             self.alarm.move(min(when + self._slack_s, self.alarm.when))
 
     def end_at_once(self) -> None:
-        """Ends the current wait in this iteration of the loop, whatever has happened in it
-        before."""
+        """Ends the current wait at once, even if it was about to succeed."""
         self.end_by(asyncio.get_running_loop().time())
         self.alarm.expire()
 
