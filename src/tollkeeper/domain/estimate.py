@@ -59,7 +59,7 @@ _NUMBERS = _table({string.digits: ord("D"), " ": ord(" ")}, ord("."))
 
 
 # The lower half of Adler-32 is 1 + the sum of the bytes modulo 65521. The sum of this many weights
-# is below that, so it is exact.
+# is smaller than the modulus, so the result is exact.
 _SUMMED_AT_ONCE = 65519 // max(_OTHER, *_WEIGHTS.values())
 _PIECES = re.compile(rb"(?s).{1,%d}" % _SUMMED_AT_ONCE).findall
 

@@ -89,7 +89,7 @@ def read_media(written: str, filename: str | None = None) -> MediaText:
     is_address = is_inline(written)
     content = read_inline(written)
     if content is None:
-        # A backend may read it as text, or may decode it in a way that we do not know.
+        # A backend may read this content as text, or may decode it in an unknown way.
         unquoted = (unquote(written.partition(",")[2]),) if is_address else ()
         return MediaText((written, *unquoted), complete=False)
     head, _, body = written.partition(",") if is_address else ("", "", written)

@@ -189,8 +189,8 @@ class Meter(msgspec.Struct):
         )
 
     def _usage_by_first_count(self) -> Usage | None:
-        """Returns the usage with the backend's count of the prompt, if it reported that before it
-        answered."""
+        """Returns the usage with the backend's prompt count, if the backend reported one before its
+        answer."""
         report = self.report
         if report is None or not report.counts_prompt_first or report.completion_tokens is not None:
             return None

@@ -56,7 +56,8 @@ PRICE_DIMENSIONS = (
     PriceDimension(
         "output_audio", "price_output_audio", "output_audio_mtok", fallback="completion"
     ),
-    # A hold has no column for it: if it is more expensive, it replaces the completion price there.
+    # A hold has no column for this price: if it is higher than the completion price, it replaces
+    # that one.
     PriceDimension("output_image", "", "output_image_mtok", fallback="completion"),
 )
 PRICE_NAMES = tuple(dimension.name for dimension in PRICE_DIMENSIONS)

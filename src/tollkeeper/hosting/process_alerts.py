@@ -75,8 +75,8 @@ class ProcessAlerts:
 
 
 def _conditions(readiness: Readiness) -> list[Condition]:
-    """Returns the first reason why the gateway is not ready, and old servers that accept writes. If
-    they are the reason, they are the only condition."""
+    """Returns the first reason why the gateway is not ready, and a condition for old servers that
+    accept writes. If old servers are that reason, only their condition is returned."""
     subject = {"gateway": socket.gethostname()}
     kind = AlertKind.OLD_DATABASE_SERVER
     detail = "; ".join(readiness.old_servers)

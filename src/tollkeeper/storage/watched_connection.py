@@ -1,8 +1,8 @@
 """Closes a connection if the server does not answer.
 
-PostgreSQL itself ends a statement that takes too long. It cannot do that if it is frozen, and a
-lost network connection hides it. A call would then wait until the operating system closes the
-connection, which takes a quarter of an hour.
+PostgreSQL itself ends a statement that takes too long, but not if the server is frozen or the
+network is down. A call would then wait until the operating system closes the connection, which
+takes a quarter of an hour.
 """
 
 import asyncio

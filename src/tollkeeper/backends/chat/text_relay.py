@@ -29,7 +29,7 @@ _PIECES_PER_GUESS = 8
 _FAILED_GUESSES_MAX = 4
 # No record begins like this, so it matches nothing.
 _UNKNOWN = b"\n"
-# A read that is one chunk, as most are, begins with a size that its length determines. Lengths that
+# Most reads are one chunk, and its length determines the size line at its beginning. Lengths that
 # no chunk has get a line that never matches.
 _ONE_CHUNK_BYTES_MAX = 1024
 

@@ -72,7 +72,7 @@ def _charged_total(reported: FreeObject) -> int | None:
     """Returns the total without the tokens of search results."""
     total = read_count(reported.get("totalTokenCount"))
     found = read_count(reported.get("toolUsePromptTokenCount"))
-    # A total that is smaller than a part of it does not include that part.
+    # If the total is smaller than this part, it does not include the part.
     return total - found if total is not None and found is not None and total >= found else total
 
 

@@ -64,8 +64,9 @@ class Admission:
 
     def settle(self, tab: Tab, charge: Charge) -> tuple[int, asyncio.Future[bool]]:
         """Charges the usage at the prices of the backend that served, and releases the rest of the
-        hold. Returns the cost, and a future that is done when the ledger has it durably. The ledger
-        gets it before this returns, so that no cancelled task can skip it."""
+        hold. Returns the cost, and a future that is done when the settlement is durable. The ledger
+        receives the settlement before this function returns, so that no cancelled task can skip
+        it."""
         hold = tab.hold
         assert hold is not None
         pricing = tab.prices.get(tab.backend, hold.pricing)

@@ -191,7 +191,7 @@ class Ledger:
         if hold.id.int in self._open:
             self._release_unused(hold)
         else:
-            # If it is being written now, it is released when it is known to be admitted.
+            # If the hold is being written now, it is released after its admission is known.
             result.cancel()
 
     def _release_unused(self, hold: Hold) -> None:

@@ -56,7 +56,7 @@ class LeasedHolds:
 
 
 class OwnHolds(NamedTuple):
-    """Identifies this process's holds that it has neither resolved nor marked."""
+    """Identifies the holds of this process that are neither resolved nor marked."""
 
     process_id: UUID
     is_open: Callable[[UUID], bool]
