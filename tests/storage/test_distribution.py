@@ -87,6 +87,7 @@ _OPERATORS = {
     "money_totals.find_all_balances": _ALL,
     "money_totals.find_costs_by_organization": _ALL,
     "money_totals.find_totals": _ALL,
+    "money_totals.is_due": _VERIFY,
     "money_totals.sum_cost_of_day": _ALL,
     "organizations.find_all": _ALL,
     "reservations.find_unsettled": _ALL,
