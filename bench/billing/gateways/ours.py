@@ -206,8 +206,9 @@ def serving(config: Path, folder: Path, processes: int) -> Iterator[str]:
         finally:
             # Workers have sessions of their own, and a killed supervisor cannot end them.
             workers = psutil.Process(process.pid).children(recursive=True)
-            for killed in (process, *workers):
-                killed.kill()
+            process.kill()
+            for worker in workers:
+                worker.kill()
             psutil.wait_procs(workers, timeout=60)
 
 
