@@ -232,7 +232,6 @@ async def _shots(site: ConsoleSite, history: History) -> list[Shot]:
             fill=(("Amount in USD", "lots"),),
             shows=".notice.bad",
         ),
-        Shot("publish-dialog", f"/policies/{history.policies[1].id}", press="Publish"),
         Shot("start-dialog", "/start", press="Create them", fill=(("Organization", "Hooli"),)),
         Shot("doctor-run", "/doctor", press="Check now", shows="#findings"),
         Shot("backend-try-run", "/backends/scripted/try", press="Make real", shows="#findings"),

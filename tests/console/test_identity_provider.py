@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -12,19 +11,23 @@ from playwright.async_api import BrowserContext, expect
 
 from tests.support.console_site import TOKEN, ConsoleSite, serving_console, watched_page
 from tests.support.http_client import http_client
-from tests.support.identity_provider import Provider, free_port, running_provider
+from tests.support.identity_provider import (
+    Provider,
+    console_with_provider,
+    free_port,
+    running_provider,
+    with_provider,
+)
 from tests.support.tables import each
 from tollkeeper.console.identity_provider import _scopes
 from tollkeeper.console.sessions import COOKIE
 from tollkeeper.console.sign_in import PENDING_COOKIE
 from tollkeeper.services.clock import unix_now
-from tollkeeper.settings import Settings
 
 pytestmark = pytest.mark.slow
 
 # Tests wait for events, on a busy machine too.
 expect.set_options(timeout=60_000)
-_ROLES = {"admins": "owner", "daily": "operator", "readers": "viewer", "tenants": "organization"}
 
 
 @pytest.fixture(autouse=True)
@@ -36,28 +39,6 @@ def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
 async def provider() -> AsyncIterator[Provider]:
     async with running_provider(free_port()) as running:
         yield running
-
-
-def _settings(site: ConsoleSite, issuer: str, **more: Any) -> Settings:
-    sign_in = {
-        "issuer": issuer,
-        "client_id": "the-console",
-        "client_secret": "env:CONSOLE_CLIENT_SECRET",
-        "roles": _ROLES,
-        **more,
-    }
-    made = Settings.model_validate({"console": {"sign_in": sign_in}}).console.sign_in
-    console = site.settings.console.model_copy(update={"sign_in": made})
-    return site.settings.model_copy(update={"console": console})
-
-
-@asynccontextmanager
-async def _console(site: ConsoleSite, issuer: str, **more: Any) -> AsyncIterator[str]:
-    """A console on a port that the provider is told."""
-    port = free_port()
-    settings = _settings(site, issuer, **more)
-    async with serving_console(settings, site.services, port=port) as address:
-        yield address
 
 
 async def _to_provider(client: httpx2.AsyncClient, wanted: str = "/models") -> str:
@@ -82,7 +63,7 @@ async def _sign_in(client: httpx2.AsyncClient, subject: str) -> httpx2.Response:
 async def test_a_person_signs_in_with_a_role(site: ConsoleSite, provider: Provider) -> None:
     await provider.set_user("ada", name="Ada", groups=["others", "readers"])
     async with (
-        _console(site, provider.issuer) as address,
+        console_with_provider(site, provider.issuer) as address,
         http_client(address) as client,
     ):
         there = await _to_provider(client)
@@ -142,7 +123,7 @@ async def test_what_is_wrong_signs_nobody_in(
 ) -> None:
     await provider.set_user("eve", **{"name": "Eve", "groups": ["admins"], **_WRONG[wrong]})
     async with (
-        _console(site, provider.issuer) as address,
+        console_with_provider(site, provider.issuer) as address,
         http_client(address) as client,
     ):
         answer = await _sign_in(client, "eve")
@@ -156,7 +137,7 @@ async def test_a_small_difference_of_clocks_does_not_matter(
 ) -> None:
     await provider.set_user("ada", groups="daily", exp=unix_now() - 5)
     async with (
-        _console(site, provider.issuer) as address,
+        console_with_provider(site, provider.issuer) as address,
         http_client(address) as client,
     ):
         assert (await _sign_in(client, "ada")).status_code == 200
@@ -167,7 +148,7 @@ async def test_a_role_that_was_taken_away_ends_with_the_next_sign_in(
 ) -> None:
     await provider.set_user("max", groups="admins")
     async with (
-        _console(site, provider.issuer) as address,
+        console_with_provider(site, provider.issuer) as address,
         http_client(address) as client,
         http_client(address) as elsewhere,
     ):
@@ -191,7 +172,7 @@ async def test_people_of_an_organization_come_to_their_page(
     )
     claims = {"role_claim": "nested.of.roles"}
     async with (
-        _console(site, provider.issuer, **claims) as address,
+        console_with_provider(site, provider.issuer, **claims) as address,
         http_client(address) as client,
     ):
         assert (await _sign_in(client, "olga")).status_code == 200
@@ -201,7 +182,7 @@ async def test_people_of_an_organization_come_to_their_page(
 async def test_a_provider_with_new_keys_and_one_that_is_down(site: ConsoleSite) -> None:
     port = free_port()
     async with (
-        _console(site, f"http://localhost:{port}") as address,
+        console_with_provider(site, f"http://localhost:{port}") as address,
         http_client(address) as client,
     ):
         for _ in range(2):
@@ -220,7 +201,7 @@ async def test_another_issuer_than_the_settings_say_is_not_used(
     site: ConsoleSite, provider: Provider
 ) -> None:
     async with (
-        _console(site, f"http://127.0.0.1:{provider.port}/") as address,
+        console_with_provider(site, f"http://127.0.0.1:{provider.port}/") as address,
         http_client(address) as client,
     ):
         answer = await client.get("/sign-in/provider")
@@ -233,7 +214,7 @@ async def test_sign_in_sign_out_and_restart_in_a_browser(
 ) -> None:
     await provider.set_user("vera", name="Vera Viewer", groups=["readers"])
     port = free_port()
-    settings = _settings(site, provider.issuer)
+    settings = with_provider(site.settings, provider.issuer)
     watched = await watched_page(context)
     page = watched.page
     async with serving_console(settings, site.services, port=port) as address:

@@ -15,7 +15,11 @@ from typing import Any
 
 import httpx2
 
+from tests.support.console_site import ConsoleSite, serving_console
+from tollkeeper.settings import Settings
+
 _START_S = 60
+_ROLES = {"admins": "owner", "daily": "operator", "readers": "viewer", "tenants": "organization"}
 
 
 @dataclass
@@ -68,3 +72,26 @@ async def _answers(provider: Provider) -> bool:
     except httpx2.TransportError:
         return False
     return answer.status_code == 200
+
+
+def with_provider(settings: Settings, issuer: str, **more: Any) -> Settings:
+    """The same settings, but people sign in with this provider."""
+    sign_in = {
+        "issuer": issuer,
+        "client_id": "the-console",
+        "client_secret": "env:CONSOLE_CLIENT_SECRET",
+        "roles": _ROLES,
+        **more,
+    }
+    made = Settings.model_validate({"console": {"sign_in": sign_in}}).console.sign_in
+    console = settings.console.model_copy(update={"sign_in": made})
+    return settings.model_copy(update={"console": console})
+
+
+@asynccontextmanager
+async def console_with_provider(site: ConsoleSite, issuer: str, **more: Any) -> AsyncIterator[str]:
+    """A console on a port that the provider is told."""
+    port = free_port()
+    settings = with_provider(site.settings, issuer, **more)
+    async with serving_console(settings, site.services, port=port) as address:
+        yield address

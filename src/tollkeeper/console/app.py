@@ -174,8 +174,16 @@ async def _failed(request: Request, exc: Exception) -> Response:
 
 
 def _problem(request: Request, message: str, status: int) -> Response:
+    request_id = request.scope["request_id"]
+    _log.info("a page was refused", path=request.url.path, status=status, reason=message)
     if not isinstance(request.scope.get("session"), Session):
-        return PlainTextResponse(message, status)
-    page = render(request, "problem.html", nav="", title="Not possible", message=message)
+        return PlainTextResponse(f"{message} Request id: {request_id}", status)
+    page = render(
+        *(request, "problem.html"),
+        nav="",
+        title="Not possible",
+        message=message,
+        request_id=request_id,
+    )
     page.status_code = status
     return page

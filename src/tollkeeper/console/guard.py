@@ -4,6 +4,7 @@ security headers."""
 import asyncio
 from urllib.parse import quote
 
+import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tollkeeper.console.sessions import COOKIE, Sessions
 from tollkeeper.domain.errors import Unavailable
+from tollkeeper.services.request_ids import new_request_id_text
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 _BODY_TIMEOUT_S = 60
@@ -63,9 +65,12 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        headers = Headers(scope=scope)
-        refusal = await self._refusal(scope, headers)
-        respond = self._with_headers(scope, send)
+        scope["request_id"] = new_request_id_text()
+        with structlog.contextvars.bound_contextvars(request_id=scope["request_id"]):
+            await self._answer(scope, receive, self._with_headers(scope, send))
+
+    async def _answer(self, scope: Scope, receive: Receive, respond: Send) -> None:
+        refusal = await self._refusal(scope, Headers(scope=scope))
         if refusal is not None:
             await refusal(scope, receive, respond)
             return
@@ -109,6 +114,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(_HEADERS)
+                headers["X-Request-ID"] = scope["request_id"]
                 if not cacheable:
                     headers["Cache-Control"] = "no-store"
                 if self._secure:

@@ -27,6 +27,8 @@ from tollkeeper.settings.schema import SignInSettings
 
 # The deadline of one step with all its requests.
 _DEADLINE_S = 10
+# Far more than a provider's documents have.
+_ANSWER_BYTES_MAX = 1 << 20
 _CLOCK_SKEW_S = 60
 # How long the provider's metadata is cached, and how long a failure to read it.
 _METADATA_S = 3600
@@ -42,6 +44,11 @@ _ALGORITHMS = frozenset(
 )
 _DOWN = "The identity provider does not answer properly. Try again, or use the operator token."
 _INVALID = "The identity provider's answer is not valid for this console. Sign in again."
+# What is raised if the provider does not answer, or answers something of another shape.
+_NONSENSE = (
+    *(TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, LookupError, ValueError),
+    *(TypeError, AttributeError, RecursionError),
+)
 _log = structlog.get_logger("tollkeeper.console")
 
 
@@ -64,6 +71,26 @@ class NoRole(PermissionDenied):
     def __init__(self, subject: str) -> None:
         super().__init__("You are signed in at the identity provider, but have no role here.")
         self.subject = subject
+
+
+class _Client(AsyncOAuth2Client):  # type: ignore[misc]
+    """Refuses answers that are too large, and compressed ones, which can become large."""
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        answer = await super().send(request, **{**options, "stream": True})
+        try:
+            if answer.headers.get("content-encoding", "identity") != "identity":
+                raise ValueError(f"{request.url} is compressed")
+            body = bytearray()
+            async for piece in answer.aiter_raw():
+                body += piece
+                if len(body) > _ANSWER_BYTES_MAX:
+                    raise ValueError(f"{request.url} has more than {_ANSWER_BYTES_MAX} bytes")
+        finally:
+            await answer.aclose()
+        return httpx2.Response(
+            answer.status_code, headers=answer.headers, content=bytes(body), request=request
+        )
 
 
 class IdentityProvider:
@@ -119,19 +146,20 @@ class IdentityProvider:
             async with (
                 self._step_slots,
                 asyncio.timeout(_DEADLINE_S),
-                AsyncOAuth2Client(
+                _Client(
                     self._settings.client_id,
                     self._secret or None,
                     redirect_uri=callback,
                     code_challenge_method="S256",
                     timeout=_DEADLINE_S,
+                    headers={"Accept-Encoding": "identity"},
                 ) as client,
             ):
                 yield client
         except (OAuthError, JoseError) as exc:
             _log.warning("a sign-in was refused", reason=str(exc))
             raise PermissionDenied(_INVALID) from exc
-        except (TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, KeyError, ValueError) as exc:
+        except _NONSENSE as exc:
             _log.warning("the identity provider failed", reason=repr(exc))
             raise Unavailable(_DOWN) from exc
 

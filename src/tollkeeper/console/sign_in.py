@@ -187,6 +187,7 @@ def _refused(request: Request, next_page: str, wait_s: int) -> Response:
 
 
 def _problem(request: Request, next_page: str, exc: TollkeeperError) -> Response:
+    _log.warning("a sign-in failed", reason=exc.message)
     page = _page(request, next_page, exc.message)
     page.status_code = status_of(exc)
     return page
@@ -195,7 +196,12 @@ def _problem(request: Request, next_page: str, exc: TollkeeperError) -> Response
 def _page(request: Request, next_page: str, problem: str, notice: str = "") -> Response:
     has_provider = console_of(request).provider is not None
     return render_outside(
-        "sign_in.html", next=next_page, problem=problem, notice=notice, has_provider=has_provider
+        "sign_in.html",
+        next=next_page,
+        problem=problem,
+        notice=notice,
+        has_provider=has_provider,
+        request_id=request.scope["request_id"],
     )
 
 

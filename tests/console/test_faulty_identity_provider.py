@@ -1,0 +1,120 @@
+"""An identity provider that hangs, sends too much or sends nonsense: the person sees a page that says so
+with a request id, which the log has too."""
+
+import json
+import re
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import pytest
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
+
+from tests.support.console_site import TOKEN, ConsoleSite
+from tests.support.constants import constants
+from tests.support.identity_provider import console_with_provider
+from tests.support.tables import each
+from tests.support.upstream import Peer, Upstream, Verb, answer, endless, gzip_bomb, hang
+from tollkeeper.console.sessions import COOKIE
+
+_PATHS = {
+    "discovery": "/.well-known/openid-configuration",
+    "token": "/token",
+    "keys": "/keys",
+}
+_FAULTS: dict[str, Verb] = {
+    "hangs": hang(),
+    "sends too much": answer(b'{"padding": "' + b"x" * (2 << 20) + b'"}'),
+    "sends for ever": endless(b" " * 65_536),
+    "sends too much, compressed": gzip_bomb(64 << 20),
+    "sends broken JSON": answer(b'{"issuer": '),
+    "sends deep JSON": answer(b"[" * 200_000),
+    "sends a list": answer(b"[1]"),
+    "sends a text": answer(b'"issuer"'),
+    "sends no text": answer(b"\xff\xfe\x00"),
+    "fails": answer({"error": "server_error"}, status=500),
+}
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONSOLE_CLIENT_SECRET", "known to both")
+
+
+class FaultyProvider(Upstream):
+    """Answers properly, but for one of its documents."""
+
+    def __init__(self, document: str, fault: Verb) -> None:
+        super().__init__(self._document)
+        self._faults = {_PATHS[document]: fault}
+
+    @property
+    def issuer(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def _document(self, peer: Peer) -> None:
+        path = peer.request.path
+        proper: dict[str, Any] = {
+            _PATHS["discovery"]: {
+                "issuer": self.issuer,
+                "authorization_endpoint": f"{self.issuer}/authorize",
+                "token_endpoint": f"{self.issuer}/token",
+                "jwks_uri": f"{self.issuer}/keys",
+            },
+            _PATHS["token"]: {"access_token": "a", "token_type": "Bearer", "id_token": "a.b.c"},
+            _PATHS["keys"]: {"keys": []},
+        }
+        fault = self._faults.get(path)
+        await (answer(json.dumps(proper[path]).encode()) if fault is None else fault)(peer)
+
+
+async def _last_page(client: httpx2.AsyncClient) -> httpx2.Response:
+    """Go as far as the provider lets one."""
+    began = await client.get("/sign-in/provider")
+    if began.status_code != 303:
+        return began
+    state = parse_qs(urlsplit(began.headers["location"]).query)["state"][0]
+    return await client.get("/sign-in/callback", params={"state": state, "code": "x"})
+
+
+@pytest.mark.slow
+@each(
+    ("document", "fault"),
+    [(document, fault) for document in _PATHS for fault in _FAULTS],
+)
+async def test_the_person_is_told_and_nobody_is_signed_in(
+    site: ConsoleSite, document: str, fault: str
+) -> None:
+    # An answer that goes on for ever must end by its size: its deadline is far away.
+    deadline_s = 0.5 if fault == "hangs" else 60
+    with constants({"console.identity_provider._DEADLINE_S": deadline_s}):
+        async with (
+            FaultyProvider(document, _FAULTS[fault]) as provider,
+            console_with_provider(site, provider.issuer) as address,
+            httpx2.AsyncClient(timeout=60, base_url=address) as client,
+        ):
+            with capture_logs(processors=[merge_contextvars]) as logs:
+                page = await _last_page(client)
+            assert page.status_code in (403, 503), page.text
+            assert COOKIE not in client.cookies
+            request_id = page.headers["x-request-id"]
+            assert "The identity provider" in page.text
+            assert re.search(rf"Request id:? <code[^>]*>{request_id}</code>", page.text)
+            assert request_id in [entry.get("request_id") for entry in logs]
+            # The operator token still works.
+            assert (await client.post("/sign-in", data={"token": TOKEN})).status_code == 303
+
+
+async def test_every_problem_has_a_request_id_that_the_log_has(site: ConsoleSite) -> None:
+    async with httpx2.AsyncClient(timeout=60, base_url=site.address) as client:
+        wrong = await client.post("/sign-in", data={"token": "wrong"})
+        assert wrong.headers["x-request-id"] in wrong.text
+        await client.post("/sign-in", data={"token": TOKEN})
+        with capture_logs(processors=[merge_contextvars]) as logs:
+            missing = await client.get("/activity/6f3bae30-0000-7000-8000-000000000000")
+        request_id = missing.headers["x-request-id"]
+        assert missing.status_code == 404
+        assert request_id in missing.text
+        assert request_id in [entry.get("request_id") for entry in logs]
+        assert (await client.get("/models")).headers["x-request-id"] != request_id
