@@ -11,6 +11,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.support.console_site import TOKEN, ConsoleSite, Watched
+from tests.support.constants import constants
 from tests.support.http_client import http_client
 from tollkeeper.console.context import _STREAMS_MAX
 
@@ -45,6 +46,20 @@ async def test_calls_are_found_by_names_and_times(
             assert 'data-label="Key" class="name">app</td>' in page.text
     assert (await operator.get(f"/activity?{organization}&key=nothing")).status_code == 404
     assert (await operator.get("/activity?sort=colour")).status_code == 400
+
+
+async def test_the_page_says_which_calls_are_sorted(
+    operator: httpx2.AsyncClient, site: ConsoleSite
+) -> None:
+    organization = site.judged.scripted.tenant.organization_id
+    for words in ("one", "one two three four"):
+        await site.judged.entry(await site.judged.chat(words))
+    path = f"/activity?organization={organization}&sort=duration"
+    whole = (await operator.get(path)).text
+    assert "All 2 calls that fit, sorted by duration." in whole
+    with constants({"console.pages.activity.PAGE_MAX": 1}):
+        part = (await operator.get(path)).text
+    assert "Only 1 calls that fit are sorted by duration: at most 1 are read at once" in part
 
 
 async def test_calls_are_downloaded_like_by_the_command(

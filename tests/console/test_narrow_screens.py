@@ -5,7 +5,7 @@ from playwright.async_api import Browser
 
 from tests.support.console_site import TOKEN, ConsoleSite, sign_in
 from tests.support.http_client import http_client
-from tollkeeper.console.rendering import labelled, latency, percentile
+from tollkeeper.console.rendering import _TEMPLATES, labelled, latency, percentile
 from tollkeeper.domain.traffic import Latencies
 
 _OFF_SCREEN = """() => [...document.querySelector("main").querySelectorAll(
@@ -25,6 +25,18 @@ def test_cells_get_the_heading_of_their_column() -> None:
     assert '<th data-label="Name" scope="row">x</th>' in found
     assert '<td data-label="A &amp; &#34;B&#34;" class="num">1</td>' in found
     assert found.count("data-label") == 2
+
+
+def test_a_cell_after_a_wide_one_has_its_own_heading() -> None:
+    head = "".join(f'<th scope="col">{name}</th>' for name in "ABC")
+    foot = '<tr><th scope="row" colspan="2">Total</th><td class="num">1</td></tr>'
+    assert '<td data-label="C" class="num">1</td>' in labelled(f"<tr>{head}</tr>{foot}")
+
+
+def test_every_table_gives_its_cells_headings() -> None:
+    """The macro does, so no template has a table of its own."""
+    tables = {file.name: file.read_text().count("<table") for file in _TEMPLATES.glob("*.html")}
+    assert {name for name, count in tables.items() if count} == {"macros.html"}
 
 
 def test_percentiles_need_twenty_calls() -> None:

@@ -9,12 +9,13 @@ from tollkeeper.console.charts import burn_down
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of
 from tollkeeper.console.months_compared import month_start
+from tollkeeper.console.pages.costs import cost_report
 from tollkeeper.console.rendering import day, render
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.conventions import COST_PAGE_MAX
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.domain.reports import DAY_S, CostQuery
+from tollkeeper.domain.reports import DAY_S
+from tollkeeper.domain.traffic import TimeRange
 from tollkeeper.domain.views import CapUse
 from tollkeeper.services.use_cases import Services
 
@@ -58,15 +59,11 @@ async def _budget(
     if end is None or use.cap.period not in (CapPeriod.WEEK, CapPeriod.MONTH) or not drawn:
         return Budget(use, name, None)
     start = month_start(now) if use.cap.period is CapPeriod.MONTH else end - 7 * DAY_S
-    query = CostQuery(
-        start_time=start,
-        end_time=now + 1,
-        project_ids=() if use.project_id is None or use.key_id else (use.project_id,),
-        api_key_ids=() if use.key_id is None else (use.key_id,),
-        group_by=(),
-        limit=COST_PAGE_MAX,
+    page = await cost_report(
+        *(services, identity, TimeRange(start, now + 1)),
+        () if use.project_id is None or use.key_id else (use.project_id,),
+        () if use.key_id is None else (use.key_id,),
     )
-    page = await services.costs.whole_cost_report(identity, query)
     cap, left = use.cap.amount_picousd, [use.cap.amount_picousd]
     for bucket in page.buckets:
         left.append(left[-1] - sum(row.amount_picousd for row in bucket.rows))

@@ -24,7 +24,14 @@ from tollkeeper.domain.conventions import COST_PAGE_MAX
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.people import Role
-from tollkeeper.domain.reports import DAY_S, CostDimension, CostQuery, CostRow, days_of
+from tollkeeper.domain.reports import (
+    DAY_S,
+    CostDimension,
+    CostPage,
+    CostQuery,
+    CostRow,
+    days_of,
+)
 from tollkeeper.domain.traffic import TimeRange
 from tollkeeper.services.use_cases import Services
 
@@ -105,20 +112,27 @@ async def show_all(request: Request) -> Response:
     )
 
 
+async def cost_report(
+    services: Services,
+    organization: OrganizationId,
+    time: TimeRange,
+    project_ids: tuple[ProjectId, ...] = (),
+    api_key_ids: tuple[KeyId, ...] = (),
+    *,
+    group_by: tuple[CostDimension, ...] = (),
+) -> CostPage:
+    """Read the costs of each day; without ids, of all projects and keys."""
+    query = CostQuery(time.start, time.end, project_ids, api_key_ids, group_by, COST_PAGE_MAX)
+    return await services.costs.whole_cost_report(organization, query)
+
+
 async def month_spend(
     services: Services, organization: OrganizationId, dimension: CostDimension
 ) -> dict[str, int]:
     """Returns this month's costs of each project or key, by id."""
     now = services.clock()
-    query = CostQuery(
-        start_time=month_start(now),
-        end_time=now + 1,
-        project_ids=(),
-        api_key_ids=(),
-        group_by=(dimension,),
-        limit=COST_PAGE_MAX,
-    )
-    page = await services.costs.whole_cost_report(organization, query)
+    time = TimeRange(month_start(now), now + 1)
+    page = await cost_report(services, organization, time, group_by=(dimension,))
     found: dict[str, int] = defaultdict(int)
     for row in (row for bucket in page.buckets for row in bucket.rows):
         found[str(getattr(row, dimension))] += row.amount_picousd
@@ -174,15 +188,7 @@ async def _hours_chart(services: Services, identity: OrganizationId) -> dict[str
 async def _months(services: Services, identity: OrganizationId) -> MonthsCompared:
     now = services.clock()
     days = two_months(now)
-    query = CostQuery(
-        start_time=days.first * DAY_S,
-        end_time=now + 1,
-        project_ids=(),
-        api_key_ids=(),
-        group_by=(),
-        limit=COST_PAGE_MAX,
-    )
-    page = await services.costs.whole_cost_report(identity, query)
+    page = await cost_report(services, identity, TimeRange(days.first * DAY_S, now + 1))
     by_day = {
         bucket.start_time // DAY_S: sum(row.amount_picousd for row in bucket.rows)
         for bucket in page.buckets
@@ -216,15 +222,10 @@ async def cost_table(
     grouping: Grouping,
     time: TimeRange,
 ) -> CostTable:
-    query = CostQuery(
-        start_time=time.start,
-        end_time=time.end,
-        project_ids=_project_filter(request),
-        api_key_ids=_key_filter(request),
+    page = await cost_report(
+        *(services, organization, time, _project_filter(request), _key_filter(request)),
         group_by=(grouping.dimension,),
-        limit=COST_PAGE_MAX,
     )
-    page = await services.costs.whole_cost_report(organization, query)
     amounts: dict[str, list[int]] = defaultdict(lambda: [0] * len(page.buckets))
     for number, bucket in enumerate(page.buckets):
         for row in bucket.rows:
