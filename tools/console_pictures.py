@@ -102,7 +102,6 @@ async def _run(data_dir: Path, conninfo: str, options: argparse.Namespace) -> No
                 for shot in wanted:
                     file = options.folder / f"{shot.name}-{width}-{scheme}.png"
                     await _take(await open_page(shot), addresses[shot.at] + shot.path, shot, file)
-                    print(file, flush=True)
 
 
 @asynccontextmanager
@@ -204,16 +203,22 @@ async def _shots(site: ConsoleSite, history: History) -> list[Shot]:
         for path in pages
         if not any(one in path for one in ids.values())
     ]
-    organization = f"/organizations/{tenant.organization_id}"
-    more = [
+    return shots + _further_shots(ids, enforced.id, history.policies[1].id, vera)
+
+
+def _further_shots(ids: dict[str, str], enforced: str, draft: str, vera: Person) -> list[Shot]:
+    """Name the pictures of dialogs, problems, sign-in and other views of the same pages."""
+    of = f"organization={ids['organization']}"
+    organization, lost = f"/organizations/{ids['organization']}", ids["reservation"]
+    return [
         Shot("overview-7d", "/?range=7d"),
-        Shot("activity-unsettled", f"/activity/{lost.headers['x-request-id']}"),
+        Shot("activity-unsettled", f"/activity/{lost}"),
         Shot("activity-sorted", "/activity?range=30d&sort=cost"),
         Shot("activity-no-match", "/activity?model=example/chat&status=403&cost=5"),
         Shot("activity-wrong", "/activity?cost=much"),
         Shot("costs-by-key", f"/costs?{of}&by=key&range=30d"),
-        Shot("policy-enforcing", f"/policies/{enforced.id}"),
-        Shot("policy-draft", f"/policies/{history.policies[1].id}"),
+        Shot("policy-enforcing", f"/policies/{enforced}"),
+        Shot("policy-draft", f"/policies/{draft}"),
         Shot("statement-last", f"{organization}/statement?month=2026-10"),
         Shot("statement-print", f"{organization}/statement", media="print"),
         Shot("no-such-page", "/no-such-page"),
@@ -239,7 +244,6 @@ async def _shots(site: ConsoleSite, history: History) -> list[Shot]:
         Shot("people-dialog", "/people", press="End all sessions"),
         Shot("playground-call", f"/playground?{of}", press="Send", shows=".settlement"),
     ]
-    return shots + more
 
 
 def _named(path: str, ids: dict[str, str]) -> str:
@@ -319,7 +323,6 @@ async def _take_documents(
             await page.goto(addresses["full"] + shot.path)
             await _charts_are_drawn(page)
             await page.screenshot(path=_IMAGES / file)
-            print(_IMAGES / file)
 
 
 if __name__ == "__main__":

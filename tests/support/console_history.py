@@ -27,7 +27,8 @@ from tollkeeper.domain.access import (
 )
 from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
 from tollkeeper.domain.caps import CapPeriod
-from tollkeeper.domain.ledger import Resolution, ResolutionKind
+from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
 from tollkeeper.domain.months import RANDOM_BITS, request_id
 from tollkeeper.domain.policy import Direction, Mode, Policy, Rule, Scope
 from tollkeeper.domain.pricing import Bounds, hold_picousd
@@ -43,6 +44,8 @@ _DAYS = 45
 # Within the last days there are calls every two hours, before that once a day.
 _BUSY_DAYS = 10
 _BUSY_STEP = timedelta(hours=2)
+# Of all calls, those with an unknown cost.
+_LOST_SHARE = 0.004
 _PROJECTS = {
     "Acme": ("website", "support desk"),
     "Globex": ("research",),
@@ -126,8 +129,10 @@ async def _make_tenants(services: Services) -> list[PastTenant]:
             organization.id, "root", ADMIN_PERMISSIONS, None
         )
         await services.billing.credit_grant(organization.id, 300 * _USD, "Contract of October")
-        for project in projects:
-            tenants.append(await _make_project(services, name, organization.id, project, admin_key))
+        tenants += [
+            await _make_project(services, name, organization.id, project, admin_key)
+            for project in projects
+        ]
     return tenants
 
 
@@ -166,7 +171,7 @@ async def _step(
     random: Random,
 ) -> None:
     """Make the calls of one moment: more by day than by night."""
-    models = [model for model in services.catalog.catalog.models]
+    models = list(services.catalog.catalog.models)
     busy = 2 + (moment.hour in range(7, 19)) * 5
     calls = [
         _call(services, process, tenant, random.choice(models), policy, moment, random)
@@ -181,7 +186,7 @@ async def _call(
     services: Services,
     process: Process,
     owner: PastTenant,
-    model,
+    model: Model,
     policy: Policy,
     moment: datetime,
     random: Random,
@@ -202,26 +207,9 @@ async def _call(
     status = random.choices((200, 400, 429, 502), (93, 3, 2, 2))[0]
     cost, settlement = None, "none"
     if status in (200, 502):
-        decision = await process.ledger.hold(hold)
-        assert decision.refusal is None, decision
-        resolution = Resolution(
-            *(hold.organization_id, hold.id, ResolutionKind.RELEASED, "call"),
-        )
-        settlement = "released"
-        if status == 200:
-            settlement = "settled"
-            resolution = replace(
-                resolution,
-                kind=ResolutionKind.SETTLED,
-                prompt=prompt * pricing.prompt,
-                completion=completion * pricing.completion,
-            )
-            cost = resolution.prompt + resolution.completion
-        if random.random() < 0.004:
-            settlement, cost = "unsettled", None
-            assert await process.ledger.mark_unsettled(hold, "the answer broke off")
-        else:
-            assert await process.ledger.resolve(resolution, hold)
+        charged = (prompt, completion) if status == 200 else (0, 0)
+        is_lost = random.random() < _LOST_SHARE
+        settlement, cost = await _book(process, hold, *charged, is_lost=is_lost)
     duration_us = random.randrange(300_000, 9_000_000)
     probability = int(10_000 * random.random() ** 4)
     verdict = VerdictRecord(
@@ -263,6 +251,22 @@ async def _call(
             verdicts=(verdict,) if is_judged and status == 200 else (),
         )
     )
+
+
+async def _book(
+    process: Process, hold: Hold, prompt: int, completion: int, *, is_lost: bool
+) -> tuple[str, int | None]:
+    """Hold and resolve a call, by its tokens; return the settlement and the cost."""
+    decision = await process.ledger.hold(hold)
+    assert decision.refusal is None, decision
+    if is_lost:
+        assert await process.ledger.mark_unsettled(hold, "the answer broke off")
+        return "unsettled", None
+    kind = ResolutionKind.SETTLED if prompt else ResolutionKind.RELEASED
+    costs = (prompt * hold.pricing.prompt, completion * hold.pricing.completion)
+    resolution = Resolution(hold.organization_id, hold.id, kind, "call", *costs)
+    assert await process.ledger.resolve(resolution, hold)
+    return kind.value, sum(costs) if prompt else None
 
 
 async def _finish(services: Services, tenants: list[PastTenant], policies: list[Policy]) -> None:
