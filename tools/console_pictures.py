@@ -25,6 +25,7 @@ from tests.support.console_site import (
     sign_in,
 )
 from tests.support.databases import own_database
+from tests.support.identity_provider import with_provider
 from tests.support.scripted_gateway import scripted_settings
 from tests.support.upstream import answer, completion, reset_before_headers
 
@@ -107,26 +108,13 @@ async def _run(data_dir: Path, conninfo: str, options: argparse.Namespace) -> No
 @asynccontextmanager
 async def _consoles(site: ConsoleSite, empty: str) -> AsyncIterator[dict[str, str]]:
     """Serve three consoles: with the history, without any content, with an identity provider."""
-    sign_in = Settings.model_validate(
-        {
-            "console": {
-                "sign_in": {
-                    # Nothing listens there.
-                    "issuer": "http://localhost:9",
-                    "client_id": "the-console",
-                    "roles": {"admins": "owner"},
-                    "public_url": "http://127.0.0.1:8082",
-                }
-            }
-        }
-    ).console.sign_in
-    console = site.settings.console.model_copy(update={"sign_in": sign_in})
-    with_provider = site.settings.model_copy(update={"console": console})
+    # Nothing listens there.
+    provided = with_provider(site.settings, "http://localhost:9", client_secret="")
     async with (
         running_services(site.settings, empty) as no_services,
         serving_console(site.settings, site.services, machine=_machine(site.settings)) as full,
         serving_console(site.settings, no_services) as without,
-        serving_console(with_provider, site.services) as provider,
+        serving_console(provided, site.services) as provider,
     ):
         yield {"full": full, "empty": without, "provider": provider}
 
