@@ -73,7 +73,7 @@ def measure(
     )
     spent = Spent.by(pids) - before
     if result.failures:
-        raise LoadFailed(f"{result.failures} of {result.requests} requests failed")
+        raise LoadFailed(result.failure_message)
     return result, spent
 
 

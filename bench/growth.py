@@ -205,7 +205,7 @@ class Load:
             after - was for after, was in zip(self._spent(), before, strict=True)
         )
         if result.failures:
-            raise LoadFailed(f"{result.failures} of {result.requests} requests failed")
+            raise LoadFailed(result.failure_message)
         return {
             "gateway_us": 1e6 * gateway_s / count,
             "database_us": 1e6 * database_s / count,

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -21,9 +22,21 @@ class Whole:
 @dataclass
 class Result:
     requests: int = 0
-    failures: int = 0
+    # Requests that were not answered completely, by status; 0 means that the connection broke.
+    failed: Counter[int] = field(default_factory=Counter)
     seconds: float = 0.0
     first_byte_s: list[float] = field(default_factory=list)
+
+    @property
+    def failures(self) -> int:
+        return self.failed.total()
+
+    @property
+    def failure_message(self) -> str:
+        statuses = ", ".join(
+            f"{count} with status {status}" for status, count in self.failed.items()
+        )
+        return f"{self.failures} of {self.requests} requests failed: {statuses}"
 
     @property
     def per_second(self) -> float:
@@ -107,7 +120,8 @@ async def run_load(
         for number in left:
             status, first = await protocol.ask(requests[number % len(requests)])
             result.requests += 1
-            result.failures += status != 200 or not protocol.has(whole)
+            if status != 200 or not protocol.has(whole):
+                result.failed[status] += 1
             result.first_byte_s.append(first)
         protocol.transport.close()
 

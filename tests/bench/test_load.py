@@ -32,7 +32,7 @@ async def test_an_answer_that_is_not_whole_has_failed(port: int) -> None:
     more = Whole(b"data:", PACES[BRIEF].pieces + 4)
     asked = _requests(port, stream=True)
     result = await run_load(port, asked, connections=1, count=2, whole=more)
-    assert result.failures == 2
+    assert result.failure_message == "2 of 2 requests failed: 2 with status 200"
     result = await run_load(port, asked, connections=1, count=2, whole=Whole(b"[DONE]", 1))
     assert result.failures == 0
 

@@ -1,8 +1,12 @@
 """No part of a plain call's path takes more bytecodes than its target."""
 
+from itertools import count
+
 import uvloop
 from bench.step_targets import LIBRARIES, PIECE_TARGET, TARGETS, part_of
-from bench.steps import count_steps, steps_by_part
+from bench.steps import CROWDS, count_steps, steps_by_part
+
+from tollkeeper.services.overload import OverloadGate
 
 _REQUESTS = 256
 _SLACK = 1.02
@@ -26,3 +30,13 @@ def test_no_part_of_a_call_gets_longer() -> None:
 def test_files_belong_to_parts() -> None:
     assert part_of("tollkeeper/backends/transport/pool.py") == part_of("tollkeeper/hosting/x.py")
     assert part_of("uuid.py") == LIBRARIES
+
+
+def test_an_overloaded_gateway_serves_every_crowd() -> None:
+    gate = OverloadGate(clock=count().__next__)
+    for _ in range(100):
+        gate.sample(turn_s=1.0, backlog=0)
+    assert gate.limit is not None
+    for _ in range(max(CROWDS)):
+        gate.require_room("tenant")
+        gate.take("tenant")
