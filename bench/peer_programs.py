@@ -9,6 +9,7 @@ from tests.journeys.clients.debian import debian_program
 from tests.journeys.clients.environments import node_environment, python_environment
 
 from bench.figures import CHAT_PATH
+from bench.ports import free_port
 from bench.upstream import PACED
 
 _HERE = Path(__file__).parent
@@ -34,13 +35,28 @@ class Program:
 
 def _sglang(port: int, upstream: int, _folder: Path) -> Program:
     """The SGLang Model Gateway, written in Rust. It only routes."""
-    command: list[str | Path] = [
-        *(python_environment("sglang", _LOCKS), "-m", "sglang_router.launch_router"),
+    python = python_environment("sglang", _LOCKS)
+    return Program([python, "-m", "sglang_router.launch_router", *_routing(port, upstream)])
+
+
+def _smg(port: int, upstream: int, _folder: Path) -> Program:
+    """The Shepherd Model Gateway, written in Rust: the successor of the SGLang gateway. It only routes.
+
+    It asks the upstream for its models. The upstream lists none, so the model gets this name.
+    """
+    python = python_environment("smg", _LOCKS)
+    command = [python, "-m", "smg.launch_router", *_routing(port, upstream)]
+    return Program(command, model="unknown")
+
+
+def _routing(port: int, upstream: int) -> list[str]:
+    """The options of both gateways."""
+    return [
         *("--host", "127.0.0.1", "--port", str(port)),
+        *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())),
         *("--worker-urls", f"http://127.0.0.1:{upstream}"),
         *("--disable-health-check", "--log-level", "error"),
     ]
-    return Program(command)
 
 
 _LITELLM_CONFIG = """
@@ -166,9 +182,52 @@ def _nginx(port: int, upstream: int, folder: Path) -> Program:
     return Program([nginx.program, "-p", folder, "-c", config, "-e", "stderr"], nginx.environment)
 
 
+_ENVOY_CONFIG = """
+static_resources:
+  listeners:
+  - address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
+    filter_chains:
+    - filters:
+      - name: http
+        typed_config:
+          "@type": {filters}.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: http
+          route_config:
+            virtual_hosts:
+            - name: model
+              domains: ["*"]
+              routes: [ {{ match: {{ prefix: "/" }}, route: {{ cluster: model, timeout: 0s }} }} ]
+          http_filters:
+          - name: router
+            typed_config:
+              "@type": {filters}.http.router.v3.Router
+  clusters:
+  - name: model
+    type: STATIC
+    load_assignment:
+      cluster_name: model
+      endpoints:
+      - lb_endpoints:
+        - endpoint:
+            address: {{ socket_address: {{ address: 127.0.0.1, port_value: {upstream} }} }}
+"""
+
+
+def _envoy(port: int, upstream: int, folder: Path) -> Program:
+    """Envoy with one route, which only passes requests on."""
+    config = folder / "envoy.yaml"
+    filters = "type.googleapis.com/envoy.extensions.filters"
+    config.write_text(_ENVOY_CONFIG.format(port=port, upstream=upstream, filters=filters))
+    program = python_environment("envoy", _LOCKS).with_name("envoy")
+    options = ("--concurrency", "1", "--disable-hot-restart", "--log-level", "error")
+    return Program([program, "--config-path", config, *options])
+
+
 PEERS: dict[str, Callable[[int, int, Path], Program]] = {
     "nginx": _nginx,
+    "envoy": _envoy,
     "sglang": _sglang,
+    "smg": _smg,
     "tensorzero": _tensorzero,
     "portkey": _portkey,
     "litellm": _litellm,
