@@ -45,7 +45,7 @@ def _smg(port: int, upstream: int, _folder: Path) -> Program:
     It asks the upstream for its models. The upstream lists none, so the model gets this name.
     """
     python = python_environment("smg", _LOCKS)
-    command = [python, "-m", "smg.launch_router", *_routing(port, upstream)]
+    command: list[str | Path] = [python, "-m", "smg.launch_router", *_routing(port, upstream)]
     return Program(command, model="unknown")
 
 
