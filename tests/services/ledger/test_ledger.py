@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TypeVar
-from uuid import uuid4
+from typing import LiteralString, TypeVar
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -31,6 +31,7 @@ from tollkeeper.domain.access import KeyStatus, OrganizationId
 from tollkeeper.domain.admission import Decision, Refusal
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.ledger import holds
+from tollkeeper.storage import resolutions
 from tollkeeper.storage.database import Database
 
 T = TypeVar("T")
@@ -323,3 +324,34 @@ async def test_a_full_queue_is_refused_and_leaves_nothing(
     )
     assert sum(isinstance(found, Unavailable) for found in results) == 2
     assert await balance_of(process, tenant) == Balance(97, 3, 0, 0, 0)
+
+
+@pytest.mark.parametrize("rarely", [False, True], ids=["call", "operator"])
+async def test_a_resolution_that_waits_for_another_one_counts_once(
+    process: Process, other_process: Process, rarely: bool
+) -> None:
+    """As if the answer to a settlement was lost, and it is sent again while the first one commits."""
+    tenant = await make_tenant(process.database, credit=100)
+    first, second = await held(process, tenant, 30), await held(process, tenant, 20)
+    both = [settlement(first, 7), settlement(second, 5)]
+
+    async def again() -> list[UUID]:
+        if rarely:
+            async with other_process.database.transaction() as connection:
+                return list(await resolutions.resolve(connection, both))
+        done = await asyncio.gather(*map(other_process.ledger.resolve, both))
+        return [one.reservation_id for one, is_done in zip(both, done, strict=True) if is_done]
+
+    async with process.database.transaction() as connection:
+        assert await resolutions.resolve(connection, both[:1]) == {first.id}
+        waiting = asyncio.ensure_future(again())
+        async with asyncio.timeout(30):
+            while not await rows(process.database, _WAITING):  # noqa: ASYNC110 - it polls the server
+                await asyncio.sleep(0.01)
+    assert await waiting == [second.id]
+    assert await balance_of(process, tenant) == Balance(88, 0, 0, 12, 0)
+
+
+_WAITING: LiteralString = """
+    SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
