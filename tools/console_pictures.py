@@ -15,7 +15,6 @@ from typing import Literal
 
 from playwright.async_api import Browser, Page
 from tests.support.browser import find_or_install, running_browser
-from tests.support.console_history import History, write_history
 from tests.support.console_pages import page_paths
 from tests.support.console_site import (
     ConsoleSite,
@@ -38,6 +37,7 @@ from tollkeeper.domain.views import StandingAlert
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate
+from tools.console_history import History, write_history
 
 Scheme = Literal["light", "dark"]
 _WIDTHS = (1280, 390)

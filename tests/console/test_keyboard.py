@@ -89,7 +89,8 @@ async def _tab_through(page: Page, part: str) -> list[Any]:
         if not seen:
             wrong.append(("no visible focus", controls[reached]))
         expected = reached + 1
-    return wrong + await page.evaluate(_MOUSE_ONLY)
+    wrong += await page.evaluate(_MOUSE_ONLY)
+    return wrong
 
 
 async def _open_dialogs(page: Page) -> int:

@@ -12,11 +12,11 @@ import psycopg
 from msgspec.structs import replace
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
-
 from tests.support import stripe_events as stripe
 from tests.support.database_clock import DatabaseClock
 from tests.support.gateway import Tenant
 from tests.support.ledger import LedgerTenant, Process, hold_of, make_process
+
 from tollkeeper.bootstrap import running_services
 from tollkeeper.domain.access import (
     ADMIN_PERMISSIONS,
@@ -75,7 +75,7 @@ class History:
 async def write_history(settings: Settings, conninfo: str) -> History:
     """Write weeks of history up to now, in a database that nobody else uses meanwhile."""
     clock = DatabaseClock(conninfo)
-    now, random = datetime.now(UTC).replace(microsecond=0), Random(7)
+    now, random = datetime.now(UTC).replace(microsecond=0), Random(7)  # noqa: S311 - the same pictures each time
     clock.set(now - timedelta(days=_DAYS))
     async with running_services(
         settings, conninfo, clock=lambda: int(clock.now.timestamp())
