@@ -10,6 +10,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 
+from tests.support.console_pages import filled_paths
 from tests.support.console_site import ConsoleSite, make_session, serving_console
 from tests.support.gateway import Tenant
 from tests.support.http_client import http_client
@@ -81,16 +82,6 @@ async def _ids(site: ConsoleSite, tenant: Tenant) -> dict[str, str]:
     }
 
 
-def _paths(ids: dict[str, str]) -> list[tuple[str, str]]:
-    """Every route and action, filled with ids."""
-    filled = []
-    for name in [*PERMISSIONS]:
-        method, path = name.split(" ")
-        of_path = {**ids, "key": ids["admin_key"]} if "admin-keys" in path else ids
-        filled.append((method, path.format_map(of_path)))
-    return filled
-
-
 @each("role", [Role.VIEWER, Role.OPERATOR])
 async def test_what_a_role_does_not_allow_is_absent_and_refused(
     site: ConsoleSite, role: Role
@@ -99,7 +90,7 @@ async def test_what_a_role_does_not_allow_is_absent_and_refused(
     ids = await _ids(site, site.judged.scripted.tenant)
     offered: set[str] = set()
     async with _signed_in(site, Person(f"{role}-1", "Vera", role)) as client:
-        for name, (method, path) in zip(PERMISSIONS, _paths(ids), strict=True):
+        for name, (method, path) in zip(PERMISSIONS, filled_paths(ids), strict=True):
             allowed = PERMISSIONS[name].allows(role)
             if method == "GET":
                 query = f"?organization={ids['organization']}"
@@ -116,7 +107,7 @@ async def test_what_a_role_does_not_allow_is_absent_and_refused(
     wrong = [
         one
         for one in offered
-        for (method, path), access in zip(_paths(ids), PERMISSIONS.values(), strict=True)
+        for (method, path), access in zip(filled_paths(ids), PERMISSIONS.values(), strict=True)
         if (method, path) == ("POST", one) and not access.allows(role)
     ]
     assert wrong == []
@@ -140,7 +131,7 @@ async def test_people_of_an_organization_see_nothing_of_another(site: ConsoleSit
         assert found is not None
         query = "&".join(f"{name}={value}" for name, value in theirs.items())
         leaks = [*marks, theirs["organization"], theirs["key"], theirs["admin_key"]]
-        for number, (method, path) in enumerate(_paths(theirs)):
+        for number, (method, path) in enumerate(filled_paths(theirs)):
             if path == "/sign-out":
                 continue
             data = {**theirs, "form_token": found[1], "once": f"{number}", "revision": "1"}
@@ -160,7 +151,7 @@ async def test_people_of_an_organization_see_nothing_of_another(site: ConsoleSit
                 # An error may repeat what the person has sent.
                 text = re.sub(r'<p class="notice bad".*?</p>', "", text, flags=re.DOTALL)
                 assert [leak for leak in leaks if leak in text] == [], (method, address)
-        for method, path in _paths(ours):
+        for method, path in filled_paths(ours):
             access = access_to(method, *_route(path))
             if method == "GET" and access is not None and access.organization:
                 answer = await client.get(path)

@@ -35,7 +35,8 @@ What operators use:
     processes          what another process has started
     program            the command line as a process (`warm_program`: quickly, `terminal`: as a
                        person sees it, `signalled_program`: with a signal at an exact moment)
-    console_site       the web console in front of a gateway (`console_pages`: the addresses of its pages)
+    console_pages      the addresses of every page of the web console
+    console_site       the web console in front of a gateway
     identity_provider  an OpenID Connect provider that people sign in to the console with
     constants          other values for constants of the program
     browser            a real browser
