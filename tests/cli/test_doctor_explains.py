@@ -50,7 +50,7 @@ _WRONG = (
         "pricing = { promt = '1' } # here",
         "models 'small': pricing.promt: there is no such price; did you mean prompt?",
     ),
-    ("[logs]\nformat = 'jsn' # here", "must be 'auto', 'json' or 'text'; did you mean json?"),
+    ("prompt_caching = 'calller' # here", "did you mean caller?"),
     (
         "[[backends]]\nname = 'b'\npreset = 'opnai' # here",
         "backends 'b': preset = 'opnai': there is no such preset; did you mean openai?",

@@ -99,7 +99,7 @@ async def test_a_policy_applies_to_projects_of_its_own_organization(
 
 def test_an_edit_changes_something(program: Program, draft: dict[str, Any]) -> None:
     outcome = program.run("policy", "edit", draft["id"], "--revision", "1")
-    assert (outcome.code, "what to change" in outcome.err) == (2, True)
+    assert (outcome.code, "a field to change" in outcome.err) == (2, True)
 
 
 def test_published_paused_and_resumed_by_revision(program: Program, draft: dict[str, Any]) -> None:

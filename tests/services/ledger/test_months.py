@@ -154,7 +154,7 @@ async def test_a_close_is_the_sum_of_its_month(old: OldBooks) -> None:
 async def test_months_are_closed_in_order_and_when_they_are_over(old: OldBooks) -> None:
     with pytest.raises(StateConflict, match=f"close {BEFORE} first"):
         await old.months.ledger_close(LAST)
-    with pytest.raises(StateConflict, match=f"begin with {BEFORE}"):
+    with pytest.raises(StateConflict, match=f"first month of the ledger is {BEFORE}"):
         await old.months.ledger_close(BEFORE.plus(-1))
     await old.months.ledger_close(BEFORE)
     with pytest.raises(StateConflict, match="closed already"):
