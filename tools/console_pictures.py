@@ -23,7 +23,7 @@ from tests.support.console_site import (
     serving_console,
     sign_in,
 )
-from tests.support.databases import own_database
+from tests.support.databases import migrate_with_template, own_database
 from tests.support.identity_provider import with_provider
 from tests.support.scripted_gateway import scripted_settings
 from tests.support.upstream import answer, completion, reset_before_headers
@@ -36,7 +36,6 @@ from tollkeeper.domain.people import Person, Role
 from tollkeeper.domain.views import StandingAlert
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.settings import Settings
-from tollkeeper.storage.migrations import migrate
 from tools.console_history import History, write_history
 
 Scheme = Literal["light", "dark"]
@@ -79,7 +78,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a regular expression for the names of pictures")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as text, EmbeddedPostgres(Path(text)) as server:
-        migrate(server.conninfo)
+        migrate_with_template(server.conninfo)
         asyncio.run(_run(Path(text), server.conninfo, options))
 
 
