@@ -226,10 +226,12 @@ def _further_shots(ids: dict[str, str], enforced: str, draft: str, vera: Person)
         ),
         Shot("start-dialog", "/start", press="Create them", fill=(("Organization", "Hooli"),)),
         Shot("doctor-run", "/doctor", press="Check now", shows="#findings"),
-        Shot("backend-try-run", "/backends/scripted/try", press="Make real", shows="#findings"),
+        Shot("backend-try-dialog", "/backends/scripted/try", press="Make real"),
         Shot("organization-archive", organization, press="Archive"),
         Shot("people-dialog", "/people", press="End all sessions"),
-        Shot("playground-call", f"/playground?{of}", press="Send", shows=".settlement"),
+        Shot(
+            "playground-call", f"/playground?{of}", press="Send", shows=".settlement, .notice.bad"
+        ),
     ]
 
 
