@@ -3,9 +3,10 @@
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.support.console_site import ConsoleSite, Watched
+from tests.support.console_site import ConsoleSite, Watched, confirm
 from tests.support.judged_gateway import assert_denied
 from tests.support.upstream import reset_before_headers
+from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.views import ActivityEntry
 
 pytestmark = pytest.mark.slow
@@ -63,7 +64,8 @@ async def test_without_a_record_only_the_ledger_is_known(
     # What the operator finds out is not the usage, but the cost.
     await page.get_by_label("It cost, USD").fill("0.0001")
     await page.get_by_role("button", name="Settle").click()
-    await expect(page.get_by_text("The reservation is resolved.")).to_be_visible()
+    await confirm(page, "Charge $0.0001")
+    await expect(page.get_by_text("The call is settled: $0.0001 was charged.")).to_be_visible()
     content = await page.locator("main").inner_text()
     assert "$0.0001" in content
     assert [claim for claim in _CLAIMS if claim in content] == []
@@ -81,7 +83,10 @@ async def test_the_usage_of_an_unsettled_call_is_unknown(
     assert [claim for claim in _CLAIMS if claim in content] == ["No policy judged"]
     assert "Backend" in await _stages(page)
     await page.get_by_role("button", name="Release: it cost nothing").click()
-    await expect(page.get_by_text("The reservation is resolved.")).to_be_visible()
+    assert entry.hold_picousd is not None
+    hold = usd_from_picousd(entry.hold_picousd)
+    await confirm(page, f"Release ${hold}")
+    await expect(page.get_by_text(f"The call is released: ${hold} of its hold was given back.")).to_be_visible()
     tokens = page.locator(".tile", has_text="Tokens")
     await expect(tokens).to_contain_text("none were charged")
 
