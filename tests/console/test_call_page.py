@@ -86,7 +86,9 @@ async def test_the_usage_of_an_unsettled_call_is_unknown(
     assert entry.hold_picousd is not None
     hold = usd_from_picousd(entry.hold_picousd)
     await confirm(page, f"Release ${hold}")
-    await expect(page.get_by_text(f"The call is released: ${hold} of its hold was given back.")).to_be_visible()
+    await expect(
+        page.get_by_text(f"The call is released: ${hold} of its hold was given back.")
+    ).to_be_visible()
     tokens = page.locator(".tile", has_text="Tokens")
     await expect(tokens).to_contain_text("none were charged")
 

@@ -6,7 +6,6 @@ for a wrong audience or an expired token, properly signed.
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx2
+from bench.ports import free_port
 
 from tests.support.console_site import ConsoleSite, serving_console
 from tollkeeper.settings import Settings
@@ -35,12 +35,6 @@ class Provider:
         async with httpx2.AsyncClient(timeout=60) as client:
             answer = await client.put(f"{self.issuer}/users/{subject}", json=claims)
         assert answer.status_code == 204, answer.text
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @asynccontextmanager
