@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
+from bench.ports import free_port
 from playwright.async_api import BrowserContext, expect
 
 from tests.support.console_site import TOKEN, ConsoleSite, serving_console, watched_page
@@ -14,7 +15,6 @@ from tests.support.http_client import http_client
 from tests.support.identity_provider import (
     Provider,
     console_with_provider,
-    free_port,
     running_provider,
     with_provider,
 )
