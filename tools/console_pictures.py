@@ -18,6 +18,7 @@ from tests.support.browser import find_or_install, running_browser
 from tests.support.console_pages import page_paths
 from tests.support.console_site import (
     ConsoleSite,
+    charts_are_drawn,
     console_site,
     make_session,
     serving_console,
@@ -288,15 +289,9 @@ async def _take(page: Page, address: str, shot: Shot, file: Path) -> None:
         await page.get_by_role("button", name=shot.press).first.click()
         await page.wait_for_load_state("networkidle")
         await page.locator(shot.shows).first.wait_for()
-    await _charts_are_drawn(page)
+    await charts_are_drawn(page)
     has_dialog = await page.locator("dialog[open]").count() > 0
     await page.screenshot(path=file, full_page=not has_dialog)
-
-
-async def _charts_are_drawn(page: Page) -> None:
-    await page.wait_for_function(
-        "[...document.querySelectorAll('figure.chart')].every(one => one.dataset.drawn)"
-    )
 
 
 async def _take_documents(
@@ -310,7 +305,7 @@ async def _take_documents(
             page = await open_page(shot)
             await page.set_viewport_size({"width": 1360, "height": 900})
             await page.goto(addresses["full"] + shot.path)
-            await _charts_are_drawn(page)
+            await charts_are_drawn(page)
             await page.screenshot(path=_IMAGES / file)
 
 

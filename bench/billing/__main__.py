@@ -23,7 +23,7 @@ from bench.billing.gateways.processes import NotStarted
 from bench.billing.play import play_all, results
 from bench.billing.report import Run, as_json, as_markdown, draw, joined, trials_as_markdown
 from bench.billing.scenarios import Scenario, load_scenarios
-from bench.billing.trials import Trial, load_trials, run_trial
+from bench.billing.trials import OnTrial, Trial, load_trials, run_trial
 from bench.billing.upstream import Provider
 from bench.machine import describe_machine
 
@@ -131,6 +131,7 @@ async def _run(gateway: Gateway, scenarios: list[Scenario], trials: list[Trial])
             run.results.extend(results(scenarios, provider, answers, books, not_offered))
             for trial in wanted:
                 _say(f"{gateway.name}: {trial.name}")
+                assert isinstance(session, OnTrial), "the gateway says why it is not put on trial"
                 run.trials.append(await run_trial(session, provider, trial))
     except (NotInstalled, NotStarted) as exc:
         reason = f"could not run here: {exc}"

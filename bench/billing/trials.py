@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -60,20 +61,20 @@ class Client:
     booked: Callable[[int], Awaitable[Decimal]]
 
 
-class OnTrial:
+class OnTrial(ABC):
     """What a trial does to a running gateway."""
 
+    @abstractmethod
     async def client(self, trial: Trial) -> Client:
         """Make a client with the trial's budget. Its model has the trial's name."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def kill(self) -> None:
         """Kill the gateway without a warning, and start it again."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def restart_database(self) -> None:
         """Kill the database's server, and start it again."""
-        raise NotImplementedError
 
 
 def ask() -> dict[str, Any]:

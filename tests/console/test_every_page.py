@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from playwright.async_api import Browser, Page
 
-from tests.support.console_site import TOKEN, ConsoleSite, sign_in, watched_page
+from tests.support.console_site import TOKEN, ConsoleSite, charts_are_drawn, sign_in, watched_page
 from tests.support.http_client import http_client
 from tests.support.upstream import reset_before_headers
 from tollkeeper.domain.caps import CapPeriod
@@ -95,12 +95,6 @@ async def _serious(page: Page, axe: str) -> list[str]:
     ]
 
 
-async def _charts_are_drawn(page: Page) -> None:
-    await page.wait_for_function(
-        "[...document.querySelectorAll('figure.chart')].every(one => one.dataset.drawn)"
-    )
-
-
 @pytest.mark.smoke
 async def test_every_page_answers(site: ConsoleSite) -> None:
     paths = (await _addresses(site)).paths
@@ -127,7 +121,7 @@ async def test_every_page(
         watched.faults.clear()
         answer = await page.goto(site.address + path)
         assert answer is not None
-        await _charts_are_drawn(page)
+        await charts_are_drawn(page)
         status, expected = answer.status, 404 if path == "/no-such-page" else 200
         # A browser says in its console that a page was not found.
         faults = [] if status == 404 else list(watched.faults)

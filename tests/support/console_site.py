@@ -185,6 +185,13 @@ async def confirm(page: Page, button: str) -> None:
     await page.get_by_role("dialog").get_by_role("button", name=button, exact=True).click()
 
 
+async def charts_are_drawn(page: Page) -> None:
+    """Wait until the page has drawn every chart."""
+    await page.wait_for_function(
+        "[...document.querySelectorAll('figure.chart')].every(one => one.dataset.drawn)"
+    )
+
+
 async def sign_in(page: Page, address: str, token: str = TOKEN) -> None:
     await page.goto(f"{address}/sign-in")
     await page.get_by_label("Operator token").fill(token)

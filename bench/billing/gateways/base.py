@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.billing.request import Request
 from bench.billing.scenarios import Scenario
-from bench.billing.trials import OnTrial, Trial
+from bench.billing.trials import Trial
 
 CHAT_PATH = "/v1/chat/completions"
 RESPONSES_PATH = "/v1/responses"
@@ -26,7 +26,7 @@ class Booked:
     record: Any = None
 
 
-class Session(OnTrial, ABC):
+class Session(ABC):
     """A running gateway."""
 
     @abstractmethod

@@ -30,7 +30,7 @@ from bench.billing.gateways.litellm_database import Installed, install_litellm, 
 from bench.billing.gateways.processes import NotStarted, running_program
 from bench.billing.request import Request
 from bench.billing.scenarios import Scenario
-from bench.billing.trials import CARD, Client, Trial, ask, processes_of
+from bench.billing.trials import CARD, Client, OnTrial, Trial, ask, processes_of
 from bench.billing.truth import PRICES
 from bench.ports import free_port
 
@@ -82,7 +82,7 @@ _PRICES = {
 _TIERED = ("prompt", "completion", "cache_read", "cache_write")
 
 
-class LiteLLMSession(Session):
+class LiteLLMSession(Session, OnTrial):
     """Proxies with one database. A scenario is booked in the spend log under the name of its model."""
 
     def __init__(self, folder: Path, installed: Installed, database: Database) -> None:

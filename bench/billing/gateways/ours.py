@@ -28,7 +28,7 @@ from bench.billing.gateways.base import (
 from bench.billing.gateways.database import Database
 from bench.billing.request import Request
 from bench.billing.scenarios import Scenario
-from bench.billing.trials import CARD, Client, Trial, ask, processes_of
+from bench.billing.trials import CARD, Client, OnTrial, Trial, ask, processes_of
 from bench.billing.truth import PRICES
 from bench.gateway import make_tenants
 from tollkeeper.bootstrap import running_services
@@ -63,7 +63,7 @@ _BOOKS = """
 """
 
 
-class OurSession(Session):
+class OurSession(Session, OnTrial):
     def __init__(self, folder: Path, config: Path, conninfo: str, processes: int) -> None:
         self._folder, self._config, self._conninfo = folder, config, conninfo
         self._processes = processes

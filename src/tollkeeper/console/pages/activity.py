@@ -45,9 +45,9 @@ SORTS: dict[str, Callable[[ActivityEntry], int]] = {
 async def show(request: Request) -> Response:
     console = console_of(request)
     services, query = console.services, request.query_params
-    traffic_filter = optional(query, "request_id")
-    if traffic_filter is not None:
-        return RedirectResponse(f"/activity/{urlencode({'': traffic_filter})[1:]}", 303)
+    request_id = optional(query, "request_id")
+    if request_id is not None:
+        return RedirectResponse(f"/activity/{urlencode({'': request_id})[1:]}", 303)
     time = time_range(query, services.clock())
     sort = optional(query, "sort")
     page = await services.traffic.activity_page(
