@@ -56,5 +56,8 @@ async def _nothing_is_left() -> AsyncIterator[None]:
     try:
         await until(lambda: not new_files(files_before) and own_tasks() <= tasks_before)
     except TimeoutError:
-        left = (new_files(files_before), own_tasks() - tasks_before)
+        files = new_files(files_before)
+        numbers = {fd for fd, _ in files}
+        sockets = [one for one in psutil.Process().net_connections() if one.fd in numbers]
+        left = (files, sockets, own_tasks() - tasks_before)
         pytest.fail(f"Left by the test: {left}")

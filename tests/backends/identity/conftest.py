@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from tests.backends.conftest import new_files, open_files
 from tests.support.certificates import make_certificate
 from tollkeeper.backends.identity.credential import THREAD_NAME
 
@@ -31,17 +32,24 @@ def _no_own_identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 async def _collected() -> AsyncIterator[None]:
-    """The libraries leave connections to the garbage collector, when their attempt has ended. The loop
-    and the executor let go of the last exception a turn later. Objects from before are not searched:
-    there are millions of them in a process that has run other tests."""
+    """Collect the connections that the libraries leave to the garbage collector.
+
+    Collects until none is left, because the thread that made the attempt can hold its exception a
+    little longer than the test. Does not search objects from before the test: a process that has run
+    other tests has millions of them.
+    """
     gc.freeze()
+    files_before = open_files()
     yield
     for thread in threading.enumerate():
         if thread.name == THREAD_NAME:
             await asyncio.to_thread(thread.join, 20)
-    # An executor's thread keeps its last work until it gets other work.
-    await asyncio.to_thread(gc.collect)
-    gc.collect()
+    # If something is left after these attempts, the check after every backend test shows it.
+    for _ in range(100):
+        gc.collect()
+        if not new_files(files_before):
+            break
+        await asyncio.sleep(0.01)
     gc.unfreeze()
 
 
