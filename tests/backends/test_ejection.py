@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from tests.backends.replicas import calls_of, pair
-from tests.support.backend_calls import DEADLINE_S, make, make_call, routed, until
+from tests.support.backend_calls import DEADLINE_S, make, make_call, routed, skip_time, until
 from tests.support.tables import each
 from tests.support.upstream import (
     Peer,
@@ -54,7 +54,7 @@ async def test_what_no_caller_can_provoke_ejects(status: int) -> None:
 
 async def test_ejection_and_return() -> None:
     async with pair(
-        refuse(500), failures_to_eject=3, ejection_s=0.1, ejection_s_max=0.4
+        refuse(500), failures_to_eject=3, ejection_s=100, ejection_s_max=400
     ) as replicas:
         for _ in range(3):
             assert replicas.state == "healthy"
@@ -65,7 +65,7 @@ async def test_ejection_and_return() -> None:
             (await replicas.call()).check_complete()
         assert calls_of(replicas.watched, replicas.spare) == [3, 5]
         replicas.watched.play(chat())
-        await asyncio.sleep(0.1)
+        skip_time(100)
         (await replicas.call()).check_complete()
         assert replicas.state == "healthy"
         (await replicas.call()).check_complete()
@@ -145,7 +145,7 @@ async def test_the_own_deadline_of_a_call_does_not_eject() -> None:
 
 
 async def test_half_open_lets_one_call_through() -> None:
-    async with pair(refuse(500), failures_to_eject=1, ejection_s=0.5) as replicas:
+    async with pair(refuse(500), failures_to_eject=1, ejection_s=100) as replicas:
         await replicas.call()
         released = asyncio.Event()
 
@@ -154,7 +154,7 @@ async def test_half_open_lets_one_call_through() -> None:
             await answer()(peer)
 
         replicas.watched.play(wait)
-        await asyncio.sleep(0.5)
+        skip_time(100)
         probe = asyncio.create_task(replicas.call())
         await until(lambda: len(replicas.watched.requests) == 2)
         assert replicas.state == "probing"
@@ -171,11 +171,11 @@ async def test_a_retry_does_not_join_the_probe_of_another_call() -> None:
         await asyncio.sleep(0.05)
         await refuse(500)(peer)
 
-    async with pair(refuse_slowly, retries=1, failures_to_eject=1, ejection_s=0.3) as replicas:
+    async with pair(refuse_slowly, retries=1, failures_to_eject=1, ejection_s=100) as replicas:
         (await replicas.call()).check_complete()
         assert replicas.state == "ejected"
         replicas.spare.play(refuse_slowly)
-        await asyncio.sleep(0.35)
+        skip_time(100)
         retrying = asyncio.create_task(replicas.call(replicas.spare))
         await until(lambda: len(replicas.spare.requests) == 2)
         probing = asyncio.create_task(replicas.call())
@@ -185,9 +185,9 @@ async def test_a_retry_does_not_join_the_probe_of_another_call() -> None:
 
 
 async def test_a_cancelled_probe_is_released() -> None:
-    async with pair(refuse(500), hang(), chat(), failures_to_eject=1, ejection_s=0.05) as replicas:
+    async with pair(refuse(500), hang(), chat(), failures_to_eject=1, ejection_s=100) as replicas:
         await replicas.call()
-        await asyncio.sleep(0.05)
+        skip_time(100)
         probe = asyncio.create_task(replicas.call())
         await until(lambda: len(replicas.watched.requests) == 2)
         probe.cancel()
@@ -234,12 +234,12 @@ async def test_a_caller_that_leaves_does_not_eject() -> None:
 async def test_an_outage_of_one_replica_costs_few_calls_and_ends_soon() -> None:
     """A replica that fails for a while under steady traffic: hardly any call is wasted on it, no
     caller notices, and it is back within the longest ejection."""
-    async with pair(refuse(503), retries=1, ejection_s=0.05, ejection_s_max=0.2) as replicas:
+    async with pair(refuse(503), retries=1, ejection_s=50, ejection_s_max=200) as replicas:
         for _ in range(200):
             (await replicas.call()).check_complete()
-            await asyncio.sleep(0.003)
+            skip_time(10)
         assert len(replicas.watched.requests) < 50
         replicas.watched.play(chat())
         while replicas.state != "healthy":
             (await replicas.call()).check_complete()
-            await asyncio.sleep(0.003)
+            skip_time(10)

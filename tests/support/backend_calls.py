@@ -168,6 +168,25 @@ async def make(backend: Backend, call: Call, *, deadline_s: float = DEADLINE_S) 
     return outcome
 
 
+class _SkippingClock:
+    """The time of an event loop, moved ahead."""
+
+    def __init__(self, measured: Callable[[], float]) -> None:
+        self._measured = measured
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return self._measured() + self.ahead_s
+
+
+def skip_time(seconds: float) -> None:
+    """Move the running loop's clock ahead. It stays there: going back would delay every timer."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop.time, _SkippingClock):
+        loop.time = _SkippingClock(loop.time)  # type: ignore[method-assign]
+    loop.time.ahead_s += seconds
+
+
 async def until(condition: Callable[[], bool], *, within_s: float = 20.0) -> None:
     """Waits for something that happens by itself."""
     async with asyncio.timeout(within_s):
