@@ -1,6 +1,7 @@
 """SQL of leases: a process proves by heartbeats that it lives. Times are those of the server."""
 
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString
@@ -67,26 +68,23 @@ async def sign_off(connection: Connection, process_id: UUID) -> None:
     await connection.execute("DELETE FROM processes WHERE id = %s", (process_id,))
 
 
-async def try_sweep_lock(connection: Connection, *, idle_s: float = 10) -> bool:
-    """Takes the lock until `free_sweep_lock` or the end of the connection; returns False if it is
-    taken. The server ends a connection that is silent for `idle_s`: otherwise a frozen or
-    disconnected machine would keep the lock for hours."""
-    cursor = await connection.execute(
-        """
-        SELECT pg_try_advisory_lock(%s), set_config('idle_session_timeout', %s, false)
-        """,
-        (_SWEEP_LOCK, str(int(idle_s * 1000))),
-    )
-    row = await cursor.fetchone()
-    if row is not None and bool(row[0]):
-        return True
-    await connection.execute("RESET idle_session_timeout")
-    return False
-
-
-async def free_sweep_lock(connection: Connection) -> None:
-    await connection.execute("SELECT pg_advisory_unlock(%s)", (_SWEEP_LOCK,))
-    await connection.execute("RESET idle_session_timeout")
+@asynccontextmanager
+async def sweep_lock(connection: Connection, *, idle_s: float = 10) -> AsyncIterator[bool]:
+    """Tries to take the lock for the block; yields False if it is taken. The server ends a
+    connection that is silent for `idle_s`: otherwise a frozen or disconnected machine would keep
+    the lock for hours."""
+    try:
+        cursor = await connection.execute(
+            """
+            SELECT pg_try_advisory_lock(%s), set_config('idle_session_timeout', %s, false)
+            """,
+            (_SWEEP_LOCK, str(int(idle_s * 1000))),
+        )
+        row = await cursor.fetchone()
+        yield row is not None and bool(row[0])
+    finally:
+        # Also if the statement was cancelled, because the server may have executed it.
+        await connection.execute("SELECT pg_advisory_unlock_all(); RESET idle_session_timeout")
 
 
 async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, datetime]:

@@ -21,7 +21,7 @@ from tests.support.ledger import (
     settlement,
 )
 from tests.support.proof import Proof
-from tollkeeper.domain.errors import StateConflict
+from tollkeeper.domain.errors import StateConflict, Unavailable
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.domain.views import ReservationStatus
 from tollkeeper.services.ledger.reconciliation import Reconciliation
@@ -297,12 +297,16 @@ async def test_a_machine_that_stops_amid_a_sweep_does_not_stop_the_others(
 ) -> None:
     """A machine that is frozen or cut off keeps its sessions open."""
     tenant = await make_tenant(process.database, credit=100)
-    async with other_process.database.reading() as frozen:
-        assert await processes.try_sweep_lock(frozen, idle_s=1)
-        dead = dead_process(process)
-        hold = await held(dead, tenant, 10)
-        await fall_silent(dead, 3600)
-        async with asyncio.timeout(20):
+    dead = dead_process(process)
+    hold = await held(dead, tenant, 10)
+    await fall_silent(dead, 3600)
+    with pytest.raises(Unavailable):
+        async with (
+            other_process.database.reading() as frozen,
+            processes.sweep_lock(frozen, idle_s=1) as is_taken,
+            asyncio.timeout(20),
+        ):
+            assert is_taken
             while not (  # noqa: ASYNC110 - the server does it
                 await Recovery(process.database, LEASE_S).recover_silent()
             ).reservations:
@@ -359,11 +363,30 @@ async def test_two_sweeps_and_settlements_at_once(
 async def test_only_one_sweep_at_a_time(process: Process, other_process: Process) -> None:
     tenant = await make_tenant(process.database, credit=100)
     await held(dead_process(process), tenant, 1)
-    async with process.database.reading() as connection:
-        assert await processes.try_sweep_lock(connection)
+    async with (
+        process.database.reading() as connection,
+        processes.sweep_lock(connection) as is_taken,
+    ):
+        assert is_taken
         assert await Recovery(other_process.database, 0).ledger_recover() == Recovered(0, 0)
-        await processes.free_sweep_lock(connection)
     assert await Recovery(other_process.database, 0).ledger_recover() == Recovered(1, 1)
+
+
+async def test_a_cancelled_sweep_leaves_no_lock_and_no_timeout(process: Process) -> None:
+    async with process.database.reading() as connection:
+        pid = connection.info.backend_pid
+        with pytest.raises(asyncio.CancelledError):
+            async with processes.sweep_lock(connection) as is_taken:
+                assert is_taken
+                raise asyncio.CancelledError
+        found = await connection.execute(
+            """
+            SELECT current_setting('idle_session_timeout'),
+                (SELECT count(*) FROM pg_locks WHERE pid = %s AND locktype = 'advisory')
+            """,
+            (pid,),
+        )
+        assert await found.fetchone() == ("0", 0)
 
 
 async def test_a_process_that_drained_may_sign_off(process: Process) -> None:

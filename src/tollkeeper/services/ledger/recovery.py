@@ -166,27 +166,26 @@ class Recovery:
         return await self._sweep(unregistered_too=False)
 
     async def _sweep(self, *, unregistered_too: bool) -> Recovered:
-        async with self._database.reading() as connection:
-            # A concurrent second sweep finds nothing to do.
-            if not await processes.try_sweep_lock(
-                connection, idle_s=max(self._lease_s + 1, _IDLE_S_MIN)
-            ):
+        idle_s = max(self._lease_s + 1, _IDLE_S_MIN)
+        async with (
+            self._database.reading() as connection,
+            processes.sweep_lock(connection, idle_s=idle_s) as is_taken,
+        ):
+            if not is_taken:
+                # A concurrent second sweep finds nothing to do.
                 return Recovered(0, 0)
-            try:
-                gone: dict[UUID, datetime | None] = {
-                    **await processes.find_silent(connection, lease_s=self._lease_s)
-                }
-                forgotten = 0
-                if unregistered_too:
-                    found = await self._open_holds.find_all(connection)
-                    holders = {hold.process_id for hold in found}
-                    unregistered = await processes.find_unregistered(connection, holders)
-                    gone.update(dict.fromkeys(unregistered))
-                    forgotten = await self._mark_forgotten(connection, found)
-                gone = await self._observe(connection, gone)
-                return replace(await self._recover(connection, gone), forgotten=forgotten)
-            finally:
-                await processes.free_sweep_lock(connection)
+            gone: dict[UUID, datetime | None] = {
+                **await processes.find_silent(connection, lease_s=self._lease_s)
+            }
+            forgotten = 0
+            if unregistered_too:
+                found = await self._open_holds.find_all(connection)
+                holders = {hold.process_id for hold in found}
+                unregistered = await processes.find_unregistered(connection, holders)
+                gone.update(dict.fromkeys(unregistered))
+                forgotten = await self._mark_forgotten(connection, found)
+            gone = await self._observe(connection, gone)
+            return replace(await self._recover(connection, gone), forgotten=forgotten)
 
     async def _mark_forgotten(self, connection: Connection, found: Sequence[OpenHold]) -> int:
         """Marks lost holds of this process. A hold whose commit has just happened is not known yet,
