@@ -98,14 +98,16 @@ class StepCounter:
         return self._step
 
 
-async def count_steps(requests: int) -> tuple[list[Function], list[Function]]:
+async def count_steps(
+    requests: int, conninfo: str | None = None
+) -> tuple[list[Function], list[Function]]:
     """Count the functions of one request, as the average of many that arrive together, and those of one
-    piece of a stream."""
+    piece of a stream. Start a database if none is given."""
     counter, stream_counter = StepCounter(), StepCounter()
     # Metrics are written once for all requests, as at a thousand requests per second.
     interval_s, tallies._WRITE_INTERVAL_S = tallies._WRITE_INTERVAL_S, 600
     try:
-        async with _gateway() as (target, flush):
+        async with _gateway(conninfo) as (target, flush):
             await _send(target, requests, flush)
             with counter:
                 await _send(target, requests, flush)
@@ -131,13 +133,16 @@ async def _send(
 
 
 @asynccontextmanager
-async def _gateway() -> AsyncIterator[tuple[Target, Callable[[], Awaitable[None]]]]:
+async def _gateway(
+    conninfo: str | None,
+) -> AsyncIterator[tuple[Target, Callable[[], Awaitable[None]]]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tkb-")))
         folder.chmod(0o711)  # noqa: ASYNC240 - nothing else runs yet
         upstream = stack.enter_context(serving_upstream())
-        conninfo = stack.enter_context(EmbeddedPostgres(folder)).conninfo
-        await asyncio.to_thread(migrate, conninfo)
+        if conninfo is None:
+            conninfo = stack.enter_context(EmbeddedPostgres(folder)).conninfo
+            await asyncio.to_thread(migrate, conninfo)
         config = write_config(folder, upstream)
         (tenant,) = await make_tenants(config, conninfo, 1)
         settings = load_settings(config)

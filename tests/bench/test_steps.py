@@ -6,14 +6,16 @@ import uvloop
 from bench.step_targets import LIBRARIES, PIECE_TARGET, TARGETS, part_of
 from bench.steps import CROWDS, count_steps, steps_by_part
 
+from tests.support.databases import own_database
 from tollkeeper.services.overload import OverloadGate
 
 _REQUESTS = 256
 _SLACK = 1.02
 
 
-def test_no_part_of_a_call_gets_longer() -> None:
-    functions, piece = uvloop.run(count_steps(_REQUESTS))
+def test_no_part_of_a_call_gets_longer(shared_conninfo: str) -> None:
+    conninfo = own_database(shared_conninfo, "steps")
+    functions, piece = uvloop.run(count_steps(_REQUESTS, conninfo))
     counted = steps_by_part(functions)
     too_long = {
         part: (round(steps), TARGETS[part])
