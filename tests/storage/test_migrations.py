@@ -12,8 +12,8 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
+from tests.support.databases import own_database
 from tests.support.releases import Migration
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.storage import migrations, revisions
@@ -56,11 +56,8 @@ def test_every_migration_declares_which_code_works_with_it() -> None:
 @pytest.fixture
 def database(shared_conninfo: str) -> Iterator[str]:
     name = f"migrated_{uuid4().hex[:8]}"
+    yield own_database(shared_conninfo, name)
     with psycopg.connect(shared_conninfo, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-        own = make_conninfo(shared_conninfo, dbname=name)
-        migrate(own)
-        yield own
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
