@@ -60,10 +60,11 @@ from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.running_calls import InferenceLimits
 from tollkeeper.services.calls.tab import Tab
-from tollkeeper.services.calls.token_counting import ApplyingPolicies, TokenCounting
+from tollkeeper.services.calls.token_counting import TokenCounting
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import PolicyChecks
+from tollkeeper.services.policies.policies import Policies
 
 CALLS_MAX = 6
 _LASTS_S = 4.0
@@ -201,7 +202,7 @@ class CallHistory:
             Admission(ledger, self._clock),
             cast("TokenCounting", None),
             InferenceLimits(deadline_s=60, drain_s=1, drains_max=2, calls_max=1000),
-            policies=cast("ApplyingPolicies", None),
+            policies=cast("Policies", None),
             checks=PolicyChecks(None),
             recorder=cast("CallRecorder", _Recorder()),
             overload=OverloadGate(0),

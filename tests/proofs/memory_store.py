@@ -24,7 +24,7 @@ from tollkeeper.domain.policy_set import EMPTY, PolicySet
 from tollkeeper.domain.spend import FoldKind
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.storage.database import Connection, Contention
-from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt
+from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, HoldTransaction, LedgerStore
 
 
 class Killed(BaseException):
@@ -152,7 +152,7 @@ class MemoryDatabase:
             self.committed(durable=True)
 
 
-class MemoryStore:
+class MemoryStore(LedgerStore):
     """The store of one process."""
 
     def __init__(self, database: MemoryDatabase, process_id: UUID) -> None:
@@ -278,7 +278,7 @@ class MemoryStore:
         await self.database.step(self)
 
 
-class MemoryTransaction:
+class MemoryTransaction(HoldTransaction):
     """The transaction that holds, with the faults that can happen in it."""
 
     # There is no database to read from, and `NoPolicies` reads nothing.

@@ -15,13 +15,14 @@ from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.services.ledger.group_writer import BATCH_MAX
 from tollkeeper.services.ledger.handout import Handout
 from tollkeeper.services.ledger.holds import Holds
+from tollkeeper.storage.ledger_store import HoldTransaction, LedgerStore
 
 
 def _tenant() -> LedgerTenant:
     return LedgerTenant(OrganizationId(uuid4()), ProjectId(uuid4()), KeyId(uuid4()))
 
 
-class _Store:
+class _Store(LedgerStore, HoldTransaction):
     """Knows no account, remembers each batch, and locks when it may go on."""
 
     connection: Any = None

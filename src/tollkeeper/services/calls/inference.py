@@ -35,13 +35,10 @@ from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
 from tollkeeper.services.calls.running_calls import InferenceLimits, RunningCalls
 from tollkeeper.services.calls.tab import AnswerSink, SettlementState, Tab
-from tollkeeper.services.calls.token_counting import (
-    ApplyingPolicies,
-    TokenCounting,
-    tokenizer_deadline,
-)
+from tollkeeper.services.calls.token_counting import TokenCounting, tokenizer_deadline
 from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import JudgedContent, PolicyChecks
+from tollkeeper.services.policies.policies import Policies
 
 # A backend enforces the deadline itself and knows whether anything was charged by then. The call is
 # ended from outside only if the backend does not, or if the client reads too slowly.
@@ -84,7 +81,7 @@ class Inference:
         token_counting: TokenCounting,
         limits: InferenceLimits,
         *,
-        policies: ApplyingPolicies,
+        policies: Policies,
         checks: PolicyChecks,
         recorder: CallRecorder,
         overload: OverloadGate,

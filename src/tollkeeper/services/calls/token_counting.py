@@ -5,9 +5,8 @@ the verdict.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from tollkeeper.backends.fallback import backend_for
 from tollkeeper.backends.port import Backend
@@ -15,11 +14,11 @@ from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.admission import Decision, ProjectLimits, Refusal
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.policy import Direction
-from tollkeeper.domain.policy_set import ActivePolicy
 from tollkeeper.services.calls.admission import Admission
 from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.refusals import refusal_error
+from tollkeeper.services.policies.policies import Policies
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.throttle import take_from_rate
 
@@ -32,13 +31,6 @@ class Counted:
     estimated: bool
 
 
-class ApplyingPolicies(Protocol):
-    async def applying(self, call: Call) -> Sequence[ActivePolicy]:
-        """Returns the policies that currently apply to the call. Raises NotFound if the call names
-        a policy that is not published."""
-        ...
-
-
 class TokenCounting:
     def __init__(
         self,
@@ -47,7 +39,7 @@ class TokenCounting:
         limits: ProjectLimits,
         admissibility: Admissibility,
         admission: Admission,
-        policies: ApplyingPolicies,
+        policies: Policies,
     ) -> None:
         self._database = database
         self._backends = backends

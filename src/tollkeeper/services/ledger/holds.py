@@ -4,9 +4,8 @@ wait."""
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Protocol
 
 import structlog
 from msgspec.structs import replace as replace_fields
@@ -21,8 +20,8 @@ from tollkeeper.services.ledger.handout import Handout
 from tollkeeper.services.ledger.hold_writes import HoldWrites
 from tollkeeper.services.ledger.overage_alerts import report_stopped
 from tollkeeper.services.policies.directory import PolicyDirectory
-from tollkeeper.storage.database import Connection, Contention
-from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt
+from tollkeeper.storage.database import Contention
+from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, LedgerStore
 
 # How long the common queue waits for one organization's account.
 _LOCK_WAIT_S = 0.1
@@ -36,21 +35,6 @@ _log = structlog.get_logger("tollkeeper.ledger")
 _Waiting = asyncio.Future[Decision]
 
 
-class HoldTransaction(Protocol):
-    """See `storage.ledger_store` for the contract of each method."""
-
-    @property
-    def connection(self) -> Connection: ...
-
-    async def lock(self, holds: Sequence[Hold], *, lock_wait_s: float | None) -> LockedAccounts: ...
-
-    async def write(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None: ...
-
-
-class HoldStore(Protocol):
-    def hold_transaction(self) -> AbstractAsyncContextManager[HoldTransaction]: ...
-
-
 def _organization(hold: Hold) -> int:
     return hold.organization_id.int
 
@@ -62,7 +46,7 @@ class Holds:
 
     def __init__(
         self,
-        store: HoldStore,
+        store: LedgerStore,
         policies: PolicyDirectory,
         handout: Handout,
         *,

@@ -6,7 +6,7 @@ this file, which releases it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -19,9 +19,10 @@ from tollkeeper.runtime.timeouts import Alarm, timeout_at
 from tollkeeper.services.batches import Backoff
 from tollkeeper.services.ledger.group_writer import GroupQueue, GroupWriter
 from tollkeeper.services.ledger.handout import Handout
-from tollkeeper.services.ledger.holds import Holds, HoldStore
+from tollkeeper.services.ledger.holds import Holds
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.services.request_ids import new_request_id
+from tollkeeper.storage.ledger_store import LedgerStore
 
 T = TypeVar("T")
 
@@ -34,20 +35,6 @@ _SHOWN_S = 2.0
 _RELEASED_BY = "nobody took the hold"
 
 _log = structlog.get_logger("tollkeeper.ledger")
-
-
-class LedgerStore(HoldStore, Protocol):
-    """Stores the ledger. See `storage.ledger_store` for the contract of each method."""
-
-    async def try_hold(self, reservation_id: UUID) -> None: ...
-
-    async def release_in_doubt(self, holds: Sequence[Hold]) -> None: ...
-
-    async def resolve_all(self, wanted: Sequence[Resolution]) -> Sequence[Ending]: ...
-
-    async def mark_all(self, marks: Sequence[Mark]) -> Sequence[Ending]: ...
-
-    async def restore_all(self, holds: Sequence[Hold]) -> None: ...
 
 
 class _FinishedCall(msgspec.Struct, frozen=True, gc=False):
