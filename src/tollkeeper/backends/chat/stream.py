@@ -45,7 +45,15 @@ class AnswerStream(StreamReader):
     def open_relay(
         self, parser: RecordParser, write: TextWriter, count: Callable[[str], None]
     ) -> Callable[[bytes], int] | None:
-        return TextRelay(self, parser, write, count).take if len(self.pieces) == 1 else None
+        if len(self.pieces) != 1:
+            return None
+        return TextRelay(
+            *(parser, write, count),
+            text_of=self.text_of,
+            pieces=self.pieces,
+            finished=self.finished,
+            pieces_max=self.pieces_max,
+        ).take
 
     def text_of(self, payload: bytes) -> str | None:
         """Returns the text of a record that only adds text to the first choice; None for any other

@@ -7,7 +7,6 @@ its text. The reader of the stream handles everything else; the relay shares its
 
 import re
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
@@ -50,20 +49,6 @@ def _size_lines() -> list[bytes]:
 _SIZE_LINES = _size_lines()
 
 
-class TextSource(Protocol):
-    """Represents the part of a stream's reader that its relay needs."""
-
-    # By choice: the number of pieces so far, and whether it has ended.
-    pieces: list[int]
-    finished: list[bool]
-    pieces_max: int
-
-    def text_of(self, payload: bytes) -> str | None:
-        """Returns the text of a record that only adds text to the first choice; None for any other
-        record. Counts nothing."""
-        ...
-
-
 class TextRelay:
     """Reads HTTP chunks with one record each that is a piece of text of the only choice."""
 
@@ -86,19 +71,23 @@ class TextRelay:
 
     def __init__(
         self,
-        stream: TextSource,
         parser: RecordParser,
         write: TextWriter,
         count: Callable[[str], None],
+        *,
+        text_of: Callable[[bytes], str | None],
+        pieces: list[int],
+        finished: list[bool],
+        pieces_max: int,
     ) -> None:
         self._parser = parser
         self._write = write
         self._count = count
-        self._text_of = stream.text_of
+        self._text_of = text_of
         # Shared with the reader.
-        self._pieces = stream.pieces
-        self._finished = stream.finished
-        self._pieces_max = stream.pieces_max
+        self._pieces = pieces
+        self._finished = finished
+        self._pieces_max = pieces_max
         # The size of a read also limits that of its records.
         self._read_bytes_max = min(_READ_BYTES_MAX, parser.frame_bytes_max)
         # The bytes of a record before and after its text, including the quotes.
