@@ -16,12 +16,17 @@ class _Connection:
         self.waits_for_client = waits
         self.closed = False
 
-    def make_way(self) -> None:
-        self.closed = True
+    def close_if_idle(self) -> bool:
+        self.closed = self.waits_for_client
+        return self.closed
+
+
+def _room(size: int) -> ConnectionRoom[_Connection]:
+    return ConnectionRoom(size, _Connection.close_if_idle)
 
 
 def _entered(
-    room: ConnectionRoom, network: str, number: int, *, waits: bool = True
+    room: ConnectionRoom[_Connection], network: str, number: int, *, waits: bool = True
 ) -> list[_Connection]:
     found = [_Connection(waits=waits) for _ in range(number)]
     for connection in found:
@@ -30,7 +35,7 @@ def _entered(
 
 
 def test_one_network_has_a_part_of_the_room_and_loses_its_oldest() -> None:
-    room = ConnectionRoom(80)
+    room = _room(80)
     other = _entered(room, "other", 1)
     first = _entered(room, "mine", 10)
     _entered(room, "mine", 3)
@@ -39,14 +44,14 @@ def test_one_network_has_a_part_of_the_room_and_loses_its_oldest() -> None:
 
 
 def test_connections_with_a_key_do_not_count_for_their_network() -> None:
-    room = ConnectionRoom(80)
+    room = _room(80)
     for connection in _entered(room, "proxy", 10):
         room.recognise(connection, 1)
     assert not any(connection.closed for connection in _entered(room, "proxy", 10))
 
 
 def test_connections_without_a_key_are_closed_first() -> None:
-    room = ConnectionRoom(8)
+    room = _room(8)
     known = [_entered(room, str(at), 1)[0] for at in range(4)]
     for connection in known:
         room.recognise(connection, 1)
@@ -57,7 +62,7 @@ def test_connections_without_a_key_are_closed_first() -> None:
 
 
 def test_then_those_of_the_organization_with_the_most() -> None:
-    room = ConnectionRoom(8)
+    room = _room(8)
     owners = [1, 1, 2, 1, 1, 2, 1, 1]
     known = [_entered(room, str(at), 1)[0] for at in range(8)]
     for connection, owner in zip(known, owners, strict=True):
@@ -67,7 +72,7 @@ def test_then_those_of_the_organization_with_the_most() -> None:
 
 
 def test_busy_connections_are_never_closed() -> None:
-    room = ConnectionRoom(200)
+    room = _room(200)
     busy = [_entered(room, str(at), 1, waits=False)[0] for at in range(200)]
     assert not room.enter(_Connection(), "new")
     assert len(room) == 200
@@ -81,7 +86,7 @@ def test_busy_connections_are_never_closed() -> None:
 @given(st.data())
 def test_the_room_is_never_exceeded(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 40))
-    room = ConnectionRoom(size)
+    room = _room(size)
     inside: list[_Connection] = []
     for _ in range(data.draw(st.integers(1, 120))):
         network = data.draw(st.sampled_from("abcdef"))
@@ -97,5 +102,5 @@ def test_the_room_is_never_exceeded(data: st.DataObject) -> None:
         assert all(count <= max(size // 8, 1) for count in _by_network(room).values())
 
 
-def _by_network(room: ConnectionRoom) -> Counter[str]:
+def _by_network(room: ConnectionRoom[_Connection]) -> Counter[str]:
     return Counter({str(name): len(group) for name, group in room._networks.items()})

@@ -8,6 +8,7 @@ import pytest
 
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.hosting import shutdown
+from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.shutdown import shut_down
 
 _IN_ORDER = [
@@ -54,7 +55,7 @@ class _Part:
     process: Process
 
 
-class _Server(_Part):
+class _Server(_Part, HttpServer):
     def stop_accepting(self) -> None:
         self.process.diary.append("accepts no more")
 

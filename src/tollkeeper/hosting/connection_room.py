@@ -6,9 +6,9 @@ waits for its client: first one without a key, then one of the organization with
 connections.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from itertools import islice
-from typing import Protocol, TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 # One network has at most this fraction (one eighth) of the room for connections without a key.
 _NETWORK_PARTS = 8
@@ -16,37 +16,29 @@ _NETWORK_PARTS = 8
 _LOOKS_MAX = 64
 
 
-class RoomConnection(Protocol):
-    @property
-    def waits_for_client(self) -> bool:
-        """Tells whether the server has nothing to do for this connection until its client sends
-        something."""
-        ...
-
-    def make_way(self) -> None:
-        """Closes the connection in favour of another one."""
-        ...
-
-
+C = TypeVar("C")
 # The dictionary keeps the oldest connection first.
-_Group: TypeAlias = dict[RoomConnection, None]
+_Group: TypeAlias = dict[C, None]
 
 
-class ConnectionRoom:
-    def __init__(self, connections_max: int) -> None:
+class ConnectionRoom(Generic[C]):
+    def __init__(self, connections_max: int, close_if_idle: Callable[[C], bool]) -> None:
+        """`close_if_idle` closes a connection that waits for its client, and returns whether it
+        did."""
         self._max = connections_max
+        self._close_if_idle = close_if_idle
         self._of_network_max = max(connections_max // _NETWORK_PARTS, 1)
-        self._without_key: _Group = {}
-        self._networks: dict[Hashable, _Group] = {}
-        self._organizations: dict[Hashable, _Group] = {}
+        self._without_key: _Group[C] = {}
+        self._networks: dict[Hashable, _Group[C]] = {}
+        self._organizations: dict[Hashable, _Group[C]] = {}
         # The group of each connection: one of the networks' or the organizations' groups, and its
         # key.
-        self._places: dict[RoomConnection, tuple[dict[Hashable, _Group], Hashable]] = {}
+        self._places: dict[C, tuple[dict[Hashable, _Group[C]], Hashable]] = {}
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def enter(self, connection: RoomConnection, network: Hashable) -> bool:
+    def enter(self, connection: C, network: Hashable) -> bool:
         """Returns whether there is room for a new connection, and if so registers it."""
         of_network = self._networks.get(network, {})
         if len(of_network) >= self._of_network_max and not self._close_one(of_network):
@@ -57,13 +49,13 @@ class ConnectionRoom:
         self._join(connection, self._networks, network)
         return True
 
-    def recognise(self, connection: RoomConnection, organization: Hashable) -> None:
+    def recognise(self, connection: C, organization: Hashable) -> None:
         """Moves the connection to this organization, whose valid key the client has sent."""
         if connection in self._places:
             self.leave(connection)
             self._join(connection, self._organizations, organization)
 
-    def leave(self, connection: RoomConnection) -> None:
+    def leave(self, connection: C) -> None:
         place = self._places.pop(connection, None)
         if place is not None:
             groups, name = place
@@ -72,9 +64,7 @@ class ConnectionRoom:
                 del groups[name]
             self._without_key.pop(connection, None)
 
-    def _join(
-        self, connection: RoomConnection, groups: dict[Hashable, _Group], name: Hashable
-    ) -> None:
+    def _join(self, connection: C, groups: dict[Hashable, _Group[C]], name: Hashable) -> None:
         groups.setdefault(name, {})[connection] = None
         self._places[connection] = (groups, name)
 
@@ -84,13 +74,12 @@ class ConnectionRoom:
         largest = max(self._organizations.values(), key=len, default=None)
         return largest is not None and self._close_one(largest)
 
-    def _close_one(self, candidates: _Group) -> bool:
+    def _close_one(self, candidates: _Group[C]) -> bool:
         """Closes the oldest connection that waits for its client, and returns whether there is one.
         Busy ones move to the end, so that the next search begins with others."""
         for connection in list(islice(candidates, _LOOKS_MAX)):
-            if connection.waits_for_client:
+            if self._close_if_idle(connection):
                 self.leave(connection)
-                connection.make_way()
                 return True
             del candidates[connection]
             candidates[connection] = None

@@ -24,7 +24,7 @@ _STATUS_LINES = {
 
 
 class Link(Protocol):
-    """Represents the part of a connection that an exchange needs."""
+    """Represents the part of a connection that its parser and its exchanges need."""
 
     @property
     def peer(self) -> str: ...
@@ -55,6 +55,10 @@ class Link(Protocol):
 
     def recognised(self, owner: Hashable) -> None:
         """The client has sent a key of another owner than before."""
+        ...
+
+    def request_begun(self, exchange: "HttpExchange") -> None:
+        """Handles complete headers. The body may still be arriving."""
         ...
 
     def answered(self, exchange: "HttpExchange") -> None: ...

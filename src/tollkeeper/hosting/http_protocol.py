@@ -59,7 +59,7 @@ class ServerState:
     limits: HttpLimits
     # Decides when new requests begin.
     arrivals: Arrivals
-    room: ConnectionRoom = field(init=False)
+    room: "ConnectionRoom[HttpConnection]" = field(init=False)
     # The read buffers. The loop reads from one connection at a time, so all of them share these.
     buffer: memoryview = field(init=False)
     small_buffer: memoryview = field(init=False)
@@ -71,7 +71,7 @@ class ServerState:
     stopping: bool = False
 
     def __post_init__(self) -> None:
-        self.room = ConnectionRoom(self.limits.connections_max)
+        self.room = ConnectionRoom(self.limits.connections_max, HttpConnection.close_if_idle)
         self.buffer = memoryview(bytearray(_BODY_READ_BYTES))
         self.small_buffer = self.buffer[:_READ_BYTES]
 
@@ -246,19 +246,20 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # Called by the room for connections.
 
-    @property
-    def waits_for_client(self) -> bool:
+    def close_if_idle(self) -> bool:
+        """Closes the connection if the server has nothing to do for it until its client sends
+        something. Returns whether it did."""
         if self._current is not None:
-            return self._current.waits_for_body
-        return not self._waiting and (not self._unparsed or self.paused)
-
-    def make_way(self) -> None:
-        if self._current is not None:
+            if not self._current.waits_for_body:
+                return False
             self._current.spoiled(_no_room())
+        elif self._waiting or (self._unparsed and not self.paused):
+            return False
         elif self._closed or self.paused:
             self._transport.abort()
         else:
             self._close()
+        return True
 
     # Called by the server.
 

@@ -11,7 +11,7 @@ because the headers are also routed and checked again. An SDK sends eighteen hea
 
 import re
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import httptools
 
@@ -52,16 +52,10 @@ class _CachedHeaders(NamedTuple):
     behind: bytes
 
 
-class Receiver(Link, Protocol):
-    def request_begun(self, exchange: HttpExchange) -> None:
-        """Handles complete headers. The body may still be arriving."""
-        ...
-
-
 class RequestParser:
     """Parses one connection, and fills in the bodies of the exchanges that it creates."""
 
-    def __init__(self, receiver: Receiver, header_bytes_max: int) -> None:
+    def __init__(self, receiver: Link, header_bytes_max: int) -> None:
         self._receiver = receiver
         self._header_bytes_max = header_bytes_max
         self._llhttp = httptools.HttpRequestParser(self)

@@ -13,6 +13,7 @@ from typing import Protocol
 import structlog
 
 from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.hosting.http_server import HttpServer
 
 # After the grace period, for calls that were stopped and are being settled.
 _LAST_CALLS_S = 8.0
@@ -26,11 +27,6 @@ _SIGN_OFF_S = 2.0
 # Added to a step's own deadline before the step counts as stuck.
 _SLACK_S = 1.0
 _log = structlog.get_logger("tollkeeper.worker")
-
-
-class Server(Protocol):
-    def stop_accepting(self) -> None: ...
-    async def drain(self, grace_s: float) -> None: ...
 
 
 class Calls(Protocol):
@@ -60,7 +56,13 @@ def longest_shutdown_s(grace_s: float) -> float:
 
 
 async def shut_down(
-    server: Server, calls: Calls, ledger: Ledger, upkeep: Upkeep, lease: Lease, *, grace_s: float
+    server: HttpServer,
+    calls: Calls,
+    ledger: Ledger,
+    upkeep: Upkeep,
+    lease: Lease,
+    *,
+    grace_s: float,
 ) -> None:
     loop = asyncio.get_running_loop()
     grace_ends_at = loop.time() + grace_s
