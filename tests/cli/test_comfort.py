@@ -36,7 +36,7 @@ def _commands() -> list[tuple[str, Any]]:
     return found
 
 
-@each(("name", "command"), _commands(), ids=[n for n, _ in _commands()])
+@each(("name", "command"), _commands)
 def test_every_command_has_an_example_that_it_understands(name: str, command: Any) -> None:
     assert command.epilog.startswith(_EXAMPLE)
     line = command.epilog.removeprefix(_EXAMPLE)

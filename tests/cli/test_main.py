@@ -6,7 +6,6 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
 from typer.main import get_command
 
 from tests.support.program import Program
@@ -25,11 +24,11 @@ def _commands() -> list[tuple[str, Any]]:
     return found
 
 
-@each("command", [pytest.param(command, id=name) for name, command in _commands()])
-def test_every_command_takes_config_and_json_and_explains_itself(command: Any) -> None:
+@each(("name", "command"), _commands)
+def test_every_command_takes_config_and_json_and_explains_itself(name: str, command: Any) -> None:
     options = {option for parameter in command.params for option in parameter.opts}
     assert {"--config", "--json"} <= options
-    assert command.help
+    assert command.help, name
 
 
 def test_help_lists_every_command(cold_program: Program) -> None:

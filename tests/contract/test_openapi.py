@@ -5,16 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
-from tests.support.tables import each
 
 from tollkeeper import __version__
 from tollkeeper.api.openapi import document
 from tollkeeper.api.routes import ROUTES
 
 _COMMITTED = Path(__file__).parents[2] / "openapi.json"
-
-
-_SCHEMAS: dict[str, Any] = document()["components"]["schemas"]
 
 
 def test_committed_document_is_current() -> None:
@@ -44,9 +40,9 @@ def test_every_route_is_described() -> None:
     assert described == {(endpoint.method, endpoint.path) for endpoint in ROUTES}
 
 
-@each("name", sorted(_SCHEMAS))
-def test_every_schema_is_a_json_schema(name: str) -> None:
-    assert jsonschema_rs.meta.is_valid(_SCHEMAS[name])
+def test_every_schema_is_a_json_schema() -> None:
+    for name, schema in document()["components"]["schemas"].items():
+        assert jsonschema_rs.meta.is_valid(schema), name
 
 
 def test_every_error_body_is_the_envelope() -> None:

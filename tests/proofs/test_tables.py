@@ -32,6 +32,18 @@ def test_another_error_ends_the_test_and_names_its_row() -> None:
     assert failed.value.__notes__ == ["in the row 1: {'number': 0}"]
 
 
+def test_a_function_makes_the_rows_when_the_test_runs() -> None:
+    made = []
+
+    @each("number", lambda: made.append("rows") or [1, 2])
+    def check(number: int) -> None:
+        made.append(str(number))
+
+    assert made == []
+    check()  # type: ignore[call-arg]
+    assert made == ["rows", "1", "2"]
+
+
 @each("first", [1, 2])
 @each("second", [3, 4], ids=str)
 async def test_tables_are_combined_and_fixtures_stay(

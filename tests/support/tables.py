@@ -70,29 +70,35 @@ class _Failures:
 
 def each(
     names: str | Sequence[str],
-    rows: Iterable[Any],
+    rows: Iterable[Any] | Callable[[], Iterable[Any]],
     *,
     ids: _Ids = None,
 ) -> Callable[[_Test], _Test]:
-    """Run the test with the values of each row as the arguments of these names."""
+    """Run the test with the values of each row as the arguments of these names. A function that returns
+    the rows is called when the test runs, so that only the process that runs it makes them."""
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")]
-    table = [
-        _Row(number, ParameterSet.extract_from(row, force_tuple=len(names) == 1), names, ids)
-        for number, row in enumerate(rows)
-    ]
-    assert table, "a table without rows tests nothing"
+    if not callable(rows):
+        rows = list(rows)
+
+    def make_table() -> list[_Row]:
+        table = [
+            _Row(number, ParameterSet.extract_from(row, force_tuple=len(names) == 1), names, ids)
+            for number, row in enumerate(rows() if callable(rows) else rows)
+        ]
+        assert table, "a table without rows tests nothing"
+        return table
 
     def decorate(test: _Test) -> _Test:
         async def run_awaited(**fixtures: Any) -> None:
-            failures = _Failures()
+            table, failures = make_table(), _Failures()
             for row in table:
                 with failures.of_row(row):
                     await test(**fixtures, **row.arguments)
             failures.raise_if_any(len(table))
 
         def run(**fixtures: Any) -> None:
-            failures = _Failures()
+            table, failures = make_table(), _Failures()
             for row in table:
                 with failures.of_row(row):
                     test(**fixtures, **row.arguments)

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import cache
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from bench.billing.gateways.ours import Ours
 from bench.billing.play import play_all, results
 from bench.billing.report import Run, as_markdown, draw, joined, trials_as_markdown
 from bench.billing.result import Result, TrialResult
-from bench.billing.scenarios import left_out, load_scenarios
+from bench.billing.scenarios import Scenario, left_out, load_scenarios
 from bench.billing.trials import Trial, load_trials, run_trial
 from bench.billing.truth import PRICES, price
 from bench.billing.upstream import Provider
@@ -19,9 +21,12 @@ from tests.journeys.exchanges.charges import US, PricedRow, Row, read_priced_row
 from tests.support.databases import own_database
 from tests.support.tables import each
 
-SCENARIOS = load_scenarios()
-EXCHANGES = [scenario for scenario in SCENARIOS if scenario.kind == "exchange"]
+_scenarios = cache(load_scenarios)
 ROWS: dict[str, Row | PricedRow] = {**read_rows(), **read_priced_rows()}
+
+
+def _exchanges() -> list[Scenario]:
+    return [scenario for scenario in _scenarios() if scenario.kind == "exchange"]
 
 
 @pytest.fixture
@@ -31,16 +36,16 @@ def folder() -> Iterator[Path]:
 
 
 def test_there_are_enough_scenarios() -> None:
-    assert len(SCENARIOS) >= 150
-    assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS)
-    assert {scenario.name for scenario in EXCHANGES} | set(left_out()) == set(ROWS)
+    scenarios = _scenarios()
+    assert len(scenarios) >= 150
+    assert len({scenario.name for scenario in scenarios}) == len(scenarios)
+    assert {scenario.name for scenario in _exchanges()} | set(left_out()) == set(ROWS)
 
 
-@each("name", [scenario.name for scenario in EXCHANGES])
-def test_the_benchmark_counts_as_the_table_of_charges(name: str) -> None:
+@each("scenario", _exchanges, ids=attrgetter("name"))
+def test_the_benchmark_counts_as_the_table_of_charges(scenario: Scenario) -> None:
     """Two people who read the same documents should agree."""
-    [scenario] = [scenario for scenario in EXCHANGES if scenario.name == name]
-    row, counts = ROWS[name], scenario.truth.counts
+    row, counts = ROWS[scenario.name], scenario.truth.counts
     if isinstance(row, Row) and not row.is_charged:
         assert scenario.truth.usd == (0 if row.status == "released" else None)
     elif row.counted_by == US:
@@ -60,13 +65,13 @@ def test_the_price_of_a_long_prompt_at_another_tier() -> None:
 
 async def test_tollkeeper_books_every_scenario_exactly(tmp_path: Path, conninfo: str) -> None:
     """If the true cost is not in the exchange, the amount is marked as an estimate or as open."""
-    gateway = Ours(conninfo=conninfo)
+    gateway, scenarios = Ours(conninfo=conninfo), _scenarios()
     async with (
-        Provider(SCENARIOS) as provider,
-        gateway.running(tmp_path, provider.port, SCENARIOS, []) as session,
+        Provider(scenarios) as provider,
+        gateway.running(tmp_path, provider.port, scenarios, []) as session,
     ):
-        answers, books = await play_all(session, provider, SCENARIOS)
-    found = results(SCENARIOS, provider, answers, books, {})
+        answers, books = await play_all(session, provider, scenarios)
+    found = results(scenarios, provider, answers, books, {})
     wrong = [
         result
         for result in found

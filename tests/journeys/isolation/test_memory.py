@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Self
@@ -80,10 +80,10 @@ def _saying(content: str) -> bytes:
 
 
 _LONG = "x" * (_BODY - 1000)
-_BODIES = {
-    "letters": _saying(_LONG),
-    "letters and one symbol": _saying(_LONG + "\N{GRINNING FACE}"),
-    "many messages": json.dumps(
+_BODIES: dict[str, Callable[[], bytes]] = {
+    "letters": lambda: _saying(_LONG),
+    "letters and one symbol": lambda: _saying(_LONG + "\N{GRINNING FACE}"),
+    "many messages": lambda: json.dumps(
         chat_body(messages=[{"role": "user", "content": "a"}] * 33_000), separators=(",", ":")
     ).encode(),
 }
@@ -120,11 +120,11 @@ async def test_requests_in_progress(
     upstream = _DeafUpstream(chat())
     async with _serving(tmp_path, data_dir, conninfo, compiled, upstream) as (worker, _, scripted):
         tenants = [await scripted.with_tenant() for _ in range(_ORGANIZATIONS)]
-        callers = _Callers()
+        callers, body = _Callers(), _BODIES[kind]()
         before = peak = worker.memory_info().rss
         async with asyncio.TaskGroup() as calls, asyncio.timeout(_PATIENCE_S):
             tasks = [
-                calls.create_task(callers.call(tenant, _BODIES[kind]))
+                calls.create_task(callers.call(tenant, body))
                 for tenant in tenants
                 for _ in range(_REQUESTS)
             ]
