@@ -35,7 +35,11 @@ def test_another_error_ends_the_test_and_names_its_row() -> None:
 def test_a_function_makes_the_rows_when_the_test_runs() -> None:
     made = []
 
-    @each("number", lambda: made.append("rows") or [1, 2])
+    def rows() -> list[int]:
+        made.append("rows")
+        return [1, 2]
+
+    @each("number", rows)
     def check(number: int) -> None:
         made.append(str(number))
 
