@@ -86,11 +86,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     command line names is read, and says why its tests are skipped."""
     if _runs_slow(config) or collection_path.suffix != ".py":
         return None
-    if any(collection_path == Path(name.partition("::")[0]).resolve() for name in config.args):
-        return None
     text = collection_path.read_text()
-    is_slow = _SLOW_FILE.search(text) is not None and f"mark.{_SMOKE}" not in text
-    return True if is_slow else None
+    if _SLOW_FILE.search(text) is None or f"mark.{_SMOKE}" in text:
+        return None
+    named = (Path(name.partition("::")[0]).resolve() for name in config.args)
+    return None if collection_path in named else True
 
 
 def _runs_slow(config: pytest.Config) -> bool:
