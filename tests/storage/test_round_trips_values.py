@@ -7,7 +7,6 @@ from enum import IntEnum
 from typing import Any, cast
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from psycopg.pq import TransactionStatus
 
 from tests.support.tables import each
 from tollkeeper.storage.round_trips import Parameter, RoundTrips, Rows, Statement, as_text
+from tollkeeper.storage.watched_connection import WatchedConnection
 
 _EVERYTHING = Statement(
     "test_everything",
@@ -51,7 +51,7 @@ class Wire:
     def __init__(self, conninfo: str) -> None:
         self._loop = asyncio.new_event_loop()
         self.connection = self._loop.run_until_complete(
-            psycopg.AsyncConnection.connect(conninfo, autocommit=True, client_encoding="utf8")
+            WatchedConnection.connect(conninfo, autocommit=True, client_encoding="utf8")
         )
 
     def send(self, *parameters: Parameter, by: Statement = _EVERYTHING) -> Rows:

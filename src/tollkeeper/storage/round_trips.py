@@ -8,14 +8,13 @@ driver's public interface to libpq.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import LiteralString, NamedTuple, TypeAlias
 from uuid import UUID
-from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg import abc, pq
 from psycopg import errors as pg
+from psycopg import pq
 from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.rows import TupleRow
 
@@ -74,34 +73,15 @@ class _Adapting:
     connection: None = None
 
 
-@dataclass(slots=True)
-class _Prepared:
-    """Holds the prepared statements of one connection, with their names on the server. A name
-    contains a generation number: after a drop, some statements may still exist, so no name is used
-    again."""
-
-    generation: int = 0
-    names: dict[str, bytes] = field(default_factory=dict)
-    # Converters of a statement's rows, created from its first result.
-    transformers: dict[str, abc.Transformer] = field(default_factory=dict)
-
-    def forget(self) -> None:
-        self.generation += 1
-        self.names.clear()
-        self.transformers.clear()
-
-
-_prepared: WeakKeyDictionary[Connection, _Prepared] = WeakKeyDictionary()
-
-
 class RoundTrips:
     """Runs a transaction on one connection: either `begin` and then `commit`, or `run` alone.
     Between `begin` and `commit` the connection can be used normally. Without `commit` the
     transaction stays open, and the caller has to roll it back."""
 
     def __init__(self, connection: Connection) -> None:
+        assert isinstance(connection, WatchedConnection)
         self.connection = connection
-        self._prepared = _prepared.setdefault(connection, _Prepared())
+        self._prepared = connection.prepared
 
     async def begin(self, *statements: BoundStatement) -> list[Rows]:
         """Begins the transaction and returns the rows of each statement, in one round trip."""
@@ -146,8 +126,6 @@ class RoundTrips:
         # Invalid values raise here, before anything is sent.
         values = [[as_text(value) for value in bound.parameters] for bound in statements]
         await self._prepare(statements)
-        if not isinstance(self.connection, WatchedConnection):
-            return await self._send_prepared(statements, values)
         watchdog = self.connection.start_watch()
         try:
             return await self._send_prepared(statements, values)

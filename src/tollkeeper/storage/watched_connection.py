@@ -10,11 +10,30 @@ import contextlib
 import math
 import os
 import socket
+from dataclasses import dataclass, field
+from typing import Any
 
 import psycopg
 from psycopg import pq
-from psycopg.abc import RV, PQGen
+from psycopg.abc import RV, PQGen, Transformer
 from psycopg.rows import TupleRow
+
+
+@dataclass(slots=True)
+class PreparedStatements:
+    """Holds the prepared statements of one connection, with their names on the server. A name
+    contains a generation number: after a drop, some statements may still exist, so no name is used
+    again."""
+
+    generation: int = 0
+    names: dict[str, bytes] = field(default_factory=dict)
+    # Converters of a statement's rows, created from its first result.
+    transformers: dict[str, Transformer] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        self.generation += 1
+        self.names.clear()
+        self.transformers.clear()
 
 
 class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
@@ -22,6 +41,10 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
     answer_within_s: float = math.inf
     # Whether this transaction's statements may take as long as the server allows.
     patient: bool = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.prepared = PreparedStatements()
 
     async def wait(
         self,
