@@ -5,23 +5,24 @@ import logging
 import sys
 from typing import Any
 
-_silenced: list[bool] = []
-
 
 class LateLogger:
+    # For all loggers of the process.
+    silenced = False
+
     def __init__(self, name: str) -> None:
         self._name = name
 
     def info(self, event: str, **values: Any) -> None:
-        if not _silenced:
+        if not self.silenced:
             self._logger().info(event, **values)
 
     def warning(self, event: str, **values: Any) -> None:
-        if not _silenced:
+        if not self.silenced:
             self._logger().warning(event, **values)
 
     def error(self, event: str, **values: Any) -> None:
-        if not _silenced:
+        if not self.silenced:
             self._logger().error(event, **values)
 
     def _logger(self) -> Any:
@@ -33,14 +34,14 @@ class LateLogger:
 def silence_logs() -> None:
     """Silences logs for commands, which report a failure in their answer or in one line on standard
     error. Call it again after imports that may have imported the log library."""
-    _silenced.append(True)
+    LateLogger.silenced = True
     structlog = sys.modules.get("structlog")
     if structlog is not None:
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
 def allow_logs() -> None:
-    _silenced.clear()
+    LateLogger.silenced = False
 
 
 def logs_are_for_people() -> bool:
