@@ -104,17 +104,17 @@ async def test_roll_ups_count_every_record_once(books: Books) -> None:
         one.first_piece_us is not None for one in records
     )
     # A percentile is right to a tenth of itself.
-    found = Latencies(_by_rung(whole)).percentile_ms(0.5)
+    found = Latencies(_by_bucket(whole)).percentile_ms(0.5)
     median = sorted(one.duration_us // 1000 for one in records)[150]
     assert found is not None
     assert 0.9 * median <= found <= 1.1 * median
 
 
-def _by_rung(counts: list[LatencyCount]) -> dict[int, int]:
-    by_rung: Counter[int] = Counter()
+def _by_bucket(counts: list[LatencyCount]) -> dict[int, int]:
+    by_bucket: Counter[int] = Counter()
     for found in counts:
-        by_rung[found.rung] += found.requests
-    return dict(by_rung)
+        by_bucket[found.bucket] += found.requests
+    return dict(by_bucket)
 
 
 async def test_filters_of_the_roll_up(books: Books) -> None:
@@ -203,18 +203,18 @@ async def test_reports_of_days_say_the_same_by_hour_and_by_day(books: Books) -> 
             found = await traffic.sum_by_backend(connection, time)
             return sum(one.requests for one in found if one.model == "model-days")
 
-        async def by_rung() -> dict[int, int]:
+        async def by_bucket() -> dict[int, int]:
             found = await traffic.count_latencies(connection, days)
-            return _by_rung(
+            return _by_bucket(
                 [one for one in found if (one.model, one.measure) == ("model-days", "duration")]
             )
 
         assert await requests(days) == sum([await requests(part) for part in parts]) == 96
-        by_hour = await by_rung()
+        by_hour = await by_bucket()
         assert sum(by_hour.values()) == 96
         for _ in range(2):
             await rollups.sum_latencies_up(connection, _LONG_AGO_S + 3 * 86_400)
-            assert await by_rung() == by_hour
+            assert await by_bucket() == by_hour
         [[rows]] = await (
             await connection.execute(
                 """

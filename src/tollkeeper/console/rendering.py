@@ -236,7 +236,7 @@ def microseconds(value: float | None) -> str:
 
 def percentile(latencies: Latencies, share: float) -> float | None:
     """Returns None if there are too few calls for a meaningful percentile."""
-    calls = sum(latencies.by_rung.values())
+    calls = sum(latencies.by_bucket.values())
     return None if calls < _PERCENTILE_CALLS_MIN else latencies.percentile_ms(share)
 
 

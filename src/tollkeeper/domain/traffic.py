@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 
-# The length of a roll-up step in seconds, and the ratio of two neighbouring latency buckets
-# ("rungs").
+# The length of a roll-up step in seconds, and the ratio of two neighbouring latency buckets.
 STEP_S = 300
 STEPS_PER_HOUR = 12
 STEPS_PER_DAY = 288
 # Latencies are counted by hour for this long, and then by day.
 LATENCY_HOURS_KEPT_S = 2 * 86_400
-RUNG_RATIO = 1.1
+BUCKET_RATIO = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,8 @@ class LatencyCount:
     model: str
     backend: str
     measure: str
-    rung: int
+    # Its times are up to BUCKET_RATIO ^ bucket milliseconds.
+    bucket: int
     requests: int
 
 
@@ -92,15 +92,15 @@ class LatencyCount:
 class Latencies:
     """Counts calls by latency bucket."""
 
-    by_rung: Mapping[int, int] = field(default_factory=dict)
+    by_bucket: Mapping[int, int] = field(default_factory=dict)
 
     def percentile_ms(self, share: float) -> float | None:
         """Returns a time that this share of the calls did not exceed: the upper limit of the last
         call's bucket, at most a tenth too high. In microseconds for the overhead; None if there are
         no calls."""
-        target = share * sum(self.by_rung.values())
-        for rung in sorted(self.by_rung):
-            target -= self.by_rung[rung]
+        target = share * sum(self.by_bucket.values())
+        for bucket in sorted(self.by_bucket):
+            target -= self.by_bucket[bucket]
             if target <= 0:
-                return math.pow(RUNG_RATIO, rung)
+                return math.pow(BUCKET_RATIO, bucket)
         return None

@@ -27,7 +27,7 @@ _CALLS_OF_BACKENDS: LiteralString = (
     + ", "
     + added("duration_ms", "first_pieces", "first_piece_ms", "streamed_tokens", "streaming_ms")
 )
-# 300 is `domain.traffic.STEP_S`, 12 its `STEPS_PER_HOUR`, and 1.1 its `RUNG_RATIO`. Each roll-up
+# 300 is `domain.traffic.STEP_S`, 12 its `STEPS_PER_HOUR`, and 1.1 its `BUCKET_RATIO`. Each roll-up
 # waits for the previous one, and writes its rows in a fixed order, so that two processes that write
 # the same rows do not deadlock. Overhead is in microseconds, other latencies in milliseconds;
 # latencies are counted by hour, under the first step of the hour.

@@ -51,15 +51,15 @@ class TrafficReport:
     def latencies(
         self, measure: str, *, backend: str | None = None, model: str | None = None
     ) -> Latencies:
-        by_rung: dict[int, int] = {}
+        by_bucket: dict[int, int] = {}
         for found in self.latency_counts:
             if (
                 found.measure == measure
                 and backend in (None, found.backend)
                 and model in (None, found.model)
             ):
-                by_rung[found.rung] = by_rung.get(found.rung, 0) + found.requests
-        return Latencies(by_rung)
+                by_bucket[found.bucket] = by_bucket.get(found.bucket, 0) + found.requests
+        return Latencies(by_bucket)
 
 
 @dataclass(frozen=True, slots=True)
