@@ -46,7 +46,7 @@ _USER_AGENT = "tollkeeper"
 _HEADERS_MAX = 4096
 
 
-class RequestHead(NamedTuple):
+class _PreparedHeaders(NamedTuple):
     """Contains the lines of a request that are the same for every call with this path."""
 
     path: str
@@ -70,7 +70,7 @@ class Replica:
             address.netloc, {**self.wire.headers, **config.headers}
         )
         # By path and accepted type. Models have their own paths on some backends.
-        self._heads: dict[tuple[str, bytes], RequestHead] = {}
+        self._prepared_headers: dict[tuple[str, bytes], _PreparedHeaders] = {}
         self._tokenize = tokenize_request(config)
         self._own_names = (self._base, f"{address.scheme}://{address.netloc}", address.netloc)
 
@@ -85,7 +85,7 @@ class Replica:
         """Builds the request line and headers. `path` is relative to the base address, or to its
         origin if it begins with a slash. `own_headers` are header lines of this call. Raises the
         credential's errors."""
-        head = self._heads.get((path, accept)) or self._prepare_headers(path, accept)
+        head = self._prepared_headers.get((path, accept)) or self._prepare_headers(path, accept)
         headers = self._credential.fixed_headers
         if headers is None:
             outgoing = OutgoingRequest(self._netloc, head.path, body)
@@ -97,9 +97,9 @@ class Replica:
             len(body),
         )
 
-    def _prepare_headers(self, path: str, accept: bytes) -> RequestHead:
-        if len(self._heads) >= _HEADERS_MAX:
-            self._heads.clear()
+    def _prepare_headers(self, path: str, accept: bytes) -> _PreparedHeaders:
+        if len(self._prepared_headers) >= _HEADERS_MAX:
+            self._prepared_headers.clear()
         address = urlsplit(urljoin(f"{self._base}/", path))
         full_path = f"{address.path}?{address.query}" if address.query else address.path
         written = b"POST %b HTTP/1.1\r\n%baccept: %b\r\n" % (
@@ -107,7 +107,7 @@ class Replica:
             self._shared_headers,
             accept,
         )
-        head = self._heads[path, accept] = RequestHead(full_path, written)
+        head = self._prepared_headers[path, accept] = _PreparedHeaders(full_path, written)
         return head
 
     def doubt_credential(self) -> None:

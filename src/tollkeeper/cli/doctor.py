@@ -138,8 +138,8 @@ def _database(settings: Settings, source: SettingsSource) -> list[Finding]:
             state = check_database(address, before_serving=True)
             if targets := find_recovery_targets(address):
                 warnings.append(_left_targets(targets))
-        declared = settings.database
-        which = shown_hosts(declared.url) if declared.url else f"embedded in {declared.data_dir}"
+        database = settings.database
+        which = shown_hosts(database.url) if database.url else f"embedded in {database.data_dir}"
         return f"{which}, durable, schema {state.description}"
 
     found = _run_check("database", source, check)

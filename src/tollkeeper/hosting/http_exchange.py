@@ -5,6 +5,7 @@ import http
 import time
 from collections.abc import Callable, Hashable
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Protocol
 
 from tollkeeper.api.http.exchange import ClientGone, RequestHead, Work
@@ -95,11 +96,13 @@ class HttpExchange:
     _on_leave: Callable[[], None] | None = None
     _on_stop: Callable[[], None] | None = None
 
-    def __init__(self, link: Link, head: RequestHead, declared: int, *, keep_alive: bool) -> None:
+    def __init__(
+        self, link: Link, head: RequestHead, content_length: int, *, keep_alive: bool
+    ) -> None:
         self._link = link
         self.head = head
-        # The declared length of the body; 0 if there is none, or if the body is chunked.
-        self.declared = declared
+        # 0 if there is none, or if the body is chunked.
+        self.content_length = content_length
         self.keep_alive = keep_alive
 
     # Called by the application.
@@ -115,7 +118,7 @@ class HttpExchange:
 
     @property
     def body_bytes(self) -> int:
-        return max(self.declared, len(self.body or self._received))
+        return max(self.content_length, len(self.body or self._received))
 
     async def receive_body(self, grow_to: Callable[[int], None]) -> bytes:
         grow_to(len(self._received))
@@ -328,14 +331,12 @@ class HttpExchange:
         return head or b""
 
 
-_date: tuple[int, bytes] = (0, b"")
-
-
 def answer_head(status: int, headers: bytes, *, keep_alive: bool) -> bytes:
     """Encodes the status line and headers of an answer, given its own header lines."""
-    global _date  # noqa: PLW0603 - one clock for all connections
-    now = int(time.time())
-    if _date[0] != now:
-        _date = (now, b"date: " + formatdate(now, usegmt=True).encode() + b"\r\n")
     end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
-    return b"".join((_STATUS_LINES[status], _date[1], headers, end))
+    return b"".join((_STATUS_LINES[status], _date_line(int(time.time())), headers, end))
+
+
+@lru_cache(maxsize=1)
+def _date_line(now: int) -> bytes:
+    return b"date: " + formatdate(now, usegmt=True).encode() + b"\r\n"

@@ -187,7 +187,7 @@ class RequestParser:
             self._refusal = error
             return
         self.overhead_bytes = 0
-        self._body_left = exchange.declared
+        self._body_left = exchange.content_length
         self.exchange = exchange
         self._receiver.request_begun(exchange)
 
