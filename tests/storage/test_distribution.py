@@ -82,6 +82,7 @@ _OPERATORS = {
     "audit.find_page": _ALL,
     "backend_usage.compare_bill": _ALL,
     "backend_usage.find_backends": _ALL,
+    "cap_counts.note_dropped": _MONTHS,
     "cap_resets.move_pending": _ALL,
     "drift.find_all": _ALL,
     "money_totals.find_all_balances": _ALL,
@@ -105,14 +106,12 @@ _OPERATORS = {
     "ledger_months.stream_close_rows": _MONTHS,
     "ledger_months.write_close": _MONTHS,
     "ledger_months.write_totals": _MONTHS,
-    "period_cap_changes.note_dropped": _MONTHS,
     "verification.count_organizations": _VERIFY,
     "verification.find_in_slice": _VERIFY,
     "verification.find_organizations_end": _VERIFY,
     "idempotency.forget_secrets": _UPKEEP,
     "open_holds.count_by_project": _UPKEEP,
     "open_holds.find_made_between": _UPKEEP,
-    "period_cap_changes.find_behind": _UPKEEP,
     "rollups.delete_before": _UPKEEP,
 }
 

@@ -49,6 +49,7 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "activity_partitions.delete_from_default": {"table": ("ACTIVITY",)},
     "admin_keys.find_page": {"comparison": ("'<'",), "direction": ("'DESC'",)},
     "audit.find_page": {"where": ("''", "'WHERE organization_id = %s'")},
+    "caps.write_account_cap": {"statement": ("_WRITE_ACCOUNT_CAP", "_WRITE_PROJECT_CAP")},
     "close_proof.find_close_differences": {"query": ("_TOTALS", "_LINES", "_UNRESOLVED")},
     "compatibility.read_schema_state": {"row": ("(1, None)", "(1, 1)")},
     "costs.find_rows": {"columns": ("'project_id'",), "grouped": ("', project_id'",)},

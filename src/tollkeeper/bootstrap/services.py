@@ -208,7 +208,6 @@ def _upkeep(
         unsettled_rule=unsettled_rule(settings),
         ledger_watch=books.watch,
         ledger_months=books.months,
-        caps=administration.caps,
         activity=records.activity,
         audit=administration.audit,
         process_watch=watch,

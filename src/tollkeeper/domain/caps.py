@@ -102,11 +102,6 @@ class PeriodCap(msgspec.Struct, frozen=True, gc=False):
     def counted_picousd(self) -> int:
         return self.held_picousd + self.settled_picousd
 
-    @property
-    def excess_picousd(self) -> int:
-        """The amount by which a cap that is set now is below its counts."""
-        return max(0, self.counted_picousd - self.amount_picousd)
-
     def in_period(self, number: int) -> "PeriodCap":
         """Counts from zero in a later period. An earlier one changes nothing, because going back
         would lose the later period's counts."""

@@ -14,7 +14,6 @@ from tollkeeper.services.alerts import INTERVAL_S, Alerts
 from tollkeeper.services.audit import Audit
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution, UnsettledRule
-from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
@@ -38,7 +37,6 @@ _PARTITIONS_INTERVAL_S = 600
 _UNREGISTERED_INTERVAL_S = 600
 _UNSETTLED_INTERVAL_S = 600
 _WATCH_INTERVAL_S = 60
-_CAPS_INTERVAL_S = 600
 _AUDIT_INTERVAL_S = 600
 _VERIFY_INTERVAL_S = 600
 _SAMPLE_INTERVAL_S = 2
@@ -63,7 +61,6 @@ class Upkeep:
     unsettled_rule: UnsettledRule | None
     ledger_watch: LedgerWatch
     ledger_months: LedgerMonths
-    caps: Caps
     activity: Activity
     audit: Audit
     process_watch: ProcessWatch | None = None
@@ -93,7 +90,6 @@ class Upkeep:
             (_PARTITIONS_INTERVAL_S, self.keep_partitions),
             (_PARTITIONS_INTERVAL_S, self.keep_ledger_months),
             (_AUDIT_INTERVAL_S, self.delete_old_audit),
-            (_CAPS_INTERVAL_S, self.begin_cap_periods),
             (_VERIFY_INTERVAL_S, self.verify_ledger),
         )
 
@@ -201,9 +197,6 @@ class Upkeep:
 
     async def keep_ledger_months(self) -> None:
         await self.ledger_months.keep_months()
-
-    async def begin_cap_periods(self) -> None:
-        await self.caps.begin_periods()
 
 
 async def _repeat(interval_s: float, chore: Chore, *, rarely: bool) -> None:

@@ -1,18 +1,16 @@
-"""SQL of accounts for operators: balances, grants, caps and limits.
+"""SQL of accounts for operators: balances, grants and limits.
 
 A caller that changes an account must have locked it before, with all resolutions folded in
 (storage/ledger).
 """
 
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import LiteralString
 from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.caps import Cap, CapPeriod
 from tollkeeper.domain.payments import REFUND_KINDS, BookedGrant, GrantKind
-from tollkeeper.domain.spend import Spend
-from tollkeeper.domain.views import Balance, CapUse, cap_use
+from tollkeeper.domain.views import Balance
 from tollkeeper.storage.database import Connection
 
 # The current balances: the columns of the account, corrected by the rows that resolutions and marks
@@ -219,65 +217,6 @@ async def find_grants(
     return [BookedGrant(row[0], GrantKind(row[1]), *row[2:]) for row in await cursor.fetchall()]
 
 
-async def write_cap(
-    connection: Connection,
-    organization_id: OrganizationId,
-    project_id: ProjectId | None,
-    cap: Cap | None,
-    excess_picousd: int,
-) -> None:
-    """Sets the cap of the organization or, with `project_id`, of the project; None removes it.
-    `excess_picousd` is the amount by which current spending exceeds the new cap; the ledger's cap
-    check tolerates it."""
-    amount = None if cap is None else cap.amount_picousd
-    period = None if cap is None else cap.period
-    if project_id is None:
-        await connection.execute(
-            """
-            UPDATE accounts SET cap = %s, cap_period = %s, cap_excess = %s
-            WHERE organization_id = %s
-            """,
-            (amount, period, excess_picousd, organization_id),
-        )
-        return
-    await connection.execute(
-        """
-        UPDATE project_accounts SET cap = %s, cap_period = %s, cap_excess = %s
-        WHERE organization_id = %s AND project_id = %s
-        """,
-        (amount, period, excess_picousd, organization_id, project_id),
-    )
-
-
-async def find_caps(connection: Connection, organization_id: OrganizationId) -> list[CapUse]:
-    """Returns the organization's own cap first, then those of its projects, oldest project
-    first."""
-    cursor = await connection.execute(_FIND_CAPS, {"organization": organization_id})
-    return [_cap_use(row) for row in await cursor.fetchall()]
-
-
-# The server's clock determines the current month, as in admission. If an account still has an older
-# month, its sums of that month no longer count.
-_FIND_CAPS: LiteralString = with_balances(
-    """
-    , capped AS (
-        SELECT NULL::uuid AS project_id, NULL::timestamptz AS created_at, cap, cap_period, held,
-               unsettled, settled, month, month_held, month_settled
-        FROM balances WHERE organization_id = %(organization)s AND cap IS NOT NULL
-        UNION ALL
-        SELECT b.project_id, p.created_at, b.cap, b.cap_period, b.held, b.unsettled, b.settled,
-               b.month, b.month_held, b.month_settled
-        FROM project_balances b
-        JOIN projects p ON p.organization_id = b.organization_id AND p.id = b.project_id
-        WHERE b.organization_id = %(organization)s AND b.cap IS NOT NULL
-    )
-    SELECT project_id, cap, cap_period, held, unsettled, settled, month, month_held, month_settled,
-           to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer
-    FROM capped ORDER BY created_at NULLS FIRST, project_id
-    """
-)
-
-
 async def write_limits(
     connection: Connection,
     organization_id: OrganizationId,
@@ -311,9 +250,3 @@ _FIND_LIMITS: LiteralString = with_balances(
     WHERE a.organization_id = %s AND a.project_id = %s
     """
 )
-
-
-def _cap_use(row: tuple[Any, ...]) -> CapUse:
-    project_id, amount, period, *spend, month = row
-    cap = Cap(amount_picousd=amount, period=CapPeriod(period))
-    return cap_use(project_id, cap.period, Spend(*spend).in_month(month).under(cap))

@@ -11,8 +11,8 @@ from tollkeeper.domain.alerts import AlertChange, AlertKind, AlertState, Conditi
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.views import StandingAlert
 from tollkeeper.storage.accounts import with_balances
+from tollkeeper.storage.caps import CAP_BALANCES, NEWEST_KEY
 from tollkeeper.storage.database import Connection
-from tollkeeper.storage.period_cap_changes import NEWEST_KEY, PERIOD_BALANCES
 
 # Must differ from our other advisory locks.
 _ALERTS_LOCK = 7_239_004
@@ -53,58 +53,34 @@ async def try_lock(connection: Connection) -> bool:
 async def find_fills(connection: Connection, percent: int) -> list[Fill]:
     """Returns caps and credits with at least this percentage used."""
     cursor = await connection.execute(_FIND_FILLS, {"percent": percent}, prepare=False)
-    found = [Fill(AlertKind(row[0]), *row[1:]) for row in await cursor.fetchall()]
-    cursor = await connection.execute(_FIND_PERIOD_FILLS, {"percent": percent}, prepare=False)
-    for organization_id, project_id, amount, used, key_id, period in await cursor.fetchall():
-        owner = (organization_id, project_id)
-        fill = Fill(AlertKind.CAP, *owner, amount, used, key_id, CapPeriod(period))
-        found.append(fill)
-    return found
-
-
-# Reads the accounts once; few remain after this filter.
-_FIND_FILLS: LiteralString = with_balances(
-    """
-    , clock AS (
-        SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer AS month
-    ), noticed AS MATERIALIZED (
-        SELECT * FROM balances WHERE cap IS NOT NULL
-          OR (granted > 0 AND (granted - available) * 100 >= granted * %(percent)s)
-    ), filled AS (
-        SELECT 'cap' AS kind, organization_id, NULL::uuid AS project_id, cap AS amount,
-               CASE WHEN cap_period = 'total' THEN held + unsettled + settled
-                    WHEN b.month >= c.month THEN month_held + month_settled ELSE 0 END AS used
-        FROM noticed b, clock c WHERE cap IS NOT NULL
-        UNION ALL
-        SELECT 'cap', organization_id, project_id, cap,
-               CASE WHEN cap_period = 'total' THEN held + unsettled + settled
-                    WHEN b.month >= c.month THEN month_held + month_settled ELSE 0 END
-        FROM project_balances b, clock c WHERE cap IS NOT NULL
-        UNION ALL
-        SELECT 'credit', organization_id, NULL, granted, granted - available
-        FROM noticed WHERE granted > 0
-    )
-    SELECT kind, organization_id, project_id, amount, used FROM filled
-    WHERE used * 100 >= amount * %(percent)s
-    """
-)
+    return [
+        Fill(AlertKind(kind), *fill, None if period is None else CapPeriod(period))
+        for kind, *fill, period in await cursor.fetchall()
+    ]
 
 
 # A cap whose period is over has used nothing in the current one.
-_FIND_PERIOD_FILLS: LiteralString = (
-    "WITH "  # noqa: S608 - the pieces are constants
-    + PERIOD_BALANCES
-    + """
-    SELECT c.organization_id,
-        coalesce(k.project_id, CASE c.scope WHEN 'project' THEN c.subject_id END), c.cap,
-        c.held + c.settled, k.id, c.period
-    FROM period_balances c
+_FIND_FILLS: LiteralString = with_balances(
+    CAP_BALANCES,
     """
-    + NEWEST_KEY
-    + """
-    WHERE c.number = cap_period_number(c.period, c.day)
-      AND (c.held + c.settled) * 100 >= c.cap * %(percent)s
+    , filled AS (
+        SELECT 'cap' AS kind, c.organization_id,
+            coalesce(k.project_id, CASE c.scope WHEN 'project' THEN c.subject_id END) AS project_id,
+            c.cap AS amount, CASE WHEN c.period = 'total'
+                OR c.number >= cap_period_number(c.period, c.day) THEN c.held + c.settled ELSE 0 END
+                AS used,
+            k.id AS key_id, CASE WHEN NOT c.of_account THEN c.period END AS period
+        FROM cap_balances c
+    """,
+    NEWEST_KEY,
     """
+        UNION ALL
+        SELECT 'credit', organization_id, NULL, granted, granted - available, NULL, NULL
+        FROM balances WHERE granted > 0
+    )
+    SELECT kind, organization_id, project_id, amount, used, key_id, period FROM filled
+    WHERE used * 100 >= amount * %(percent)s
+    """,
 )
 
 

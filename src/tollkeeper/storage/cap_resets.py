@@ -1,5 +1,5 @@
 """SQL that resets caps after the database's clock ran ahead: moves reservations that count for a
-future day back to today, and recounts the accounts.
+future day back to today. `cap_counts` then counts again.
 
 The caller has locked the account, so no other transaction holds or folds. Settlements continue: the
 amounts that they return wait in `unfolded`, and count as held until they are folded in.
@@ -7,17 +7,14 @@ amounts that they return wait in `unfolded`, and count as held until they are fo
 
 from dataclasses import dataclass
 from typing import LiteralString
-from uuid import UUID
 
 from psycopg import errors as pg
 
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.caps import CapPeriod
+from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.domain.months import Month, month_of_number
 from tollkeeper.storage.database import Connection, Contention
 from tollkeeper.storage.ledger_months import limit_lock_waits
-from tollkeeper.storage.period_cap_changes import CapOwner
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,91 +75,43 @@ _MOVE: LiteralString = """
 """
 
 
+async def begin_periods(
+    connection: Connection, organization_id: OrganizationId, today: int
+) -> None:
+    """Begins the periods of today, with counts of zero."""
+    await connection.execute(
+        """
+        UPDATE period_caps SET number = cap_period_number(period, %s), held = 0, settled = 0,
+            cap_excess = 0, settled_dropped = 0
+        WHERE organization_id = %s
+        """,
+        (today, organization_id),
+    )
+    await connection.execute(
+        "UPDATE accounts SET spending_day = %s WHERE organization_id = %s AND spending_day IS NOT NULL",
+        (today, organization_id),
+    )
+
+
 async def find_dropped(
-    connection: Connection, organization_id: OrganizationId, first: Month
+    connection: Connection, organization_id: OrganizationId, today: int
 ) -> Month | None:
-    """Returns a dropped month with calls of the organization that count for `first` or later."""
+    """Returns a dropped month with calls of the organization that count for this month, or for the
+    current period of one of its caps."""
     cursor = await connection.execute(
         """
         SELECT t.month FROM ledger_close_totals t
         JOIN ledger_close_steps s ON s.month = t.month AND s.step = 'dropped'
-        WHERE t.organization_id = %s AND t.spending_month >= %s LIMIT 1
+        WHERE t.organization_id = %(organization)s AND t.spending_month >= cap_period_number('month',
+            least(%(today)s::integer, (SELECT min(cap_period_first_day(period, number))
+                FROM period_caps WHERE organization_id = %(organization)s)))
+        LIMIT 1
         """,
-        (organization_id, first.number),
+        {"organization": organization_id, "today": today},
         prepare=False,
     )
     row = await cursor.fetchone()
     return None if row is None else month_of_number(row[0])
-
-
-async def count_month(
-    connection: Connection, organization_id: OrganizationId, month: Month
-) -> None:
-    """Recounts the held and settled amounts of the month, for the organization and its projects. A
-    monthly cap may be lower than the result."""
-    parameters = {"organization": organization_id, "month": month.number}
-    await connection.execute(_COUNT_PROJECTS, parameters, prepare=False)
-    await connection.execute(_COUNT_ACCOUNT, parameters, prepare=False)
-
-
-_COUNT_PROJECTS: LiteralString = """
-    WITH counted AS (
-        SELECT r.project_id,
-            sum(r.hold) FILTER (WHERE d.reservation_id IS NULL OR u.kind IS NOT NULL) AS held,
-            sum(d.settled + coalesce(o.amount, 0)) FILTER (WHERE u.kind IS NULL) AS settled
-        FROM reservations r
-        LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
-        LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
-        LEFT JOIN unfolded u ON u.organization_id = r.organization_id AND u.reservation_id = r.id
-          AND u.kind = 'resolved'
-        WHERE r.organization_id = %(organization)s AND r.month = %(month)s
-        GROUP BY r.project_id
-    ), sums AS (
-        SELECT p.project_id, coalesce(c.held, 0) AS held, coalesce(c.settled, 0) AS settled
-        FROM project_accounts p LEFT JOIN counted c USING (project_id)
-        WHERE p.organization_id = %(organization)s
-    )
-    UPDATE project_accounts p SET month = %(month)s, month_held = s.held,
-        month_settled = s.settled, cap_excess = CASE p.cap_period
-            WHEN 'month' THEN greatest(0, s.held + s.settled - p.cap) ELSE p.cap_excess END
-    FROM sums s WHERE p.organization_id = %(organization)s AND p.project_id = s.project_id
-"""
-_COUNT_ACCOUNT: LiteralString = """
-    UPDATE accounts a SET month = %(month)s, month_held = s.held, month_settled = s.settled,
-        cap_excess = CASE a.cap_period
-            WHEN 'month' THEN greatest(0, s.held + s.settled - a.cap) ELSE a.cap_excess END
-    FROM (
-        SELECT coalesce(sum(month_held), 0) AS held, coalesce(sum(month_settled), 0) AS settled
-        FROM project_accounts WHERE organization_id = %(organization)s
-    ) s
-    WHERE a.organization_id = %(organization)s
-"""
-
-
-async def find_period_caps(
-    connection: Connection, organization_id: OrganizationId
-) -> list[tuple[CapOwner, CapPeriod, int]]:
-    """Returns every period cap of the organization with its amount."""
-    cursor = await connection.execute(
-        """
-        SELECT subject_id, scope, period, cap FROM period_caps WHERE organization_id = %s
-        ORDER BY subject_id, period
-        """,
-        (organization_id,),
-        prepare=False,
-    )
-    return [
-        (_owner(organization_id, subject_id, scope), CapPeriod(period), int(amount))
-        for subject_id, scope, period, amount in await cursor.fetchall()
-    ]
-
-
-def _owner(organization_id: OrganizationId, subject_id: UUID, scope: str) -> CapOwner:
-    return CapOwner(
-        organization_id,
-        ProjectId(subject_id) if scope == "project" else None,
-        KeyId(subject_id) if scope == "key" else None,
-    )
 
 
 async def move_pending(connection: Connection, organization_id: OrganizationId) -> None:

@@ -12,8 +12,8 @@ from psycopg import sql
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.months import Month, month_of_number
+from tollkeeper.storage.cap_counts import note_dropped
 from tollkeeper.storage.database import Connection, Contention
-from tollkeeper.storage.period_cap_changes import note_dropped
 from tollkeeper.storage.verification import LINES
 
 # The advisory lock for all changes to months; a proof of a close shares it.

@@ -13,9 +13,9 @@ from uuid import UUID
 from tollkeeper.domain.months import FIRST_ID, LAST_ID, month_of_number
 from tollkeeper.storage import watched_connection
 from tollkeeper.storage.accounts import with_balances
+from tollkeeper.storage.cap_counts import PERIOD_CAP_SUMS
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.payments import DUE
-from tollkeeper.storage.period_cap_checks import PERIOD_CAP_SUMS
 from tollkeeper.storage.price_columns import lines, total
 
 Query: TypeAlias = LiteralString

@@ -1,4 +1,4 @@
-"""Caps by period as operators change them: rotated keys, upkeep, audit, verification."""
+"""Caps by period as operators change them: rotated keys, audit, verification."""
 
 from dataclasses import replace
 from uuid import uuid4
@@ -19,8 +19,7 @@ from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.services.tenants.idempotency import Idempotency
 from tollkeeper.services.tenants.project_keys import ProjectKeys
 from tollkeeper.services.vault import Vault
-from tollkeeper.storage import period_cap_changes
-from tollkeeper.storage.period_cap_changes import CapOwner
+from tollkeeper.storage import cap_counts
 from tollkeeper.storage.watched_connection import WatchedConnection
 
 
@@ -62,34 +61,26 @@ async def test_a_count_of_large_books_may_take_longer_than_other_statements(
     world: CappedBooks,
 ) -> None:
     """The server allows it, and the connection is not given up before the server ends it."""
-    owner = CapOwner(world.tenant.organization_id)
     async with world.process.database.transaction() as connection:
-        await period_cap_changes.count_period(connection, owner, DAY, day=20_000)
+        await cap_counts.recount(connection, world.tenant.organization_id)
         cursor = await connection.execute("SHOW statement_timeout")
         assert await cursor.fetchone() == ("1min",)
         assert isinstance(connection, WatchedConnection)
         assert connection.patient
 
 
-async def test_upkeep_begins_the_periods_of_keys_that_are_not_used(world: CappedBooks) -> None:
+async def test_counts_of_a_past_period_are_not_verified(world: CappedBooks) -> None:
+    """The next call sets them to zero, so they may be wrong, and old rows may be dropped."""
     await world.set(10, DAY, key=world.tenant.key_id)
     await world.set(10, MONTH, key=world.tenant.key_id)
     running = await world.hold(4)
+    wrong = "UPDATE period_caps SET held = held + 1 WHERE organization_id = %s AND period = 'day'"
+    await run(world.process.database, wrong, world.tenant.organization_id)
+    assert len(await world.differences()) == 1
     world.clock.pass_time(days=1)
-    await world.caps.begin_periods()
-    assert await rows(
-        world.process.database,
-        """
-        SELECT period, held FROM period_caps WHERE organization_id = %s ORDER BY period
-        """,
-        world.tenant.organization_id,
-    ) == [("day", 0), ("month", 4)]
-    await world.check()
+    assert await world.differences() == []
+    assert await world.uses() == [(0, 0, 10), (4, 0, 6)]
     await world.settle(running, 4)
-    await world.check()
-    # A clock that goes back finds the account where it was.
-    world.clock.pass_time(days=-1)
-    await world.caps.begin_periods()
     await world.hold(6)
     assert await world.uses() == [(6, 0, 4), (6, 4, 0)]
     await world.check()

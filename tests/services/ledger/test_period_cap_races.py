@@ -1,16 +1,14 @@
 """Caps by period while calls end at the same time."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from tests.support.capped_books import DAY, WEEK, CappedBooks
 from tests.support.ledger import hold_of, release, settlement
 from tollkeeper.domain.admission import Refusal
-from tollkeeper.domain.caps import CapPeriod, PeriodCap
-from tollkeeper.storage import period_cap_changes
-from tollkeeper.storage.database import Connection
-from tollkeeper.storage.period_cap_changes import CapOwner
+from tollkeeper.storage import cap_counts
 
 
 async def test_a_call_that_ends_while_a_cap_is_set_is_counted_once(
@@ -19,16 +17,14 @@ async def test_a_call_that_ends_while_a_cap_is_set_is_counted_once(
     """A settlement does not wait for the account's lock: it commits after the account was brought up
     to date and before the reservations are counted."""
     settled, marked, running = await world.hold(6), await world.hold(5), await world.hold(4)
-    count_period = period_cap_changes.count_period
+    recount = cap_counts.recount
 
-    async def count_after_ends(
-        connection: Connection, owner: CapOwner, period: CapPeriod, day: int
-    ) -> PeriodCap:
+    async def recount_after_ends(*arguments: Any) -> None:
         await world.settle(settled, 2)
         assert await world.process.ledger.resolve(settlement(marked, 7), marked)
-        return await count_period(connection, owner, period, day)
+        await recount(*arguments)
 
-    monkeypatch.setattr(period_cap_changes, "count_period", count_after_ends)
+    monkeypatch.setattr(cap_counts, "recount", recount_after_ends)
     use = await world.set(20, DAY, key=world.tenant.key_id)
     assert (use.held_picousd, use.spent_picousd) == (4, 9)
     await world.check()

@@ -3,8 +3,6 @@ admitted with the old values."""
 
 from datetime import UTC, date, datetime
 
-from msgspec.structs import replace
-
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import AccountState, ProjectLimits
 from tollkeeper.domain.caps import (
@@ -13,10 +11,7 @@ from tollkeeper.domain.caps import (
     Cap,
     CapPeriod,
     CapSubject,
-    PeriodCap,
     day_at,
-    first_day,
-    period_number,
 )
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.ledger import LockedAccounts
@@ -26,14 +21,13 @@ from tollkeeper.domain.views import CapUse
 from tollkeeper.services.audit import record_change
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.locked_account import lock_account, no_organization
-from tollkeeper.storage import accounts, cap_resets, organizations, period_cap_changes
+from tollkeeper.storage import cap_counts, cap_resets, caps, organizations
+from tollkeeper.storage.caps import CapOwner
 from tollkeeper.storage.database import Connection, Database
-from tollkeeper.storage.period_cap_changes import CapOwner
 from tollkeeper.storage.resolutions import lock_account as lock_row
 from tollkeeper.storage.watched_connection import allow_long_statements
 
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
-_BEHIND_PER_RUN = 500
 # The maximum difference between the clocks of the database and of the operator's machine in a
 # reset.
 _CLOCKS_APART_S = 3600
@@ -68,15 +62,16 @@ class Caps:
             owner, locked = await self._lock(connection, organization_id, project_id, key_id)
             state = locked.states[organization_id]
             if _is_of_account(owner, period):
-                spend = state.spend if project_id is None else state.projects[project_id].spend
-                excess = spend.under(cap).excess_picousd
-                await accounts.write_cap(connection, organization_id, project_id, cap, excess)
+                await caps.write_account_cap(connection, owner, cap)
             else:
                 await _write_period_cap(connection, owner, cap, locked)
             await _record(connection, "cap_set", owner, _cap_of(state, owner, period), cap)
-            caps = await _find_all(connection, organization_id)
-        (found,) = (use for use in caps if use.cap == cap and _owner(organization_id, use) == owner)
-        return found
+            [found] = (
+                use
+                for use in await caps.find_uses(connection, organization_id, [owner.subject_id])
+                if use.cap == cap
+            )
+            return found
 
     async def cap_clear(
         self,
@@ -95,9 +90,9 @@ class Caps:
                 if before is None or before.period is not one:
                     continue
                 if _is_of_account(owner, one):
-                    await accounts.write_cap(connection, organization_id, project_id, None, 0)
+                    await caps.write_account_cap(connection, owner, None)
                 else:
-                    await period_cap_changes.delete_cap(connection, owner, one)
+                    await caps.delete_cap(connection, owner, one)
                 await _record(connection, "cap_clear", owner, before, None)
 
     async def cap_reset(self, organization_id: OrganizationId) -> list[CapUse]:
@@ -134,7 +129,7 @@ class Caps:
                         "moved_reservations": moved,
                     },
                 )
-            return await _find_all(connection, organization_id)
+            return await caps.find_uses(connection, organization_id)
 
     def _check_clock(self, now_s: int) -> None:
         own = self._clock()
@@ -151,25 +146,15 @@ class Caps:
         async with self._database.reading() as connection:
             if await organizations.find(connection, organization_id) is None:
                 raise no_organization(organization_id)
-            return await _find_all(connection, organization_id)
+            return await caps.find_uses(connection, organization_id)
 
     async def cap_show_of_key(self, organization_id: OrganizationId, key_id: KeyId) -> list[CapUse]:
         """Returns the caps of one key itself."""
         async with self._database.reading() as connection:
-            found = await period_cap_changes.find_first_key(connection, organization_id, key_id)
+            found = await caps.find_first_key(connection, organization_id, key_id)
             if found is None:
                 raise NotFound(f"There is no key {key_id} in this organization.")
-            return await period_cap_changes.find_uses(connection, organization_id, [found[0]])
-
-    async def begin_periods(self) -> None:
-        """Begins the current period of outdated caps. A call would do it; this is for unused keys,
-        so that old rows can be dropped."""
-        async with self._database.reading() as connection:
-            behind = await period_cap_changes.find_behind(connection, _BEHIND_PER_RUN)
-        for organization_id in behind:
-            async with self._database.transaction() as connection:
-                await lock_row(connection, organization_id)
-                await period_cap_changes.begin_periods(connection, organization_id)
+            return await caps.find_uses(connection, organization_id, [found[0]])
 
     async def _lock(
         self,
@@ -181,7 +166,7 @@ class Caps:
         if key_id is None:
             locked = await lock_account(connection, self._limits, organization_id, project_id)
             return CapOwner(organization_id, project_id), locked
-        found = await period_cap_changes.find_first_key(connection, organization_id, key_id)
+        found = await caps.find_first_key(connection, organization_id, key_id)
         if found is None or project_id not in (None, found[1]):
             raise NotFound(f"There is no key {key_id} in this organization.")
         locked = await lock_account(
@@ -193,10 +178,6 @@ class Caps:
 def _is_of_account(owner: CapOwner, period: CapPeriod) -> bool:
     """Tells whether the account counts for this cap."""
     return owner.first_key_id is None and period in ACCOUNT_PERIODS
-
-
-def _owner(organization_id: OrganizationId, use: CapUse) -> CapOwner:
-    return CapOwner(organization_id, use.project_id, use.first_key_id)
 
 
 def _subject(owner: CapOwner) -> CapSubject:
@@ -218,46 +199,24 @@ async def _write_period_cap(
     day = state.spending_day
     if day is None:
         today = day_at(locked.now_us)
-        day = await period_cap_changes.find_latest_day(connection, owner.organization_id, today)
-    counted: PeriodCap | None = state.period_caps.get((_subject(owner), cap.period))
-    if counted is None:
-        counted = await period_cap_changes.count_period(connection, owner, cap.period, day)
-    written = replace(counted, amount_picousd=cap.amount_picousd)
-    await period_cap_changes.write_cap(connection, owner, cap.period, written, day)
+        day = await caps.find_latest_day(connection, owner.organization_id, today)
+    await caps.write_cap(connection, owner, cap, day)
+    if (_subject(owner), cap.period) not in state.period_caps:
+        await cap_counts.recount(connection, owner.organization_id, owner.subject_id, cap.period)
 
 
 async def _recount(connection: Connection, organization_id: OrganizationId, today: int) -> None:
     """Recounts the held and settled amounts in today's periods, for the account and for each
     cap."""
-    caps = await cap_resets.find_period_caps(connection, organization_id)
-    periods = {CapPeriod.MONTH, *(period for _, period, _ in caps)}
-    first = min(first_day(period, period_number(period, today)) for period in periods)
-    dropped = await cap_resets.find_dropped(connection, organization_id, month_of_day(first))
+    await cap_resets.begin_periods(connection, organization_id, today)
+    dropped = await cap_resets.find_dropped(connection, organization_id, today)
     if dropped is not None:
         raise StateConflict(
             f"The month {dropped} was dropped, and some of its calls count for the present periods: "
             "their cost cannot be counted again."
         )
-    await cap_resets.count_month(connection, organization_id, month_of_day(today))
-    for owner, period, amount in caps:
-        counted = await period_cap_changes.count_period(connection, owner, period, today)
-        await period_cap_changes.delete_cap(connection, owner, period)
-        written = replace(counted, amount_picousd=amount)
-        await period_cap_changes.write_cap(connection, owner, period, written, today)
-
-
-async def _find_all(connection: Connection, organization_id: OrganizationId) -> list[CapUse]:
-    """Returns the caps of accounts, then period caps; those of one owner are together."""
-    found = await accounts.find_caps(connection, organization_id)
-    found += await period_cap_changes.find_uses(connection, organization_id)
-    owners = {_owner(organization_id, use): None for use in found}
-    ranked = sorted(owners, key=_rank)
-    return sorted(found, key=lambda use: ranked.index(_owner(organization_id, use)))
-
-
-def _rank(owner: CapOwner) -> int:
-    """Orders the organization, then projects, then keys."""
-    return (owner.project_id is not None) + (owner.first_key_id is not None)
+    await cap_counts.recount_month(connection, organization_id, month_of_day(today))
+    await cap_counts.recount(connection, organization_id)
 
 
 async def _record(
