@@ -180,7 +180,7 @@ class Books:
         assert hold.organization_id not in self.debtors, "an organization in debt is stopped"
         assert project.live_holds <= project.concurrency
         for cap, spend in ((state.cap, state.spend), (project.cap, project.spend)):
-            assert cap is None or spend.under(cap).excess_picousd == 0
+            assert cap is None or spend.under(cap).counted_picousd <= cap.amount_picousd
         first_key = state.first_keys.get(hold.key_id, hold.key_id)
         for (owner, _), period_cap in state.period_caps.items():
             if owner in (None, hold.project_id, first_key):

@@ -38,7 +38,6 @@ class _Chores(Upkeep):
             unsettled_rule=rule,
             ledger_watch=upkeep.ledger_watch,
             ledger_months=services.months,
-            caps=services.caps,
             activity=services.activity,
             audit=services.audit,
         )

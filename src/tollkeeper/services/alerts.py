@@ -181,7 +181,7 @@ def _filled(fill: Fill) -> Condition:
     if fill.key_id is not None:
         subject["key_id"] = str(fill.key_id)
     if fill.period is not None:
-        subject["period"] = fill.period.value
+        subject["period"] = fill.period
     used, amount = usd_from_picousd(fill.used_picousd), usd_from_picousd(fill.amount_picousd)
     return Condition(
         key=":".join((fill.kind, *subject.values())),

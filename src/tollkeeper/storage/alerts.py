@@ -8,7 +8,6 @@ import msgspec
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.alerts import AlertChange, AlertKind, AlertState, Condition, RaisedAlert
-from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.views import StandingAlert
 from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.caps import CAP_BALANCES, NEWEST_KEY
@@ -29,7 +28,7 @@ class Fill:
     used_picousd: int
     # Set for a period cap.
     key_id: KeyId | None = None
-    period: CapPeriod | None = None
+    period: str | None = None
 
     @property
     def percent(self) -> int:
@@ -53,10 +52,7 @@ async def try_lock(connection: Connection) -> bool:
 async def find_fills(connection: Connection, percent: int) -> list[Fill]:
     """Returns caps and credits with at least this percentage used."""
     cursor = await connection.execute(_FIND_FILLS, {"percent": percent}, prepare=False)
-    return [
-        Fill(AlertKind(kind), *fill, None if period is None else CapPeriod(period))
-        for kind, *fill, period in await cursor.fetchall()
-    ]
+    return [Fill(AlertKind(row[0]), *row[1:]) for row in await cursor.fetchall()]
 
 
 # A cap whose period is over has used nothing in the current one.

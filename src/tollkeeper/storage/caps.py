@@ -84,7 +84,7 @@ async def write_account_cap(connection: Connection, owner: CapOwner, cap: Cap | 
 
 
 _CAP_OF_ACCOUNT: LiteralString = """
-    SET cap = %(amount)s, cap_period = %(period)s, cap_excess = greatest(0,
+    SET cap = %(amount)s::numeric, cap_period = %(period)s::text, cap_excess = greatest(0,
         CASE %(period)s::text WHEN 'month' THEN month_held + month_settled
             ELSE held + unsettled + settled END - %(amount)s::numeric)
     WHERE organization_id = %(organization)s

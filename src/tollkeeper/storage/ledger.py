@@ -120,7 +120,7 @@ def locked_accounts(
             states[organization_id].first_keys[key_id] = first_key_id
         if models:
             states[organization_id].key_models[key_id] = tuple(models)
-    ended = []
+    ended: list[EndedReservation] = []
     for row in projects:
         organization_id, project_id = row[:2]
         state = states[organization_id]
@@ -131,12 +131,7 @@ def locked_accounts(
             fold = fold_of(project_id, sums)
             states[organization_id] = state.folded(fold)
             if reservation_id is not None and fold.kind is FoldKind.RESOLVED:
-                spent = fold.settled_picousd + fold.overage_picousd
-                ended.append(
-                    EndedReservation(
-                        organization_id, reservation_id, project_id, fold.hold_picousd, spent
-                    )
-                )
+                ended.append((organization_id, reservation_id, fold))
     return LockedAccounts(states, epochs, now_us, month), ended
 
 

@@ -5,42 +5,37 @@ reads them in a separate round trip, which organizations without period caps do 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, LiteralString
+from dataclasses import replace
+from typing import Any, LiteralString, TypeAlias
 from uuid import UUID
 
 import msgspec
 
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.access import KeyId, OrganizationId
 from tollkeeper.domain.admission import AccountState
 from tollkeeper.domain.caps import CapPeriod, CapSubject, EndedHold, PeriodCap
 from tollkeeper.domain.ledger import LockedAccounts
 from tollkeeper.domain.months import FIRST_ID
+from tollkeeper.domain.spend import Fold
 from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement
 
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class EndedReservation:
-    """Describes a resolved reservation that is being folded into an account with period caps."""
-
-    organization_id: OrganizationId
-    id: UUID
-    project_id: ProjectId
-    hold_picousd: int
-    spent_picousd: int
+# The organization and the id of a resolved reservation, and the change that it makes to the account.
+EndedReservation: TypeAlias = tuple[OrganizationId, UUID, Fold]
 
 
 def read_statements(
     locked: LockedAccounts, ended: Sequence[EndedReservation], keys: Sequence[KeyId]
 ) -> tuple[BoundStatement, ...]:
     """Returns the queries for `with_period_caps`, or none if no locked account has period caps."""
-    capped: list[UUID] = [one for one, state in locked.states.items() if _is_capped(state)]
-    if not capped:
+    states = {one: state for one, state in locked.states.items() if state.spending_day is not None}
+    if not states:
         return ()
-    pairs = [(one, project) for one in capped for project in _state(locked, one).projects]
-    ids = [one.id for one in ended]
+    capped: list[UUID] = list(states)
+    pairs = [(one, project) for one, state in states.items() for project in state.projects]
+    ids = [reservation_id for _, reservation_id, _ in ended]
     reservations = (capped, ids, min(ids, default=FIRST_ID), max(ids, default=FIRST_ID))
     organizations: list[UUID] = [pair[0] for pair in pairs]
     projects: list[UUID] = [pair[1] for pair in pairs]
@@ -62,23 +57,13 @@ def with_period_caps(
         subject: CapSubject = None if scope == "organization" else subject_id
         states[organization_id].period_caps[subject, CapPeriod(period)] = PeriodCap(*counts)
     terms = {(row[0], row[1]): (row[2], row[3]) for row in ended_rows}
-    holds: dict[OrganizationId, list[EndedHold]] = {}
-    for one in ended:
-        first_key_id, spending_day = terms[one.organization_id, one.id]
-        amounts = (one.hold_picousd, one.spent_picousd)
-        hold = EndedHold(one.project_id, first_key_id, spending_day, *amounts)
-        holds.setdefault(one.organization_id, []).append(hold)
-    for organization_id, mine in holds.items():
-        states[organization_id] = states[organization_id].with_ended(*mine)
+    for organization_id, reservation_id, fold in ended:
+        spent = fold.settled_picousd + fold.overage_picousd
+        hold = EndedHold(
+            fold.project_id, *terms[organization_id, reservation_id], fold.hold_picousd, spent
+        )
+        states[organization_id] = states[organization_id].with_ended(hold)
     return replace(locked, states=states)
-
-
-def _state(locked: LockedAccounts, organization_id: UUID) -> AccountState:
-    return locked.states[OrganizationId(organization_id)]
-
-
-def _is_capped(state: AccountState) -> bool:
-    return state.spending_day is not None
 
 
 # All ids lie between the last two parameters, so PostgreSQL does not open partitions of other
