@@ -8,7 +8,7 @@ from uuid import UUID
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.activity import VerdictRecord
 from tollkeeper.domain.alerts import AlertKind
-from tollkeeper.domain.caps import Cap, CapPeriod, PeriodCap, period_end
+from tollkeeper.domain.caps import Cap
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import Usage
 
@@ -45,24 +45,6 @@ class CapUse:
         """Returns the remaining amount, which is negative if the cap was set below the spent
         amount, or after overage."""
         return self.cap.amount_picousd - self.held_picousd - self.spent_picousd
-
-
-def cap_use(
-    project_id: ProjectId | None,
-    period: CapPeriod,
-    counted: PeriodCap,
-    key_id: KeyId | None = None,
-    first_key_id: KeyId | None = None,
-) -> CapUse:
-    return CapUse(
-        project_id,
-        Cap(counted.amount_picousd, period),
-        counted.held_picousd,
-        counted.settled_picousd,
-        key_id,
-        first_key_id,
-        period_end(period, counted.number),
-    )
 
 
 @dataclass(frozen=True, slots=True)

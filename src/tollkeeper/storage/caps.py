@@ -11,8 +11,8 @@ from typing import Any, LiteralString
 from uuid import UUID
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.caps import DAY_S, Cap, CapPeriod, PeriodCap, period_number
-from tollkeeper.domain.views import CapUse, cap_use
+from tollkeeper.domain.caps import DAY_S, Cap, CapPeriod, PeriodCap, period_end, period_number
+from tollkeeper.domain.views import CapUse
 from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
 
@@ -227,4 +227,12 @@ def _cap_use(row: tuple[Any, ...]) -> CapUse:
     project_id, key_id, first_key_id, amount, period_text, number, held, settled, day = row
     period = CapPeriod(period_text)
     current = PeriodCap(amount, number, held, settled).in_period(period_number(period, day))
-    return cap_use(project_id, period, current, key_id, first_key_id)
+    return CapUse(
+        project_id,
+        Cap(amount, period),
+        current.held_picousd,
+        current.settled_picousd,
+        key_id,
+        first_key_id,
+        period_end(period, current.number),
+    )

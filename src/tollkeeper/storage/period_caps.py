@@ -57,12 +57,15 @@ def with_period_caps(
         subject: CapSubject = None if scope == "organization" else subject_id
         states[organization_id].period_caps[subject, CapPeriod(period)] = PeriodCap(*counts)
     terms = {(row[0], row[1]): (row[2], row[3]) for row in ended_rows}
+    holds: dict[OrganizationId, list[EndedHold]] = {}
     for organization_id, reservation_id, fold in ended:
         spent = fold.settled_picousd + fold.overage_picousd
         hold = EndedHold(
             fold.project_id, *terms[organization_id, reservation_id], fold.hold_picousd, spent
         )
-        states[organization_id] = states[organization_id].with_ended(hold)
+        holds.setdefault(organization_id, []).append(hold)
+    for organization_id, mine in holds.items():
+        states[organization_id] = states[organization_id].with_ended(*mine)
     return replace(locked, states=states)
 
 
