@@ -5,6 +5,7 @@ import inspect
 import pytest
 
 from tests.support.tables import each
+from tollkeeper.domain.alerts import AlertState
 
 
 def test_every_row_runs_and_failed_ones_are_named() -> None:
@@ -30,6 +31,17 @@ def test_another_error_ends_the_test_and_names_its_row() -> None:
     with pytest.raises(ZeroDivisionError) as failed:
         divide()  # type: ignore[call-arg]
     assert failed.value.__notes__ == ["in the row 1: {'number': 0}"]
+
+
+def test_an_enumeration_is_a_table() -> None:
+    found = []
+
+    @each("value", AlertState)
+    def check(value: AlertState) -> None:
+        found.append(value)
+
+    check()  # type: ignore[call-arg]
+    assert found == list(AlertState)
 
 
 def test_a_function_makes_the_rows_when_the_test_runs() -> None:

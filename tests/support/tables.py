@@ -78,13 +78,13 @@ def each(
     the rows is called when the test runs, so that only the process that runs it makes them."""
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")]
-    if not callable(rows):
-        rows = list(rows)
+    # An enumeration is callable too, but its rows exist already.
+    make_rows = functools.partial(list, list(rows)) if isinstance(rows, Iterable) else rows
 
     def make_table() -> list[_Row]:
         table = [
             _Row(number, ParameterSet.extract_from(row, force_tuple=len(names) == 1), names, ids)
-            for number, row in enumerate(rows() if callable(rows) else rows)
+            for number, row in enumerate(make_rows())
         ]
         assert table, "a table without rows tests nothing"
         return table
