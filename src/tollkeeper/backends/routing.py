@@ -33,8 +33,8 @@ from tollkeeper.domain.errors import (
 )
 from tollkeeper.domain.inference import Call
 
-# A session goes to another replica while its own has at least this multiple of the mean number of
-# calls in flight, plus the slack.
+# A session leaves its replica while that replica has at least factor * mean + slack calls in flight
+# (the mean is over all replicas).
 _AFFINITY_LOAD_FACTOR = 1.25
 _AFFINITY_LOAD_SLACK = 4
 _REASON_LENGTH_MAX = 200
@@ -55,7 +55,7 @@ class RoutedBackend:
     """Distributes a backend's calls over its replicas."""
 
     def __init__(self, config: BackendConfig, credential: Credential | None = None) -> None:
-        """Without a credential, opens the one of the configuration."""
+        """Without a credential, opens the configured one."""
         self.name = config.name
         self._config = config
         rule = EjectionRule(
@@ -120,8 +120,8 @@ class RoutedBackend:
         )
 
     async def start(self) -> None:
-        """Starts the credential and does not wait: calls open their connections, and a token is
-        obtained in the background."""
+        """Starts to obtain a token in the background, and does not wait for it. Connections are
+        opened by the first calls."""
         self._credential.start()
 
     async def close(self) -> None:
@@ -134,8 +134,8 @@ class RoutedBackend:
         return self._config.retries
 
     def order(self, call: Call, now: float) -> list[_TrackedReplica]:
-        """Returns the replicas that may be called now, best first. A single one may always be
-        called."""
+        """Returns the replicas that may be called now, best first. If there is only one
+        replica, it may always be called."""
         if len(self._tracked) == 1:
             return list(self._tracked.values())
         admitting = [replica for replica in self._tracked.values() if replica.health.admits(now)]
@@ -157,8 +157,8 @@ class RoutedBackend:
     def failed(
         self, replica: _TrackedReplica, kind: AttemptKind, call: Call, error: BaseException | None
     ) -> None:
-        """Records a call's failure at a replica. The last healthy replica stays in use, whichever
-        organization fails at it: without it no call could be answered."""
+        """Records a call's failure at a replica. The last healthy replica stays in use, even if
+        the calls of several organizations fail: without it no call could be answered."""
         now = asyncio.get_running_loop().time()
         others = (other for other in self._tracked.values() if other is not replica)
         has_spare = any(other.health.state is ReplicaState.HEALTHY for other in others)
@@ -173,8 +173,8 @@ class RoutedBackend:
 
 
 def _reason(error: BaseException | None) -> str:
-    """Returns why a call failed, in our own words: errors that indicate an unhealthy replica
-    contain no others."""
+    """Returns why a call failed, in our own words. Errors that indicate an unhealthy replica
+    never contain the provider's text."""
     if isinstance(error, TollkeeperError):
         return error.message[:_REASON_LENGTH_MAX]
     return "The answer broke off."
@@ -193,7 +193,7 @@ class _RoutedCall:
         self._backend = backend
         self._call = call
         self._deadline = deadline
-        # The current ones, or those that answer.
+        # The current attempt and its replica, or those that answer.
         self._replica: _TrackedReplica | None = None
         self._attempt: ReplicaCall | None = None
 

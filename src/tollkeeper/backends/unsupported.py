@@ -1,4 +1,4 @@
-"""Rejects request features that a wire's protocol has no field for."""
+"""Rejects request features that a backend's protocol has no field for."""
 
 from collections.abc import Iterable
 
@@ -18,8 +18,8 @@ from tollkeeper.domain.prompt import (
 # The provider chooses the resolution of an image. These values have no effect.
 _DETAILS = (None, "auto", "high")
 _DEFAULT_SEARCH_SIZE = "medium"
-# Fields that clients keep in returned messages, and the cache marks of providers that do not cache
-# automatically. They do not affect the answer.
+# Fields that clients keep in returned messages, and cache markers, which only some providers need.
+# They do not affect the answer.
 _WITHOUT_EFFECT = frozenset({"index", "provider_specific_fields", "cache_control"})
 
 
@@ -30,8 +30,8 @@ def refuse_unsupported(
     output_modalities: Iterable[str],
     json_output: bool = False,
 ) -> None:
-    """Checks a prompt for protocols without log-probabilities and cache salts. `sampling` are the
-    protocol's parameters. Raises OptionUnsupported with the first unsupported field."""
+    """Checks whether a protocol without log-probabilities and cache salts can carry a prompt.
+    `sampling` are the protocol's parameters. Raises OptionUnsupported with the first unsupported field."""
     requested = [name for name in prompt.sampling.given() if name not in sampling]
     requested += [
         modality.param
@@ -49,8 +49,8 @@ def refuse_unsupported(
 
 
 def offered_functions(prompt: Prompt) -> list[FunctionTool]:
-    """Returns the functions that the model may call, for protocols without a list of allowed ones:
-    only those are offered. Raises OptionUnsupported for tools of other types."""
+    """Returns the functions that the model may call, for protocols that cannot restrict the offered
+    functions: the others are left out. Raises OptionUnsupported for tools of other types."""
     functions = []
     for tool in prompt.tools:
         if not isinstance(tool, FunctionTool):
@@ -77,7 +77,7 @@ def chosen_tool(prompt: Prompt) -> ToolMode | NamedFunction | None:
 
 
 def check_search(search: WebSearch) -> None:
-    """Rejects search options that such a provider does not have."""
+    """Rejects search options that the provider does not have."""
     if search.extra:
         raise InvalidRequest(
             f"{search.param} has fields that are not supported.", param=search.param

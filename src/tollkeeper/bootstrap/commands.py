@@ -1,4 +1,5 @@
-"""Provides services for a command: administration services one by one, all others together."""
+"""Provides services for a command: builds the administration services first, and all others together
+when the command uses one of them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,7 +28,7 @@ async def command_services(settings: Settings, conninfo: str) -> AsyncIterator["
 
 
 class _ServicesOnDemand:
-    """Has the attributes of `Services`."""
+    """Has the attributes of `Services`, but builds most of them on first use."""
 
     def __init__(self, administration: Administration) -> None:
         self._administration = administration

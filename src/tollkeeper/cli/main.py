@@ -59,15 +59,16 @@ class CommandsOnDemand(TyperGroup):
         name, placeholder, rest = super().resolve_command(ctx, args)
         if name is None:
             return name, placeholder, rest
-        # A shell that asks for completions must not start anything.
         if name in _SERVERS:
             exit_server_on_signals()
+        # A shell that asks for completions (resilient parsing) must not start anything.
         if name in _GATEWAYS and "--help" not in rest and not ctx.resilient_parsing:
             from tollkeeper.hosting.worker_process import worker_starter
 
             if name == "demo":
                 typer.echo("Starting tollkeeper ...", err=True)
-            # Start it before the slow imports, so that the first worker imports at the same time.
+            # Start the starter before the slow imports below, so that the first worker imports in
+            # parallel.
             ctx.meta[WORKER_STARTER] = ctx.with_resource(worker_starter())
         module = importlib.import_module(f"tollkeeper.cli.{_MODULES[name]}")
         return name, get_command(module.app), rest

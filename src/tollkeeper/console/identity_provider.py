@@ -25,12 +25,12 @@ from tollkeeper.domain.people import Person, Role
 from tollkeeper.services.clock import Clock
 from tollkeeper.settings.schema import SignInSettings
 
-# The deadline of one step with all its requests.
+# The deadline for all requests of one call of `begin` or `finish`.
 _DEADLINE_S = 10
-# Far more than a provider's documents have.
+# Far larger than any document of a real provider.
 _ANSWER_BYTES_MAX = 1 << 20
 _CLOCK_SKEW_S = 60
-# How long the provider's metadata is cached, and how long a failure to read it.
+# How long the provider's metadata is cached, and how long a failure to read it is remembered.
 _METADATA_S = 3600
 _FAILURE_S = 5
 # The maximum number of concurrent steps that call the provider.
@@ -44,7 +44,7 @@ _ALGORITHMS = frozenset(
 )
 _DOWN = "The identity provider does not answer properly. Try again, or use the operator token."
 _INVALID = "The identity provider's answer is not valid for this console. Sign in again."
-# What is raised if the provider does not answer, or answers something of another shape.
+# The errors that a missing or malformed answer of the provider raises.
 _NONSENSE = (
     *(TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, LookupError, ValueError),
     *(TypeError, AttributeError, RecursionError),
@@ -106,8 +106,8 @@ class IdentityProvider:
         self._step_slots = asyncio.Semaphore(_CONCURRENT_STEPS_MAX)
 
     async def begin(self, next_page: str, callback: str) -> tuple[str, PendingSignIn]:
-        """Returns the provider's address, which leads back to `callback`, and the state for the
-        browser. Raises Unavailable."""
+        """Returns the provider's sign-in address, from which the provider redirects to `callback`,
+        and the state for the browser. Raises Unavailable."""
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         pending = PendingSignIn(state, nonce, verifier, next_page, self._clock())
         async with self._step(callback) as client:
@@ -273,7 +273,7 @@ async def _read_json(client: Any, address: str) -> dict[str, Any]:
 
 
 def _claim(claims: Mapping[str, Any], name: str) -> Any:
-    """Finds a claim by its name, or by a path into objects."""
+    """Finds a claim by its name, or by a dotted path into nested objects."""
     if name in claims:
         return claims[name]
     found: Any = claims

@@ -20,8 +20,8 @@ _log = structlog.get_logger("tollkeeper.console")
 
 @asynccontextmanager
 async def held_lease(database: Database) -> AsyncIterator[None]:
-    """Sends heartbeats during the context, and removes the registration at its end. If the schema
-    becomes too new for this code, ends the process and raises StateConflict."""
+    """Sends heartbeats during the context, and removes the lease when it ends. If the schema becomes
+    too new for this code, sends SIGTERM to this process and then raises StateConflict."""
     lease = Lease(database, uuid4(), kind=KIND)
     outdated: list[str] = []
 
@@ -36,7 +36,7 @@ async def held_lease(database: Database) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.wait([task])
-        # Without the database, the registration expires like that of a dead process.
+        # If the database cannot be reached, the lease expires like that of a dead process.
         with contextlib.suppress(TollkeeperError):
             await lease.sign_off()
     if outdated:

@@ -21,7 +21,7 @@ _SAME_TIERS = {"fast": "priority", "priority": "fast"}
 class PriceDimension:
     # The name in settings, prices and line items.
     name: str
-    # The column of reservations with the price of the hold's computation; may be empty.
+    # The column of `reservations` with the price that the hold used; empty if there is none.
     column: str
     # The name in genai-prices; empty if it is not listed.
     listed_as: str = ""
@@ -56,14 +56,13 @@ PRICE_DIMENSIONS = (
     PriceDimension(
         "output_audio", "price_output_audio", "output_audio_mtok", fallback="completion"
     ),
-    # A hold has no column for this price: if it is higher than the completion price, it replaces
-    # that one.
+    # A hold has no column for this price: it uses the higher of this and the completion price.
     PriceDimension("output_image", "", "output_image_mtok", fallback="completion"),
 )
 PRICE_NAMES = tuple(dimension.name for dimension in PRICE_DIMENSIONS)
 PUBLIC_PRICES = tuple(dimension.name for dimension in PRICE_DIMENSIONS if dimension.is_public)
-# The line items of a settlement, which are its columns: those of the prices, verdicts, and costs
-# that an operator enters.
+# The line items of a settlement, which are its columns: prices, verdicts, and costs that an
+# operator enters.
 LINE_ITEMS = (
     *dict.fromkeys(dimension.line_item or dimension.name for dimension in PRICE_DIMENSIONS),
     "verdict",
@@ -83,8 +82,8 @@ class PriceVariant:
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """Contains prices in picousd per token, image or request, and the decimal strings of the
-    settings."""
+    """Contains prices in picousd per token, image or request, and the same prices as the
+    settings' decimal strings (`declared`)."""
 
     prompt: int
     completion: int
@@ -101,10 +100,10 @@ class Pricing:
     output_image: int = 0
     # Every combination of service tier and prompt length that has its own prices.
     variants: tuple[PriceVariant, ...] = ()
-    # The service tier of answers to requests that name none; None means any tier with prices.
+    # The service tier if a request names none; None means any tier with prices.
     unasked_service_tier: str | None = None
-    # For holds: the highest price of an input token that is not audio, and the additional prices of
-    # audio tokens compared with that and with the completion.
+    # For holds: the highest price of an input token that is not audio, and how much more an
+    # audio token costs than that price and than the completion price.
     dearest_input: int = field(init=False, compare=False, repr=False)
     extra_input_audio: int = field(init=False, compare=False, repr=False)
     extra_output_audio: int = field(init=False, compare=False, repr=False)
@@ -191,7 +190,7 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
     output_audio_tokens_each: int = 0
     # Whether the output may be images.
     writes_images: bool = False
-    # How often the prompt is sent; the price depends on the length of each.
+    # How often the prompt is sent; each sent prompt has the prices for its own length.
     prompts: int = 1
     # The service tier that the request names.
     service_tier: str | None = None
@@ -254,7 +253,7 @@ def cost_of(pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] 
         return _cost_at(pricing.applying(usage.service_tier, usage.prompt_tokens), usage, images)
     total: dict[str, int] = {}
     for position, part in enumerate(parts):
-        # Every part received the same images.
+        # `images` counts the images of all parts, and each part received the same ones.
         mine = images // len(parts) + (position < images % len(parts))
         prices = pricing.applying(part.service_tier, part.prompt_tokens)
         for dimension, amount in _cost_at(prices, part, mine).by_dimension.items():

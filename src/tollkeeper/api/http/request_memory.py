@@ -1,8 +1,7 @@
-"""Limits the memory of all requests in progress: in this process, of each organization and of each
-key.
+"""Limits the memory of requests in progress: per process, per organization and per key.
 
-A call in progress needs memory for its body, for the decoded texts, and for a third form: first the
-judge's text, and then the backend's request until it is sent.
+A call in progress needs memory for its body, for the decoded texts, and for one more copy: first the
+text for the judge model, and then the request to the backend until it is sent.
 """
 
 from uuid import UUID
@@ -13,8 +12,8 @@ from tollkeeper.domain.access import Caller
 from tollkeeper.domain.errors import RateLimited, Unavailable
 
 _RETRY_AFTER_S = 1
-# An organization's only request may exceed its share, but must leave this fraction (one eighth) of
-# the memory free.
+# If an organization has only one request, it may exceed the organization's share, but must leave
+# one of this many parts of the memory free.
 _RESERVE_PARTS = 8
 # The memory of the objects for one element of an array or object. Measured: 70 to 126.
 _ELEMENT_BYTES = 128
@@ -47,7 +46,7 @@ class KeyAccount(_Account):
 
 
 class BodiesInFlight:
-    """Limits an organization to as much memory as remains free, however many keys it creates. The
+    """Lets an organization use at most as much memory as it leaves free, over all its keys. The
     only request of an organization or key may exceed that, if it leaves an eighth of the memory
     free. So organizations together never use all of the memory."""
 
@@ -89,8 +88,8 @@ class BodyShare:
         bodies, organization = key.bodies, key.organization
         if (
             key.bytes + added > bodies.key_bytes_max
-            # More than the organization would leave free; this includes a single request that is
-            # too large.
+            # The organization would use more than it leaves free. This is also true if a single
+            # request is too large.
             or organization.bytes + bodies.bytes + 2 * added > bodies.bytes_max
         ):
             self._require_room(size, added)
@@ -123,7 +122,7 @@ class BodyShare:
         key.bytes -= size
         key.organization.bytes -= size
         key.bodies.bytes -= size
-        assert key.bytes >= 0, "no more is given back than was taken"
+        assert key.bytes >= 0, "released more than was reserved"
 
 
 def _too_much_of(owner: str) -> RateLimited:
@@ -134,9 +133,9 @@ def _too_much_of(owner: str) -> RateLimited:
 
 
 def memory_of(body: bytes, elements: int) -> int:
-    """Returns the maximum bytes that a request with this body needs. One text of the body may be
-    nearly all of it, and a single character determines how many bytes each character of a Python
-    string takes."""
+    """Returns the maximum bytes that a request with this body needs. Assumes that the body is
+    a single text, because the widest character of a Python string determines how many bytes each
+    of its characters takes."""
     size = text_bytes = len(body)
     if not body.isascii() or b"\\u" in body:
         is_wide = any(start in body for start in (*_FOUR_BYTE_STARTS, *_SURROGATES))

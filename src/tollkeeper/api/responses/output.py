@@ -95,7 +95,7 @@ class Item:
     call_id: str = ""
     name: str = ""
     namespace: str | msgspec.UnsetType = msgspec.UNSET
-    # The name as the model writes it, which is flat for a namespace's function.
+    # The name as the model writes it; it contains the namespace, if there is one.
     flat_name: str = ""
     # For reasoning only: the values that only the backend can read.
     sealed_by_backend: tuple[str, ...] = ()
@@ -107,7 +107,8 @@ class Item:
 
 
 class Listener:
-    """Receives each step of the output in order. This one ignores it: the answer is not streamed."""
+    """Receives each step of the output in order. This base class ignores them, for
+    answers that are not streamed."""
 
     def event(self, name: str, fields: dict[str, Any]) -> None: ...
 
@@ -240,8 +241,8 @@ class Output:
     # Images.
 
     def _add_image(self, address: str) -> None:
-        """Adds an image, which is an item in one piece. The protocol has it in base64, without its
-        address."""
+        """Adds an image, which is an item in one piece. The protocol wants its base64 without
+        the prefix of the data URL."""
         self._close_finished_items()
         item = self._begin_item(ItemKind.IMAGE)
         found = _IMAGE_ADDRESS.match(address)

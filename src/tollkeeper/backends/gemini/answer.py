@@ -1,6 +1,6 @@
-"""Reads a Gemini answer, streamed or whole, as the gateway's own events. Knows no connection.
+"""Reads a Gemini answer, streamed or whole, as the gateway's own events. Does no I/O.
 
-A stream has no record for its end: it is complete if its body ends after a reason.
+A stream has no record for its end: it is complete if a finish reason came before its body ended.
 """
 
 import uuid
@@ -39,11 +39,12 @@ _CITATIONS_MAX = 4096
 
 
 class GroundedText:
-    """Collects an answer's text and its sources. Later records repeat earlier ones."""
+    """Collects an answer's text and its sources. Later records replace the sources of
+    earlier ones."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        # In the order of the searches, each once. Empty ones have no fee.
+        # The distinct search queries, in their order. An empty query has no fee.
         self._queries: dict[str, None] = {}
         self._found: list[GroundingChunk] = []
         self._supports: list[GroundingSupport] = []
@@ -61,7 +62,8 @@ class GroundedText:
         return len(self._queries)
 
     def annotations(self) -> tuple[Annotation, ...]:
-        """Returns the citations, by characters of the text. Omits a source that no text cites."""
+        """Returns the citations with their character positions. Omits a source that no text
+        cites."""
         written = "".join(self._pieces).encode()
         citations = []
         for support in self._supports:
@@ -83,7 +85,7 @@ def _characters(written: bytes, count: int) -> int:
 
 
 class GeminiAnswer(EventReader):
-    """Holds the state of one answer. It has one choice: the wire asks for one candidate."""
+    """Holds the state of one answer. It has one choice: the gateway asks for one candidate."""
 
     drops_further_calls = True
 
@@ -91,7 +93,7 @@ class GeminiAnswer(EventReader):
         super().__init__(call, secrets=secrets)
         self._grounded = GroundedText() if call.prompt.web_search is not None else None
         self._text_length = 0
-        # The pieces of a thought, whose last one may be signed.
+        # The pieces of a thought. The last piece may be signed.
         self._thought: list[str] = []
         # The last reported reason for the end.
         self._reason: str | None = None
@@ -131,7 +133,7 @@ class GeminiAnswer(EventReader):
             self._fail_by_model(self._reason)
 
     def _read_candidate(self, candidate: Candidate) -> str | None:
-        """Returns the reason for the end, if it has ended."""
+        """Returns the finish reason; None if the candidate goes on."""
         if candidate.index:
             raise MalformedAnswer("it has a choice that was not asked for")
         parts = () if candidate.content is None else candidate.content.parts or ()
@@ -166,7 +168,7 @@ class GeminiAnswer(EventReader):
     def _read_image(self, image: InlineData) -> None:
         media_type = image.mime_type or ""
         if not media_type.startswith("image/"):
-            # Only a wrongly declared model writes it, and the client must not miss it.
+            # The model is declared wrongly. Fail instead of dropping a part of its answer.
             message = f"The model answered with {media_type[:100]}, which an answer cannot carry."
             self.fail(BackendFailed(message, charged=True, blameless=True))
             return
