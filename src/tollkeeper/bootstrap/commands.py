@@ -1,5 +1,5 @@
-"""Provides services for a command: builds the administration services first, and all others together
-when the command uses one of them."""
+"""Provides services for a command: builds each administration service when the command uses it, and
+all other services together when the command uses one of them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ async def command_services(settings: Settings, conninfo: str) -> AsyncIterator["
 
 
 class _ServicesOnDemand:
-    """Has the attributes of `Services`, but builds most of them on first use."""
+    """Has the attributes of `Services`, but builds them on first use."""
 
     def __init__(self, administration: Administration) -> None:
         self._administration = administration

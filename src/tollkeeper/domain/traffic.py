@@ -83,7 +83,7 @@ class LatencyCount:
     model: str
     backend: str
     measure: str
-    # Its times are up to BUCKET_RATIO ^ bucket milliseconds.
+    # Its times are at most BUCKET_RATIO ** bucket milliseconds (microseconds for the overhead).
     bucket: int
     requests: int
 
