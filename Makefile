@@ -66,7 +66,7 @@ profile: $(INSTALLED) ## where a call spends its CPU time: a table by stage and 
 	$(BIN)/python -m bench.profile $(ARGS)
 
 prove: $(INSTALLED) ## every proof in full size: histories, kills, attacks, planted bugs; prints what was proved
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m proof tests --prove $(ARGS)
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m proof tests --prove $(ARGS)
 
 judge: $(INSTALLED) ## measure a judge on labelled datasets, before and after calibration; ARGS=--help lists options
 	$(BIN)/python -m bench.judge $(ARGS)
