@@ -19,6 +19,9 @@ _LIMITS = {
     "services.policies.policies.POLICIES_MAX": _POLICIES,
     "services.tenants.project_keys.KEYS_MAX": _KEYS,
 }
+# Requests that create the last allowed object at the same time race in each of so many tenants: a single
+# race may be decided in order by chance.
+_RACES = 5
 _DRAFT = {"name": "Bombs", "rule": "Is it about bombs?"}
 
 
@@ -73,32 +76,33 @@ async def test_a_refused_body_is_not_read(bounded: ScriptedGateway) -> None:
 
 
 async def test_an_organization_has_so_many_policies(bounded: ScriptedGateway) -> None:
-    hostile, quiet = await bounded.with_tenant(), await bounded.with_tenant()
-    answers = await asyncio.gather(
-        *(_create(hostile, "policies", _DRAFT) for _ in range(3 * _POLICIES))
-    )
-    refused = [answer for answer in answers if answer.status_code != 200]
-    assert len(answers) - len(refused) == _POLICIES
-    for answer in refused:
-        assert_error(answer, 409, "state_conflict")
-    assert (await _create(quiet, "policies", _DRAFT)).status_code == 200
+    for _ in range(_RACES):
+        hostile, quiet = await bounded.with_tenant(), await bounded.with_tenant()
+        answers = await asyncio.gather(
+            *(_create(hostile, "policies", _DRAFT) for _ in range(3 * _POLICIES))
+        )
+        refused = [answer for answer in answers if answer.status_code != 200]
+        assert len(answers) - len(refused) == _POLICIES
+        for answer in refused:
+            assert_error(answer, 409, "state_conflict")
+        assert (await _create(quiet, "policies", _DRAFT)).status_code == 200
 
 
 async def test_a_project_has_so_many_keys(bounded: ScriptedGateway) -> None:
-    hostile, quiet = await bounded.with_tenant(), await bounded.with_tenant()
-
     async def create(scripted: ScriptedGateway) -> httpx2.Response:
         path = f"projects/{scripted.tenant.project_id}/api_keys"
         return await _create(scripted, path, {"name": "Another"})
 
-    answers = await asyncio.gather(*(create(hostile) for _ in range(3 * _KEYS)))
-    refused = [answer for answer in answers if answer.status_code != 200]
-    # The tenant was made with one.
-    assert len(answers) - len(refused) == _KEYS - 1
-    for answer in refused:
-        assert_error(answer, 409, "state_conflict")
-    # A key that is revoked makes room.
-    made = next(answer.json() for answer in answers if answer.status_code == 200)
-    await bounded.gateway.services.project_keys.project_key_revoke(made["id"])
-    assert (await create(hostile)).status_code == 200
-    assert (await create(quiet)).status_code == 200
+    for _ in range(_RACES):
+        hostile, quiet = await bounded.with_tenant(), await bounded.with_tenant()
+        answers = await asyncio.gather(*(create(hostile) for _ in range(3 * _KEYS)))
+        refused = [answer for answer in answers if answer.status_code != 200]
+        # The tenant was made with one.
+        assert len(answers) - len(refused) == _KEYS - 1
+        for answer in refused:
+            assert_error(answer, 409, "state_conflict")
+        # A key that is revoked makes room.
+        made = next(answer.json() for answer in answers if answer.status_code == 200)
+        await bounded.gateway.services.project_keys.project_key_revoke(made["id"])
+        assert (await create(hostile)).status_code == 200
+        assert (await create(quiet)).status_code == 200
