@@ -41,4 +41,4 @@ def test_an_overloaded_gateway_serves_every_crowd() -> None:
     assert gate.limit is not None
     for _ in range(max(CROWDS)):
         gate.require_room("tenant")
-        gate.take("tenant")
+        gate.mark_active("tenant")

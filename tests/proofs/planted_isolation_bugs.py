@@ -91,7 +91,7 @@ ISOLATION_BUGS = {
     ),
     "one organization fills the process": Bug(
         "RunningCalls.begin",
-        "own >= share(limit)",
+        "running_of_owner >= share(limit)",
         "False",
         ("journeys/isolation/test_overload.py",),
     ),
@@ -262,7 +262,7 @@ ISOLATION_BUGS = {
     ),
     # Before and beside the verdict.
     "a tokenizer gets what a policy has not judged": Bug(
-        "TokenCounting._may_leave",
+        "TokenCounting._may_send_to_tokenizer",
         "not any(policy.enforces(Direction.REQUEST) for policy in policies)",
         "True",
         ("journeys/policies/test_before_the_verdict.py",),

@@ -46,7 +46,7 @@ class Watched:
             self.gate.require_room(owner)
         except Unavailable:
             return False
-        self.gate.take(owner)
+        self.gate.mark_active(owner)
         return True
 
     def limit(self) -> int | None:
@@ -54,7 +54,7 @@ class Watched:
 
     def pass_on(self, owner: str, count: int) -> None:
         for _ in range(count):
-            self.gate.pass_on(owner)
+            self.gate.mark_inactive(owner)
 
 
 @pytest.fixture

@@ -146,12 +146,12 @@ class OverloadGate:
         _REFUSED.add(())
         raise Unavailable("The gateway is overloaded; try again.", retry_after_s=_RETRY_AFTER_S)
 
-    def take(self, owner: Hashable) -> None:
+    def mark_active(self, owner: Hashable) -> None:
         """Counts a call as active."""
         self._active += 1
         self._active_by_owner[owner] = self._active_by_owner.get(owner, 0) + 1
 
-    def pass_on(self, owner: Hashable) -> None:
+    def mark_inactive(self, owner: Hashable) -> None:
         """Counts a call as inactive: it has ended, or waits for another system."""
         self._active -= 1
         left = self._active_by_owner[owner] - 1
@@ -163,11 +163,11 @@ class OverloadGate:
     @contextmanager
     def waiting(self, owner: Hashable) -> Iterator[None]:
         """Counts a call as inactive within this block."""
-        self.pass_on(owner)
+        self.mark_inactive(owner)
         try:
             yield
         finally:
-            self.take(owner)
+            self.mark_active(owner)
 
     def sample(self, turn_s: float, backlog: int) -> None:
         """Records the duration of one event loop iteration, and the number of waiting writes."""

@@ -76,7 +76,7 @@ async def test_who_overloads_the_process_is_refused_before_its_body(
         return gate.limit is not None
 
     for _ in range(LIMIT):
-        gate.take(organization)
+        gate.mark_active(organization)
     try:
         async with asyncio.timeout(20):
             while not is_limited():
@@ -103,7 +103,7 @@ async def test_who_overloads_the_process_is_refused_before_its_body(
         assert costs.status_code == 200
     finally:
         for _ in range(LIMIT):
-            gate.pass_on(organization)
+            gate.mark_inactive(organization)
     async with asyncio.timeout(20):
         while is_limited():
             gate.sample(0.0, 0)
@@ -129,7 +129,7 @@ async def test_who_is_refused_at_once_sees_what_the_application_says(
 
     monkeypatch.setattr(App, "__call__", noted)
     monkeypatch.setattr(gate, "_limit", 1.0)
-    gate.take(organization)
+    gate.mark_active(organization)
     try:
         body = {"model": MODEL, "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
         found = [
@@ -142,7 +142,7 @@ async def test_who_is_refused_at_once_sees_what_the_application_says(
             headers={**hostile.tenant.as_customer, "content-type": "text/plain"},
         )
     finally:
-        gate.pass_on(organization)
+        gate.mark_inactive(organization)
     assert at_once == [False, True, True, True]
     assert_error(wrong, 415, "unsupported_media_type")
     in_a_task, *others = [_without_id(one) for one in found]

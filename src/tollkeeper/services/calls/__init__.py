@@ -1,1 +1,2 @@
-"""Contains the use cases of inference: a call, its options, its policies and its activity."""
+"""Contains the use cases of inference: running a call, checking its options and policies, and
+recording its activity."""

@@ -1,5 +1,6 @@
-"""Records each inference request, and counts repeated rejections. Records are written in batches,
-so that no call waits for them."""
+"""Writes one activity record for each inference request. Records are queued and written in batches,
+so that no call waits for the database. Rejections that a key repeats are counted, and share a
+record."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,18 +27,19 @@ from tollkeeper.storage.ledger import commit_without_waiting
 QUEUED_MAX = 50_000
 LIST_LIMIT_MAX = 1000
 _BATCH_MAX = 500
-# A call may have a thousand verdicts, one for each policy, so verdicts have their own limits.
+# A record contains the policy verdicts of its call, possibly a thousand. So the number of verdicts
+# in the queue and in a batch is limited separately.
 _QUEUED_VERDICTS_MAX = 200_000
 _BATCH_VERDICTS_MAX = 5_000
-# Records are collected for this long and then written together. Fewer writes leave more of the
-# database to the ledger.
+# Records are collected for this long and then written together, because fewer writes leave more of
+# the database's capacity to the ledger.
 _COLLECT_S = 0.25
 _RETRY_PAUSE_S = 0.1
 _RETRY_PAUSE_S_MAX = 2.0
-# Longer than the longest pause, so that an ending process still writes its records while the
-# database comes back.
+# The time that a stopping process waits for its records to be written. It is longer than the
+# longest retry pause, so that there is a retry if the database was unavailable for a short time.
 _DRAIN_TIMEOUT_S = 5.0
-# How far ahead partitions are created, which leaves time to notice a failure.
+# How many days in advance partitions are created, so that operators have time to notice a failure.
 _DAYS_AHEAD = 3
 
 _REPEATED = (
@@ -61,7 +63,8 @@ class Activity:
         self._retention_days = retention_days
         self._dropped = 0
         self._refusals = RepeatedRefusals()
-        # Makes the recorder of ended calls pass on its buffered records.
+        # Makes the call recorder pass its buffered records to this object. `CallRecorder` sets this
+        # function.
         self.collect: Callable[[], None] = lambda: None
         self._batches: Batches[ActivityRecord] = Batches(
             self._write,
@@ -86,18 +89,20 @@ class Activity:
 
     def record(self, *records: ActivityRecord) -> None:
         """Queues the records and returns at once; they are written soon after. A repeated rejection
-        is counted and written with the others of its kind."""
+        is only counted; `write_refusals` queues one record for all repetitions."""
         repeats = self._refusals.repeats
-        self._batches.add(*[one for one in records if not (is_refusal(one) and repeats(one))])
+        self._batches.add(
+            *[record for record in records if not (is_refusal(record) and repeats(record))]
+        )
         if self._refusals.is_full:
             self.write_refusals()
 
     def write_refusals(self) -> None:
-        """Queues the counted rejections, and starts counting again."""
+        """Queues one record for each kind of repeated rejection, and resets the counts."""
         self._batches.add(*self._refusals.take())
 
     async def drain(self) -> None:
-        """Waits for a limited time until all records are written."""
+        """Waits until all records are written, at most `_DRAIN_TIMEOUT_S` seconds."""
         before = self._dropped
         self.collect()
         self.write_refusals()
@@ -105,8 +110,8 @@ class Activity:
             _log.error("activity records are lost", count=self._dropped - before)
 
     async def activity_show(self, request_id: UUID) -> ActivityEntry:
-        """Returns one call's record or, before the record is written, the ledger's data about the
-        call."""
+        """Returns the activity record of a call. If the record is not written yet, returns the data
+        that the ledger has about the call."""
         async with self._database.reading() as connection:
             entry = await activity.find(connection, request_id)
             dropped = await find_dropped(connection, request_id)
@@ -115,7 +120,8 @@ class Activity:
         if entry is None:
             raise NotFound(f"There is no request {request_id}. {_REPEATED}")
         if dropped is not None and entry.settlement == "unsettled":
-            # It was resolved before its month was closed; the record only has the call's beginning.
+            # The ledger rows of this call were dropped with their month. Only resolved calls are
+            # dropped, so the entry must not say that the call is unsettled.
             return replace(entry, settlement="dropped", unsettled_reason=dropped_message(dropped))
         return entry
 
@@ -127,7 +133,7 @@ class Activity:
         status: int | None = None,
         limit: int = 20,
     ) -> list[ActivityEntry]:
-        """Returns records, newest first."""
+        """Returns activity records, newest first."""
         if not 1 <= limit <= LIST_LIMIT_MAX:
             raise InvalidRequest(f"A list has 1 to {LIST_LIMIT_MAX} entries.", param="limit")
         async with self._database.reading() as connection:
@@ -140,14 +146,14 @@ class Activity:
             )
 
     async def keep_partitions(self) -> None:
-        """Creates the partitions of the coming days and drops expired ones. Does nothing while
-        another process does the same."""
+        """Creates the partitions of the coming days and drops expired partitions. Does nothing
+        while another process runs the same work."""
         today = datetime.fromtimestamp(self._clock(), UTC).date()
         async with self._database.transaction() as connection:
             if await activity_partitions.try_partitions_lock(connection):
                 await _create_days(connection, today)
-        # A separate transaction, because a long read of an old day can delay its drop, but must not
-        # delay the creation of the next day.
+        # This is a separate transaction: a long query on an old partition can delay dropping the
+        # partition, but must not delay the creation of new partitions.
         async with self._database.transaction() as connection:
             if await activity_partitions.try_partitions_lock(connection):
                 await _drop_days(connection, today - timedelta(days=self._retention_days))

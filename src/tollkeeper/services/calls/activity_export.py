@@ -1,4 +1,4 @@
-"""Writes the records of a time range as comma-separated values or JSON lines."""
+"""Exports the activity records of a time range as CSV or JSON lines."""
 
 from collections.abc import AsyncIterator, Sequence
 from enum import StrEnum
@@ -50,13 +50,15 @@ async def exported(
     time: TimeRange,
     form: ExportFormat,
 ) -> AsyncIterator[tuple[str, int]]:
-    """Yields the text of the records page by page, newest first, with the number of records."""
+    """Yields the exported text of each page of records and the number of its records. The newest
+    records come first."""
     before: Position | None = None
     while True:
         page = await traffic.activity_page(
             traffic_filter, rare, time, before=before, limit=PAGE_MAX
         )
-        # Written after the first page, so that an invalid time range writes nothing.
+        # The heading is created after the first page is read, so that an invalid time range raises
+        # an error before any output.
         heading = csv_lines([_CSV_COLUMNS]) if before is None and form is ExportFormat.CSV else ""
         records = [activity_view(entry) for entry in page.entries]
         yield heading + _text(records, form), len(records)
@@ -107,7 +109,7 @@ def activity_view(entry: ActivityEntry) -> dict[str, Any]:
 
 
 def _usage_view(usage: Usage) -> dict[str, int | str]:
-    """Includes audio and the service tier only if a backend has reported them."""
+    """Includes audio tokens and the provider's service tier only if the usage contains them."""
     view: dict[str, int | str] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

@@ -1,5 +1,5 @@
-"""Connects an inference call with the ledger: opens its tab before it is dispatched, and closes it
-once."""
+"""Connects inference calls with the ledger: holds (reserves) the maximum cost of a call before it
+is sent, and resolves this hold exactly once when the call has ended."""
 
 import asyncio
 
@@ -18,8 +18,8 @@ from tollkeeper.services.ledger.standing_refusals import StandingRefusals
 from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 
 _RESOLVED_BY_CALL = "call"
-# The number of calls per project and minute that may be rejected before admission, in one process.
-# They do not count against the project's rate, so they need their own limit.
+# The number of calls of one project that one process may reject per minute before admission. Such
+# calls do not count against the project's rate limit, so they need their own limit.
 REFUSED_CALLS_PER_MINUTE = 6000
 
 
@@ -27,12 +27,12 @@ class Admission:
     def __init__(self, ledger: Ledger, clock: Clock = unix_now) -> None:
         self._ledger = ledger
         self._clock = clock
-        self._rates = StandingRefusals()
+        self._standing_refusals = StandingRefusals()
         self._refused_calls = MinuteRate(REFUSED_CALLS_PER_MINUTE)
 
     async def open(self, tab: Tab, bounds: Bounds) -> None:
         """Holds the maximum cost of the call at the current prices. The hold is committed when this
-        returns. If it is refused, raises an error with the numbers."""
+        method returns. If the ledger refuses the hold, raises an error that names the amounts."""
         call = tab.call
         now = self._clock()
         prices = tab.plan.prices_at(now)
@@ -56,17 +56,17 @@ class Admission:
         )
         decision = await self._ledger.hold(hold, tab.alarm)
         if decision.refusal is not None:
-            self._rates.note(call.project_id, decision)
+            self._standing_refusals.note(call.project_id, decision)
             raise refusal_error(decision)
         if decision.policies is not None:
             hold = hold.judged_by(decision.policies)
         tab.hold, tab.policies, tab.prices = hold, decision.policies, by_backend
 
     def settle(self, tab: Tab, charge: Charge) -> tuple[int, asyncio.Future[bool]]:
-        """Charges the usage at the prices of the backend that served, and releases the rest of the
-        hold. Returns the cost, and a future that is done when the settlement is durable. The ledger
-        receives the settlement before this function returns, so that no cancelled task can skip
-        it."""
+        """Charges the usage at the prices of the backend that served the call, and releases the
+        unspent part of the hold. Returns the cost, and a future that is done when the settlement is
+        durable. The ledger receives the settlement before this method returns, so the settlement is
+        written even if the task of the call is cancelled."""
         hold = tab.hold
         assert hold is not None
         pricing = tab.prices.get(tab.backend, hold.pricing)
@@ -84,8 +84,9 @@ class Admission:
         return cost.total_picousd, self._ledger.resolve(resolution, hold)
 
     def release(self, tab: Tab) -> tuple[int | None, asyncio.Future[bool]]:
-        """Releases the whole hold, except the price of completed verdicts: the backend charges
-        nothing. Returns the cost or None, and the same future as `settle`."""
+        """Releases the hold of a call for which the backend charges nothing. Only completed policy
+        verdicts are charged. Returns their price (None if it is 0), and a future that is done when
+        the resolution is durable."""
         hold = tab.hold
         assert hold is not None
         cost = _charge_verdicts(tab, hold)
@@ -101,13 +102,14 @@ class Admission:
         return self._ledger.mark_unsettled(tab.hold, reason)
 
     def note_refusal(self, project_id: ProjectId, decision: Decision) -> None:
-        """Remembers the refusal of a request that counts against the rate and holds no money."""
-        self._rates.note(project_id, decision)
+        """Remembers for a short time that a request without a hold (a token count) was refused
+        because of the project's rate limit."""
+        self._standing_refusals.note(project_id, decision)
 
     def require_rate(self, project_id: ProjectId) -> None:
-        """Raises RateLimited if the project's rate was used up so recently that it still is, or if
-        the project was rejected for other reasons too often."""
-        decision = self._rates.standing_refusal(project_id)
+        """Raises RateLimited if this process remembers that the project has used up its rate limit,
+        or if it has rejected too many calls of the project for other reasons."""
+        decision = self._standing_refusals.standing_refusal(project_id)
         if decision is not None:
             raise refusal_error(decision)
         wait_ns = self._refused_calls.wait_ns(project_id)
@@ -119,14 +121,14 @@ class Admission:
             )
 
     def count_refused(self, project_id: ProjectId) -> None:
-        """Counts a call that was rejected before anything was held for it. It does not count
-        against the ledger's rate, and would be free without this."""
+        """Counts a call that was rejected before anything was held for it. The ledger's rate limit
+        does not count such a call, so a client could otherwise send any number of them."""
         self._refused_calls.use(project_id)
 
 
 def _charge_verdicts(tab: Tab, hold: Hold) -> int:
-    """Returns the price of the verdicts that the call has waited for and got. A later verdict is
-    not charged."""
+    """Returns the price of the policy verdicts (results of policies) that the call has waited for
+    and received. A verdict that arrives later is not charged."""
     if not hold.verdicts_max:
         return 0
     verdicts = tab.evidence.enforced

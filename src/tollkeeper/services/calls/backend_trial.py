@@ -1,7 +1,8 @@
-"""Tries a backend with real calls: one whole answer, one stream, one with a tool, one count.
+"""Tests a backend with real requests: an answer without streaming, a stream, an answer with a tool
+call, and a token count.
 
-This is for operators. The calls belong to no tenant: they have no reservation and are not in the
-ledger, but the provider charges for them, so each result contains its cost at the model's prices.
+Operators start this test. Its calls belong to no tenant, so they have no reservation and are not in
+the ledger. The provider charges for them, so each result contains its cost at the model's prices.
 """
 
 import asyncio
@@ -20,10 +21,10 @@ from tollkeeper.domain.prompt import FunctionTool, Prompt, Role, Text, Turn
 from tollkeeper.domain.prompt_size import measure_prompt
 from tollkeeper.services.clock import Clock, unix_now
 
-# Enough for a word or a call, and for the reasoning that some models always write.
+# Enough for a word or a tool call, and for the reasoning that some models always write.
 _OUTPUT_TOKENS_MAX = 512
-_WORDS = "Reply with the single word: hello"
-_TOOL_WORDS = "What is the weather in Paris? Use the tool."
+_PROMPT_TEXT = "Reply with the single word: hello"
+_TOOL_PROMPT_TEXT = "What is the weather in Paris? Use the tool."
 _TOOL = FunctionTool(
     name="weather",
     description="The weather of a place.",
@@ -37,7 +38,8 @@ _TOOL = FunctionTool(
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """Contains one check. `worked` is None if the model does not offer the feature."""
+    """Contains the result of one check. `worked` is None if the check was skipped, because the
+    model or the backend does not offer the feature."""
 
     check: str
     worked: bool | None
@@ -55,10 +57,10 @@ class BackendTrial:
         self._clock = clock
 
     async def results(self) -> AsyncIterator[TrialResult]:
-        yield await self._answer("answer", _prompt(_WORDS), streamed=False)
-        yield await self._answer("stream", _prompt(_WORDS), streamed=True)
+        yield await self._answer("answer", _prompt(_PROMPT_TEXT), streamed=False)
+        yield await self._answer("stream", _prompt(_PROMPT_TEXT), streamed=True)
         if Feature.TOOLS in self._model.supported_features:
-            yield await self._answer("tools", _prompt(_TOOL_WORDS, _TOOL), streamed=False)
+            yield await self._answer("tools", _prompt(_TOOL_PROMPT_TEXT, _TOOL), streamed=False)
         else:
             yield TrialResult("tools", None, "the model does not declare tools")
         yield await self._count()
@@ -66,19 +68,19 @@ class BackendTrial:
     async def _answer(self, check: str, prompt: Prompt, *, streamed: bool) -> TrialResult:
         call = self._call(prompt, streamed=streamed)
         meter = Meter(call, measure_prompt(prompt).bound(self._model))
-        called: set[str] = set()
+        called_tools: set[str] = set()
         failure: TollkeeperError | None = None
         try:
             async with self._backend.open(call, deadline=self._deadline()) as answer:
                 async for batch in answer.batches:
                     meter.count(batch)
-                    called.update(_names_of_calls(batch))
+                    called_tools.update(_names_of_called_tools(batch))
         except TollkeeperError as exc:
             failure = exc
-        return self._result(check, meter, called, failure)
+        return self._result(check, meter, called_tools, failure)
 
     def _result(
-        self, check: str, meter: Meter, called: set[str], failure: TollkeeperError | None
+        self, check: str, meter: Meter, called_tools: set[str], failure: TollkeeperError | None
     ) -> TrialResult:
         if failure is not None and not meter.delivered and meter.usage is None:
             charged = " It may have been charged." if failure.charged else ""
@@ -86,19 +88,21 @@ class BackendTrial:
         charge = meter.charge()
         pricing = self._model.pricing_at(self._clock())
         cost = cost_of(pricing, charge.usage, 0, charge.parts).total_picousd
-        counted = "counted by us: it reports no usage" if charge.estimated else "as it reports"
+        source = "counted by the gateway" if charge.estimated else "reported by the backend"
         used = charge.usage
-        detail = f"{used.prompt_tokens} and {used.completion_tokens} tokens, {counted}"
+        detail = (
+            f"{used.prompt_tokens} prompt and {used.completion_tokens} completion tokens, {source}"
+        )
         if failure is not None:
             return TrialResult(check, False, f"{failure.message} {detail}", cost)
-        if check == "tools" and _TOOL.name not in called:
+        if check == "tools" and _TOOL.name not in called_tools:
             return TrialResult(check, False, f"it did not call the tool; {detail}", cost)
         return TrialResult(check, True, f"finish {meter.finish}; {detail}", cost)
 
     async def _count(self) -> TrialResult:
         if not self._backend.counts_tokens:
             return TrialResult("count", None, "the backend does not count tokens")
-        call = self._call(_prompt(_WORDS), streamed=False)
+        call = self._call(_prompt(_PROMPT_TEXT), streamed=False)
         count = await self._backend.count_prompt_tokens(call, deadline=self._deadline())
         if count is None:
             return TrialResult("count", False, "it did not answer with a count")
@@ -122,10 +126,10 @@ class BackendTrial:
         )
 
 
-def _prompt(words: str, *tools: FunctionTool) -> Prompt:
-    return Prompt(turns=(Turn(Role.USER, (Text(words),), place="trial"),), tools=tools)
+def _prompt(text: str, *tools: FunctionTool) -> Prompt:
+    return Prompt(turns=(Turn(Role.USER, (Text(text),), place="trial"),), tools=tools)
 
 
-def _names_of_calls(batch: Batch) -> set[str]:
+def _names_of_called_tools(batch: Batch) -> set[str]:
     deltas = (event for event in batch if isinstance(event, Delta))
     return {piece.name for delta in deltas for piece in delta.tool_calls if piece.name}

@@ -1,4 +1,6 @@
-"""Compares an ended call's cost with the expected cost, for metrics and alerts."""
+"""Compares the usage and cost of an ended call with its hold (the credit reserved for it), with the
+model's context, and with the cost that the backend reports. Differences are counted in metrics and
+cause alerts."""
 
 from collections.abc import Callable
 
@@ -13,13 +15,14 @@ from tollkeeper.services.calls.tab import Tab
 _log = structlog.get_logger("tollkeeper.calls")
 
 
-_ABSURD = "The backend reported usage that cannot be true; the calls stay unsettled."
-_EXCESSIVE = "The backend reported more usage than the model's declared context holds."
+_IMPOSSIBLE_USAGE = "The backend reported usage that cannot be true; the calls stay unsettled."
+_EXCESSIVE_USAGE = "The backend reported more usage than the model's declared context holds."
 
 
 def check_bill(tab: Tab, on_misreport: Callable[[str, str], None]) -> None:
-    """Counts inconsistent reports, overage, and backend prices that differ from ours. Calls
-    `on_misreport` with a backend whose report is inconsistent, and the reason."""
+    """Updates the metrics for wrong usage reports, for overage (cost beyond the hold), and for
+    reported costs that differ from ours. Calls `on_misreport` with the name of the backend and the
+    reason if its usage report cannot be true or exceeds the model's context."""
     meter, hold, cost = tab.meter, tab.hold, tab.cost_picousd
     if meter is None or hold is None:
         return
@@ -34,23 +37,24 @@ def check_bill(tab: Tab, on_misreport: Callable[[str, str], None]) -> None:
             is_above = True
             metrics.count_usage_above_bound(backend, "output")
         if is_above and _exceeds_context(usage, bounds, tab.call.model.context_length):
-            # It is charged, but it contradicts the model's declaration.
+            # The usage is charged, although it contradicts the model's declared context length.
             metrics.count_excessive_usage(backend)
-            on_misreport(backend, _EXCESSIVE)
+            on_misreport(backend, _EXCESSIVE_USAGE)
     elif meter.reported_nonsense:
         metrics.count_absurd_usage(backend)
-        on_misreport(backend, _ABSURD)
+        on_misreport(backend, _IMPOSSIBLE_USAGE)
     if cost is not None:
         if cost > hold.hold_picousd:
             _report_overage(tab, hold.hold_picousd, cost)
-        # Only for a settled call: an unsettled one has no cost that could differ.
+        # Only a settled call has a cost that can be compared with the reported cost.
         if tab.reported_cost_picousd is not None:
-            ours = cost - tab.verdict_picousd
-            metrics.count_reported_cost(backend, tab.reported_cost_picousd, ours)
+            charged_by_gateway = cost - tab.verdict_picousd
+            metrics.count_reported_cost(backend, tab.reported_cost_picousd, charged_by_gateway)
 
 
 def _exceeds_context(usage: Usage, bounds: Bounds, context: int) -> bool:
-    # There may be several prompts, or one that was read again after each search.
+    # The prompt may have been sent several times, and the model may have read it again after each
+    # web search.
     prompt_max = max(context * bounds.prompts, bounds.prompt_tokens)
     return usage.prompt_tokens > prompt_max or usage.completion_tokens > context * bounds.choices
 

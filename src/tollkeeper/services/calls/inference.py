@@ -1,9 +1,10 @@
-"""Runs one call from top to bottom: compute its bounds, open the tab, judge, dispatch, deliver,
-close the tab.
+"""Runs one inference call from its arrival to its end: computes its maximum usage, holds (reserves)
+its maximum cost, asks the policies about the request, sends the call to the backend, delivers the
+answer, and settles the cost. The state of the call is stored in its tab (`Tab`).
 
-It runs in its request's task, which is never cancelled. A client's disconnect and the end of the
-process reach it through the tab; it always runs to its end, where the tab is closed and the call is
-recorded.
+A call runs in the task of its request, and the API never cancels this task. If the client
+disconnects or the process stops, the tab ends the current wait of the call. So every call reaches
+the code that resolves its hold and records the call.
 """
 
 import asyncio
@@ -40,22 +41,25 @@ from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import JudgedContent, PolicyChecks
 from tollkeeper.services.policies.policies import Policies
 
-# A backend enforces the deadline itself and knows whether anything was charged by then. The call is
-# ended from outside only if the backend does not, or if the client reads too slowly.
+# The backend client enforces the deadline itself, because it knows whether the provider may have
+# charged by then. This module ends the call this much later, if the backend client has not ended it
+# or if the API client reads too slowly.
 _DEADLINE_SLACK_S = 0.5
-# Errors that the client caused before anything was held. An invalid key (401) is not among them:
-# its calls must not use up the rate of the project's other keys.
+# HTTP statuses of errors that the client causes. A call that fails with one of them before money is
+# held counts as a refused call of its project. An invalid key (401) is not included: calls with an
+# invalid key must not use up the limit of the project's valid keys.
 _CLIENT_ERRORS = frozenset({400, 402, 403, 404, 409, 413, 422, 429, 501})
 _WITHHELD = "The backend refused the request. Its message is not shown, because a policy judges the answers."
-# The minimum time that an answer waits for its settlement, however late it is.
+# Every call waits at least this long for the ledger to write its settlement, even after the
+# deadline.
 _SETTLEMENT_S_MIN = 5.0
-_ABSURD = "the backend's report of usage cannot be true"
-_UNKNOWN_PROMPT = "no usage was reported, and the size of media or searches is not known"
-_OUR_FAULT = "the gateway failed during the call"
+_IMPOSSIBLE_USAGE = "the backend's report of usage cannot be true"
+_UNKNOWN_PROMPT_SIZE = "no usage was reported, and the size of media or searches is not known"
+_GATEWAY_FAILED = "the gateway failed during the call"
 
 
 class CallSource(Protocol):
-    """Provides the part of a request that its call needs."""
+    """Gives a call access to its HTTP request."""
 
     @property
     def operation(self) -> str: ...
@@ -66,12 +70,12 @@ class CallSource(Protocol):
         ...
 
     def error_words(self, error: BaseException) -> tuple[int, str]:
-        """Returns the status and code of an error for the client."""
+        """Returns the HTTP status and the error code that the client gets for this error."""
         ...
 
 
 class SettlementLate(Unavailable):
-    """The cost of the call could not be written in time; it is written as soon as it can be."""
+    """The cost of the call could not be written in time; it will be written as soon as possible."""
 
 
 class Inference:
@@ -96,9 +100,9 @@ class Inference:
         self._running = RunningCalls(limits, overload)
 
     async def infer(self, call: Call, plan: Plan, sink: AnswerSink, source: CallSource) -> Tab:
-        """Runs the call to its end. Raises domain errors, even after the sink has received events.
-        The source must not cancel it: it reports a disconnect through `on_disconnect`, and the call
-        then ends by itself."""
+        """Runs the call to its end. Raises domain errors, even after the sink (the receiver of the
+        answer) has got events. The request handler must not cancel this coroutine. It reports a
+        disconnect through `source.on_disconnect`, and the call then ends early."""
         tab = self._running.begin(call, plan, sink, source.operation)
         status, code = 200, None
         self._recorder.started(tab)
@@ -126,12 +130,13 @@ class Inference:
         return tab
 
     def require_rate(self, project_id: ProjectId) -> None:
-        """Raises RateLimited if this process knows that the project has used up its rate: for
-        requests whose body is not read yet."""
+        """Raises RateLimited if this process knows that the project has used up its rate limit. The
+        API calls this before it reads the body of a request."""
         self._admission.require_rate(project_id)
 
     async def drain(self, grace_s: float) -> None:
-        """Lets running calls end within the grace period, then stops and settles them."""
+        """Waits up to `grace_s` for the running calls to end, then stops and settles the remaining
+        calls."""
         await self._running.drain(grace_s)
 
     @property
@@ -139,15 +144,17 @@ class Inference:
         return len(self._running)
 
     def serves_others(self, owner: Hashable) -> bool:
-        """Tells whether calls of another owner are in progress in this process."""
+        """Tells whether this process runs calls of other owners (organizations) than this one."""
         return self._running.serves_others(owner)
 
     async def _bounds(self, tab: Tab) -> Bounds:
-        """Returns the maximum usage of the call, and creates the meter for its actual usage."""
+        """Returns the maximum usage of the call. Also creates the meter, which counts the actual
+        usage."""
         call, plan = tab.call, tab.plan
         model = plan.model
         if call.policy_ids:
-            # Admission checks this again. The early check avoids a hold for a wrong name.
+            # Raises NotFound if the call names a policy that is not published. Admission checks
+            # this again; the early check avoids a hold for a call that must fail.
             await self._policies.applying(call)
         is_counted = plan.asks_tokenizer and await self._token_counting.is_counted(call)
         size = (await measure(call)).sent_to(model)
@@ -155,7 +162,7 @@ class Inference:
         if is_counted:
             tab.tokenizer_asked = True
             counted = await self._token_counting.counted_tokens(call, tokenizer_deadline())
-        # A tokenizer counts text only: media and template tokens are added to it.
+        # A tokenizer counts only text. `bound` and `hold_bound` add the tokens of media.
         held_tokens = prompt_tokens = size.bound(model, counted)
         if size.web_searches or plan.holds_by_bytes:
             held_tokens = size.hold_bound(model, counted)
@@ -179,8 +186,9 @@ class Inference:
         )
 
     async def _judge_request(self, tab: Tab) -> ResponseGate | None:
-        """Asks the policies of this call's admission about its request. Returns a gate for the
-        answer if a policy judges the answer or has not judged the request yet."""
+        """Lets the judge (the model that answers policy questions) check the request against the
+        policies that were in force at admission. Returns a gate that holds back the answer if a
+        policy applies to the answer, or if the check of the request is still running."""
         call = tab.call
         policies = (tab.policies or EMPTY).applying(call.project_id, call.policy_ids)
         for_answer = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
@@ -188,17 +196,21 @@ class Inference:
         context_characters = self._checks.context_characters if for_answer else 0
         verdict, context = None, ""
         if is_judged or context_characters:
-            found = await _large_transcript(tab) if call.is_large else transcript(call.prompt)
-            context = context_of(found.text, context_characters)
+            request_transcript = (
+                await _large_transcript(tab) if call.is_large else transcript(call.prompt)
+            )
+            context = context_of(request_transcript.text, context_characters)
         if is_judged:
             if tab.tokenizer_asked and any(
                 policy.enforces(Direction.REQUEST) for policy in policies
             ):
-                raise _judged_too_late()
-            content = JudgedContent(call.organization_id, found.text, found.unread)
-            asked = (policies, Direction.REQUEST, content, tab.evidence)
+                raise _policy_published_meanwhile()
+            content = JudgedContent(
+                call.organization_id, request_transcript.text, request_transcript.unread
+            )
+            check_arguments = (policies, Direction.REQUEST, content, tab.evidence)
             if self._limits.judges_beside:
-                verdict = self._checks.start_check(*asked)
+                verdict = self._checks.start_check(*check_arguments)
                 if verdict is not None:
                     verdict.add_done_callback(tab.end_if_refused)
             else:
@@ -208,9 +220,9 @@ class Inference:
                         tab.judging(),
                         self.overload.waiting(tab.owner),
                     ):
-                        await self._checks.check(*asked)
+                        await self._checks.check(*check_arguments)
                 except TimeoutError:
-                    raise _too_late_to_judge(tab) from None
+                    raise _judging_timed_out(tab) from None
         if not for_answer and verdict is None:
             return None
         return ResponseGate(
@@ -219,23 +231,25 @@ class Inference:
             self._checks,
             tab.evidence,
             organization_id=call.organization_id,
-            # A client that gets the answer in one piece gains nothing from segments.
+            # Segments let a stream start early. An answer that is not streamed is judged once, at
+            # its end.
             segment_characters=self._limits.segment_characters if call.streamed else 0,
             context=context,
             request_verdict=verdict,
         )
 
     async def _deliver(self, tab: Tab, gate: ResponseGate | None) -> None:
-        """Reads the answer to its proper end and delivers it."""
+        """Sends the call to the backend, and delivers the answer until it is complete."""
         if tab.unwanted:
-            # Nothing has been sent, and no client waits for the answer, so it is not paid for.
+            # No client waits for the answer, and the call has not been sent yet, so sending it
+            # would only cost money.
             if gate is not None:
                 gate.close()
-            raise _not_dispatched()
+            raise _ended_before_dispatch()
         sink, meter, deadline, owner = gate or tab.sink, tab.meter, tab.deadline, tab.owner
         assert meter is not None
         tab.dispatched_at = time.perf_counter_ns()
-        self.overload.pass_on(owner)
+        self.overload.mark_inactive(owner)
         try:
             backend_call = tab.backend_call = tab.plan.backend.open(tab.call, deadline=deadline)
             with tab.waiting_until(deadline + _DEADLINE_SLACK_S):
@@ -248,7 +262,8 @@ class Inference:
                         meter.count(batch)
                         await sink.take(batch)
                         if is_first and gate is None:
-                            # The stream has begun, so text can be relayed.
+                            # The client's stream has begun, so further text can be written to it
+                            # directly.
                             tab.relay_text(answer)
                 if gate is not None:
                     await gate.finish()
@@ -260,33 +275,34 @@ class Inference:
                 raise ProviderRejected(_WITHHELD, charged=exc.charged) from exc
             raise
         finally:
-            self.overload.take(owner)
+            self.overload.mark_active(owner)
             tab.answered()
             if gate is not None:
                 gate.close()
 
     async def _close(self, tab: Tab, error: BaseException | None = None) -> None:
-        """Settles or releases the hold, or leaves it unsettled, and waits until the ledger has it.
-        The ledger gets it before the first wait and writes it however long the database is down, so
-        neither a cancellation nor a timeout can skip it. Raises SettlementLate if a complete answer
-        has waited until the deadline."""
+        """Resolves the hold and waits until the ledger has written the result: settled (charged),
+        released (free) or unsettled (the cost is unknown). The ledger receives the result before
+        the first `await` and retries while the database is down, so neither a cancellation nor a
+        timeout can lose the result. Raises SettlementLate if the answer is complete but the result
+        was not written by the deadline."""
         meter, admission = tab.meter, self._admission
         assert meter is not None
         cost = None
-        # The call is not settled until the ledger has the settlement.
+        # The state stays UNSETTLED until the ledger has written the settlement.
         tab.state = SettlementState.UNSETTLED
         if error is not None and not isinstance(error, TollkeeperError):
-            # An error of the gateway after dispatch: the backend may have done anything.
-            written = admission.leave_unsettled(tab, _OUR_FAULT)
+            # The gateway itself failed, so it is unknown how much the backend has generated.
+            written = admission.leave_unsettled(tab, _GATEWAY_FAILED)
         elif error is None or meter.delivered or meter.usage is not None or meter.reported_nonsense:
             # The delivered output or the reported usage determines the cost.
             if error is not None:
                 error.charged = True
             charge = tab.charge = meter.charge()
             if meter.reported_nonsense:
-                written = admission.leave_unsettled(tab, _ABSURD)
+                written = admission.leave_unsettled(tab, _IMPOSSIBLE_USAGE)
             elif meter.prompt_is_unknown:
-                written = admission.leave_unsettled(tab, _UNKNOWN_PROMPT)
+                written = admission.leave_unsettled(tab, _UNKNOWN_PROMPT_SIZE)
             else:
                 cost, written = admission.settle(tab, charge)
         elif error.charged:
@@ -296,9 +312,9 @@ class Inference:
             cost, written = admission.release(tab)
             if cost is None:
                 tab.state = SettlementState.RELEASED
-        soonest = asyncio.get_running_loop().time() + _SETTLEMENT_S_MIN
+        wait_until_min = asyncio.get_running_loop().time() + _SETTLEMENT_S_MIN
         try:
-            with tab.waiting_until(max(tab.deadline, soonest), slack_s=_SETTLEMENT_S_MIN):
+            with tab.waiting_until(max(tab.deadline, wait_until_min), slack_s=_SETTLEMENT_S_MIN):
                 await written
         except TimeoutError:
             if error is None:
@@ -314,28 +330,29 @@ async def _large_transcript(tab: Tab) -> Transcript:
         with tab.waiting_until(tab.deadline):
             return await run_in_thread(tab.owner, transcript, tab.call.prompt)
     except TimeoutError:
-        raise _too_late_to_judge(tab) from None
+        raise _judging_timed_out(tab) from None
 
 
-def _too_late_to_judge(tab: Tab) -> TollkeeperError:
-    return _not_dispatched() if tab.unwanted else DeadlineExceeded()
+def _judging_timed_out(tab: Tab) -> TollkeeperError:
+    return _ended_before_dispatch() if tab.unwanted else DeadlineExceeded()
 
 
-def _judged_too_late() -> Unavailable:
-    """The tokenizer got the prompt just before a policy was published that has to judge it
-    first."""
+def _policy_published_meanwhile() -> Unavailable:
+    """Returns the error for a prompt that was already sent to the backend's tokenizer when a policy
+    was published that must judge the prompt before it leaves the gateway."""
     return Unavailable(
         "A policy was published while this call was being admitted. Send the request again.",
         retry_after_s=1,
     )
 
 
-def _not_dispatched() -> Unavailable:
+def _ended_before_dispatch() -> Unavailable:
     return Unavailable("The call ended before it was sent to the backend.", retry_after_s=1)
 
 
 def _ended_early(tab: Tab, *, sent: bool) -> BaseException:
-    """Returns the reason for an early end. If the call was sent, the backend may charge."""
+    """Returns the error for a call that a timeout or `Tab.end_by` ended. If the call was sent, the
+    backend may charge for it."""
     if tab.refusal is not None:
         if isinstance(tab.refusal, TollkeeperError):
             tab.refusal.charged = sent

@@ -1,5 +1,5 @@
-"""Replaces session and cache keys of clients by values that only this gateway can compute, so that
-backends never see the original keys and projects never share one."""
+"""Replaces the session ids and cache keys of clients with hashes that only this gateway can
+compute. So backends never see the original values, and two projects never have the same value."""
 
 from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.affinity import CachePurpose, affinity_key, isolated_text
@@ -18,17 +18,18 @@ class Isolation:
     def caching_wish(
         self, caller: ProjectCaller, model: Model, key: str | None, salt: str | None = None
     ) -> CachingWish:
-        """Returns hashes instead of the client's texts, so that two tenants with the same key do
-        not share entries of a backend's cache. A backend that can separate caches gets a salt with
-        every call: otherwise the number of cached tokens would reveal what another project has
+        """Returns the cache hints for the backend. They contain hashes in place of the client's
+        `key` and `salt`, so that two projects with the same key do not share entries of the
+        backend's cache. If the backend can separate caches by a salt, it gets a salt with every
+        call. Without a salt, the number of cached tokens would reveal what another project has
         sent."""
-        is_asked = salt is not None
+        client_asks_for_salt = salt is not None
         if salt is None and model.isolates_cache:
             salt = ""
         return CachingWish(
             key=None if key is None else self._isolated(caller, CachePurpose.PROMPT_CACHE_KEY, key),
             salt=None if salt is None else self._isolated(caller, CachePurpose.CACHE_SALT, salt),
-            salt_is_asked=is_asked,
+            salt_is_asked=client_asks_for_salt,
         )
 
     def _isolated(self, caller: ProjectCaller, purpose: CachePurpose, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Checks that the model supports everything that a prompt asks for."""
+"""Checks that a model supports all media, tools and options of a prompt."""
 
 from collections.abc import Iterator, Mapping
 
@@ -16,33 +16,35 @@ from tollkeeper.domain.prompt import (
 from tollkeeper.domain.schema_size import SchemaSize, measure_schema
 
 
-def output_bound(asked: int | None, model: Model, *, param: str) -> int:
-    """Returns the client's output limit, or the default; never more than the model writes."""
-    if asked is None:
+def output_bound(client_limit: int | None, model: Model, *, param: str) -> int:
+    """Returns the output limit of a call in tokens: the client's limit, or the default. Raises
+    InvalidRequest if the client's limit exceeds the model's limit."""
+    if client_limit is None:
         return min(DEFAULT_OUTPUT_TOKENS, model.max_output_length)
-    if asked > model.max_output_length:
+    if client_limit > model.max_output_length:
         raise InvalidRequest(
             f"The model {model.id} writes at most {model.max_output_length} tokens.", param=param
         )
-    return asked
+    return client_limit
 
 
 def require_supported(model: Model, prompt: Prompt) -> None:
-    """Raises OptionUnsupported with the place of the first unsupported option, and InvalidRequest
-    if schemas are larger than the backend accepts."""
+    """Raises OptionUnsupported for the first option that the model does not support; `param` of the
+    error is the position of the option in the request. Raises InvalidRequest if the request
+    contains remote media or schemas that the backend does not accept."""
     for media in prompt.media:
         if media.modality not in model.input_modalities:
             raise OptionUnsupported(
                 f"The model {model.id} does not take {media.modality}.", param=media.place
             )
         if not model.allows_remote_media:
-            _require_own_content(model, media)
+            _require_embedded_content(model, media)
     for name in prompt.sampling.given():
         if name not in model.supported_sampling_parameters:
             raise _unsupported(model, name)
     for feature, param in _features(prompt):
         if feature not in model.supported_features:
-            raise _lacking(model, feature, param)
+            raise _missing_feature(model, feature, param)
     _require_priced_tools(model, prompt)
     for option in prompt.options:
         if option.name not in model.options:
@@ -67,7 +69,8 @@ def _require_priced_tools(model: Model, prompt: Prompt) -> None:
 
 
 def _features(prompt: Prompt) -> Iterator[tuple[Feature, str]]:
-    """Yields the features that the prompt needs, each with the place that asks for it."""
+    """Yields the features that the prompt needs, each with the position of the request field that
+    needs it."""
     if prompt.tools:
         yield Feature.TOOLS, "functions" if prompt.has_legacy_functions_only else "tools"
     output_format = prompt.output_format
@@ -86,13 +89,14 @@ def _features(prompt: Prompt) -> Iterator[tuple[Feature, str]]:
             yield Feature.REASONING, param
 
 
-def _require_own_content(model: Model, media: Media) -> None:
-    """Raises if a client's address would make the backend fetch content."""
+def _require_embedded_content(model: Model, media: Media) -> None:
+    """Raises InvalidRequest if the backend would have to fetch the content, from a URL or by a file
+    id."""
     is_remote = media.url is not None and media.url[:5].lower() != "data:"
     if is_remote or (isinstance(media, File) and media.id is not None):
         raise InvalidRequest(
-            f"The model {model.id} takes no addresses: send the content in the request, in base64 "
-            "or as a data: address.",
+            f"The model {model.id} accepts no URLs and no file ids: send the content in the request, "
+            "in base64 or as a data: URL.",
             param=media.place,
         )
 
@@ -101,7 +105,7 @@ def _unsupported(model: Model, param: str) -> OptionUnsupported:
     return OptionUnsupported(f"The model {model.id} does not support {param}.", param=param)
 
 
-def _lacking(model: Model, feature: Feature, param: str) -> OptionUnsupported:
+def _missing_feature(model: Model, feature: Feature, param: str) -> OptionUnsupported:
     declared = ", ".join(model.supported_features) or "none"
     return OptionUnsupported(
         f"The model {model.id} does not support {param}: it has no {feature}. "
@@ -111,7 +115,8 @@ def _lacking(model: Model, feature: Feature, param: str) -> OptionUnsupported:
 
 
 def _require_small_schemas(model: Model, prompt: Prompt) -> None:
-    """Checks the size of all schemas of a request together, if the backend limits it."""
+    """Raises InvalidRequest if all JSON schemas of the request together exceed the limits of the
+    backend."""
     bounds = model.schema_bounds
     if bounds is None:
         return

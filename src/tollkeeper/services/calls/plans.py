@@ -1,4 +1,5 @@
-"""Prepares and caches plans: everything about a call that depends only on its key and model."""
+"""Prepares and caches plans. A plan is the data of a call that depends only on its API key and
+model."""
 
 from collections.abc import Mapping
 
@@ -11,13 +12,14 @@ from tollkeeper.domain.routes import PricesInForce
 from tollkeeper.services.calls.isolation import Isolation
 from tollkeeper.services.models import CurrentCatalog, Models
 
-# The maximum number of plans of one organization, and of organizations with plans.
+# The maximum number of cached plans of one organization, and of organizations with cached plans.
 PLANS_OF_ORGANIZATION_MAX = 256
 ORGANIZATIONS_MAX = 1024
 
 
 class Plan:
-    """Contains the data of a key's calls to a model: the caller, the backend, the prices."""
+    """Contains the data that all calls with one API key to one model share: the caller, the
+    backend, the prices."""
 
     __slots__ = (
         "_prices",
@@ -41,7 +43,7 @@ class Plan:
         self.caller = caller
         self.model = model
         self.backend = backend
-        # For a call that names neither a cache key nor a salt.
+        # The cache hints for a call whose client names neither a cache key nor a salt.
         self.caching = caching or CachingWish()
         self.catalog = catalog
         self.asks_tokenizer = backend.counts_tokens
@@ -49,15 +51,16 @@ class Plan:
         self._prices: PricesInForce | None = None
 
     def prices_at(self, now: int) -> PricesInForce:
-        """Returns the prices of calls that are admitted at this time (Unix seconds)."""
+        """Returns the prices of calls that are admitted at `now` (Unix seconds)."""
         prices = self._prices
         if prices is None or not prices.since <= now < prices.until:
             prices = self._prices = PricesInForce(self.model, now)
         return prices
 
     def tool_fee(self, prompt: Prompt) -> int:
-        """Returns the price of the provider's tools. It is due whether the model uses them or not,
-        because no report tells how often it did."""
+        """Returns the price, in picousd, of the provider's tools in the prompt. A call pays this
+        price whether the model uses the tools or not, because providers do not report how often
+        their tools are used."""
         prices = self.model.tool_prices
         if not prices or not prompt.tools:
             return 0
@@ -65,9 +68,10 @@ class Plan:
 
 
 class Plans:
-    """Caches plans by organization. A plan is used only for the same caller and the same catalogue:
-    both are replaced when the key, the model or the settings change. Admission reads the key, the
-    project and all limits under a lock for each call, so a plan contains none of these."""
+    """Caches plans by organization. A cached plan is used only while its caller and its catalogue
+    are still the current objects: a change to the key, the model or the settings replaces one of
+    these objects. A plan contains no limits and no state of the key or project, because admission
+    reads them from the database, under a lock, for each call."""
 
     def __init__(
         self,
@@ -80,15 +84,16 @@ class Plans:
         self._current = current
         self._backends = backends
         self._isolation = isolation
-        # By integers, which hash faster than ids. The oldest organization comes first.
+        # Organization -> (key, model id) -> plan. The organization and the key are integers, which
+        # hash faster than UUIDs. The organization that was added first comes first.
         self._plans: dict[int, dict[tuple[int, str], Plan]] = {}
 
     async def plan_for(self, caller: ProjectCaller, model_id: str) -> Plan:
-        """Returns the plan of the key's calls to a model. Raises ModelNotFound, PermissionDenied or
-        Unavailable if the organization cannot call the model now."""
+        """Returns the plan for calls of this caller to this model. Raises ModelNotFound,
+        PermissionDenied or Unavailable if the organization cannot call the model now."""
         plans = self._plans.get(caller.organization_id.int)
-        name = (caller.key_id.int, model_id)
-        plan = None if plans is None else plans.get(name)
+        key_and_model = (caller.key_id.int, model_id)
+        plan = None if plans is None else plans.get(key_and_model)
         catalog = self._current.catalog
         if plan is not None and plan.caller is caller and plan.catalog is catalog:
             return plan
@@ -101,18 +106,20 @@ class Plans:
             catalog,
         )
         if not model.required_checks:
-            # An organization may lose a check that a model requires, so such a plan is not cached.
-            self._cache(caller.organization_id.int, name, plan)
+            # A model may require checks (approvals) of the organization. An operator can withdraw a
+            # check at any time, so a plan for such a model is not cached.
+            self._cache(caller.organization_id.int, key_and_model, plan)
         return plan
 
-    def _cache(self, organization: int, name: tuple[int, str], plan: Plan) -> None:
-        """Caches a plan. If an organization has too many plans, all its plans are dropped; if there
-        are too many organizations, the first one's plans are dropped."""
+    def _cache(self, organization: int, key_and_model: tuple[int, str], plan: Plan) -> None:
+        """Caches a plan. If the organization has too many plans, drops all its plans first. If
+        there are too many organizations, drops the plans of the organization that was added
+        first."""
         plans = self._plans.get(organization)
         if plans is None:
             if len(self._plans) >= ORGANIZATIONS_MAX:
                 del self._plans[next(iter(self._plans))]
             plans = self._plans[organization] = {}
-        elif len(plans) >= PLANS_OF_ORGANIZATION_MAX and name not in plans:
+        elif len(plans) >= PLANS_OF_ORGANIZATION_MAX and key_and_model not in plans:
             plans.clear()
-        plans[name] = plan
+        plans[key_and_model] = plan

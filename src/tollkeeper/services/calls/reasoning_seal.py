@@ -1,5 +1,5 @@
-"""Encrypts reasoning that clients store between turns. Only calls of the same project can read
-it."""
+"""Seals (encrypts) the reasoning of an answer. The client stores the sealed reasoning and sends it
+back with the next message of the conversation. Only calls of the same project can read it."""
 
 import base64
 import binascii
@@ -12,25 +12,26 @@ from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.catalog import Model
 from tollkeeper.services.vault import Vault
 
-# The model option for backends that seal reasoning and accept it back. It is also the value of
-# `include` by which a Responses client asks for sealed reasoning.
+# The option of models whose backend seals reasoning itself and accepts it back. A Responses client
+# also puts this value into `include` to ask for sealed reasoning.
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _PURPOSE = "reasoning"
 
-# Seals the text of reasoning, and the values that only the backend can read.
+# The arguments are the text of the reasoning, and the values that the backend has sealed.
 Sealer: TypeAlias = Callable[[str, tuple[str, ...]], str]
 
 
 class KeptReasoning(msgspec.Struct, frozen=True, array_like=True):
-    """Contains the reasoning of an answer: text, and parts that only the model's backend can
-    read."""
+    """Contains the reasoning of an answer: its text, the id of its model, and parts that the
+    model's backend has sealed."""
 
     text: str
     model: str
     sealed_by_backend: tuple[str, ...] = ()
 
     def sealed_for(self, model: Model) -> tuple[str, ...]:
-        """Returns the sealed parts if this model's backend sealed them."""
+        """Returns the parts that the backend has sealed, if they come from this model; otherwise an
+        empty tuple."""
         accepts = ENCRYPTED_REASONING in model.options and self.model == model.id
         return self.sealed_by_backend if accepts else ()
 
@@ -53,7 +54,8 @@ class ReasoningSeal:
         return seal
 
     def unseal(self, caller: ProjectCaller, sealed: str) -> KeptReasoning | None:
-        """Returns None if another service or another project sealed it, or if it was changed."""
+        """Returns the reasoning, or None if another installation or another project sealed it, or
+        if the text was changed."""
         try:
             encrypted = base64.b64decode(sealed, altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):

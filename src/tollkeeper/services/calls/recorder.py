@@ -1,5 +1,5 @@
-"""Buffers records of ended calls, and creates activity, metrics and log lines from many
-together."""
+"""Buffers the records of ended calls, and passes them in groups to the activity table, the metrics
+and the request log."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,19 +16,20 @@ from tollkeeper.services.calls.tracing import AnswerCollector, CallTracer
 from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.tallies import collect_while_alive, schedule_write
 
-# The maximum number of buffered records; few enough to process at once. The next write of metrics
-# also passes them on.
+# The maximum number of buffered records. It is small enough to process the records without blocking
+# the event loop for long. Each periodic write of the metrics also passes the buffered records on.
 _BUFFERED_MAX = 64
-# The maximum number of calls that wait for their last verdicts; further ones are recorded without
-# them.
+# The maximum number of ended calls that wait for their last policy verdicts. If more calls end,
+# they are recorded without these verdicts.
 _WAITING_MAX = 1024
-# Longer than verdicts may take when a process ends.
+# How long a stopping process waits for calls with pending verdicts. It is longer than the time that
+# a stopping process gives to the verdicts.
 _DRAIN_TIMEOUT_S = 5.0
 
 
 class _CollectingSink:
-    """Lets a span see the content that the client gets. Text that a policy holds back does not come
-    here."""
+    """Passes an answer to the client's sink, and a copy to the tracing span of the call. Text that
+    a policy holds back does not reach this sink, so it is not traced."""
 
     def __init__(self, sink: AnswerSink, answer: AnswerCollector) -> None:
         self._sink = sink
@@ -42,7 +43,8 @@ class _CollectingSink:
         self._sink.held_back()
 
     def text_writer(self) -> None:
-        """Returns None, because the span collects text as events too."""
+        """Returns None, so that text is not written directly to the client: the span needs all text
+        as events."""
 
 
 class CallRecorder:
@@ -53,16 +55,16 @@ class CallRecorder:
         on_misreport: Callable[[str, str], None],
         tracer: CallTracer | None = None,
     ) -> None:
-        """`on_misreport` is called with a backend whose usage report is inconsistent, and the
-        reason."""
+        """Calls `on_misreport` with the name of a backend and the reason if the backend has sent a
+        usage report that cannot be true or exceeds the model's context."""
         self._activity = activity
         self._on_misreport = on_misreport
         self.tracer = tracer
         self._log = log
         self._ended: list[ActivityRecord] = []
         self._waiting: set[asyncio.Task[None]] = set()
-        collect_while_alive(self.hand_on)
-        activity.collect = self.hand_on
+        collect_while_alive(self.flush)
+        activity.collect = self.flush
 
     def started(self, tab: Tab) -> None:
         self._log.call_started(tab.call.request_id)
@@ -73,7 +75,8 @@ class CallRecorder:
                 tab.sink = _CollectingSink(tab.sink, tab.span.answer)
 
     def ended(self, tab: Tab, status: int, error_code: str | None) -> None:
-        """Records the ended call; neither blocks nor raises."""
+        """Records the ended call, after its pending verdicts have arrived. Neither blocks nor
+        raises."""
         tab.end(status, error_code)
         check_bill(tab, self._on_misreport)
         if not tab.evidence.pending or len(self._waiting) >= _WAITING_MAX:
@@ -84,7 +87,8 @@ class CallRecorder:
         task.add_done_callback(self._waiting.discard)
 
     async def drain(self) -> None:
-        """Waits for a limited time for calls with pending verdicts."""
+        """Waits until the calls with pending verdicts are recorded, at most `_DRAIN_TIMEOUT_S`
+        seconds."""
         if self._waiting:
             await asyncio.wait(self._waiting, timeout=_DRAIN_TIMEOUT_S)
 
@@ -98,12 +102,12 @@ class CallRecorder:
             schedule_write()
         self._ended.append(record)
         if len(self._ended) >= _BUFFERED_MAX:
-            self.hand_on()
+            self.flush()
         if tab.span is not None:
             tab.span.ended(record)
 
-    def hand_on(self) -> None:
-        """Passes the buffered records to activity, metrics and log."""
+    def flush(self) -> None:
+        """Passes the buffered records to the activity table, the metrics and the request log."""
         ended, self._ended = self._ended, []
         if ended:
             self._activity.record(*ended)

@@ -1,4 +1,5 @@
-"""Counts rejections that a key repeats, so that a flood of rejected calls writes few records."""
+"""Counts repeated rejections of the same kind, so that a flood of rejected calls causes only a few
+activity records."""
 
 from collections.abc import Hashable
 
@@ -8,18 +9,20 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.traffic import STEP_S
 
-# The maximum number of kinds that a process counts, for all organizations and for one.
+# The maximum numbers of kinds of rejections that a process counts separately: in total, and for one
+# organization.
 KINDS_MAX = 10_000
 KINDS_OF_ORGANIZATION_MAX = 256
 
 
 def is_refusal(record: ActivityRecord) -> bool:
-    """Tells whether the call was rejected before anything was reserved for it or judged."""
+    """Tells whether the call was rejected before money was reserved for it, and before a policy
+    judged it."""
     return record.status >= 400 and record.settlement == "none" and not record.verdicts
 
 
 class _Repeated:
-    """Counts the rejections of one kind after the first one."""
+    """Counts the rejections of one kind, except the first one, which has its own record."""
 
     __slots__ = ("count", "duration_us", "last")
 
@@ -34,16 +37,18 @@ class _Repeated:
         self.last = record
 
     def record(self) -> ActivityRecord | None:
-        """Returns the last one, with the number and the mean duration of all."""
+        """Returns the record of the last rejection, with the number and the mean duration of all
+        counted rejections. Returns None if none was counted."""
         if self.last is None:
             return None
         return replace(self.last, requests=self.count, duration_us=self.duration_us // self.count)
 
 
 class RepeatedRefusals:
-    """Groups rejections by kind: one key, operation, model, status and error code, in one step of
-    the roll-ups. If an organization has very many kinds, further ones are counted by status and
-    error code alone, under the latest key and model."""
+    """Counts rejections by kind. Rejections are of the same kind if they have the same key,
+    operation, model, status and error code, and are in the same step (five minutes) of the
+    roll-ups. If an organization has too many kinds, further rejections are grouped only by status,
+    error code and step; their record names the key and model of the last rejection."""
 
     def __init__(self) -> None:
         self._kinds: dict[OrganizationId, dict[Hashable, _Repeated]] = {}
@@ -54,24 +59,24 @@ class RepeatedRefusals:
         return self._size >= KINDS_MAX
 
     def repeats(self, record: ActivityRecord) -> bool:
-        """Counts the rejection and returns True, unless it is the first of its kind since
-        `take`."""
+        """Returns False if this is the first rejection of its kind since the last `take`. Otherwise
+        counts the rejection and returns True."""
         kinds = self._kinds.setdefault(record.organization_id, {})
         step = record.started_at_ms // 1000 // STEP_S
-        what = (record.status, record.error_code, step)
-        kind: Hashable = (record.key_id, record.operation, record.model, *what)
+        status_and_step = (record.status, record.error_code, step)
+        kind: Hashable = (record.key_id, record.operation, record.model, *status_and_step)
         if kind not in kinds and len(kinds) >= KINDS_OF_ORGANIZATION_MAX:
-            kind = what
-        known = kinds.get(kind)
-        if known is None:
+            kind = status_and_step
+        repeated = kinds.get(kind)
+        if repeated is None:
             kinds[kind] = _Repeated()
             self._size += 1
             return False
-        known.add(record)
+        repeated.add(record)
         return True
 
     def take(self) -> list[ActivityRecord]:
-        """Returns one record for the repeated rejections of each kind, and resets the counts."""
+        """Returns one record for each kind that has repeated rejections, and resets the counts."""
         kinds, self._kinds, self._size = self._kinds, {}, 0
-        records = (repeated.record() for found in kinds.values() for repeated in found.values())
+        records = (repeated.record() for by_kind in kinds.values() for repeated in by_kind.values())
         return [record for record in records if record is not None]

@@ -1,4 +1,5 @@
-"""Holds an answer back until the enforcing policies have judged it."""
+"""Holds back an answer until the enforcing policies (policies that can reject a call) have judged
+it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,9 +14,11 @@ from tollkeeper.services.policies.checks import Evidence, JudgedContent, PolicyC
 
 
 class ResponseGate:
-    """Passes events from the backend to the client's sink. With enforcing policies, an event is
-    passed on only after its text is judged: segment by segment, or all at the end without segments.
-    Monitoring policies get the answer at its end, complete or not, and delay nothing."""
+    """Passes the events of an answer from the backend to the client's sink. With enforcing
+    policies, an event is passed on only after its text has been judged: after each segment of
+    `segment_characters`, or once at the end of the answer if this number is 0. Monitoring policies,
+    which only record matches, judge the answer at its end, even if the answer is incomplete. They
+    delay nothing."""
 
     def __init__(
         self,
@@ -29,9 +32,10 @@ class ResponseGate:
         context: str = "",
         request_verdict: asyncio.Task[None] | None = None,
     ) -> None:
-        """`context` is the end of the request, which the judge sees together with the answer.
-        `request_verdict` is the check of the request, if it runs while the backend answers. Nothing
-        is passed on before it ends."""
+        """`context` is the end of the request, which the judge (the model that answers policy
+        questions) sees together with the answer. `request_verdict` is the task that checks the
+        request, if it runs at the same time as the backend. No event is passed on before this task
+        ends."""
         self._sink = sink
         self._policies = policies
         self._enforcing = [policy for policy in policies if policy.mode is Mode.ENFORCING]
@@ -43,9 +47,9 @@ class ResponseGate:
         self._request_verdict = request_verdict
         self._text = AnswerText()
         self._judged_length = 0
-        self._held: list[Event] = []
+        self._held_events: list[Event] = []
         self._is_holding = False
-        self._finished = False
+        self._is_finished = False
 
     async def take(self, batch: Batch) -> None:
         if self._policies:
@@ -62,15 +66,16 @@ class ResponseGate:
             await self._judge_and_release(self._enforcing)
 
     async def finish(self) -> None:
-        """Ends a complete answer: all policies get the whole of it, and the rest is passed on."""
+        """Handles the end of a complete answer: all policies judge the whole answer, and the events
+        that are still held back are passed on."""
         await self._await_request_verdict()
-        self._finished = True
+        self._is_finished = True
         await self._judge_and_release(self._policies)
 
     def close(self) -> None:
-        """Ends the call. Monitoring policies still get the received part of an incomplete
-        answer."""
-        if not self._finished and (self._text.length or self._text.unread):
+        """Handles the end of the call. If the answer is incomplete, monitoring policies still judge
+        the part that was received."""
+        if not self._is_finished and (self._text.length or self._text.unread):
             self._checks.watch(self._policies, Direction.RESPONSE, self._content(), self._evidence)
         if self._request_verdict is not None:
             self._checks.call_ended(self._request_verdict)
@@ -85,7 +90,7 @@ class ResponseGate:
         )
 
     def _hold(self, batch: Batch) -> None:
-        self._held += batch
+        self._held_events += batch
         if not self._is_holding:
             self._is_holding = True
             self._sink.held_back()
@@ -94,23 +99,23 @@ class ResponseGate:
         if not self._enforcing:
             assert self._request_verdict is not None
             return self._request_verdict.done()
-        waiting = self._text.length - self._judged_length
-        return 0 < self._segment_characters <= waiting
+        unjudged_length = self._text.length - self._judged_length
+        return 0 < self._segment_characters <= unjudged_length
 
     async def _await_request_verdict(self) -> None:
         if self._request_verdict is not None:
-            # Shielded: if the call is cancelled here, the check continues, because its verdicts are
-            # recorded even for a cancelled call.
+            # If the call is cancelled here, `shield` lets the check continue, because its verdicts
+            # are recorded even for a cancelled call.
             await asyncio.shield(self._request_verdict)
             self._request_verdict = None
 
     async def _judge_and_release(self, policies: Sequence[ActivePolicy]) -> None:
         await self._await_request_verdict()
         if policies:
-            # The judge always gets the answer from its beginning, so that it also sees text that is
-            # split over two segments.
+            # The judge always gets the answer from its beginning, so that a segment boundary cannot
+            # hide text from the judge.
             await self._checks.check(policies, Direction.RESPONSE, self._content(), self._evidence)
             self._judged_length = self._text.length
-        if self._held:
-            held, self._held = self._held, []
-            await self._sink.take(held)
+        if self._held_events:
+            events, self._held_events = self._held_events, []
+            await self._sink.take(events)

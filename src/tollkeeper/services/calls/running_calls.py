@@ -1,5 +1,5 @@
-"""Tracks the calls in progress in this process: limits their number, handles disconnects, and ends
-all of them."""
+"""Tracks the calls in progress in this process: limits their number, handles disconnected clients,
+and ends all calls when the process stops."""
 
 import asyncio
 import contextlib
@@ -19,18 +19,20 @@ from tollkeeper.services.overload import OverloadGate
 @dataclass(frozen=True, slots=True)
 class InferenceLimits:
     deadline_s: float
-    # How long the rest of a disconnected client's answer is read for its usage.
+    # How long the gateway continues to read an answer after its client has disconnected, because
+    # the backend reports the usage at the end of the answer.
     drain_s: float
-    # The maximum number of calls in progress in this process; one organization may have seven
-    # eighths of them.
+    # The maximum number of calls in progress in this process. One organization may have seven
+    # eighths of this number.
     calls_max: int
-    # Under enforcing response policies: judge whenever this many characters have arrived; 0 means
-    # at the end.
+    # How many characters of a streamed answer arrive before enforcing policies judge the answer
+    # again. 0 means that the answer is judged once, at its end.
     segment_characters: int = 0
-    # Judge requests while the backend works. A denied answer is then paid for and discarded.
+    # Whether policies judge a request at the same time as the backend answers it. The answer to a
+    # denied request is then paid for and discarded.
     judges_beside: bool = False
-    # The maximum number of disconnected clients whose answers are read at once; one organization
-    # may have seven eighths of them.
+    # The maximum number of answers that are read at the same time for disconnected clients. One
+    # organization may have seven eighths of this number.
     drains_max: int = 64
 
 
@@ -39,10 +41,11 @@ class RunningCalls:
         self._limits = limits
         self._overload = overload
         self._running: set[Tab] = set()
-        # By organization; an integer hashes faster than an id.
-        self._running_of: dict[Hashable, int] = {}
-        # Calls of disconnected clients whose answer is still read, and their number by
-        # organization.
+        # The number of running calls of each organization. The key is an integer, which hashes
+        # faster than a UUID.
+        self._running_by_owner: dict[Hashable, int] = {}
+        # Calls whose client has disconnected and whose answer is still read, and the number of
+        # these calls of each organization.
         self._draining: set[Tab] = set()
         self._draining_by_owner: Counter[int] = Counter()
         self._none_running = asyncio.Event()
@@ -52,20 +55,21 @@ class RunningCalls:
         return len(self._running)
 
     def serves_others(self, owner: Hashable) -> bool:
-        """Tells whether calls of another owner are in progress."""
-        return len(self._running_of) > (owner in self._running_of)
+        """Tells whether calls of other owners (organizations) than this one are in progress."""
+        return len(self._running_by_owner) > (owner in self._running_by_owner)
 
     def begin(self, call: Call, plan: Plan, sink: AnswerSink, operation: str) -> Tab:
-        """Registers the call, or rejects it before any work if this process has no room for it."""
+        """Registers the call and creates its tab (the state of the call). Raises Unavailable if too
+        many calls are in progress."""
         owner, limit = call.organization_id.int, self._limits.calls_max
-        own = self._running_of.get(owner, 0)
-        if len(self._running) >= limit or own >= share(limit):
+        running_of_owner = self._running_by_owner.get(owner, 0)
+        if len(self._running) >= limit or running_of_owner >= share(limit):
             raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)
         deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
         tab = Tab(call, plan, sink, operation, deadline, self._alarms.take())
-        self._running_of[owner] = own + 1
+        self._running_by_owner[owner] = running_of_owner + 1
         self._running.add(tab)
-        self._overload.take(owner)
+        self._overload.mark_active(owner)
         return tab
 
     def end(self, tab: Tab) -> None:
@@ -74,12 +78,12 @@ class RunningCalls:
         tab.detach_alarm()
         self._alarms.give_back(tab.alarm)
         self._running.discard(tab)
-        self._overload.pass_on(owner)
-        left = self._running_of[owner] - 1
+        self._overload.mark_inactive(owner)
+        left = self._running_by_owner[owner] - 1
         if left:
-            self._running_of[owner] = left
+            self._running_by_owner[owner] = left
         else:
-            del self._running_of[owner]
+            del self._running_by_owner[owner]
         if tab in self._draining:
             self._draining.remove(tab)
             self._draining_by_owner -= Counter((owner,))
@@ -87,25 +91,26 @@ class RunningCalls:
             self._none_running.set()
 
     def abandon(self, tab: Tab) -> None:
-        """Handles a disconnect: the rest of the answer is read for a while, because it is paid for.
-        One organization may have seven eighths of these calls. A call that was not sent yet is
-        never sent."""
+        """Handles the disconnect of a client. If the call has not been sent yet, it ends at once.
+        Otherwise the gateway continues to read the answer for up to `drain_s` seconds, because the
+        call is charged and its usage comes at the end of the answer. If too many such answers are
+        read already, the call ends now."""
         if tab.abandoned or tab not in self._running:
             return
         tab.abandoned = True
         if tab.waits_to_be_sent:
             tab.end_at_once()
             return
-        owner, limit, within_s = tab.owner, self._limits.drains_max, 0.0
+        owner, limit, drain_s = tab.owner, self._limits.drains_max, 0.0
         if len(self._draining) < limit and self._draining_by_owner[owner] < share(limit):
-            within_s = self._limits.drain_s
+            drain_s = self._limits.drain_s
             self._draining.add(tab)
             self._draining_by_owner[owner] += 1
-        tab.end_by(asyncio.get_running_loop().time() + within_s)
+        tab.end_by(asyncio.get_running_loop().time() + drain_s)
 
     async def drain(self, grace_s: float) -> None:
-        """Lets running calls end within the grace period, then stops them, so that they are
-        settled."""
+        """Waits up to `grace_s` for the running calls to end. Then stops the remaining calls and
+        waits until they are settled."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._all_ended()

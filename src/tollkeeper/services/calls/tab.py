@@ -1,4 +1,5 @@
-"""Holds the state of one call: its hold, its usage, its outcome, and requests to end it sooner."""
+"""Stores the state of one call, its tab: the hold (the credit that is reserved for the call), the
+usage, the outcome, and the time by which the call must end."""
 
 import asyncio
 import time
@@ -23,8 +24,9 @@ from tollkeeper.services.calls.tracing import CallSpan
 from tollkeeper.services.policies.checks import Evidence
 
 _NO_USAGE = ReportedUsage()
-# The values of a call's record, in the order of the fields of `ActivityRecord`.
-_RECORDED = attrgetter(
+# Reads the values of a call's activity record from its tab, in the order of the fields of
+# `ActivityRecord`.
+_RECORD_VALUES = attrgetter(
     *("call.request_id", "call.organization_id", "call.project_id", "call.key_id"),
     *("operation", "call.model.id", "call.streamed", "started_at_ms", "duration_us"),
     *("first_piece_us", "status", "error_code", "finish", "estimated", "hold_picousd"),
@@ -38,22 +40,24 @@ _RECORDED = attrgetter(
 
 
 class AnswerSink(Protocol):
-    """Delivers an answer."""
+    """Receives the events of an answer and delivers them to the client."""
 
     async def take(self, batch: Batch) -> None: ...
 
     def held_back(self) -> None:
-        """Handles an answer that has begun but may not be delivered yet, perhaps for long."""
+        """Is called when the answer has begun but a policy check holds it back, perhaps for
+        long."""
         ...
 
     def text_writer(self) -> TextWriter | None:
-        """Returns a function that delivers text directly, from the second batch on; None if the
-        whole answer has to come as events."""
+        """Returns a function that writes text directly to the client. The first batch of events
+        must have been delivered before. Returns None if the sink needs the whole answer as
+        events."""
         ...
 
 
 class SettlementState(StrEnum):
-    """Tells how the reservation ended."""
+    """Names the ways in which the reservation of a call ends."""
 
     # Nothing was reserved.
     NONE = "none"
@@ -63,22 +67,24 @@ class SettlementState(StrEnum):
 
 
 class Tab:
-    """Holds the state of one call, from its arrival to its activity record."""
+    """Stores the state of one call, from its arrival until its activity record is written."""
 
-    # Set by admission: the committed hold, the current policies, and the prices of each backend if
-    # several may serve the call. The hold has the highest prices.
+    # Admission sets these three: the committed hold, the policies in force, and the prices by
+    # backend. `prices` is empty if the model has only one backend; the hold is computed with the
+    # highest prices.
     hold: Hold | None = None
     policies: PolicySet | None = None
     prices: dict[str, Pricing] = {}
-    # The usage of the answer, and its settlement in the ledger.
+    # The meter counts the usage of the answer; `charge` and `cost_picousd` are set when the call is
+    # settled.
     meter: Meter | None = None
     charge: Charge | None = None
     cost_picousd: int | None = None
-    # The part of the cost that is for verdicts.
+    # The part of the cost that pays for policy verdicts.
     verdict_picousd = 0
     state = SettlementState.NONE
     replica: str | None = None
-    # Set while the backend has the call.
+    # Set from the dispatch of the call until the backend has finished it.
     backend_call: BackendCall | None = None
     # Set if calls are traced.
     span: CallSpan | None = None
@@ -86,15 +92,16 @@ class Tab:
     abandoned = False
     # Whether the process is stopping.
     stopped = False
-    # The error that ends the call, if a policy denied its request while the backend worked.
+    # The error that ends the call, if the policy check ran at the same time as the backend and
+    # rejected the request.
     refusal: BaseException | None = None
-    # Times of the monotonic clock, in nanoseconds.
+    # Times of `time.perf_counter_ns`.
     first_piece_at: int | None = None
     dispatched_at: int | None = None
     answered_at: int | None = None
     ended_at: int | None = None
     judging_ns = 0
-    # The remaining data of the record, set at the end of the call.
+    # Further values of the activity record; `end` sets them.
     status = 200
     error_code: str | None = None
     charged: Usage | ReportedUsage = _NO_USAGE
@@ -110,10 +117,10 @@ class Tab:
     upstream_us: int | None = None
     overhead_us: int | None = None
     _prompts_begun: Callable[[], int] | None = None
-    # The time at which the call must end after a disconnect or because the process ends.
+    # The time by which the call must end; set by `end_by`. A time of the event loop's clock.
     _ends_by: float | None = None
-    # How far the current wait may exceed that time. None before the first affected wait, and after
-    # the call: the alarm then serves another call.
+    # How many seconds the current wait may last beyond `_ends_by`. None before the first wait, and
+    # after the end of the call: the alarm then belongs to another call and must not be moved.
     _slack_s: float | None = None
 
     def __init__(
@@ -129,13 +136,14 @@ class Tab:
         self.plan = plan
         self.sink = sink
         self.operation = operation
-        # A time of the loop's clock.
+        # A time of the event loop's clock.
         self.deadline = deadline
-        # Limits the waits of the call, which runs in one task.
+        # Limits how long the task of this call waits; see `waiting_until`.
         self.alarm = alarm
-        # The organization, for counts: an integer hashes faster than an id.
+        # The organization, as a key for counters. It is an integer, because an integer hashes
+        # faster than a UUID.
         self.owner = call.organization_id.int
-        # The backend that answers, if the model has several; before that, the first.
+        # The model's first backend, until `served_by` sets the backend that answers.
         self.backend = call.model.backend
         self.tokenizer_asked = call.tokenizer_asked
         self.evidence = Evidence()
@@ -144,48 +152,51 @@ class Tab:
 
     @property
     def usage(self) -> Usage:
-        """Returns the usage that a complete answer is charged for."""
+        """Returns the usage for which a settled call is charged."""
         assert self.charge is not None
         return self.charge.usage
 
     @property
     def unwanted(self) -> bool:
-        """Tells whether the client disconnected, or the gateway is stopping: the answer is not
-        needed."""
+        """Tells whether the answer is no longer needed, because the client disconnected or the
+        gateway is stopping."""
         return self.abandoned or self.stopped
 
     def waiting_until(self, when: float, *, slack_s: float = 0.0) -> Alarm:
-        """Limits the block by `when`, and by the time set in `end_by`, which may be exceeded by
-        `slack_s`. Raises TimeoutError."""
+        """Returns a context manager that raises TimeoutError if its block still waits at `when`, or
+        `slack_s` seconds after the time set by `end_by`."""
         self._slack_s = slack_s
         if self._ends_by is not None:
             when = min(when, self._ends_by + slack_s)
         return self.alarm.until(when)
 
     def end_by(self, when: float) -> None:
-        """Ends the current wait and all later ones by this time."""
+        """Ends the current wait and all later waits of the call by this time."""
         self._ends_by = when
         if self._slack_s is not None:
             self.alarm.move(min(when + self._slack_s, self.alarm.when))
 
     def end_at_once(self) -> None:
-        """Ends the current wait at once, even if it was about to succeed."""
+        """Ends the current wait at once, even if its result would be available in the same
+        iteration of the event loop."""
         self.end_by(asyncio.get_running_loop().time())
         self.alarm.expire()
 
     def detach_alarm(self) -> None:
-        """Releases the alarm for another call, because this one has ended."""
+        """Ends the use of the alarm, so that another call can use the alarm after this call has
+        ended."""
         self._slack_s = None
 
-    def end_if_refused(self, verdict: asyncio.Task[None]) -> None:
-        """Ends the call if the late verdict on its request is an error."""
-        if not verdict.cancelled() and verdict.exception() is not None:
-            self.refusal = verdict.exception()
+    def end_if_refused(self, request_check: asyncio.Task[None]) -> None:
+        """Ends the call if the policy check of its request, which ran at the same time as the
+        backend, has failed."""
+        if not request_check.cancelled() and request_check.exception() is not None:
+            self.refusal = request_check.exception()
             self.end_by(asyncio.get_running_loop().time())
 
     def served_by(self, answer: Answer) -> None:
-        """Records the backend that has begun to answer: its prices and its number of prompts
-        apply."""
+        """Records which backend has begun to answer. The call is charged at this backend's prices,
+        and for as many prompts as this backend receives."""
         self.replica = answer.replica
         self.backend = answer.backend or self.backend
         if answer.prompts and self.meter is not None:
@@ -193,8 +204,9 @@ class Tab:
         self._prompts_begun = answer.prompts_begun
 
     def relay_text(self, answer: Answer) -> None:
-        """Lets text flow from the backend's connection to the client's without running the call's
-        task, if both sides support it. The text is still counted."""
+        """Lets the backend's connection write text directly to the client's connection, without
+        waking the task of this call, if both sides support this. The meter still counts the
+        text."""
         if answer.relay_text is not None and self.meter is not None:
             write = self.sink.text_writer()
             if write is not None:
@@ -210,7 +222,7 @@ class Tab:
         self.answered_at = time.perf_counter_ns()
         self.backend_call = None
         if self._prompts_begun is not None and self.meter is not None:
-            # A part of the answer has arrived, so at least one prompt was sent.
+            # The backend has begun to answer, so at least one prompt was sent.
             self.meter.send_prompts(max(1, self._prompts_begun()))
 
     @contextmanager
@@ -223,7 +235,7 @@ class Tab:
             self.judging_ns += time.perf_counter_ns() - started
 
     def end(self, status: int, error_code: str | None) -> None:
-        """Records the end of the call; only its record remains to be written."""
+        """Records the end of the call, and sets the values that `record` needs."""
         self.status, self.error_code = status, error_code
         self.ended_at = ended = time.perf_counter_ns()
         started, first, sent = self.started_at, self.first_piece_at, self.dispatched_at
@@ -245,4 +257,4 @@ class Tab:
 
     def record(self) -> ActivityRecord:
         """Returns the record of an ended call."""
-        return ActivityRecord(*_RECORDED(self))
+        return ActivityRecord(*_RECORD_VALUES(self))

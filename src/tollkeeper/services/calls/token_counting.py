@@ -1,7 +1,8 @@
-"""Counts the tokens of a prompt: the backend counts if it can, else the gateway estimates.
+"""Counts the tokens of a prompt. The backend's tokenizer counts if there is one; otherwise the
+gateway estimates.
 
-Under an enforcing request policy the backend is not asked, because it would get the prompt before
-the verdict.
+If an enforcing policy has to judge the request, the backend is not asked to count, because the
+backend would get the prompt before the policy has allowed it.
 """
 
 import asyncio
@@ -49,8 +50,8 @@ class TokenCounting:
         self._policies = policies
 
     async def count(self, caller: ProjectCaller, call: Call) -> Counted:
-        """Counts the tokens, and one request against the project's rate. There is no hold, no
-        charge and no activity record."""
+        """Counts the tokens of the prompt for a client. The request counts against the project's
+        rate limit. It has no hold (reserved credit), no charge and no activity record."""
         async with self._database.transaction(caller.organization_id) as connection:
             decision = await take_from_rate(
                 connection, caller.organization_id, caller.project_id, self._limits
@@ -61,25 +62,30 @@ class TokenCounting:
         if not caller.may_use(call.model.id):
             raise refusal_error(Decision(Refusal.MODEL_NOT_ALLOWED))
         counted = None
-        if await self._may_leave(call):
+        if await self._may_send_to_tokenizer(call):
             counted = await self.counted_tokens(call, tokenizer_deadline())
         if counted is None:
             return Counted((await measure(call)).guess(), estimated=True)
         return Counted(counted, estimated=False)
 
     async def is_counted(self, call: Call) -> bool:
-        """Tells whether the backend counts, no policy has to judge the prompt first, and the call
-        could be admitted, because no tokenizer should work for a hopeless call. Raises admission's
-        errors about the key, the project, the model and the rate."""
-        return await self._may_leave(call) and await self._admissibility.may_be_paid(call)
+        """Tells whether the backend should count the tokens of this call. It should not if it has
+        no tokenizer, if a policy has to judge the prompt first, or if the organization cannot pay
+        for the call anyway. Raises the same errors as admission about the key, the project, the
+        model and the rate limit."""
+        return await self._may_send_to_tokenizer(call) and await self._admissibility.may_be_paid(
+            call
+        )
 
     async def counted_tokens(self, call: Call, deadline: float) -> int | None:
-        """Returns the backend's own count, or None if the backend does not count."""
+        """Returns the count of the backend's tokenizer, or None if it returns no count by the
+        deadline."""
         backend = backend_for(call.model, self._backends)
         return await backend.count_prompt_tokens(call, deadline=deadline)
 
-    async def _may_leave(self, call: Call) -> bool:
-        """Tells whether the backend counts and may get the prompt before a verdict."""
+    async def _may_send_to_tokenizer(self, call: Call) -> bool:
+        """Tells whether the backend has a tokenizer, and may get the prompt before any policy has
+        judged it."""
         if not backend_for(call.model, self._backends).counts_tokens:
             return False
         policies = await self._policies.applying(call)
@@ -87,5 +93,6 @@ class TokenCounting:
 
 
 def tokenizer_deadline() -> float:
-    """Returns the deadline of a token count, as a time of the loop's clock."""
+    """Returns the deadline of a token count that begins now, as a time of the event loop's
+    clock."""
     return asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S

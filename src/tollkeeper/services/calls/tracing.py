@@ -1,4 +1,5 @@
-"""Defines the interface between calls and an optional tracer, which `bootstrap` chooses."""
+"""Defines the interface through which calls use a tracer. Tracing is optional; `bootstrap` creates
+the tracer."""
 
 from typing import Protocol
 
@@ -8,21 +9,22 @@ from tollkeeper.domain.inference import Batch, Call
 
 class AnswerCollector(Protocol):
     def add(self, batch: Batch) -> None:
-        """Receives the content that the client got. Neither blocks nor raises."""
+        """Receives events that were delivered to the client. Neither blocks nor raises."""
         ...
 
 
 class CallSpan(Protocol):
-    """Represents the span of one running call."""
+    """Represents the tracing span of one running call."""
 
     @property
     def answer(self) -> AnswerCollector | None:
-        """Collects the answer, if the operator wants content on spans."""
+        """Returns the collector for the answer; None if the settings exclude content from spans."""
         ...
 
     @property
     def traceparent(self) -> bytes:
-        """Returns the header that makes the backend's span a child of this one."""
+        """Returns the `traceparent` header value that makes the backend's span a child of this
+        span."""
         ...
 
     def ended(self, record: ActivityRecord) -> None:

@@ -1,4 +1,5 @@
-"""Reports on calls over time from the roll-ups, without counting all records."""
+"""Reports on calls in a time range. The numbers come from roll-ups: sums by step (five minutes)
+that are updated when activity records are written, so a report does not read all records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,19 +24,23 @@ from tollkeeper.storage.database import Connection, Database
 
 PAGE_MAX = 200
 RANGE_S_MAX = 366 * 86_400
-# The maximum number of records that one page reads if a filter is not in the roll-ups.
+# The maximum number of records that are read for one page, if a filter is not a column of the
+# roll-ups.
 _READ_MAX = 6_000
-# The maximum number of judged calls that one page checks if there are further filters.
-_JUDGED_MAX = 1_000
-# The maximum number of steps that one page searches, because each needs an index search.
+# The maximum number of calls with a verdict of the policy that are read for one page, if there are
+# filters in addition to the policy.
+_JUDGED_CALLS_MAX = 1_000
+# The maximum number of steps that are searched for one page, because each step needs an index
+# search.
 _STEPS_MAX = 600
-# The number of hours to search for expensive calls before checking whether they fill a page.
+# The number of hours that one query searches for expensive calls. After each query,
+# `_find_expensive_steps` checks whether the steps found so far suffice for a page.
 _HOURS_AT_ONCE = 24
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficReport:
-    """Contains all calls of a time range, by step and by backend."""
+    """Contains the numbers of all calls in a time range, by step and by backend."""
 
     steps: tuple[StepCount, ...]
     backends: tuple[BackendTraffic, ...]
@@ -43,10 +48,10 @@ class TrafficReport:
 
     @property
     def by_model(self) -> dict[str, list[BackendTraffic]]:
-        found: dict[str, list[BackendTraffic]] = {}
-        for one in self.backends:
-            found.setdefault(one.model, []).append(one)
-        return found
+        by_model: dict[str, list[BackendTraffic]] = {}
+        for traffic_of_backend in self.backends:
+            by_model.setdefault(traffic_of_backend.model, []).append(traffic_of_backend)
+        return by_model
 
     def latencies(
         self, measure: str, *, backend: str | None = None, model: str | None = None
@@ -65,15 +70,17 @@ class TrafficReport:
 @dataclass(frozen=True, slots=True)
 class ActivityPage:
     entries: tuple[ActivityEntry, ...]
-    # The position of older records; None if there are none.
+    # The position from which the next page continues; None if there are no older records.
     older: Position | None
-    # The calls that pass the roll-ups' filters, by step, newest first.
+    # The numbers of calls by step, newest first. Only filters on columns of the roll-ups apply to
+    # these numbers.
     steps: tuple[StepCount, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CallStory:
-    """Contains one call's record and its ledger data (None if nothing was reserved)."""
+    """Contains the activity record of one call, and its data in the ledger (None if nothing was
+    reserved for the call)."""
 
     entry: ActivityEntry
     ledger: CallLedger | None
@@ -81,8 +88,8 @@ class CallStory:
 
 @dataclass(frozen=True, slots=True)
 class CacheSaving:
-    """Contains the additional cost that a model's cached prompt tokens would have had, at the
-    current prices of the catalogue."""
+    """Contains the money that prompt caching has saved for one model: the cached tokens times the
+    difference between the current prices of uncached and cached tokens."""
 
     model: str
     cached_tokens: int
@@ -113,7 +120,8 @@ class Traffic:
         before: Position | None = None,
         limit: int = 50,
     ) -> ActivityPage:
-        """Returns a page of records, newest first."""
+        """Returns a page of activity records, newest first. A page can have fewer than `limit`
+        entries although there are older ones, because the search for one page is limited."""
         _check(time)
         if not 1 <= limit <= PAGE_MAX:
             raise InvalidRequest(f"A page has 1 to {PAGE_MAX} entries.", param="limit")
@@ -137,8 +145,8 @@ class Traffic:
     async def cache_savings(
         self, organization_id: OrganizationId, time: TimeRange
     ) -> list[CacheSaving]:
-        """Returns savings by model. Omits models that are no longer in the catalogue, because their
-        prices are unknown."""
+        """Returns the savings of each model. Omits models that are no longer in the catalogue,
+        because their prices are unknown."""
         _check(time)
         async with self._database.reading() as connection:
             cached = await traffic.sum_cached_tokens(connection, organization_id, time)
@@ -167,8 +175,8 @@ async def _find_in_steps(
     before: Position | None,
     limit: int,
 ) -> tuple[list[ActivityEntry], Position | None]:
-    """Returns the records, and the position of the search if there may be older ones. The roll-up
-    tells which steps have records, and how many steps are needed for a page."""
+    """Returns the records and, if there may be older ones, the position at which the search ended.
+    The roll-up tells which steps have records, and how many steps a page needs."""
     newest = None if before is None else before.started_at_ms // 1000 // STEP_S
     end = time.end if newest is None else min(time.end, (newest + 1) * STEP_S)
     searched_time = TimeRange(time.start, max(time.start, end))
@@ -181,7 +189,7 @@ async def _find_in_steps(
             limit=_STEPS_MAX + 1,
         )
     else:
-        steps = await _find_dear_steps(
+        steps = await _find_expensive_steps(
             connection, traffic_filter, searched_time, rare.cost_picousd_min
         )
     searched, more = _steps_to_search(steps, newest, _READ_MAX if rare else limit)
@@ -194,15 +202,16 @@ async def _find_in_steps(
         end=time.end,
         limit=limit,
     )
-    # Everything down to the last step was read.
+    # All records back to the beginning of the last searched step were read.
     return found, Position(searched[-1] * STEP_S * 1000, UUID(int=0)) if more else None
 
 
-async def _find_dear_steps(
+async def _find_expensive_steps(
     connection: Connection, traffic_filter: TrafficFilter, time: TimeRange, cost_picousd_min: int
 ) -> list[tuple[int, int]]:
-    """Returns the newest steps in which a call of any tenant cost this much: at least as many as
-    one page searches, and one more if there are more."""
+    """Returns the newest steps in which a call of any tenant cost at least `cost_picousd_min`, each
+    with its number of records. Returns at least as many steps as one page searches, plus one if
+    there are older steps."""
     hours = await traffic.find_dear_hours(connection, traffic_filter, time, cost_picousd_min)
     steps: list[tuple[int, int]] = []
     for start in range(0, len(hours), _HOURS_AT_ONCE):
@@ -210,8 +219,8 @@ async def _find_dear_steps(
         steps += await traffic.find_dear_steps(
             connection, traffic_filter, time, cost_picousd_min, chunk
         )
-        # Without the first step, in which the previous page may have ended, and the last, which
-        # only shows that there is more.
+        # The first step does not count, because the previous page may already have shown its
+        # records. Neither does the last step, which only shows that there are older steps.
         if len(steps) > _STEPS_MAX or sum(found[1] for found in steps[1:-1]) >= _READ_MAX:
             break
     return steps
@@ -225,8 +234,8 @@ async def _find_judged(
     before: Position | None,
     limit: int,
 ) -> tuple[list[ActivityEntry], Position | None]:
-    """Returns the records, and the position of the search if there may be older ones. The policy's
-    verdicts locate them."""
+    """Returns the records and, if there may be older ones, the position at which the search ended.
+    Finds the records by the verdicts of the policy."""
     assert rare.policy_id is not None
     owner = traffic_filter.organization_id or await policies.find_organization(
         connection, rare.policy_id
@@ -234,34 +243,37 @@ async def _find_judged(
     if owner is None:
         return [], None
     traffic_filter = replace(traffic_filter, organization_id=owner)
-    # Without further filters, each of them is an entry of the page.
-    narrowed = traffic_filter != TrafficFilter(owner) or rare.cost_picousd_min is not None
-    searched = _JUDGED_MAX if narrowed else limit
-    places = await activity_pages.find_judged(
+    # Without further filters, each call with a verdict is an entry of the page, so `limit` calls
+    # suffice.
+    has_further_filters = (
+        traffic_filter != TrafficFilter(owner) or rare.cost_picousd_min is not None
+    )
+    judged_calls_max = _JUDGED_CALLS_MAX if has_further_filters else limit
+    positions = await activity_pages.find_judged(
         connection,
         owner,
         rare.policy_id,
         time,
         matched_only=rare.matched_only,
         before=before,
-        limit=searched,
+        limit=judged_calls_max,
     )
     found = await activity_pages.find_at(
         connection,
         owner,
-        places,
+        positions,
         traffic_filter,
         cost_picousd_min=rare.cost_picousd_min,
         limit=limit,
     )
-    return found, places[-1] if len(places) == searched else None
+    return found, positions[-1] if len(positions) == judged_calls_max else None
 
 
 def _steps_to_search(
     steps: Sequence[tuple[int, int]], newest: int | None, records_wanted: int
 ) -> tuple[list[int], bool]:
-    """Returns the newest steps with at least this many records, and whether older steps have more.
-    The previous page ended in the step `newest`."""
+    """Returns the newest steps that together have at least `records_wanted` records, and whether
+    older steps have further records. `newest` is the step in which the previous page ended."""
     searched: list[int] = []
     counted = 0
     for step, records in steps:
