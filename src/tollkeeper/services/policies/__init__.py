@@ -1,2 +1,2 @@
-"""Contains the use cases of policies: create, edit and publish them, find those that apply, judge
-and try them."""
+"""Contains the use cases of policies: editing and publishing policies, applying them to calls, and
+trying and calibrating them."""

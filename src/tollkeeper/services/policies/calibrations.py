@@ -1,4 +1,5 @@
-"""Stores calibrations of policies, and activates them. An operator decides which one applies."""
+"""Stores and activates calibrations of policies. A calibration converts the judge's scores to
+probabilities. An operator decides which calibration of a policy is active."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,15 +30,15 @@ class Calibrations:
         fitted: Fitted,
         report: dict[str, Any],
     ) -> StoredCalibration:
-        """Stores a calibration of the policy's rule. It changes no verdict until it is
-        activated."""
+        """Stores a calibration of the policy's rule. The calibration has no effect until an
+        operator activates it."""
         assert is_monotone(fitted.calibration)
         async with self._database.transaction() as connection:
             await _find_and_lock(connection, organization_id, policy_id)
-            known = await calibrations.find_all(connection, organization_id, policy_id)
-            if len(known) >= CALIBRATIONS_MAX:
+            existing = await calibrations.find_all(connection, organization_id, policy_id)
+            if len(existing) >= CALIBRATIONS_MAX:
                 raise StateConflict(f"The policy has {CALIBRATIONS_MAX} calibrations already.")
-            number = known[0].number + 1 if known else 1
+            number = existing[0].number + 1 if existing else 1
             stored = StoredCalibration(
                 number, judge, rule, fitted.calibration, self._clock(), report
             )
@@ -55,25 +56,25 @@ class Calibrations:
     async def calibration_list(
         self, organization_id: OrganizationId, policy_id: str
     ) -> list[StoredCalibration]:
-        """Returns calibrations, newest first."""
+        """Returns the calibrations of a policy, newest first."""
         async with self._database.reading() as connection:
             return await calibrations.find_all(connection, organization_id, policy_id)
 
     async def calibration_activate(
         self, organization_id: OrganizationId, policy_id: str, number: int | None
     ) -> Policy:
-        """Applies a calibration to calls that are admitted from now on; None means no
-        calibration."""
+        """Activates a calibration for all calls that are admitted from now on. None deactivates the
+        current calibration."""
         async with self._database.transaction() as connection:
             before = await _find_and_lock(connection, organization_id, policy_id)
-            known = await calibrations.find_all(connection, organization_id, policy_id)
-            chosen = next((one for one in known if one.number == number), None)
+            existing = await calibrations.find_all(connection, organization_id, policy_id)
+            chosen = next((stored for stored in existing if stored.number == number), None)
             if number is not None and chosen is None:
                 raise NotFound(f"The policy has no calibration {number}.")
             rule = before.draft if before.published is None else before.published.rule
             if chosen is not None and chosen.rule != rule.rule:
                 raise StateConflict(
-                    f"Calibration {number} is one of another rule: {chosen.rule!r}. Calibrate the "
+                    f"Calibration {number} belongs to another rule: {chosen.rule!r}. Calibrate the "
                     "rule that is in force."
                 )
             await calibrations.activate(

@@ -1,7 +1,9 @@
-"""Applies an organization's policies to the texts of one call.
+"""Applies an organization's policies to the request and the answer of one call. The judge (a model)
+answers each policy's question about the text.
 
-Enforcing policies decide whether the call continues; it fails if they cannot be judged. Monitoring
-policies only record their verdicts ("watch"): no client waits for them.
+Enforcing policies decide whether the call continues; if one of them cannot be judged, the call
+fails. Monitoring policies only record their verdicts (results), and the call does not wait for
+them. The code calls this watching.
 """
 
 import asyncio
@@ -25,12 +27,13 @@ from tollkeeper.services.policies.judge_slots import JudgeLoad
 from tollkeeper.services.policies.metrics import count_seconds, count_verdicts
 from tollkeeper.services.policies.watch_room import WatchRoom
 
-# The maximum number of texts, and of their characters together, that one process judges while no
-# client waits; one organization may use seven eighths of both. Verdicts beyond these limits are
-# recorded as missing. The judge's deadline limits the time of each.
+# Limits for texts that one process judges at the same time while no client waits: the number of
+# texts, and the sum of their characters. One organization may use seven eighths of each limit. If a
+# limit is reached, the verdicts on a further text are recorded as missing. The judge's deadline
+# limits the time for each text.
 _WATCHED_MAX = 1024
 _WATCHED_CHARACTERS_MAX = 16_000_000
-# How long an ending process waits for verdicts; the remaining ones are recorded as missing.
+# How long a stopping process waits for verdicts. Verdicts that are later are recorded as missing.
 _DRAIN_TIMEOUT_S = 3.0
 _RETRY_AFTER_S = 2
 _NO_JUDGE = "No judge is configured."
@@ -40,8 +43,9 @@ _log = structlog.get_logger("tollkeeper.policies")
 
 @dataclass(frozen=True, slots=True)
 class JudgedContent:
-    """Contains one side of a call: its organization, its text, content that no judge reads, and for
-    an answer the end of its request."""
+    """Contains the request or the answer of a call for the judge: the organization, the text, and
+    the parts that the judge cannot read, for example images. For an answer, `context` is the end of
+    its request."""
 
     organization_id: OrganizationId
     text: str
@@ -58,7 +62,8 @@ class JudgedContent:
 
 
 class Evidence(msgspec.Struct):
-    """Holds the verdicts of one call, one for each policy and side; some may still be pending."""
+    """Stores the verdicts of one call. Each policy has at most one verdict on the request and one
+    on the answer. `pending` contains the tasks that still produce verdicts."""
 
     _verdicts: dict[tuple[str, str], VerdictRecord] = {}
     pending: set[asyncio.Task[None]] = set()
@@ -69,42 +74,43 @@ class Evidence(msgspec.Struct):
 
     @property
     def enforced(self) -> int:
-        """Returns the number of enforcing policies and sides that were judged. Missing verdicts do
-        not count."""
+        """Returns the number of verdicts of enforcing policies, without missing verdicts."""
         return sum(
             verdict.mode == Mode.ENFORCING and verdict.probability_basis_points is not None
             for verdict in self._verdicts.values()
         )
 
     def expect(self, verdicts: Iterable[VerdictRecord]) -> None:
-        """Records these verdicts, which have no probability, until `take` replaces them. Existing
-        verdicts stay."""
+        """Adds these missing verdicts (without a probability) as placeholders, which `take`
+        replaces. Existing verdicts stay."""
         for verdict in verdicts:
             self._verdicts.setdefault((verdict.policy_id, verdict.direction), verdict)
 
     def take(self, verdicts: Iterable[VerdictRecord]) -> None:
-        """Adds verdicts. If an answer is judged in several segments, its verdict has the highest
-        probability of all segments."""
+        """Adds verdicts. If an answer is judged several times, segment by segment, its verdict gets
+        the highest probability of all segments."""
         for verdict in verdicts:
             key = (verdict.policy_id, verdict.direction)
-            known = self._verdicts.get(key)
-            self._verdicts[key] = verdict if known is None else _combined(known, verdict)
+            earlier = self._verdicts.get(key)
+            self._verdicts[key] = (
+                verdict if earlier is None else _combined_verdict(earlier, verdict)
+            )
 
     async def wait_until_complete(self) -> None:
-        """Waits for the pending verdicts. The judge's deadline limits the wait."""
+        """Waits for the pending verdicts. The judge's deadline limits this wait."""
         if self.pending:
             await asyncio.wait(self.pending)
 
 
-def _combined(known: VerdictRecord, verdict: VerdictRecord) -> VerdictRecord:
+def _combined_verdict(earlier: VerdictRecord, verdict: VerdictRecord) -> VerdictRecord:
     probability = verdict.probability_basis_points
     if probability is not None:
-        probability = max(probability, known.probability_basis_points or 0)
+        probability = max(probability, earlier.probability_basis_points or 0)
     return replace(
         verdict,
         probability_basis_points=probability,
-        duration_ms=known.duration_ms + verdict.duration_ms,
-        first_basis_points=_higher(known.first_basis_points, verdict.first_basis_points),
+        duration_ms=earlier.duration_ms + verdict.duration_ms,
+        first_basis_points=_higher(earlier.first_basis_points, verdict.first_basis_points),
     )
 
 
@@ -114,8 +120,9 @@ def _higher(one: int | None, other: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class FirstJudge:
-    """Holds a small judge that is asked first. If its score for a question is below the limit, the
-    answer is no, and the question is settled. It never decides that a policy matches."""
+    """Holds a small judge that is asked before the main judge. If its score for a question is below
+    both `settles_below_basis_points` and the policy's threshold, the policy does not match, and the
+    main judge is not asked. The first judge never decides that a policy matches."""
 
     judge: Judge
     settles_below_basis_points: int
@@ -136,14 +143,14 @@ class PolicyChecks:
         first: FirstJudge | None = None,
         denied_unread: frozenset[UnreadKind] = frozenset(),
     ) -> None:
-        """`denied_unread` are the kinds of content that no call under an enforcing policy may have,
-        because no judge reads them."""
+        """`denied_unread` are kinds of content that the judge cannot read. A call with such content
+        is rejected if an enforcing policy applies to it."""
         self._judge = judge
         self._first = first
         self._denied_unread = denied_unread
-        # The running checks, each with its content.
+        # The running tasks of `start_check`, each with the content that it judges.
         self._started_checks: dict[asyncio.Task[None], JudgedContent] = {}
-        # The tasks of monitoring policies.
+        # The running tasks of monitoring policies.
         self._watching: set[asyncio.Task[None]] = set()
         self._room = WatchRoom()
 
@@ -154,23 +161,24 @@ class PolicyChecks:
         content: JudgedContent,
         evidence: Evidence,
     ) -> None:
-        """Raises PolicyDenied if an enforcing policy matches, and Unavailable if one cannot be
-        judged. Monitoring policies neither delay the call nor make it fail."""
+        """Judges the content. Raises PolicyDenied if an enforcing policy matches, and Unavailable
+        if an enforcing policy cannot be judged. Monitoring policies neither delay the call nor make
+        it fail."""
         self.watch(policies, direction, content, evidence)
         enforcing = [policy for policy in policies if policy.enforces(direction)]
         if not enforcing:
             return
-        evidence.expect(_missing(enforcing, direction, content))
+        evidence.expect(_missing_verdicts(enforcing, direction, content))
         self._refuse_unread(enforcing[0], direction, content)
         verdicts = await self._verdicts(enforcing, direction, content)
         evidence.take(verdicts)
         for policy, verdict in zip(enforcing, verdicts, strict=True):
             if verdict.matched:
-                raise PolicyDenied(f"{_named(policy)} denied this {direction.value}.")
+                raise PolicyDenied(f"{_policy_label(policy)} denied this {direction.value}.")
         for policy, verdict in zip(enforcing, verdicts, strict=True):
             if verdict.probability_basis_points is None:
                 raise Unavailable(
-                    f"{_named(policy)} could not be judged.", retry_after_s=_RETRY_AFTER_S
+                    f"{_policy_label(policy)} could not be judged.", retry_after_s=_RETRY_AFTER_S
                 )
 
     def start_check(
@@ -180,8 +188,8 @@ class PolicyChecks:
         content: JudgedContent,
         evidence: Evidence,
     ) -> asyncio.Task[None] | None:
-        """Starts the same check in its own task. Returns None if no enforcing policy applies: then
-        there is nothing to wait for."""
+        """Starts `check` in its own task and returns the task. Returns None if no enforcing policy
+        applies, because the call then has nothing to wait for."""
         if not any(policy.enforces(direction) for policy in policies):
             self.watch(policies, direction, content, evidence)
             return None
@@ -193,13 +201,14 @@ class PolicyChecks:
         return task
 
     def call_ended(self, check: asyncio.Task[None]) -> None:
-        """Handles the end of a started check's call. The check continues for its verdicts if there
-        is room for a text that no client waits for; otherwise they are recorded as missing."""
+        """Tells that the call of a started check has ended. The check continues so that its
+        verdicts are recorded, if the limits allow another text that no client waits for. Otherwise
+        the check is cancelled, and its verdicts are recorded as missing."""
         content = self._started_checks.get(check)
         if content is None:
             return
-        if self._takes_room(content):
-            check.add_done_callback(lambda _: self._gives_room_back(content))
+        if self._take_room(content):
+            check.add_done_callback(lambda _: self._give_room_back(content))
         else:
             check.cancel()
 
@@ -210,7 +219,8 @@ class PolicyChecks:
         content: JudgedContent,
         evidence: Evidence,
     ) -> None:
-        """Starts to judge the monitoring policies among these, and returns at once."""
+        """Starts a task that judges the monitoring policies among `policies`, and returns at
+        once."""
         monitoring = [
             policy
             for policy in policies
@@ -218,9 +228,9 @@ class PolicyChecks:
         ]
         if not monitoring:
             return
-        missing = _missing(monitoring, direction, content)
+        missing = _missing_verdicts(monitoring, direction, content)
         evidence.expect(missing)
-        if not self._takes_room(content):
+        if not self._take_room(content):
             count_verdicts(missing)
             _log.warning("verdicts are missing", count=len(missing), reason="Too many at once.")
             return
@@ -228,12 +238,13 @@ class PolicyChecks:
         self._watching.add(task)
         evidence.pending.add(task)
         task.add_done_callback(evidence.pending.discard)
-        task.add_done_callback(self._watched)
-        task.add_done_callback(lambda _: self._gives_room_back(content))
+        task.add_done_callback(self._watch_ended)
+        task.add_done_callback(lambda _: self._give_room_back(content))
 
     @property
     def context_characters(self) -> int:
-        """Returns how much of a request the judge sees together with the answer."""
+        """Returns the maximum number of characters of the request that the judge sees together with
+        the answer."""
         return 0 if self._judge is None else self._judge.config.context_characters
 
     @property
@@ -243,11 +254,13 @@ class PolicyChecks:
 
     @property
     def judging(self) -> int:
-        """Returns the number of texts that are being judged in their own tasks."""
+        """Returns the number of texts that are being judged in a task of their own, outside the
+        task of their call."""
         return len(self._watching) + len(self._started_checks)
 
     async def drain(self) -> None:
-        """Waits for a limited time for the texts that are being judged in their own tasks."""
+        """Waits up to `_DRAIN_TIMEOUT_S` for the tasks that judge texts, then cancels the remaining
+        tasks."""
         waiting = [*self._watching, *self._started_checks]
         if not waiting:
             return
@@ -266,12 +279,12 @@ class PolicyChecks:
     ) -> None:
         evidence.take(await self._verdicts(policies, direction, content))
 
-    def _watched(self, task: asyncio.Task[None]) -> None:
+    def _watch_ended(self, task: asyncio.Task[None]) -> None:
         self._watching.discard(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
             _log.error("watching policies failed", exc_info=fault)
 
-    def _takes_room(self, content: JudgedContent) -> bool:
+    def _take_room(self, content: JudgedContent) -> bool:
         return self._room.take(
             content.organization_id,
             content.length,
@@ -279,7 +292,7 @@ class PolicyChecks:
             characters_max=_WATCHED_CHARACTERS_MAX,
         )
 
-    def _gives_room_back(self, content: JudgedContent) -> None:
+    def _give_room_back(self, content: JudgedContent) -> None:
         self._room.give_back(content.organization_id, content.length)
 
     def _refuse_unread(
@@ -287,24 +300,24 @@ class PolicyChecks:
     ) -> None:
         for part in content.unread:
             if part.kind in self._denied_unread:
-                what = part.kind.value.replace("_", " ")
+                kind = part.kind.value.replace("_", " ")
                 raise PolicyDenied(
-                    f"{_named(policy)} denied this {direction.value}: no policy can read its {what}.",
+                    f"{_policy_label(policy)} denied this {direction.value}: no policy can read its {kind}.",
                     param=part.place or None,
                 )
 
     async def _verdicts(
         self, policies: Sequence[ActivePolicy], direction: Direction, content: JudgedContent
     ) -> list[VerdictRecord]:
-        """Returns the verdicts of policies that all have the same mode. A verdict has no
-        probability if the judge is not configured, down or late, or if its answer cannot be
-        read."""
+        """Returns one verdict for each policy; all policies must have the same mode. A verdict has
+        no probability if no judge is configured, if the judge is down or late, or if its answer
+        cannot be read."""
         mode = policies[0].mode
         started = time.perf_counter()
         try:
             opinions = await self._ask_judge(policies, content, watching=mode is Mode.MONITORING)
         except BaseException:
-            count_verdicts(_missing(policies, direction, content))
+            count_verdicts(_missing_verdicts(policies, direction, content))
             raise
         verdicts = [
             _record(policy, direction, content, opinion)
@@ -321,20 +334,23 @@ class PolicyChecks:
         if self._judge is None:
             return [Opinion(reason=_NO_JUDGE) for _ in policies]
 
-        async def ask(judge: Judge, asking: Sequence[ActivePolicy], until: float) -> list[Opinion]:
+        async def ask(
+            judge: Judge, asked_policies: Sequence[ActivePolicy], ask_deadline: float
+        ) -> list[Opinion]:
             return await judge.ask_all(
                 content.text,
-                [Question(policy.version_id, policy.rule) for policy in asking],
+                [Question(policy.version_id, policy.rule) for policy in asked_policies],
                 context=content.context,
                 watching=watching,
                 organization_id=content.organization_id,
-                deadline=until,
+                deadline=ask_deadline,
             )
 
         now, deadline_s = asyncio.get_running_loop().time(), self._judge.config.deadline_s
         if self._first is None:
             return await ask(self._judge, policies, now + deadline_s)
-        # If the first judge is down or late, the judge decides, with half of the time left.
+        # The first judge gets half of the time, so that the main judge can still decide if the
+        # first judge is down or late.
         opinions = await ask(self._first.judge, policies, now + deadline_s / 2)
         undecided: list[int] = []
         for index, (policy, opinion) in enumerate(zip(policies, opinions, strict=True)):
@@ -350,11 +366,11 @@ class PolicyChecks:
         return opinions
 
 
-def _named(policy: ActivePolicy) -> str:
+def _policy_label(policy: ActivePolicy) -> str:
     return f"The policy {policy.name!r} ({policy.id})"
 
 
-def _missing(
+def _missing_verdicts(
     policies: Iterable[ActivePolicy], direction: Direction, content: JudgedContent
 ) -> list[VerdictRecord]:
     return [_record(policy, direction, content, Opinion()) for policy in policies]
@@ -367,11 +383,13 @@ def _record(
     first = None if opinion.first_score is None else score_basis_points(opinion.first_score)
     probability = None if opinion.score is None else policy.basis_points(opinion.score)
     if opinion.is_settled_first:
-        # A calibration belongs to the judge, not to the first judge.
+        # The calibration of a policy fits only scores of the main judge, so the first judge's score
+        # is used uncalibrated.
         probability = first
     matched = probability is not None and probability >= threshold
     if not opinion.complete and not matched:
-        # The judge has not read the whole text; the rest could have a higher probability.
+        # The judge has not read the whole text, and the unread part could have a higher
+        # probability.
         probability = None
     return VerdictRecord(
         policy_id=policy.id,
@@ -389,7 +407,8 @@ def _record(
 
 
 def _log_missing(verdicts: Sequence[VerdictRecord], opinions: Sequence[Opinion]) -> None:
-    """Writes one line for all missing verdicts, with the reason of the first one."""
+    """Writes one log line for all missing verdicts, with the reason of the first missing
+    verdict."""
     missing = [
         (verdict, opinion)
         for verdict, opinion in zip(verdicts, opinions, strict=True)

@@ -1,9 +1,11 @@
-"""Caches the published policies of organizations in memory, by epoch.
+"""Caches the published policies of each organization in memory, together with their epoch. The
+epoch is a number in the organization's account that changes with every change of its published
+policies.
 
-Every change of an organization's policies increments the epoch of its account, under the account's
-lock. Admission holds that lock and has read the epoch, so the cached set of that epoch is exactly
-the current set. The policies are read from the database only after the epoch has changed. An
-organization whose epoch is 0 has never published anything, and is not looked up at all.
+Every change increments the epoch while it holds the lock of the account. Admission reads the epoch
+while it holds the same lock. So if the cached policies have this epoch, they are exactly the
+current policies. The policies are read from the database only if the epoch has changed. An
+organization with epoch 0 has never published a policy, so nothing is read for it.
 """
 
 from collections import OrderedDict
@@ -16,7 +18,7 @@ from tollkeeper.storage import policies
 from tollkeeper.storage.database import Connection
 
 _ORGANIZATIONS_MAX = 10_000
-# An organization may have thousands of policies, so they have a separate limit.
+# One organization can have many policies, so the total number of cached policies has its own limit.
 _POLICIES_MAX = 200_000
 _NEVER_PUBLISHED = 0
 
@@ -28,20 +30,21 @@ class PolicyDirectory:
         judge: JudgeFormat | None = None,
         verdict_picousd: int = 0,
     ) -> None:
-        """`verdict_picousd` is the price of each verdict that a call waits for, paid by the
-        organization."""
+        """`verdict_picousd` is the price that an organization pays for each policy verdict that a
+        call waits for."""
         self._default_threshold = default_threshold
         self._judge = judge
         self._verdict_picousd = verdict_picousd
-        # The least recently used comes first.
+        # The least recently used policy set comes first.
         self._sets: OrderedDict[OrganizationId, PolicySet] = OrderedDict()
-        self._policies = 0
+        self._cached_policies = 0
 
     async def current(
         self, connection: Connection, epochs: Mapping[OrganizationId, int]
     ) -> dict[OrganizationId, PolicySet]:
-        """Returns the policy set of each organization at its epoch. The caller holds the locks of
-        the accounts, or has read the epochs in the same snapshot of this connection."""
+        """Returns the policy set of each organization at its epoch. The caller must hold the locks
+        of the accounts, or must have read the epochs on this connection in the same database
+        snapshot."""
         found: dict[OrganizationId, PolicySet] = {}
         missing: dict[OrganizationId, int] = {}
         for organization_id, epoch in epochs.items():
@@ -61,8 +64,11 @@ class PolicyDirectory:
     async def _read(
         self, connection: Connection, epochs: Mapping[OrganizationId, int]
     ) -> dict[OrganizationId, PolicySet]:
-        """Reads all sets with one statement, because every admission of the batch waits for it."""
-        published: dict[OrganizationId, list[Policy]] = {one: [] for one in epochs}
+        """Reads the policies of all these organizations with one statement, because all calls that
+        are admitted together wait for it."""
+        published: dict[OrganizationId, list[Policy]] = {
+            organization_id: [] for organization_id in epochs
+        }
         for policy in await policies.find_published(connection, list(epochs)):
             published[policy.organization_id].append(policy)
         found = {
@@ -76,15 +82,15 @@ class PolicyDirectory:
             for organization_id, epoch in epochs.items()
         }
         for organization_id, current in found.items():
-            self._keep(organization_id, current)
+            self._cache(organization_id, current)
         return found
 
-    def _keep(self, organization_id: OrganizationId, current: PolicySet) -> None:
+    def _cache(self, organization_id: OrganizationId, current: PolicySet) -> None:
         before = self._sets.pop(organization_id, None)
-        self._policies += current.size - (0 if before is None else before.size)
+        self._cached_policies += current.size - (0 if before is None else before.size)
         self._sets[organization_id] = current
         while len(self._sets) > _ORGANIZATIONS_MAX or (
-            self._policies > _POLICIES_MAX and len(self._sets) > 1
+            self._cached_policies > _POLICIES_MAX and len(self._sets) > 1
         ):
             _, dropped = self._sets.popitem(last=False)
-            self._policies -= dropped.size
+            self._cached_policies -= dropped.size

@@ -1,21 +1,22 @@
-"""Compares a policy's current values with those at its calibration. If they differ too much, the
-calibration and its guarantees may no longer hold."""
+"""Compares the current values of a policy with its values at calibration. If the two distributions
+differ too much, the calibration may no longer be valid."""
 
 from dataclasses import dataclass
 
 from tollkeeper.domain.calibration import stability_index
 from tollkeeper.storage.drift import ValueCounts
 
-# The usual threshold of the population stability index: from here on, two distributions differ.
+# The usual threshold of the population stability index: from this value on, two distributions count
+# as different.
 DRIFTED_FROM = 0.25
-# With fewer values, chance alone can cause a large index.
+# With fewer values, the index can be large by chance.
 _VALUES_MIN = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
     counts: ValueCounts
-    # None if there are too few values.
+    # The population stability index; None if there are too few values.
     index: float | None
 
     @property

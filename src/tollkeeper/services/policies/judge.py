@@ -1,8 +1,10 @@
-"""Asks the judge yes-or-no questions about a text and returns the score of "yes".
+"""Asks the judge yes-or-no questions about a text, and returns how strongly the judge tends to
+"yes" as a score.
 
-The judge is a model that answers each question with one token; the score comes from the
-log-probabilities of that token. This file knows nothing about policies: a question has a key and a
-text, and an opinion has a score or the reason for its absence.
+The judge is a model that answers each question with one token. The score is computed from the
+log-probabilities of "yes" and "no" for that token. This module does not depend on policies. A
+question has a key and a text; an opinion (the answer to one question) has a score, or the reason
+why there is no score.
 """
 
 import asyncio
@@ -37,51 +39,55 @@ from tollkeeper.domain.usage import ReportedUsage, Usage, merged
 from tollkeeper.runtime.timeouts import timeout_at
 from tollkeeper.services.policies.judge_slots import JudgeLoad, JudgeSlots
 
-# Counts an organization's question that the judge's backend may have charged for: with the tokens,
-# or None if they are unknown, and the backend's own price.
+# Counts a question for which the judge's backend may charge. The arguments are the organization,
+# the judge's model, the usage (None if the backend did not report it), and the cost in picousd that
+# the backend reports.
 JudgeMeter: TypeAlias = Callable[[OrganizationId, Model, Usage | None, int], None]
 
 _NO_ID = UUID(int=0)
 _NO_PROJECT = ProjectId(_NO_ID)
-# The owner of questions from an operator who tries a rule or checks the judge.
+# Stands for the organization if an operator asks, to try a rule or to check the judge.
 _OPERATOR = OrganizationId(_NO_ID)
 _CACHED_MAX = 20_000
-# A window that the judge rejects may be too long for its context. It is split into halves
-# repeatedly, until a half has no more characters than this.
+# If the judge rejects a window (a section of a long text), the window may be too long for the
+# judge's context. It is then split into halves, and the halves again, but a half with no more
+# characters than this is not split.
 _HALVED_LENGTH_MIN = 400
 _FENCE_LENGTH = 16
 _QUESTIONS_PER_YIELD = 64
-# For a text of this length, reading the prompt takes a backend longer than a round trip. So one
-# question goes first, and the others find their common prefix in the backend's cache.
+# For a text of this length, the backend needs longer to process the prompt than a network round
+# trip takes. So one question is asked first. The other questions about the text then find the
+# common beginning of their prompts in the backend's cache.
 _WARM_UP_LENGTH_MIN = 1000
-_LATE = "The judge did not answer in time."
-_UNREADABLE = "The judge's answer has no probability of yes and no."
-_WITHOUT_LOGPROBS = (
-    "The judge's answer has no log-probabilities: its backend must give them (logprobs, "
-    "top_logprobs), or it cannot judge."
+_TIMED_OUT = "The judge did not answer in time."
+_NO_PROBABILITY = "The judge's answer has no probability of yes and no."
+_NO_LOGPROBS = (
+    "The judge's answer has no log-probabilities: the backend must support logprobs "
+    "and top_logprobs for judging."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeConfig:
-    # For all questions about one text together.
+    # The time for all questions about one text together.
     deadline_s: float
-    # The maximum number of concurrent questions of this process.
+    # The maximum number of questions that this process asks at the same time.
     concurrency: int
-    # The number of alternatives to request; "yes" and "no" must be among them.
+    # The number of most probable tokens to request with their log-probabilities. "yes" and "no"
+    # must be among them.
     top_logprobs: int
-    # How much of a request the judge sees together with the answer.
+    # The maximum number of characters of the request that the judge sees together with the answer.
     context_characters: int = 0
     examples: tuple[Example, ...] = EXAMPLES
-    # Longer texts are judged in overlapping windows, and the highest probability counts.
+    # Longer texts are judged in overlapping windows of this length, and the highest score counts.
     window_characters: int = 4000
     overlap_characters: int = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Contains a question. `key` always stands for the same text: it is the id of a published
-    version, which is immutable."""
+    """Contains a question. A key always belongs to the same question text, because the key is the
+    id of a published policy version, and versions are immutable. So scores can be cached by key."""
 
     key: str
     text: str
@@ -89,12 +95,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Tells for which organization questions are asked, whether a client waits for the answers, and
-    until when."""
+    """Tells for which organization questions are asked, and until when. `watching` is True if no
+    client waits for the answers."""
 
     organization_id: OrganizationId
     watching: bool
-    # A time of the loop's clock.
+    # A time of the event loop's clock.
     deadline: float
 
 
@@ -102,25 +108,26 @@ class Asker:
 class Opinion:
     """Contains the judge's result for one question."""
 
-    # The highest score in the windows that the judge has read: the log-odds of yes.
+    # The highest score (log-odds of "yes") of all windows that the judge has read; None if it has
+    # read none.
     score: float | None = None
     # Whether the judge has read all windows.
     complete: bool = False
-    # The reason if it is not complete.
+    # The reason if `complete` is False.
     reason: str = ""
     seconds: float = 0.0
-    # The score of the first judge, and whether it settled the question.
+    # The score of the first judge, if there is one, and whether that score decided the question.
     first_score: float | None = None
     is_settled_first: bool = False
 
     @property
     def basis_points(self) -> int | None:
-        """Returns the score without a calibration."""
+        """Returns the score as an uncalibrated probability."""
         return None if self.score is None else score_basis_points(self.score)
 
 
 class Judge:
-    """Asks questions about texts. Caches the score for each question and window."""
+    """Asks questions about texts. Caches the score of each question about each window."""
 
     def __init__(self, backend: Backend, model: Model, secret: bytes, config: JudgeConfig) -> None:
         self._backend = backend
@@ -145,21 +152,22 @@ class Judge:
         organization_id: OrganizationId = _OPERATOR,
         deadline: float | None = None,
     ) -> list[Opinion]:
-        """Returns one opinion for each question, in order, within the deadline (a time of the
-        loop's clock; None means the configured time from now). If the judge is down or late, or its
-        answer cannot be read, the opinion has the reason instead. `context` is the request that the
-        text answers; its end is shown and not judged. Questions with `watching` come after those
-        that a client waits for. Organizations take turns."""
+        """Returns one opinion for each question, in the order of the questions. `deadline` is a
+        time of the event loop's clock; None means `config.deadline_s` from now. If the judge is
+        down or late, or if its answer cannot be read, the opinion contains the reason. `context` is
+        the request that the text answers: the judge sees its end, but the question is not about it.
+        Questions with `watching` (no client waits) are asked after questions that a client waits
+        for. Organizations take turns."""
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + self.config.deadline_s
         asker = Asker(organization_id, watching, deadline)
-        shown = context_of(context, self.config.context_characters)
-        run = _QuestionRun(self, text, shown, questions, asker)
+        shown_context = context_of(context, self.config.context_characters)
+        run = _QuestionRun(self, text, shown_context, questions, asker)
         try:
             with timeout_at(deadline):
                 await run.run()
         except TimeoutError:
-            run.give_up(_LATE)
+            run.give_up(_TIMED_OUT)
         return run.opinions
 
     def windows(self, text: str, context: str) -> Iterator["Window"]:
@@ -168,7 +176,8 @@ class Judge:
             yield Window(piece, self._secret, config.examples, context)
 
     async def score(self, window: "Window", question: Question, asker: "Asker") -> float:
-        """Raises if the judge is down or late, or if its answer cannot be read."""
+        """Returns the score of one question about one window. Raises TollkeeperError if the judge
+        is down or late, or if its answer cannot be read."""
         key = (question.key, window.digest)
         cached = self._cached.get(key)
         if cached is not None:
@@ -201,7 +210,7 @@ class Judge:
         backend_call = self._backend.open(call, deadline=asker.deadline)
         try:
             async with backend_call as answer:
-                # Reads the short answer to its end, so that the connection can be reused.
+                # The answer is read to its end, so that the connection can be reused.
                 async for batch in answer.batches:
                     for event in batch:
                         if isinstance(event, UsageReport):
@@ -213,7 +222,8 @@ class Judge:
             charged = exc.charged
             raise
         except BaseException:
-            # The backend may also charge for a question whose caller no longer waits.
+            # The question was cancelled. If it had already been sent, the backend may charge for
+            # it.
             charged = backend_call.sent
             raise
         finally:
@@ -222,7 +232,7 @@ class Judge:
                 cost = 0 if report is None else report.cost_picousd or 0
                 self.meter(asker.organization_id, self._model, usage, cost)
         if score is None:
-            raise BackendFailed(_UNREADABLE if has_logprobs else _WITHOUT_LOGPROBS)
+            raise BackendFailed(_NO_PROBABILITY if has_logprobs else _NO_LOGPROBS)
         return score
 
     def _call(self, window: "Window", question: str, organization_id: OrganizationId) -> Call:
@@ -242,14 +252,15 @@ class Judge:
                 logprobs=Logprobs("logprobs", self.config.top_logprobs),
                 caching=CachingWish(salt=self._salt(organization_id)),
             ),
-            # All questions about one window go to the replica that has its prefix in its cache, and
-            # so do all windows and segments of an answer to one request.
+            # Calls with the same affinity go to the same replica, which has the common beginning of
+            # their prompts in its cache. All questions about one window have the same affinity, and
+            # so do all windows and segments of the answer to one request.
             affinity=window.prefix_digest,
         )
 
     def _salt(self, organization_id: OrganizationId) -> str | None:
-        """Returns the salt that separates an organization's texts in the judge's prefix cache, or
-        None if its backend has no such field."""
+        """Returns the salt that separates the organization's texts from other texts in the prefix
+        cache of the judge's backend, or None if the backend accepts no salt."""
         if not self._model.isolates_cache:
             return None
         return isolated_text(
@@ -258,8 +269,8 @@ class Judge:
 
 
 class Window:
-    """Represents a piece of a text, shared by all questions about it. Each piece comes with the whole
-    context."""
+    """Represents a section of a text together with the context (the end of the request that the
+    text answers). All questions about the section share one window."""
 
     def __init__(
         self, text: str, secret: bytes, examples: tuple[Example, ...], context: str = ""
@@ -275,8 +286,9 @@ class Window:
 
     @asynccontextmanager
     async def after_first_question(self) -> AsyncIterator[None]:
-        """Enters at once for the first question, and for the others when the first one has ended,
-        with or without an answer. For a short text all enter at once."""
+        """Lets the first question about this window enter at once. Other questions enter after the
+        first one has ended, with or without an answer. If the text is short, all questions enter at
+        once."""
         if len(self._context) + len(self.text) < _WARM_UP_LENGTH_MIN:
             yield
         elif self._first_ended is not None:
@@ -291,8 +303,10 @@ class Window:
 
     @cached_property
     def quotation(self) -> Quotation:
-        # A fence depends on its text and on a secret, so the text's author cannot imitate it. The
-        # context's fence does not depend on the answer, so that answers to it share a prefix.
+        # The text and the context are each quoted between two fence lines. A fence is a hash of the
+        # quoted text and a secret, so the author of the text cannot imitate it. The fence of the
+        # context does not depend on the answer, so all prompts with the same context have a common
+        # beginning.
         return Quotation(
             self.text,
             self.digest.hex()[:_FENCE_LENGTH],
@@ -322,8 +336,9 @@ def _digest(text: str, secret: bytes) -> bytes:
 
 
 class _QuestionRun:
-    """Asks all questions about one text, window by window, so that the questions share the prefix
-    of their prompts, with at most as many at a time as the judge accepts."""
+    """Asks all questions about one text. Asks all questions about one window before those about the
+    next window, because the prompts for one window have a common beginning that the backend can
+    cache. Asks at most `concurrency` questions at a time."""
 
     def __init__(
         self,
@@ -340,10 +355,11 @@ class _QuestionRun:
         self._asker = asker
         self._started = asyncio.get_running_loop().time()
         self._windows_left = [count] * len(questions)
-        # The number of questions that have neither failed nor been answered for all windows.
-        self._open = len(questions)
+        # The number of questions that have not failed yet and still have unanswered windows.
+        self._open_questions = len(questions)
         self._workers = min(config.concurrency, count * len(questions))
-        # All workers share one iterator: each takes the next window and question.
+        # All workers share this iterator. Each worker takes the next pair of window and question
+        # from it.
         self._remaining = self._window_questions(text, context)
         self._asked = 0
         self.opinions = [Opinion() for _ in questions]
@@ -356,11 +372,11 @@ class _QuestionRun:
     def give_up(self, reason: str) -> None:
         for opinion in self.opinions:
             if not opinion.complete:
-                self._end(opinion, reason)
+                self._end_opinion(opinion, reason)
 
     def _window_questions(self, text: str, context: str) -> Iterator[tuple[Window, int]]:
         for window in self._judge.windows(text, context):
-            if not self._open:
+            if not self._open_questions:
                 return
             for index, opinion in enumerate(self.opinions):
                 if not opinion.reason:
@@ -368,7 +384,8 @@ class _QuestionRun:
 
     async def _work(self) -> None:
         for window, index in self._remaining:
-            # Cached answers need no wait, so a worker yields to the event loop regularly.
+            # A cached score needs no `await`, so this `sleep(0)` regularly gives other tasks a
+            # turn.
             self._asked += 1
             if self._asked % _QUESTIONS_PER_YIELD == 0:
                 await asyncio.sleep(0)
@@ -376,16 +393,16 @@ class _QuestionRun:
             try:
                 score = await self._judge.score(window, self._questions[index], self._asker)
             except TollkeeperError as exc:
-                self._end(opinion, exc.message)
+                self._end_opinion(opinion, exc.message)
                 continue
             opinion.score = score if opinion.score is None else max(score, opinion.score)
             self._windows_left[index] -= 1
             if not self._windows_left[index]:
                 opinion.complete = True
-                self._end(opinion, "")
+                self._end_opinion(opinion, "")
 
-    def _end(self, opinion: Opinion, reason: str) -> None:
+    def _end_opinion(self, opinion: Opinion, reason: str) -> None:
         if not opinion.reason:
-            self._open -= 1
+            self._open_questions -= 1
             opinion.reason = reason
             opinion.seconds = asyncio.get_running_loop().time() - self._started

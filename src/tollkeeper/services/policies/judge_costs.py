@@ -1,7 +1,8 @@
-"""Meters the judge's usage for each organization, by backend, model and UTC day.
+"""Counts the tokens and the cost of the judge (the model that answers policy questions) for each
+organization, by backend, model and UTC day.
 
-The sums are collected in memory and written every few seconds, because a text can have a thousand
-questions. A process that is killed loses the sums of the last seconds.
+The sums are collected in memory and written every few seconds, because the judge may answer a
+thousand questions about one text. A killed process loses the sums that it has not written.
 """
 
 import structlog
@@ -18,7 +19,7 @@ from tollkeeper.storage import judge_usage
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.judge_usage import JudgeUsage
 
-_WRITTEN_AT_ONCE = 1000
+_ROWS_PER_TRANSACTION = 1000
 
 _log = structlog.get_logger("tollkeeper.policies")
 
@@ -28,8 +29,7 @@ class JudgeCosts:
         self._database = database
         self._clock = clock
         self._current = current
-        # One entry for each organization, day, backend and model that was judged since the last
-        # write.
+        # The sums since the last write, by organization, day, backend and model.
         self._unwritten: dict[tuple[OrganizationId, int, str, str], JudgeUsage] = {}
 
     def note(
@@ -39,8 +39,8 @@ class JudgeCosts:
         usage: Usage | None,
         reported_cost_picousd: int,
     ) -> None:
-        """Counts one question that the judge's backend may have charged for. `usage` is None if the
-        backend did not report it."""
+        """Counts one question for which the judge's backend may have charged. `usage` is None if
+        the backend did not report it."""
         now = self._clock()
         used = JudgeUsage(organization_id, now // DAY_S, judge.backend, judge.upstream_model, 1)
         if usage is None:
@@ -50,34 +50,37 @@ class JudgeCosts:
             used.cached_tokens = usage.cached_tokens
             used.cache_write_tokens = usage.cache_write_tokens + usage.cache_write_1h_tokens
             used.output_tokens = usage.completion_tokens
-            # Clients may be able to call the judge's model; then the catalogue has its price.
-            priced = self._current.catalog.find_upstream(judge.backend, judge.upstream_model)
-            if priced is not None:
-                pricing = priced.pricing_at(now)
+            # The catalogue has prices for the judge's model only if clients can call this model
+            # too. Otherwise the cost stays 0.
+            catalogued_model = self._current.catalog.find_upstream(
+                judge.backend, judge.upstream_model
+            )
+            if catalogued_model is not None:
+                pricing = catalogued_model.pricing_at(now)
                 used.cost_picousd = cost_of(pricing, usage, images=0).total_picousd
             used.reported_cost_picousd = reported_cost_picousd
         self._add(used)
 
     def _add(self, used: JudgeUsage) -> None:
         key = (used.organization_id, used.day, used.backend, used.model)
-        known = self._unwritten.setdefault(key, used)
-        if known is not used:
-            known.add(used)
+        existing = self._unwritten.setdefault(key, used)
+        if existing is not used:
+            existing.add(used)
 
     async def write(self) -> None:
-        """Writes the sums. If a write fails, its sums remain for the next one."""
+        """Writes the sums. If a transaction fails, its sums stay in memory for the next write."""
         unwritten, self._unwritten = list(self._unwritten.values()), {}
         try:
             while unwritten:
                 async with self._database.transaction() as connection:
-                    await judge_usage.add(connection, unwritten[-_WRITTEN_AT_ONCE:])
-                del unwritten[-_WRITTEN_AT_ONCE:]
+                    await judge_usage.add(connection, unwritten[-_ROWS_PER_TRANSACTION:])
+                del unwritten[-_ROWS_PER_TRANSACTION:]
         finally:
             for used in unwritten:
                 self._add(used)
 
     async def drain(self) -> None:
-        """Writes the last sums of an ending process."""
+        """Writes the last sums before the process stops. Logs a failure."""
         try:
             await self.write()
         except TollkeeperError as exc:

@@ -1,4 +1,5 @@
-"""Limits the judge's concurrent questions, and decides which one is next."""
+"""Limits how many questions the judge (the model that answers policy questions) gets at the same
+time, and decides which waiting question is next."""
 
 import asyncio
 from collections import Counter
@@ -9,8 +10,9 @@ from dataclasses import dataclass
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.runtime.fair_queue import FairQueue, QueueFull, share
 
-# The maximum number of waiting questions, in total and of one organization. A call asks at most as
-# many at a time as there are slots, so only thousands of calls reach these limits.
+# The maximum number of waiting questions, in total and of one organization. One call has at most as
+# many questions at a time as there are slots, so only thousands of concurrent calls reach these
+# limits.
 _WAITING_MAX = 65_536
 _WAITING_OF_ORGANIZATION_MAX = 16_384
 _RETRY_AFTER_S = 2
@@ -20,7 +22,8 @@ _Waiting = FairQueue[tuple[Hashable, asyncio.Future[None]]]
 
 @dataclass(frozen=True, slots=True)
 class JudgeLoad:
-    """Counts the questions that are being asked, and those that wait."""
+    """Counts the questions that are being asked, the waiting questions of calls, and the waiting
+    questions of monitoring policies."""
 
     slots_in_use: int
     calls_waiting: int
@@ -28,10 +31,11 @@ class JudgeLoad:
 
 
 class JudgeSlots:
-    """Represents a semaphore with two queues. Questions that a client waits for come before questions of
-    monitoring policies (`watching`). Watching questions also leave one slot free, if there are
-    several, so that a client's question need not wait for them. In each queue organizations take
-    turns: one that floods the judge delays only itself, and none holds all of many slots."""
+    """Works like a semaphore with two queues. Questions that a client waits for come before
+    questions of monitoring policies (`watching`), for which no client waits. If there are several
+    slots, watching questions never use all of them, so that a client's question finds a free slot.
+    In each queue organizations take turns, and if there are many slots, one organization never gets
+    all of them. So an organization that floods the judge delays only itself."""
 
     def __init__(self, total: int) -> None:
         assert total >= 1
@@ -49,7 +53,8 @@ class JudgeSlots:
 
     @asynccontextmanager
     async def held(self, *, watching: bool, organization: Hashable = None) -> AsyncIterator[None]:
-        """Holds a slot. Raises Unavailable if too many questions wait already."""
+        """Waits for a slot and holds it within the block. Raises Unavailable if too many questions
+        wait already."""
         await self._acquire(watching, organization)
         try:
             yield
@@ -90,7 +95,8 @@ class JudgeSlots:
             self._watching_room -= 1
 
     def _wake_next(self, waiting: _Waiting) -> bool:
-        """Gives a slot to the next question in the queue. Returns False if none may have one."""
+        """Gives a slot to the next question in the queue. Returns False if the queue is empty, or
+        if every waiting organization already has its maximum number of slots."""
         while waiting:
             try:
                 organization, slot = waiting.pop(self._may_hold)

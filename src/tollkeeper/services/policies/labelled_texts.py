@@ -1,5 +1,5 @@
-"""Reads files of texts for a trial: JSON lines or CSV, each with a text or an exchange and a
-label."""
+"""Reads the file of sample texts for a trial of a policy, in JSON lines or CSV. Each line contains
+a text, or a request with its answer, and optionally a label (yes or no)."""
 
 import csv
 import io
@@ -14,23 +14,24 @@ from tollkeeper.services.policies.trial import TEXTS_MAX, TrialText
 BYTES_MAX = 32 << 20
 _LABELS: dict[object, bool] = {"yes": True, "true": True, "1": True}
 _LABELS |= {"no": False, "false": False, "0": False}
-_FIELDS = "A line has a text, or a request and its answer, and a label of yes or no."
+_FIELDS_OF_A_LINE = "A line has a text, or a request and its answer, and a label of yes or no."
 _objects = msgspec.json.Decoder(dict[str, Any])
 
 
 def read_texts(content: bytes) -> list[TrialText]:
-    """Reads all texts. Raises InvalidRequest with the number of the invalid line."""
+    """Returns all texts of the file. Raises InvalidRequest with the line number if a line is
+    invalid."""
     if len(content) > BYTES_MAX:
         raise InvalidRequest(f"A file has at most {BYTES_MAX >> 20} MiB.", param="file")
     texts: list[TrialText] = []
-    lines: dict[tuple[str, str], int] = {}
+    line_numbers: dict[tuple[str, str], int] = {}
     for number, fields in _rows(content):
         if len(texts) == TEXTS_MAX:
-            raise _wrong(number, f"there are more than {TEXTS_MAX} texts.")
+            raise _invalid_line(number, f"there are more than {TEXTS_MAX} texts.")
         text = _text(number, fields)
-        first = lines.setdefault((text.request, text.text), number)
+        first = line_numbers.setdefault((text.request, text.text), number)
         if first != number:
-            raise _wrong(number, f"it repeats line {first}.")
+            raise _invalid_line(number, f"it repeats line {first}.")
         texts.append(text)
     return texts
 
@@ -45,20 +46,20 @@ def _rows(content: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
             try:
                 yield number, _objects.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-                raise _wrong(number, f"{exc}.") from None
+                raise _invalid_line(number, f"{exc}.") from None
 
 
 def _csv_rows(content: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
-        written = content.decode("utf-8-sig")
+        decoded = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidRequest("The file is not in UTF-8.", param="file") from None
-    reader = csv.DictReader(io.StringIO(written, newline=""), strict=True)
+    reader = csv.DictReader(io.StringIO(decoded, newline=""), strict=True)
     try:
         for row in reader:
             yield reader.line_num, {name.strip().lower(): row[name] for name in row if name}
     except csv.Error as exc:
-        raise _wrong(reader.line_num, f"{exc}.") from None
+        raise _invalid_line(reader.line_num, f"{exc}.") from None
 
 
 def _text(number: int, fields: Mapping[str, Any]) -> TrialText:
@@ -68,17 +69,17 @@ def _text(number: int, fields: Mapping[str, Any]) -> TrialText:
         or not isinstance(text, str)
         or ("answer" in fields) != bool(request)
     ):
-        raise _wrong(number, _FIELDS)
+        raise _invalid_line(number, _FIELDS_OF_A_LINE)
     if not text.strip():
-        raise _wrong(number, "the text is empty.")
+        raise _invalid_line(number, "the text is empty.")
     label = fields.get("label")
     if label is None or label == "":
         return TrialText(text, None, request)
-    known = label if isinstance(label, bool) else _LABELS.get(str(label).strip().lower())
-    if known is None:
-        raise _wrong(number, f"{str(label)[:40]!r} is no label: write yes or no.")
-    return TrialText(text, known, request)
+    is_match = label if isinstance(label, bool) else _LABELS.get(str(label).strip().lower())
+    if is_match is None:
+        raise _invalid_line(number, f"{str(label)[:40]!r} is no label: write yes or no.")
+    return TrialText(text, is_match, request)
 
 
-def _wrong(number: int, what: str) -> InvalidRequest:
-    return InvalidRequest(f"Line {number} of the file: {what}", param="file")
+def _invalid_line(number: int, problem: str) -> InvalidRequest:
+    return InvalidRequest(f"Line {number} of the file: {problem}", param="file")

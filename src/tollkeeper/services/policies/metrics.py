@@ -1,5 +1,6 @@
-"""Defines metrics of verdicts by mode, side and outcome. Single policies have no label, because
-their number is unlimited; the verdicts of each policy are in the database."""
+"""Defines metrics of policy verdicts by mode (enforcing or monitoring), direction (request or
+response) and outcome. There is no label for the policy, because the number of policies is
+unlimited. The database has the verdicts of each policy."""
 
 from collections import Counter as Tally
 from collections.abc import Iterable
@@ -12,12 +13,12 @@ from tollkeeper.domain.activity import VerdictRecord
 _BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 60)
 _VERDICTS = Counter(
     "tollkeeper_policy_verdicts",
-    "Questions that policies asked, by outcome.",
+    "Policy verdicts, by mode, direction and outcome.",
     ["mode", "direction", "outcome"],
 )
 _SECONDS = Histogram(
     "tollkeeper_policy_seconds",
-    "Seconds until all verdicts on one text were in.",
+    "Seconds until the judge had answered all questions about one text.",
     ["mode", "direction"],
     buckets=_BUCKETS_S,
 )

@@ -1,4 +1,5 @@
-"""Creates, edits, publishes, pauses and resumes policies. Does not judge them."""
+"""Creates, edits, publishes, pauses and resumes policies, and finds the policies that apply to a
+call. The module `checks` applies them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,7 +31,7 @@ from tollkeeper.storage.database import Connection, Database
 
 OPERATION_CREATE = "policy_create"
 VERSIONS_SHOWN_MAX = 100
-# The maximum number of an organization's policies, including drafts.
+# The maximum number of policies of one organization, including drafts.
 POLICIES_MAX = 1000
 
 
@@ -72,7 +73,7 @@ class Policies:
             await _require_own_projects(connection, request.organization_id, draft.project_ids)
             await self._require_room(connection, request.organization_id)
             await policies.insert(connection, policy)
-            await _record(connection, OPERATION_CREATE, None, policy)
+            await _record_policy_change(connection, OPERATION_CREATE, None, policy)
         return policy
 
     async def policy_show(self, organization_id: OrganizationId, policy_id: str) -> Policy:
@@ -88,7 +89,7 @@ class Policies:
     async def policy_versions(
         self, organization_id: OrganizationId, policy_id: str
     ) -> list[PolicyVersion]:
-        """Returns all published versions, newest first."""
+        """Returns the published versions, newest first, at most VERSIONS_SHOWN_MAX."""
         async with self._database.reading() as connection:
             await _find(connection, organization_id, policy_id)
             return await policies.find_versions(
@@ -105,7 +106,8 @@ class Policies:
         description: str | None,
         changes: dict[str, Any],
     ) -> Policy:
-        """Edits the draft. `changes` contains the fields that the client sent."""
+        """Edits the draft of a policy. `changes` contains only the rule fields that the client
+        sent."""
 
         def edit(policy: Policy) -> Policy:
             return edited(
@@ -117,15 +119,17 @@ class Policies:
             await _require_own_projects(connection, organization_id, changes.get("project_ids", ()))
             policy = edit(current)
             await policies.update(connection, policy)
-            if policy.name != current.name:  # a new name takes effect without publishing
+            if (
+                policy.name != current.name
+            ):  # Error messages use a new name at once, without publishing.
                 await policies.raise_epoch(connection, organization_id)
-            await _record(connection, "policy_edit", current, policy)
+            await _record_policy_change(connection, "policy_edit", current, policy)
         return policy
 
     async def policy_pause(
         self, organization_id: OrganizationId, policy_id: str, revision: int
     ) -> Policy:
-        return await self._change(
+        return await self._change_state(
             "policy_pause",
             organization_id,
             policy_id,
@@ -136,7 +140,7 @@ class Policies:
     async def policy_resume(
         self, organization_id: OrganizationId, policy_id: str, revision: int
     ) -> Policy:
-        return await self._change(
+        return await self._change_state(
             "policy_resume",
             organization_id,
             policy_id,
@@ -153,19 +157,21 @@ class Policies:
             await policies.insert_version(connection, policy)
             await policies.update(connection, policy)
             await policies.raise_epoch(connection, organization_id)
-            await _record(connection, "policy_publish", current, policy)
+            await _record_policy_change(connection, "policy_publish", current, policy)
         return policy
 
     async def applying(self, call: Call) -> tuple[ActivePolicy, ...]:
         """Returns the policies that currently apply to the call. Raises NotFound if the call names
-        a policy that is not published. Admission decides again, and its decision counts."""
+        a policy that is not published. The result is preliminary: the policies in force at
+        admission apply."""
         async with self._database.snapshot(call.organization_id) as connection:
             epoch = await policies.read_epoch(connection, call.organization_id)
             sets = await self._directory.current(connection, {call.organization_id: epoch})
         return sets[call.organization_id].applying(call.project_id, call.policy_ids)
 
     async def policy_organization(self, policy_id: str) -> OrganizationId:
-        """Returns a policy's organization, for operators, who name a policy by its id alone."""
+        """Returns the organization of a policy. Operators' commands need it, because they name only
+        the policy id."""
         async with self._database.reading() as connection:
             organization_id = await policies.find_organization(connection, policy_id)
         if organization_id is None:
@@ -181,14 +187,14 @@ class Policies:
             return await policies.find_effective(connection, organization_id, project_id)
 
     async def _require_room(self, connection: Connection, organization_id: OrganizationId) -> None:
-        # The lock serialises creations, so that two cannot exceed the limit.
+        # The lock serialises creations, so that concurrent creations cannot exceed the limit.
         await organizations.lock(connection, organization_id)
         if await policies.count(connection, organization_id) >= POLICIES_MAX:
             raise StateConflict(
                 f"The organization has {POLICIES_MAX} policies, which is the maximum."
             )
 
-    async def _change(
+    async def _change_state(
         self,
         operation: str,
         organization_id: OrganizationId,
@@ -201,11 +207,11 @@ class Policies:
             policy = change(current)
             await policies.update(connection, policy)
             await policies.raise_epoch(connection, organization_id)
-            await _record(connection, operation, current, policy)
+            await _record_policy_change(connection, operation, current, policy)
         return policy
 
 
-async def _record(
+async def _record_policy_change(
     connection: Connection, operation: str, before: Policy | None, after: Policy
 ) -> None:
     await record_change(

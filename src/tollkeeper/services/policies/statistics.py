@@ -1,4 +1,5 @@
-"""Reads from the verdict roll-up how often policies were asked and matched."""
+"""Reports how often policies gave a verdict and how often they matched. The numbers come from the
+verdict roll-up: sums that are updated when verdicts are written."""
 
 from dataclasses import dataclass
 
@@ -17,7 +18,8 @@ _DAYS_MAX = 366
 
 @dataclass(frozen=True, slots=True)
 class PolicyReport:
-    """Reports one policy over some days. `by_day` has every day, even those without a verdict."""
+    """Contains the verdict counts of one policy for a number of days. `by_day` contains every day,
+    even a day without a verdict."""
 
     by_day: tuple[VerdictsOfDay, ...]
     by_probability: tuple[ProbabilityCount, ...]
@@ -25,8 +27,9 @@ class PolicyReport:
 
 class PolicyStatistics:
     def __init__(self, database: Database, clock: Clock, judge: JudgeFormat | None) -> None:
-        """`judge` is the judge whose values can be compared with those at calibration; None if
-        there is none, or if a first judge settles some questions before it."""
+        """`judge` identifies the judge whose values can be compared with the values at calibration.
+        It is None if no judge is configured, or if a first judge decides some questions before the
+        main judge is asked."""
         self._judge = judge
         self._database = database
         self._clock = clock
@@ -34,16 +37,16 @@ class PolicyStatistics:
     async def policy_report(
         self, organization_id: OrganizationId, policy_id: str, *, days: int
     ) -> PolicyReport:
-        """Reports the last days, including today."""
-        day_range = self._last(days)
+        """Returns the report for the last `days` days, including today."""
+        day_range = self._last_days(days)
         async with self._database.reading() as connection:
             found, by_probability = await verdict_counts.count_of_policy(
                 connection, organization_id, policy_id, day_range
             )
-        known = {one.day: one for one in found}
+        counts_by_day = {counts.day: counts for counts in found}
         return PolicyReport(
             by_day=tuple(
-                known.get(day, VerdictsOfDay(day, 0, 0, 0))
+                counts_by_day.get(day, VerdictsOfDay(day, 0, 0, 0))
                 for day in range(day_range.first, day_range.last)
             ),
             by_probability=tuple(by_probability),
@@ -52,21 +55,23 @@ class PolicyStatistics:
     async def policy_counts(
         self, organization_id: OrganizationId, *, days: int
     ) -> dict[str, tuple[int, int]]:
-        """Returns how often each policy was asked and matched in the last days."""
+        """Returns, for each policy id, how many verdicts it had and how many of them matched in the
+        last `days` days."""
         async with self._database.reading() as connection:
             return await verdict_counts.count_by_policy(
-                connection, organization_id, self._last(days)
+                connection, organization_id, self._last_days(days)
             )
 
     async def policy_drift(self, organization_id: OrganizationId, policy_id: str) -> Drift | None:
-        """Returns None if no calibration applies to the policy."""
+        """Returns how far the policy's values have moved since its calibration; None if no
+        calibration applies."""
         if self._judge is None:
             return None
         async with self._database.reading(organization_id) as connection:
             found = await drift.find_of_policy(connection, organization_id, policy_id, self._judge)
         return None if found is None else drift_of(found)
 
-    def _last(self, days: int) -> DayRange:
+    def _last_days(self, days: int) -> DayRange:
         if not 1 <= days <= _DAYS_MAX:
             raise InvalidRequest(f"A report covers 1 to {_DAYS_MAX} days.", param="days")
         today = self._clock() // DAY_S

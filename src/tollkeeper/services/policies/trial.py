@@ -1,4 +1,5 @@
-"""Tries a rule on sample texts before it becomes a policy, with the judge that policies use."""
+"""Tries a rule (a yes-or-no question) on sample texts before it is published as a policy. The same
+judge model answers as for published policies."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -26,7 +27,7 @@ TEXTS_MAX = 100_000
 class TrialText:
     text: str
     label: bool | None = None
-    # The request that the text answers.
+    # The request that the text answers; empty if the text is not an answer.
     request: str = ""
 
 
@@ -35,7 +36,7 @@ class Trial:
     rule: str
     direction: Direction
     samples: tuple[Sample, ...]
-    # The first reason that the judge gave for missing probabilities.
+    # The reason for the first missing score; empty if no score is missing.
     missing_reason: str
 
     @property
@@ -43,7 +44,8 @@ class Trial:
         return histogram(self.samples)
 
     def fitted(self) -> Fitted:
-        """Fits a calibration. Raises InvalidRequest if the labels are too few or all the same."""
+        """Fits a calibration, which converts scores to probabilities. Raises InvalidRequest if the
+        samples have too few labels or all the same label."""
         return measure(labelled(self.samples))
 
     def calibrated(self, calibration: Calibration) -> "Trial":
@@ -63,10 +65,12 @@ class PolicyTrial:
         direction: Direction = Direction.REQUEST,
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> Trial:
-        """Asks about each text as if it were a user's message or an answer. Calls `on_progress`
-        with the number of finished texts. Raises Unavailable if no text gets an answer."""
+        """Asks the judge about each text, as if the text were a user's message or an answer
+        (`direction`). Calls `on_progress` with the number of finished texts. Raises Unavailable if
+        the judge gives no score for any text."""
         _check(rule, texts)
-        # Each trial has a new key, so that it uses no cached probability of another one.
+        # Each trial has a new question key, so that it does not use cached scores of an earlier
+        # trial.
         question = Question(f"trial_{uuid4().hex}", rule)
         samples: list[Sample | None] = [None] * len(texts)
         reasons: list[str] = []
@@ -90,8 +94,8 @@ class PolicyTrial:
     async def _samples(
         self, question: Question, texts: Sequence[TrialText], direction: Direction
     ) -> AsyncIterator[tuple[int, Sample, str]]:
-        """Yields the samples in the order of their answers, each with its index and the reason for
-        a missing probability. Asks as many at a time as the judge accepts."""
+        """Yields each sample as soon as the judge has answered: the index of its text, the sample,
+        and the reason if its score is missing. Asks at most `concurrency` questions at a time."""
         concurrency = self._judge.config.concurrency
         waiting: set[asyncio.Task[tuple[int, Sample, str]]] = set()
         try:
@@ -99,8 +103,8 @@ class PolicyTrial:
                 waiting.add(asyncio.create_task(self._sample(question, index, text, direction)))
                 while len(waiting) >= concurrency or (waiting and index == len(texts) - 1):
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                    for answered in done:
-                        yield answered.result()
+                    for done_task in done:
+                        yield done_task.result()
         finally:
             for task in waiting:
                 task.cancel()

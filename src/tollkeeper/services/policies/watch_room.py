@@ -1,4 +1,5 @@
-"""Limits the texts that are judged while no client waits: their number and their characters."""
+"""Limits the texts that are judged at the same time while no client waits: their number, and the
+sum of their characters."""
 
 from collections import Counter
 
@@ -7,18 +8,18 @@ from tollkeeper.runtime.fair_queue import share
 
 
 class WatchRoom:
-    """Lets one organization use seven eighths of the room, so that its slow texts do not block the
-    policies of others."""
+    """Counts the texts that are being judged. One organization may use at most seven eighths of
+    each limit, so that its texts cannot block the policies of other organizations."""
 
     def __init__(self) -> None:
-        # By the integers of organization ids.
+        # The keys are organization ids as integers.
         self._texts: Counter[int] = Counter()
         self._characters: Counter[int] = Counter()
 
     def take(
         self, organization_id: OrganizationId, length: int, *, texts_max: int, characters_max: int
     ) -> bool:
-        """Reserves room for one text of this length. Returns False if there is none."""
+        """Counts one more text of this length. Returns False if a limit does not allow it."""
         owner = organization_id.int
         texts, characters = self._texts, self._characters
         if (
