@@ -86,4 +86,4 @@ async def test_the_directory_forgets_what_was_used_longest_ago(
             epoch = await policies.read_epoch(connection, one)
             assert len((await known.current(connection, {one: epoch}))[one].active) == 2
     assert list(known._sets) == [first, third]
-    assert known._policies == 4
+    assert known._cached_policies == 4

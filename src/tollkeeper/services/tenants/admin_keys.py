@@ -1,5 +1,5 @@
-"""Manages admin keys: operators create and rename them; operators and clients list and revoke
-them."""
+"""Manages admin keys, which give access to an organization's own administration. Operators create
+and rename them. Operators and clients list and revoke them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,8 +36,8 @@ class AdminKeys:
         permissions: Iterable[str],
         expires_in_s: int | None,
     ) -> tuple[AdminKey, str]:
-        """Returns the key and its value. Only a digest is stored, so the value is shown only
-        once."""
+        """Creates a key and returns the key and its value. Only a digest of the value is stored, so
+        the value can be shown only once."""
         minted = mint_key(KeyKind.ADMIN)
         now = self._clock()
         key = AdminKey(
@@ -76,7 +76,7 @@ class AdminKeys:
                 and await admin_keys.find(connection, organization_id, after) is None
             ):
                 raise NotFound("There is no such Admin API key.", param="after")
-            # One key more than the limit shows whether there is a next page.
+            # One additional key is read, to find out whether there is a next page.
             keys = await admin_keys.find_page(
                 connection, organization_id, after=after, limit=limit + 1, descending=descending
             )

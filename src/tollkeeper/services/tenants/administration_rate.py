@@ -1,7 +1,8 @@
-"""Limits the administration requests of an organization, in one process.
+"""Limits the rate of an organization's administration requests, in one process.
 
-Administration uses a database that all organizations share. A request beyond the rate is rejected
-before its body is read and, if its key was seen recently, without the database.
+Administration uses the database, which all organizations share. A request beyond the rate is
+rejected before its body is read. If its key was used recently, it is even rejected without a
+database access.
 """
 
 from collections import OrderedDict
@@ -11,11 +12,11 @@ from tollkeeper.domain.errors import RateLimited
 from tollkeeper.domain.keys import key_digest
 from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 
-# The rate of one organization. The requests of a whole minute may arrive at once.
+# The number of requests of one organization per minute. They may all arrive at once.
 PER_MINUTE = 600
 _KEYS_MAX = 10_000
-# This many bytes of a body count as another request. Larger bodies than the maximum are rejected
-# anyway, because no field may be that long.
+# Each full `_BYTES_PER_USE` of a body counts as another request, at most `_USES_PER_BODY_MAX` times.
+# A larger body is rejected anyway, because it contains a field that is too long.
 _BYTES_PER_USE = 4096
 _USES_PER_BODY_MAX = 32
 
@@ -23,37 +24,38 @@ _USES_PER_BODY_MAX = 32
 class AdministrationRate:
     def __init__(self, rate: MinuteRate | None = None) -> None:
         self._rate = MinuteRate(PER_MINUTE) if rate is None else rate
-        # The owner of a key by the key's digest, the least recently used first.
-        self._owners: OrderedDict[bytes, OrganizationId] = OrderedDict()
+        # The organization of each recently used key, by the digest of the key. The least recently
+        # used key comes first.
+        self._organizations: OrderedDict[bytes, OrganizationId] = OrderedDict()
 
     def require_room(self, presented: str) -> None:
         """Raises RateLimited if the key is known from an earlier request and its organization has
-        used up its rate. Counts nothing."""
-        owner = self._owners.get(key_digest(presented))
-        if owner is not None:
-            self._require(owner)
+        used up its rate. Does not count the request."""
+        organization_id = self._organizations.get(key_digest(presented))
+        if organization_id is not None:
+            self._require_rate(organization_id)
 
     def take(self, organization_id: OrganizationId, presented: str) -> None:
         """Counts a request with a valid key. Raises RateLimited if the rate is used up."""
         digest = key_digest(presented)
-        self._owners[digest] = organization_id
-        self._owners.move_to_end(digest)
-        if len(self._owners) > _KEYS_MAX:
-            self._owners.popitem(last=False)
-        self._require(organization_id)
+        self._organizations[digest] = organization_id
+        self._organizations.move_to_end(digest)
+        if len(self._organizations) > _KEYS_MAX:
+            self._organizations.popitem(last=False)
+        self._require_rate(organization_id)
         self._rate.use(organization_id)
 
     def count_body(self, organization_id: OrganizationId, body_bytes: int) -> None:
-        """Counts a body in addition to its request, because its content is stored."""
+        """Counts a large body as further requests, because the content of the body is stored."""
         times = min(body_bytes // _BYTES_PER_USE, _USES_PER_BODY_MAX)
         if times:
             self._rate.use(organization_id, times)
 
-    def _require(self, organization_id: OrganizationId) -> None:
+    def _require_rate(self, organization_id: OrganizationId) -> None:
         wait_ns = self._rate.wait_ns(organization_id)
         if wait_ns:
             raise RateLimited(
-                f"The organization has asked for administration {self._rate.per_minute} times within "
-                "a minute, as often as it may.",
+                f"The organization has sent {self._rate.per_minute} administration requests within a "
+                "minute, which is the maximum.",
                 retry_after_s=-(-wait_ns // NS_PER_S),
             )

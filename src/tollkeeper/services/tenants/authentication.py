@@ -1,4 +1,5 @@
-"""Finds the caller of a presented key, and rejects keys that are not active."""
+"""Finds the caller (the project or organization) to which an API key belongs, and rejects keys that
+are not active."""
 
 import hmac
 import time
@@ -16,19 +17,19 @@ from tollkeeper.storage.database import Database
 _INVALID_KEY = "This API key is not valid."
 _CACHED_MAX = 10_000
 _CACHED_S = 30.0
-# For this additional time a cached key suffices to reject its calls.
+# After `_CACHED_S`, a cached key can be used for this additional time, but only to reject calls.
 _STALE_S = 30.0
 
 
 class _CachedKey:
-    __slots__ = ("caller", "noted_at", "until")
+    __slots__ = ("caller", "fresh_until", "use_recorded_at")
 
-    def __init__(self, caller: ProjectCaller, until: float) -> None:
+    def __init__(self, caller: ProjectCaller, fresh_until: float) -> None:
         self.caller = caller
-        # The end of the time in which the key is fresh.
-        self.until = until
-        # The second in which its use was last recorded.
-        self.noted_at = 0
+        # The time of the monotonic clock until which this entry is fresh.
+        self.fresh_until = fresh_until
+        # The Unix second in which a use of the key was last recorded.
+        self.use_recorded_at = 0
 
 
 class Authentication:
@@ -37,20 +38,20 @@ class Authentication:
         self._clock = clock
         self._project_keys = KeyLookups(database, project_keys.find_by_digests)
         self._admin_keys = KeyLookups(database, admin_keys.find_by_digests)
-        # By the whole digest of the key, the oldest first.
+        # Cached keys by the digest of the key. The oldest entry comes first.
         self._cached: dict[bytes, _CachedKey] = {}
 
     async def authenticate(self, presented: str) -> Caller:
-        """Reads the key from the database each time, so that a revocation takes effect with the
-        next request."""
+        """Returns the caller of a key. Reads the key from the database each time, so that a
+        revocation takes effect with the next request."""
         kind = key_kind(presented)
         if kind is None:
             raise Unauthenticated(_INVALID_KEY)
         return await self._authenticate(kind, key_digest(presented))
 
     async def recognise(self, presented: str) -> Caller:
-        """Works like `authenticate`, but caches project keys briefly. Only for calls that pass
-        admission, which reads the key again under a lock."""
+        """Works like `authenticate`, and also caches project keys for `cached`. It is only for
+        inference calls: admission reads their key again, under a lock."""
         authenticated = await self.authenticate(presented)
         if isinstance(authenticated, ProjectCaller):
             digest = key_digest(presented)
@@ -62,20 +63,20 @@ class Authentication:
 
     def cached(self, digest: bytes) -> tuple[ProjectCaller | None, bool]:
         """Returns the caller of a cached key, and whether the entry is fresh enough to serve a
-        call. A call that is rejected for lack of room may use an older entry. Otherwise all calls
-        of a key would wait for the database when the key expires, just when the process is
-        overloaded."""
+        call. An older entry may be used to reject a call while the process is overloaded. Without
+        older entries, all calls with the key would wait for the database when its entry expires,
+        just while the process is overloaded."""
         key = self._cached.get(digest)
         if key is None:
             return None, False
         now = time.monotonic()
-        if now >= key.until + _STALE_S:
+        if now >= key.fresh_until + _STALE_S:
             return None, False
         second = self._clock()
-        if second != key.noted_at:
-            key.noted_at = second
+        if second != key.use_recorded_at:
+            key.use_recorded_at = second
             self._key_use.note(KeyKind.PROJECT, key.caller, second)
-        return key.caller, now < key.until
+        return key.caller, now < key.fresh_until
 
     async def _authenticate(self, kind: KeyKind, digest: bytes) -> Caller:
         if kind is KeyKind.PROJECT:

@@ -1,7 +1,9 @@
-"""Makes creations safe to repeat with an Idempotency-Key.
+"""Lets clients repeat a creation request safely: requests with the same Idempotency-Key create only
+one resource.
 
-The key's record is written in the transaction of the creation. So a concurrent request with the
-same key never creates a second resource, and a failed creation leaves no record.
+The record of the Idempotency-Key is written in the same transaction as the resource. So a
+concurrent request with the same key never creates a second resource, and a failed creation leaves
+no record.
 """
 
 import hashlib
@@ -15,22 +17,23 @@ from tollkeeper.services.vault import Vault
 from tollkeeper.storage import idempotency as records
 from tollkeeper.storage.database import Connection, Database
 
-_SEAL = "idempotent-secret"
+_SEAL_PURPOSE = "idempotent-secret"
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotentRequest:
-    """Describes a creation request: the client's Idempotency-Key and the content."""
+    """Describes a creation request: its organization, operation, Idempotency-Key and content."""
 
     organization_id: OrganizationId
     operation: str
     key: str
-    # A canonical form of path and body: equal for requests with the same meaning.
+    # A canonical form of path and body, which is equal for requests with the same meaning.
     meaning: bytes
 
     @property
     def record_key(self) -> records.RecordKey:
-        # Only a digest is stored, because the sealed secret is encrypted with the key.
+        # Only a digest of the Idempotency-Key is stored. The key itself is needed to decrypt the
+        # stored secret (the value of the created API key), so it must not be in the database.
         digest = hashlib.sha256(self.key.encode()).digest()
         return records.RecordKey(self.organization_id, self.operation, digest)
 
@@ -41,7 +44,8 @@ class IdempotentRequest:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Identifies the first creation with this Idempotency-Key. `secret` is None after a day."""
+    """Contains the result of the first request with this Idempotency-Key. `secret` is the value of
+    the created API key; it is None after a day, or if the resource has no secret."""
 
     resource_id: str
     secret: str | None
@@ -55,18 +59,18 @@ class Idempotency:
     async def claim(
         self, connection: Connection, request: IdempotentRequest, resource_id: str
     ) -> Replay | None:
-        """Returns None for the first request with this key; the caller then creates `resource_id`.
-        Otherwise returns the first creation. Raises IdempotencyConflict if the first request was
-        different."""
+        """Returns None for the first request with this Idempotency-Key; the caller must then create
+        the resource with the id `resource_id`. For a repeated request, returns the result of the
+        first request. Raises IdempotencyConflict if the first request had different content."""
         now = self._clock()
-        first = await records.claim(
+        is_first = await records.claim(
             connection,
             request.record_key,
             request_digest=request.digest,
             resource_id=resource_id,
             now=now,
         )
-        if first:
+        if is_first:
             return None
         record = await records.find(connection, request.record_key)
         assert record is not None, "a record is never deleted"
@@ -77,7 +81,7 @@ class Idempotency:
     async def keep_secret(
         self, connection: Connection, request: IdempotentRequest, secret: str
     ) -> None:
-        sealed = self._vault.seal(secret.encode(), _SEAL, *_seal_context(request))
+        sealed = self._vault.seal(secret.encode(), _SEAL_PURPOSE, *_seal_context(request))
         await records.keep_secret(connection, request.record_key, sealed)
 
     async def forget_old_secrets(self, database: Database) -> int:
@@ -87,7 +91,7 @@ class Idempotency:
     def _secret(self, request: IdempotentRequest, record: records.Record, now: int) -> str | None:
         if record.sealed_secret is None or now - record.created_at >= SECRET_REPLAY_S:
             return None
-        plain = self._vault.unseal(record.sealed_secret, _SEAL, *_seal_context(request))
+        plain = self._vault.unseal(record.sealed_secret, _SEAL_PURPOSE, *_seal_context(request))
         return None if plain is None else plain.decode()
 
 

@@ -1,8 +1,9 @@
-"""Looks keys up by their digests, many in one statement.
+"""Looks up API keys by their digests. One SQL statement looks up many keys.
 
-If nothing is being read, a lookup starts at once. Lookups that arrive meanwhile are read together
-afterwards, so no answer is older than its question. Their tenants are not known yet, so all lookups
-share one connection.
+If no statement is running, a lookup starts at once. Lookups that arrive while a statement runs are
+done together by the next statement. So a lookup never returns data that was read before the lookup
+began. The organization is unknown before the lookup, so the lookups of all organizations share one
+connection.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ _WAITING_MAX = 20_000
 
 
 class PresentedKey(Protocol):
-    """Describes a stored key with its digest."""
+    """Represents a stored key with its digest."""
 
     @property
     def digest(self) -> bytes: ...
@@ -48,7 +49,8 @@ class KeyLookups(Generic[K]):
         )
 
     async def find(self, digest: bytes) -> K | None:
-        """Returns the current key from the database."""
+        """Returns the key as it is in the database now; None if there is no key with this
+        digest."""
         if self._batches.queued >= _WAITING_MAX:
             raise Unavailable("The database is busy; try again.", retry_after_s=2)
         lookup: _Lookup[K] = _Lookup(digest)
@@ -58,13 +60,13 @@ class KeyLookups(Generic[K]):
     async def _read(self, batch: list[_Lookup[K]]) -> None:
         waiting = [lookup for lookup in batch if not lookup.result.done()]
         if not waiting:
-            return  # all callers have disconnected
+            return  # All clients have disconnected.
         try:
             async with self._database.round_trips() as trips:
                 found = await self._find_by_digests(
                     trips, list({lookup.digest for lookup in waiting})
                 )
-        except Exception as exc:  # noqa: BLE001 - handed on to those who wait for it
+        except Exception as exc:  # noqa: BLE001 - passed on to the waiting lookups
             for lookup in waiting:
                 _fail(lookup, exc)
             return

@@ -1,7 +1,8 @@
-"""Records the last use of keys in memory, and writes many at once.
+"""Records in memory when each API key was last used, and writes these times for many keys together.
 
-This is a map with the latest time of each key, which `upkeep` writes at its own interval. It is not
-a queue (`services.batches`): a key that is used a thousand times is one row.
+The times are in a map by key, and the background task `upkeep` writes the map at an interval. A
+queue (`services.batches`) would not fit: a key that is used a thousand times between two writes
+needs only one write.
 """
 
 from collections.abc import Iterator
@@ -11,46 +12,47 @@ from tollkeeper.domain.access import Caller, KeyId, KeyKind, OrganizationId
 from tollkeeper.storage import admin_keys, project_keys
 from tollkeeper.storage.database import Database
 
-# By the integer of the key's id, which hashes faster than the id.
-_Noted: TypeAlias = dict[int, tuple[OrganizationId, KeyId, int]]
+# Organization, key and Unix time of the last use, by the id of the key as an integer, which hashes
+# faster than a UUID.
+_LastUses: TypeAlias = dict[int, tuple[OrganizationId, KeyId, int]]
 
-# The maximum number of recorded keys between two writes. Further keys are recorded after the next
-# write.
-_NOTED_MAX = 100_000
-# The number of keys in one statement. For many more, the server would scan the whole table instead
-# of looking each of them up.
-_WRITTEN_AT_ONCE = 1_000
+# The maximum number of keys whose use is recorded between two writes. The use of further keys is
+# not recorded until the next write.
+_KEYS_MAX = 100_000
+# The maximum number of keys in one statement. With many more keys, PostgreSQL would scan the whole
+# table instead of using the index.
+_KEYS_PER_STATEMENT = 1_000
 
 
 class KeyUse:
     def __init__(self) -> None:
-        self._noted: dict[KeyKind, _Noted] = {kind: {} for kind in KeyKind}
+        self._last_uses: dict[KeyKind, _LastUses] = {kind: {} for kind in KeyKind}
 
     def note(self, kind: KeyKind, caller: Caller, now: int) -> None:
-        noted, key_id = self._noted[kind], caller.key_id
-        if len(noted) < _NOTED_MAX or key_id.int in noted:
-            noted[key_id.int] = (caller.organization_id, key_id, now)
+        last_uses, key_id = self._last_uses[kind], caller.key_id
+        if len(last_uses) < _KEYS_MAX or key_id.int in last_uses:
+            last_uses[key_id.int] = (caller.organization_id, key_id, now)
 
     async def write(self, database: Database) -> None:
-        """Writes the recorded uses. If a write fails, its keys are recorded again, unless they were
-        used since."""
+        """Writes the recorded times. If a write fails, the times that were not written are kept for
+        the next write, unless a key was used again in the meantime."""
         writers = {KeyKind.PROJECT: project_keys.record_use, KeyKind.ADMIN: admin_keys.record_use}
         for kind, write in writers.items():
-            noted, self._noted[kind] = self._noted[kind], {}
+            last_uses, self._last_uses[kind] = self._last_uses[kind], {}
             try:
-                for part in _parts(noted):
+                for part in _parts(last_uses):
                     async with database.reading() as connection:
                         await write(connection, part)
                     for _, key_id, _ in part:
-                        del noted[key_id.int]
+                        del last_uses[key_id.int]
             except BaseException:
-                self._noted[kind] = noted | self._noted[kind]
+                self._last_uses[kind] = last_uses | self._last_uses[kind]
                 raise
 
 
-def _parts(noted: _Noted) -> Iterator[list[tuple[OrganizationId, KeyId, int]]]:
-    """Splits the keys in a fixed order, so that two processes that write the same keys do not
-    deadlock."""
-    keys = sorted(noted.values())
-    for first in range(0, len(keys), _WRITTEN_AT_ONCE):
-        yield keys[first : first + _WRITTEN_AT_ONCE]
+def _parts(last_uses: _LastUses) -> Iterator[list[tuple[OrganizationId, KeyId, int]]]:
+    """Yields the keys in sorted parts. The fixed order prevents a deadlock between two processes
+    that write the same keys."""
+    keys = sorted(last_uses.values())
+    for first in range(0, len(keys), _KEYS_PER_STATEMENT):
+        yield keys[first : first + _KEYS_PER_STATEMENT]

@@ -1,8 +1,10 @@
-"""Checks that names are free, and finds organizations, projects and keys by an operator's text.
+"""Finds the organization, project, key or policy that an operator names in a command, renames
+objects, and checks that a name is not used yet.
 
-A text is an id, the beginning of an id, or a name. Commands keep names unique among objects in use,
-but two tenants may choose the same one, and the API leaves key names to the tenant. So a name must
-match completely, and a text that matches several objects is rejected with a list of them.
+An operator can type an id, the beginning of an id, or a name. Names are not always unique: two
+organizations may have projects with the same name, and keys that clients create over the API may
+have equal names. So a name must match completely, and a text that matches several objects is
+rejected with a list of these objects.
 """
 
 import re
@@ -31,7 +33,8 @@ Named = TypeVar("Named", Organization, Project, ProjectKey, AdminKey)
 _LISTED_MAX = 5
 _ID_DIGITS = 32
 _SHOWN_ID_LENGTH = 8
-# An id or its beginning, of at least four digits, so that a short name is not mistaken for one.
+# An id or the beginning of an id. It must have at least four digits, so that a short name is not
+# mistaken for the beginning of an id.
 _ID_OR_PREFIX = re.compile(r"[0-9a-f]{4,32}")
 _POLICY_ID = re.compile(r"pol_[0-9a-f]{32}")
 
@@ -64,32 +67,35 @@ class Names:
         async with self._database.reading() as connection:
             found = await names.find_policies(connection, text=text, limit=_LISTED_MAX + 1)
         if len(found) != 1:
-            raise _refusal("policy", text, [f"{one.name} ({one.id})" for one in found])
+            raise _no_single_match(
+                "policy", text, [f"{match.name} ({match.id})" for match in found]
+            )
         return found[0].id
 
     async def names_of(self, ids: Iterable[object]) -> dict[str, str]:
-        """Returns the name of each id that belongs to a named object, for people. Objects of one
-        kind with the same name also show the beginning of their ids."""
+        """Returns the names of the objects with these ids, by id, for display. Omits ids without an
+        object. If objects of one kind have the same name, the beginning of the id is added to the
+        name."""
         texts = set(map(str, ids))
-        uuids = [whole for text in texts if (whole := _whole_id(text)) is not None]
+        uuids = [whole_id for text in texts if (whole_id := _whole_id(text)) is not None]
         policies = [text for text in texts if _POLICY_ID.fullmatch(text)]
         async with self._database.reading() as connection:
             found = await names.find_names(connection, uuids, policies)
-        count = Counter((one.kind, one.name) for one in found)
+        count = Counter((named.kind, named.name) for named in found)
         return {
-            one.id: one.name
-            if count[one.kind, one.name] == 1
-            else f"{one.name} ({one.id[:_SHOWN_ID_LENGTH]})"
-            for one in found
+            named.id: named.name
+            if count[named.kind, named.name] == 1
+            else f"{named.name} ({named.id[:_SHOWN_ID_LENGTH]})"
+            for named in found
         }
 
     async def _find(
         self, kind: names.NamedKind, text: str, organization_id: OrganizationId | None = None
     ) -> UUID:
-        whole = _whole_id(text)
-        if whole is not None:
-            # The use case reports whether the object exists.
-            return whole
+        whole_id = _whole_id(text)
+        if whole_id is not None:
+            # The caller of this method reports if no object has this id.
+            return whole_id
         if not _is_searchable(text):
             raise _not_found(kind.noun, text)
         async with self._database.reading() as connection:
@@ -102,13 +108,13 @@ class Names:
                 limit=_LISTED_MAX + 1,
             )
         if len(found) != 1:
-            raise _refusal(kind.noun, text, [_listed(one) for one in found])
+            raise _no_single_match(kind.noun, text, [_description(match) for match in found])
         return found[0].id
 
 
 def checked_name(name: str) -> str:
-    """Trims and checks a name from an operator's command. The wire types check names in
-    requests."""
+    """Trims and checks a name from an operator's command. Names in API requests are checked when
+    the request is decoded."""
     name = name.strip()
     if not 1 <= len(name) <= NAME_LENGTH_MAX or "\x00" in name:
         raise InvalidRequest(f"A name has 1 to {NAME_LENGTH_MAX} characters.", param="name")
@@ -122,8 +128,9 @@ async def require_unused_name(
     identity: UUID,
     owner_id: UUID | None = None,
 ) -> None:
-    """Raises if another of the owner's objects in use has this name. The caller holds a lock until
-    its transaction ends, so that two transactions cannot use the same name."""
+    """Raises StateConflict if another object in use has this name. Only objects of the same kind
+    and owner count. The caller must hold a lock until its transaction ends, so that two
+    transactions cannot use the same name. `identity` is the id of the object that gets the name."""
     taken_by = await names.find_in_use(
         connection, kind, name=name, owner_id=owner_id, other_than=identity
     )
@@ -140,7 +147,7 @@ async def rename(
     name: str,
     owner_id: UUID | None = None,
 ) -> Named:
-    """Renames an object. The caller holds the lock that `require_unused_name` describes."""
+    """Renames an object. The caller must hold the lock that `require_unused_name` describes."""
     await require_unused_name(connection, kind, name, found.id, owner_id)
     await names.rename(connection, kind, found.id, name)
     await record_change(
@@ -167,18 +174,19 @@ def _is_searchable(text: str) -> bool:
 
 
 def _id_range(text: str) -> tuple[UUID, UUID] | None:
-    """Returns the first and the last id that begin with the text."""
+    """Returns the lowest and the highest id that begin with this text; None if the text is not the
+    beginning of an id."""
     digits = text.lower().replace("-", "")
     if _ID_OR_PREFIX.fullmatch(digits) is None:
         return None
     return UUID(digits.ljust(_ID_DIGITS, "0")), UUID(digits.ljust(_ID_DIGITS, "f"))
 
 
-def _listed(found: names.Named) -> str:
+def _description(found: names.Named) -> str:
     return f"{found.name} ({found.id}{', ' if found.note else ''}{found.note})"
 
 
-def _refusal(noun: str, text: str, found: list[str]) -> NotFound | StateConflict:
+def _no_single_match(noun: str, text: str, found: list[str]) -> NotFound | StateConflict:
     if not found:
         return _not_found(noun, text)
     listed = ", ".join(found[:_LISTED_MAX])

@@ -1,5 +1,5 @@
-"""Creates, shows, renames and archives organizations, and grants the checks that models require.
-Operators only."""
+"""Creates, shows, renames and archives organizations, and grants and revokes their checks. A check
+is an approval that some models require of an organization. Only operators do this."""
 
 from dataclasses import replace
 from uuid import uuid4
@@ -59,15 +59,16 @@ class Organizations:
             return await rename(connection, names.ORGANIZATIONS, found, name)
 
     async def organization_archive(self, organization_id: OrganizationId) -> Organization:
-        """Archives the organization and its projects, so that its keys admit no more calls.
-        Succeeds if it is archived already."""
+        """Archives the organization and its projects, so that no further call with their keys is
+        admitted. Does nothing if the organization is already archived."""
         async with self._database.transaction() as connection:
-            # Prevents new projects, because creating one takes this lock too.
+            # This lock prevents new projects, because the creation of a project takes the same
+            # lock.
             await organizations.lock(connection, organization_id)
             before = await _find(connection, organization_id)
             if before.archived_at is not None:
                 return before
-            # Admission takes this lock too. So every admission that saw a project active has ended
+            # Admission takes this lock too. So every admission that has read an active project ends
             # before the project is archived.
             await lock_account(connection, organization_id)
             after = replace(before, archived_at=self._clock())

@@ -1,5 +1,5 @@
-"""Manages project keys: clients and operators create them; operators list, rename, suspend and
-revoke them."""
+"""Manages project keys. Clients and operators create keys. Operators also list, rename, suspend,
+rotate and revoke keys, and choose their models."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -28,20 +28,20 @@ from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.resolutions import lock_account
 
 OPERATION_CREATE = "project_key_create"
-# The maximum number of a project's keys that are neither revoked nor expired.
+# The maximum number of keys of one project. Revoked and expired keys do not count.
 KEYS_MAX = 10_000
-# A hundred years, so that every clock and column can represent the expiry.
+# A hundred years. The limit ensures that the database can store the time of expiry.
 _EXPIRES_IN_S_MAX = 100 * 366 * 86400
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Describes a key that replaces another one."""
+    """Contains a new key and the old key that it replaces."""
 
     new: ProjectKey
-    # Shown only once.
+    # The value of the new key. It is shown only once, because only a digest of it is stored.
     value: str
-    # Valid until its `expires_at`.
+    # The old key stays valid until its `expires_at`.
     old: ProjectKey
 
 
@@ -61,18 +61,19 @@ class ProjectKeys:
     async def project_key_create(
         self, project_id: ProjectId, name: str, request: IdempotentRequest
     ) -> tuple[ProjectKey, str | None]:
-        """Returns the key and its value. A repetition after a day returns None in place of the
-        value."""
+        """Creates a key for a client and returns the key and its value. A repeated request with the
+        same Idempotency-Key returns the first key again. If it comes more than a day after the
+        first request, the value is None."""
         minted = mint_key(KeyKind.PROJECT)
         key_id = KeyId(uuid4())
         async with self._database.transaction(request.organization_id) as connection:
             replay = await self._idempotency.claim(connection, request, str(key_id))
             if replay is not None:
-                first = await project_keys.find(
+                first_key = await project_keys.find(
                     connection, request.organization_id, KeyId(UUID(replay.resource_id))
                 )
-                assert first is not None, "a key is never deleted"
-                return first, replay.secret
+                assert first_key is not None, "a key is never deleted"
+                return first_key, replay.secret
             key = await self._insert(
                 connection,
                 minted,
@@ -91,8 +92,8 @@ class ProjectKeys:
         permissions: Iterable[str] | None,
         expires_in_s: int | None,
     ) -> tuple[ProjectKey, str]:
-        """Creates a key with a name that is unique among the project's usable keys. The API leaves
-        names to its clients."""
+        """Creates a key for an operator. The name must be unique among the project's usable keys.
+        Keys that clients create over the API may have equal names."""
         minted = mint_key(KeyKind.PROJECT)
         key_id, name = KeyId(uuid4()), checked_name(name)
         async with self._database.transaction() as connection:
@@ -125,7 +126,7 @@ class ProjectKeys:
     async def project_key_list_of_organization(
         self, organization_id: OrganizationId, *, limit: int
     ) -> list[ProjectKey]:
-        """Returns keys, newest first."""
+        """Returns the project keys of an organization, newest first."""
         async with self._database.reading() as connection:
             return await project_keys.find_of_organization(connection, organization_id, limit=limit)
 
@@ -148,7 +149,7 @@ class ProjectKeys:
         async def revoke(connection: Connection, key: ProjectKey) -> bool:
             return await project_keys.revoke(connection, key, self._clock())
 
-        return await self._change(
+        return await self._change_key(
             "project_key_revoke", key_id, revoke, "The key is revoked already."
         )
 
@@ -156,12 +157,12 @@ class ProjectKeys:
         async def suspend(connection: Connection, key: ProjectKey) -> bool:
             return await project_keys.suspend(connection, key, self._clock())
 
-        return await self._change(
+        return await self._change_key(
             "project_key_suspend", key_id, suspend, "Only a key that is in use can be suspended."
         )
 
     async def project_key_unsuspend(self, key_id: KeyId) -> ProjectKey:
-        return await self._change(
+        return await self._change_key(
             "project_key_unsuspend",
             key_id,
             project_keys.unsuspend,
@@ -169,17 +170,19 @@ class ProjectKeys:
         )
 
     async def project_key_allow_models(self, key_id: KeyId, models: Iterable[str]) -> ProjectKey:
-        """Sets the models that the key's calls may use, among those of its project; none means all
-        of these."""
+        """Sets the models that calls with this key may use. A call also needs a model that its
+        project allows. An empty list means all models of the project."""
         entries = checked_entries(models)
 
         async def allow(connection: Connection, key: ProjectKey) -> bool:
             return await project_keys.write_models(connection, key, entries)
 
-        return await self._change("project_key_allow_models", key_id, allow, "The key is revoked.")
+        return await self._change_key(
+            "project_key_allow_models", key_id, allow, "The key is revoked."
+        )
 
     async def project_key_rotate(self, key_id: KeyId, grace_s: int) -> "Rotation":
-        """Creates a key with the same name, permissions, models and lifetime; the old one remains
+        """Creates a key with the same name, permissions, models and lifetime. The old key stays
         valid for the grace period. A key can be rotated only once."""
         if not 0 <= grace_s <= _EXPIRES_IN_S_MAX:
             raise InvalidRequest("The grace period must be 0 s or more.", param="grace")
@@ -187,7 +190,7 @@ class ProjectKeys:
         now = self._clock()
         async with self._database.transaction() as connection:
             old = await _find(connection, key_id)
-            # Required for every change of a key: see `_change`.
+            # Every change of a key requires this lock; `_change_key` says why.
             await lock_account(connection, old.organization_id)
             old = await _find(connection, key_id)
             status = old.status(now)
@@ -234,8 +237,8 @@ class ProjectKeys:
         models: tuple[str, ...] = (),
         is_replacement: bool = False,
     ) -> ProjectKey:
-        # The lock delays archiving, so that no key is created in an archived project, and other
-        # creations, so that two cannot exceed the limit.
+        # This lock has two purposes. The project cannot be archived before the key is created, and
+        # concurrent creations cannot exceed the maximum number of keys.
         project = await projects.find_and_lock(connection, organization_id, project_id)
         if project is None:
             raise NotFound("There is no such project.", param="project_id")
@@ -268,7 +271,7 @@ class ProjectKeys:
         )
         return key
 
-    async def _change(
+    async def _change_key(
         self,
         operation: str,
         key_id: KeyId,
@@ -277,8 +280,8 @@ class ProjectKeys:
     ) -> ProjectKey:
         async with self._database.transaction() as connection:
             key = await _find(connection, key_id)
-            # Admission takes this lock too. So every admission that saw the old state of the key
-            # has ended before the key changes, and later ones see the new state.
+            # Admission takes this lock too. So every admission that has read the old state of the
+            # key ends before the key changes, and every later admission reads the new state.
             await lock_account(connection, key.organization_id)
             if not await change(connection, key):
                 raise StateConflict(refusal)

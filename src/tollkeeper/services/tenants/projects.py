@@ -1,5 +1,5 @@
-"""Manages projects: operators create, list and rename them and choose their models; operators and
-clients archive them."""
+"""Manages projects. Operators create, list and rename projects and choose their models. Operators
+and clients archive projects."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -58,11 +58,11 @@ class Projects:
             return await rename(connection, names.PROJECTS, found, name, found.organization_id)
 
     async def project_allow_models(self, project_id: ProjectId, models: Iterable[str]) -> Project:
-        """Sets the models that the project's calls may use; none means every model."""
+        """Sets the models that calls of the project may use. An empty list means all models."""
         entries = checked_entries(models)
         async with self._database.transaction() as connection:
             before = await _find(connection, project_id)
-            # Admission takes this lock too, so every later admission sees the new list.
+            # Admission takes this lock too, so every later admission reads the new list.
             await lock_account(connection, before.organization_id)
             before = await _find(connection, project_id)
             await projects.write_models(connection, before.organization_id, project_id, entries)
@@ -82,13 +82,13 @@ class Projects:
     async def project_archive(
         self, organization_id: OrganizationId, project_id: ProjectId
     ) -> ProjectId:
-        """Archives the project. Succeeds if it is archived already."""
+        """Archives the project. Does nothing if the project is already archived."""
         async with self._database.transaction(organization_id) as connection:
             before = await projects.find(connection, organization_id, project_id)
             if before is None:
                 raise NotFound("There is no such project.", param="project_id")
-            # Admission takes this lock too. So every admission that saw the project active has
-            # ended before it is archived.
+            # Admission takes this lock too. So every admission that has read the active project
+            # ends before the project is archived.
             await lock_account(connection, organization_id)
             await archive_project(connection, before, self._clock())
         return project_id
@@ -102,7 +102,8 @@ async def _find(connection: Connection, project_id: ProjectId) -> Project:
 
 
 async def archive_project(connection: Connection, project: Project, now: int) -> None:
-    """Archives the project if it is not archived yet. The caller holds the account's lock."""
+    """Archives the project if it is not archived yet. The caller must hold the lock of the
+    organization's account."""
     if await projects.archive(connection, project.organization_id, project.id, now):
         await record_change(
             connection,
@@ -116,8 +117,9 @@ async def archive_project(connection: Connection, project: Project, now: int) ->
 
 
 async def lock_active_organization(connection: Connection, organization_id: OrganizationId) -> None:
-    """Takes the lock for creating objects of an organization. Raises if the organization does not
-    exist or is archived; it cannot be archived until the transaction ends."""
+    """Takes the lock that is required to create objects of an organization. The organization cannot
+    be archived until the transaction ends. Raises NotFound if the organization does not exist, and
+    StateConflict if it is archived."""
     await organizations.lock(connection, organization_id)
     organization = await organizations.find(connection, organization_id)
     if organization is None:
