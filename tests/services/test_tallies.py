@@ -94,7 +94,7 @@ def test_a_writer_goes_with_its_object() -> None:
     write_tallies()
     kept = Kept()
     before = len(tallies._writers)
-    tallies.write_also(kept.write)
+    tallies.write_while_alive(kept.write)
     write_tallies()
     assert Kept.written == 1
     del kept

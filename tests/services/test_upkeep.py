@@ -13,7 +13,7 @@ from tollkeeper.bootstrap.services import unsettled_rule
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.ledger.bulk_resolution import BulkAction, UnsettledRule
 from tollkeeper.services.ledger.recovery import Lease, Recovery
-from tollkeeper.services.upkeep import Upkeep, rare_pause_s
+from tollkeeper.services.upkeep import Upkeep, expensive_pause_s
 from tollkeeper.settings import Settings
 
 _LEASE_S = 0.4
@@ -177,4 +177,4 @@ async def test_a_chore_that_fails_comes_round_again(
 
 @each(("took_s", "pause_s"), [(0.1, 60), (0.6, 60), (1.5, 150), (60, 600)])
 def test_a_chore_that_takes_long_runs_more_rarely(took_s: float, pause_s: float) -> None:
-    assert rare_pause_s(60, took_s) == pytest.approx(pause_s)
+    assert expensive_pause_s(60, took_s) == pytest.approx(pause_s)

@@ -1,1 +1,2 @@
-"""Contains the use cases, one function each. They own the transactions and know no HTTP."""
+"""Contains the use cases of the gateway, usually one method for each use case. Use cases begin and
+end the database transactions, and do not depend on HTTP."""

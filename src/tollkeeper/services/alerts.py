@@ -1,8 +1,9 @@
-"""Raises and clears alerts, reports each change once, and delivers it to a webhook.
+"""Raises and clears alerts. Each change of an alert is logged once and delivered to a webhook.
 
-All processes observe, and one at a time decides, under a database lock: it compares the current
-problems with the last reported ones, and writes the difference and its deliveries in one
-transaction. So each change is reported once, however many processes there are.
+Every process writes its observations to the database. Then one process at a time, under a database
+lock, compares the current problems with the alerts that were reported last. It writes the changes
+and their webhook deliveries in one transaction. So each change is reported once, however many
+processes there are.
 """
 
 import time
@@ -32,21 +33,23 @@ from tollkeeper.storage.alerts import Delivery, Fill
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.unsettled import UnsettledSelection
 
+# Calls that stay unsettled (their cost is unknown) for longer than this raise an alert.
 _UNSETTLED_S = 3600
-# An inconsistent usage report raises an alert, which is cleared after this time without another
-# one.
+# A usage report that cannot be true, or exceeds the model's context, raises an alert. The alert is
+# cleared if no such report arrives for this time.
 _USAGE_REPORT_S = 3600.0
-# An observation is valid for this many intervals, so that it lasts until the next one.
-_SEEN_INTERVALS = 3
+# The observation that a backend is down is valid for this many check intervals, so that it does not
+# expire before the next check repeats it.
+_BACKEND_DOWN_INTERVALS = 3
 # The interval between two checks.
 INTERVAL_S = 60.0
-_BATCH = 20
-# How long one delivery may take before another process may try it.
+_DELIVERIES_AT_ONCE = 20
+# If a process has not finished a delivery after this time, another process may try it.
 _CLAIMED_S = 120.0
 _QUEUED_MAX = 10_000
 _ATTEMPTS_MAX = 12
-_AGAIN = Backoff(first_s=5, max_s=3600)
-_WHOLE_BUFFER = 1000
+_RETRY_BACKOFF = Backoff(first_s=5, max_s=3600)
+_MISREPORTING_MAX = 1000
 
 _log = structlog.get_logger("tollkeeper.alerts")
 
@@ -55,7 +58,8 @@ class DeliveryFailed(Exception):
     """The webhook did not accept an alert."""
 
 
-# Posts a body; raises DeliveryFailed. None if there is no webhook.
+# Posts an alert to the webhook. The arguments are the id of the delivery and the body. Raises
+# DeliveryFailed.
 PostAlert = Callable[[str, str], Awaitable[None]]
 
 
@@ -67,26 +71,29 @@ class Alerts:
         post: PostAlert | None,
         judge: JudgeFormat | None = None,
     ) -> None:
-        """`judge` is the judge whose current values are compared with those at calibration."""
+        """`post` is None if no webhook is configured. `judge` identifies the judge whose current
+        values are compared with the values at calibration; None if they cannot be compared."""
         self._judge = judge
         self._database = database
         self._backends = backends
         self._post = post
-        # Backends with inconsistent usage reports since the last check.
+        # Backends that have sent a wrong usage report since the last check, each with the detail
+        # for the alert.
         self._misreporting: dict[str, str] = {}
 
     def note_usage_report(self, backend: str, detail: str) -> None:
-        """Records an inconsistent usage report, which the next check stores."""
-        if len(self._misreporting) < _WHOLE_BUFFER:
+        """Records that a backend has sent a wrong usage report. The next check stores this
+        observation."""
+        if len(self._misreporting) < _MISREPORTING_MAX:
             self._misreporting[backend] = detail
 
     async def alert_list(self) -> list[StandingAlert]:
-        """Returns the problems that the last check of any gateway found."""
+        """Returns the alerts that are raised now, as the last check of any gateway found them."""
         async with self._database.reading() as connection:
             return await alerts.find_standing(connection)
 
     async def check(self) -> list[AlertChange]:
-        """Checks once. Returns the changes that this process has reported."""
+        """Runs one check. Returns the changes that this process has reported."""
         await self._write_observations()
         async with self._database.transaction() as connection:
             if not await alerts.try_lock(connection):
@@ -97,26 +104,29 @@ class Alerts:
             for change in found:
                 await alerts.write_change(connection, change)
             reported = [change for change in found if change.state is not AlertState.UPDATED]
-            given_up = 0
+            dropped = 0
             if reported and self._post is not None:
                 bodies = [alert_body(change) for change in reported]
-                given_up = await alerts.queue_deliveries(connection, bodies, _QUEUED_MAX)
+                dropped = await alerts.queue_deliveries(connection, bodies, _QUEUED_MAX)
         for change in reported:
             tell(change)
-        if given_up:
-            _log.error("alerts were given up: too many are not delivered", count=given_up)
+        if dropped:
+            _log.error("alerts were given up: too many are not delivered", count=dropped)
         return reported
 
     async def deliver(self) -> int:
-        """Delivers due alerts; returns the number that the webhook accepted."""
+        """Delivers the alerts that are due to the webhook. Returns how many of them the webhook
+        accepted."""
         if self._post is None:
             return 0
         async with self._database.transaction() as connection:
-            due = await alerts.claim_deliveries(connection, limit=_BATCH, claimed_s=_CLAIMED_S)
-        taken = 0
+            due = await alerts.claim_deliveries(
+                connection, limit=_DELIVERIES_AT_ONCE, claimed_s=_CLAIMED_S
+            )
+        accepted = 0
         for delivery in due:
-            taken += await self._deliver(self._post, delivery)
-        return taken
+            accepted += await self._deliver(self._post, delivery)
+        return accepted
 
     async def _deliver(self, post: PostAlert, delivery: Delivery) -> bool:
         try:
@@ -124,31 +134,33 @@ class Alerts:
         except DeliveryFailed as exc:
             if delivery.attempts < _ATTEMPTS_MAX:
                 async with self._database.reading() as connection:
-                    pause_s = _AGAIN.pause_s(delivery.attempts)
+                    pause_s = _RETRY_BACKOFF.pause_s(delivery.attempts)
                     await alerts.delay_delivery(connection, delivery.id, pause_s)
                 _log.warning("an alert is delivered again", reason=str(exc), alert=delivery.id)
                 return False
             _log.error("an alert is given up", reason=str(exc), alert=delivery.id)
-            taken = False
+            accepted = False
         else:
-            taken = True
+            accepted = True
         async with self._database.reading() as connection:
             await alerts.forget_delivery(connection, delivery.id)
-        return taken
+        return accepted
 
     async def _write_observations(self) -> None:
-        noted, self._misreporting = self._misreporting, {}
-        seen = [
-            (_down(name), _SEEN_INTERVALS * INTERVAL_S)
+        misreporting, self._misreporting = self._misreporting, {}
+        observed = [
+            (_down(name), _BACKEND_DOWN_INTERVALS * INTERVAL_S)
             for name, backend in self._backends.items()
             if not backend.health().ready
         ]
-        seen += [(_misreported(name, detail), _USAGE_REPORT_S) for name, detail in noted.items()]
-        if not seen:
+        observed += [
+            (_misreported(name, detail), _USAGE_REPORT_S) for name, detail in misreporting.items()
+        ]
+        if not observed:
             return
         async with self._database.transaction() as connection:
-            for condition, counts_s in sorted(seen, key=lambda found: found[0].key):
-                await alerts.observe(connection, condition, counts_s)
+            for condition, valid_s in sorted(observed, key=lambda entry: entry[0].key):
+                await alerts.observe(connection, condition, valid_s)
 
     async def _conditions(self, connection: Connection) -> list[Condition]:
         lowest = min(FILL_LEVELS) - CLEARED_BELOW
@@ -164,7 +176,7 @@ class Alerts:
             found.append(Condition("unsettled", AlertKind.UNSETTLED, {}, detail))
         if self._judge is not None:
             drifts = map(drift_of, await drift.find_all(connection, self._judge))
-            found += [_drifted(one) for one in drifts if one.is_large]
+            found += [_drifted(policy_drift) for policy_drift in drifts if policy_drift.is_large]
         verified = await money_totals.find_verification(connection)
         if verified is not None and verified.differences:
             detail = (
@@ -238,7 +250,7 @@ def _drifted(found: Drift) -> Condition:
 
 
 def alert_body(change: AlertChange) -> str:
-    """Builds the webhook's body."""
+    """Returns the body of a webhook request, in JSON."""
     alert = change.alert
     document = {
         "type": "alert",
@@ -253,7 +265,7 @@ def alert_body(change: AlertChange) -> str:
 
 
 def tell(change: AlertChange) -> None:
-    """Writes a log line."""
+    """Writes a log line for a changed alert."""
     alert = change.alert
     write = _log.warning if change.state is AlertState.RAISED else _log.info
     write(

@@ -1,7 +1,8 @@
-"""Records every change that a use case makes, in the use case's own transaction.
+"""Writes an audit entry for every change that a use case makes, in the same transaction as the
+change.
 
-A context variable holds the actor. Each entry point sets it: the command line once, the console and
-the API for each request.
+The actor (who makes the change) is stored in a context variable. The command line sets the actor
+once. The console and the API set the actor for each request.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,8 +20,8 @@ from tollkeeper.storage import audit
 from tollkeeper.storage.database import Connection, Database
 
 AUDIT_PAGE_MAX = 1000
-# Old entries are deleted in transactions of this size, with this many transactions before the next
-# pause.
+# Each transaction deletes at most `_DELETED_AT_ONCE` old entries. Each run of `delete_old` has at
+# most `_DELETIONS_MAX` such transactions.
 _DELETED_AT_ONCE = 1000
 _DELETIONS_MAX = 100
 _log = LateLogger("tollkeeper.audit")
@@ -29,7 +30,7 @@ _actor: ContextVar[Actor] = ContextVar("tollkeeper_actor", default=SYSTEM)
 
 
 def act_as(actor: Actor) -> None:
-    """Sets the actor of the current task's later changes."""
+    """Sets the actor for all later changes of the current task."""
     _actor.set(actor)
 
 
@@ -53,9 +54,10 @@ async def record_change(
     after: object = None,
     only_differing: bool = False,
 ) -> None:
-    """Writes one change in the transaction of `connection`. `before` and `after` are domain objects
-    or mappings without secrets. With `only_differing`, equal fields are omitted: for long objects,
-    because entries are kept for years."""
+    """Writes an audit entry for one change, in the transaction of `connection`. `before` and
+    `after` are domain objects or mappings without secrets. With `only_differing`, the entry omits
+    fields that are equal before and after. This saves space for large objects, because entries are
+    stored for years."""
     old, new = _state(before), _state(after)
     if only_differing and old is not None and new is not None:
         old, new = differing(old, new), differing(new, old)
@@ -64,14 +66,15 @@ async def record_change(
 
 
 def differing(state: ObjectState, other: ObjectState) -> ObjectState:
-    """Returns the fields of a state that differ from the other state, recursively."""
+    """Returns the fields of `state` that differ from the same fields of `other`. Compares nested
+    mappings field by field."""
     found: dict[str, object] = {}
     for name, value in state.items():
-        beside = other.get(name)
-        if value == beside and name in other:
+        other_value = other.get(name)
+        if value == other_value and name in other:
             continue
-        if isinstance(value, dict) and isinstance(beside, dict):
-            found[name] = differing(value, beside)
+        if isinstance(value, dict) and isinstance(other_value, dict):
+            found[name] = differing(value, other_value)
         else:
             found[name] = value
     return found
@@ -80,7 +83,7 @@ def differing(state: ObjectState, other: ObjectState) -> ObjectState:
 @dataclass(frozen=True, slots=True)
 class AuditPage:
     entries: list[AuditEntry]
-    # The id after which the next page starts; None on the last page.
+    # The `before_id` for the next page; None on the last page.
     next_before: int | None
 
 
@@ -93,7 +96,8 @@ class Audit:
         self._retention_days = retention_days
 
     async def delete_old(self) -> None:
-        """Deletes expired entries, oldest first. A large remainder waits for the next run."""
+        """Deletes expired entries, oldest first. If there are very many, the next run deletes the
+        remaining entries."""
         deleted = 0
         for _ in range(_DELETIONS_MAX):
             async with self._database.transaction() as connection:
@@ -116,10 +120,11 @@ class Audit:
         before_id: int | None = None,
         limit: int = 100,
     ) -> AuditPage:
-        """Returns changes, newest first. `object_id` is the id of the changed object."""
+        """Returns a page of entries, newest first. `object_id` selects the changes of one
+        object."""
         assert 1 <= limit <= AUDIT_PAGE_MAX
         async with self._database.reading() as connection:
-            # One entry more than the limit shows whether there is a next page.
+            # One additional entry is read, to find out whether there is a next page.
             found = await audit.find_page(
                 connection,
                 organization_id=organization_id,

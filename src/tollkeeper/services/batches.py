@@ -1,4 +1,4 @@
-"""Collects items in a queue, which one task writes in batches."""
+"""Collects items in a queue. One task writes the items in batches."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,8 @@ from tollkeeper.services.tallies import HistogramTally
 
 T = TypeVar("T")
 
-# Enough to reach any maximum, while the pause stays within the range of a float.
+# Limits the exponent of the pause between retries, so that the result stays within the range of a
+# float. The pause reaches its maximum long before.
 _DOUBLINGS_MAX = 60
 
 _BATCH_SIZE = HistogramTally(
@@ -30,7 +31,8 @@ _log = structlog.get_logger("tollkeeper.batches")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Limits a batch or a queue: the number of items, and the sum of their weights."""
+    """Contains the limits of a batch or a queue: the number of items, and the sum of their
+    weights."""
 
     items: int = sys.maxsize
     weight: int = sys.maxsize
@@ -38,8 +40,8 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Computes pauses between attempts: each is about twice as long as the previous one, up to a
-    maximum."""
+    """Computes the pauses between attempts. Each pause is about twice as long as the previous
+    pause, up to a maximum."""
 
     first_s: float
     max_s: float
@@ -60,26 +62,27 @@ def observe_batch(queue: str, size: int) -> None:
 
 
 def own_error(error: Exception) -> Exception:
-    """Copies an error for one of several waiters, because each may change it and extends its
-    traceback."""
-    own = type(error).__new__(type(error), *error.args)
-    own.__dict__.update(error.__dict__)
-    own.__cause__ = error
-    return own
+    """Copies an error that several tasks wait for. Each task needs its own copy, because a task may
+    change the error, and raising it extends its traceback."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    copy.__cause__ = error
+    return copy
 
 
 class Batches(Generic[T]):
     """Queues items and writes them in batches, oldest first, one batch at a time.
 
-    - `write` gets a batch of at least one item. If it raises a `TollkeeperError`, the batch returns
-      to the front of the queue and is written again after a pause. Any other error means that nothing
-      was written and that an item is the cause: smaller parts of the batch are then written, until
-      the bad item is isolated. Only that item is given up.
+    - `write` writes a batch of at least one item. If it raises a `TollkeeperError`, the batch
+      returns to the front of the queue and is written again after a pause. Any other error means
+      that nothing was written and that one of the items is invalid. Then smaller parts of the batch
+      are written, until the invalid item is isolated. Only that item is given up.
     - `give_up` is called with the items that will never be written.
-    - `collect_s` is how long the writer waits for more items before it takes a batch that is not
-      full. At 0 it never waits: the items that arrive while a batch is written form the next batch.
-    - `weigh` returns an item's weight, for the weight limits. If the queue exceeds its limit, the
-      oldest items are given up.
+    - `collect_s` is the time in seconds that the writing task waits for more items if a batch is
+      not full. If it is 0, the task does not wait, and items that arrive while a batch is written
+      form the next batch.
+    - `weigh` returns the weight of an item, for the weight limits.
+    - `batch` and `queue` are limits. If the queue exceeds its limit, its oldest items are given up.
     """
 
     def __init__(
@@ -104,8 +107,9 @@ class Batches(Generic[T]):
         self._backoff = backoff
         self._queue: deque[T] = deque()
         self._weight = 0
-        self._running: asyncio.Task[None] | None = None
-        # Set while `drain` waits for an empty queue. The writer then does not wait for more items.
+        self._writer_task: asyncio.Task[None] | None = None
+        # Set while `drain` waits for an empty queue. The writing task then does not wait for more
+        # items.
         self._draining = asyncio.Event()
 
     @property
@@ -114,8 +118,8 @@ class Batches(Generic[T]):
 
     @property
     def busy(self) -> bool:
-        """Tells whether anything is queued or being written."""
-        return self._running is not None
+        """Tells whether items are queued or being written."""
+        return self._writer_task is not None
 
     def add(self, *items: T) -> None:
         """Queues the items and returns at once."""
@@ -123,35 +127,36 @@ class Batches(Generic[T]):
         if self._weigh is not None:
             self._weight += sum(map(self._weigh, items))
         if len(self._queue) > self._items_max or self._weight > self._weight_max:
-            self._shorten()
-        if self._running is None and self._queue:
+            self._drop_oldest()
+        if self._writer_task is None and self._queue:
             loop = asyncio.get_running_loop()
-            self._running = loop.create_task(self._run(), name=self._name)
+            self._writer_task = loop.create_task(self._run(), name=self._name)
 
     async def drain(self, deadline_s: float | None = None) -> bool:
-        """Waits until everything is written; the writer no longer waits for more items. Gives up
-        items that are not written by the deadline, and returns False."""
+        """Writes all queued items without waiting for more items. Returns True when all are
+        written. Gives up the items that are not written within `deadline_s`, and returns False."""
         try:
             async with asyncio.timeout(deadline_s):
-                while self._running is not None:
+                while self._writer_task is not None:
                     self._draining.set()
-                    await asyncio.wait([self._running])
+                    await asyncio.wait([self._writer_task])
         except TimeoutError:
             await self.stop()
             return False
         return True
 
     async def stop(self) -> None:
-        """Gives up everything that is not written yet."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
+        """Stops the writing task and gives up all items that are not written yet."""
+        if self._writer_task is not None:
+            self._writer_task.cancel()
+            await asyncio.wait([self._writer_task])
 
     async def _run(self) -> None:
         batch: list[T] = []
         failures = 0
         try:
-            # Items that are added in the same event loop iteration join the first batch.
+            # This `sleep(0)` lets items that are added in the same event loop iteration join the
+            # first batch.
             await asyncio.sleep(0)
             while self._queue:
                 if self._collect_s > 0 and len(self._queue) < self._batch.items:
@@ -168,21 +173,21 @@ class Batches(Generic[T]):
                     _log.warning("a batch is written again", of=self._name, reason=exc.message)
                     await asyncio.sleep(self._backoff.pause_s(failures))
         except BaseException:
-            # The task was stopped or has a bug. These items will never be written, so their waiters
-            # must be notified.
+            # The task was stopped or has a bug. The remaining items will never be written, and
+            # `give_up` notifies the tasks that wait for them.
             unwritten = [*batch, *self._queue]
             self._queue.clear()
             self._weight = 0
             self._give_up(unwritten)
             raise
         finally:
-            self._running = None
+            self._writer_task = None
             self._draining.clear()
 
     async def _write_parts(self, batch: list[T]) -> None:
-        """Writes the batch and removes items that are written or given up. The parts get smaller
-        while one fails and larger after each success, so that one bad item among n costs about 4
-        log n attempts."""
+        """Writes the batch in parts, and removes items from `batch` that are written or given up.
+        The parts get smaller after a failure and larger after a success, so that one invalid item
+        among n items costs about 4 log n attempts."""
         size = len(batch)
         while batch:
             part = batch[:size]
@@ -191,7 +196,7 @@ class Batches(Generic[T]):
                 size *= 2
             except TollkeeperError:
                 raise
-            except Exception:  # noqa: BLE001 - the owner of its own task
+            except Exception:  # noqa: BLE001 - the task must survive any error
                 if len(part) > 1:
                     size = len(part) // 2
                     continue
@@ -205,7 +210,8 @@ class Batches(Generic[T]):
                 await self._draining.wait()
 
     def _take_batch(self) -> list[T]:
-        """Takes the oldest items: at least one, and then as many as the batch limit allows."""
+        """Takes the oldest items from the queue: at least one, and then as many as the batch limit
+        allows."""
         queue, limit = self._queue, self._batch
         batch: list[T] = []
         if len(queue) <= limit.items and self._weight <= limit.weight:
@@ -225,10 +231,11 @@ class Batches(Generic[T]):
         self._queue.extendleft(reversed(batch))
         if self._weigh is not None:
             self._weight += sum(map(self._weigh, batch))
-        self._shorten()
+        self._drop_oldest()
 
-    def _shorten(self) -> None:
-        """Gives up the oldest items, because readers more likely want the newest."""
+    def _drop_oldest(self) -> None:
+        """Gives up the oldest items until the queue is within its limit. The newest items are kept,
+        because they are more likely to be read."""
         while len(self._queue) > self._items_max or self._weight > self._weight_max:
             oldest = self._queue.popleft()
             if self._weigh is not None:

@@ -1,9 +1,10 @@
-"""Defines the wall clock as a value that tests can replace."""
+"""Defines the type of the wall clock. Services get the clock as an argument, so that tests can
+replace it."""
 
 import time
 from collections.abc import Callable
 
-# Returns Unix seconds.
+# A function that returns the current time in Unix seconds.
 Clock = Callable[[], int]
 
 

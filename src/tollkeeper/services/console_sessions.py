@@ -1,5 +1,5 @@
-"""Stores the console's sessions in the database, so that an ended session stays ended after a
-restart and for every console of the database."""
+"""Stores the sign-in sessions of the console in the database. So a session that has ended stays
+ended after a restart, and for every console that uses the same database."""
 
 from tollkeeper.domain.people import Person
 from tollkeeper.services.clock import Clock
@@ -7,13 +7,13 @@ from tollkeeper.storage import console_sessions
 from tollkeeper.storage.console_sessions import StoredSession
 from tollkeeper.storage.database import Database
 
-# How long a sign-in is valid, and how long without user activity.
+# A session ends after `SESSION_S`, or after `IDLE_S` without user activity.
 SESSION_S = 8 * 3600
 IDLE_S = 3600
-# Another sign-in ends the user's oldest session.
+# If a user has more sessions, the oldest one ends.
 _SESSIONS_OF_PERSON_MAX = 32
-# The minimum interval between two writes of the last use.
-_TOUCH_S = 60
+# The time of the last use is written at most once in this interval.
+_LAST_USE_INTERVAL_S = 60
 
 
 class ConsoleSessions:
@@ -24,32 +24,35 @@ class ConsoleSessions:
     async def console_session_begin(
         self, digest: bytes, credential: bytes, person: Person, *, replaces: bytes | None
     ) -> None:
-        """Begins a session. Also ends the browser's previous session, sessions of the user with
-        another role, the oldest if there are too many, and deletes all expired ones."""
+        """Begins a session. Also ends the previous session of the browser (`replaces`), the user's
+        sessions with another role, the user's oldest session if there are too many, and all expired
+        sessions."""
         now = self._clock()
-        made = StoredSession(digest, credential, person, now, now, now + SESSION_S)
+        new_session = StoredSession(digest, credential, person, now, now, now + SESSION_S)
         async with self._database.transaction() as connection:
             await console_sessions.delete_expired(connection, now, idle_s=IDLE_S)
             if replaces is not None:
                 await console_sessions.delete(connection, replaces)
-            await console_sessions.insert(connection, made)
-            await console_sessions.delete_superseded(connection, made, most=_SESSIONS_OF_PERSON_MAX)
+            await console_sessions.insert(connection, new_session)
+            await console_sessions.delete_superseded(
+                connection, new_session, most=_SESSIONS_OF_PERSON_MAX
+            )
 
     async def console_session_find(self, digest: bytes, *, used: bool) -> StoredSession | None:
         """Returns the session, or None if it has ended. `used` is True for a user action, and False
-        for an automatic request of the page."""
+        for a request that the page sends automatically."""
         now = self._clock()
         async with self._database.reading() as connection:
             found = await console_sessions.find(connection, digest)
         if found is None or found.expires_at <= now or found.seen_at + IDLE_S <= now:
             return None
-        if used and found.seen_at + _TOUCH_S <= now:
+        if used and found.seen_at + _LAST_USE_INTERVAL_S <= now:
             async with self._database.transaction() as connection:
                 await console_sessions.touch(connection, digest, now)
         return found
 
     async def console_session_list(self, *, limit: int) -> list[StoredSession]:
-        """Returns sessions that have not expired, the most recently used first."""
+        """Returns the sessions that have not expired, the most recently used session first."""
         now = self._clock()
         async with self._database.transaction() as connection:
             await console_sessions.delete_expired(connection, now, idle_s=IDLE_S)

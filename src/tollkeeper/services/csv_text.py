@@ -1,19 +1,20 @@
-"""Writes comma-separated values for spreadsheets."""
+"""Formats rows as CSV that is safe to open in a spreadsheet."""
 
 import csv
 import io
 from collections.abc import Iterable, Sequence
 
-# A spreadsheet interprets a cell that begins like this as a formula.
+# A spreadsheet treats a cell that begins with one of these characters as a formula. A quote is
+# added in front of such a text.
 _FORMULA_BEGINNINGS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_lines(rows: Iterable[Sequence[object]]) -> str:
-    written = io.StringIO()
-    writer = csv.writer(written, lineterminator="\n")
+    output = io.StringIO()
+    writer = csv.writer(output, lineterminator="\n")
     for row in rows:
         writer.writerow([_cell(value) for value in row])
-    return written.getvalue()
+    return output.getvalue()
 
 
 def _cell(value: object) -> str:

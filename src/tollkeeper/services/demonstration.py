@@ -1,4 +1,4 @@
-"""Creates a demo organization with a project, keys and credit, once."""
+"""Creates a demo organization with a project, keys and credit."""
 
 import secrets
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Demonstration:
     async def demo_create(self) -> DemoTenant:
         try:
             organization = await self.organizations.organization_create(_NAME)
-        except StateConflict:  # an earlier demo, whose keys are lost
+        except StateConflict:  # There is an earlier demo, whose keys cannot be shown again.
             organization = await self.organizations.organization_create(
                 f"{_NAME} {secrets.token_hex(4)}"
             )

@@ -1,4 +1,5 @@
-"""Limits how often an owner may do something per minute, in one process."""
+"""Limits how often an owner (for example an organization) may do something per minute, in one
+process."""
 
 import time
 from collections import OrderedDict
@@ -10,23 +11,25 @@ _OWNERS_MAX = 10_000
 
 
 class MinuteRate:
-    """Allows the uses of a whole minute at once."""
+    """Limits the uses of each owner to a number per minute. All uses of a minute may come at
+    once."""
 
     def __init__(self, per_minute: int, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.per_minute = per_minute
         self._clock_ns = clock_ns
-        # The time until which each owner has used up its rate. The time unit is chosen so that one
-        # use takes as many units as a minute has nanoseconds, which avoids rounding. The least
-        # recently active owner comes first.
+        # The time until which each owner has used up its rate, by owner. Each use moves this time
+        # forward by a minute divided by `per_minute`. To avoid rounding, the unit of time is 1 ns /
+        # `per_minute`, so that one use is exactly `_MINUTE_NS` units. The least recently active
+        # owner comes first.
         self._used_until: OrderedDict[Hashable, int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._used_until)
 
     def wait_ns(self, owner: Hashable) -> int:
-        """Returns the time until the owner's next use is allowed, or 0."""
+        """Returns the nanoseconds until the owner's next use is allowed; 0 if it is allowed now."""
         if not self._used_until:
-            return 0  # avoids hashing the owner, which is slow for an id
+            return 0  # This avoids hashing the owner, which is slow for a UUID.
         used_until = self._used_until.get(owner)
         if used_until is None:
             return 0
@@ -34,8 +37,7 @@ class MinuteRate:
         return max(0, -((_MINUTE_NS * self.per_minute - ahead) // self.per_minute))
 
     def use(self, owner: Hashable, times: int = 1) -> None:
-        """Counts a use, which may weigh as much as several. Uses beyond the rate are not
-        counted."""
+        """Counts `times` uses at once. Does nothing if the owner has used up its rate."""
         if self.wait_ns(owner):
             return
         used_until = max(self._now(), self._used_until.get(owner, 0)) + times * _MINUTE_NS

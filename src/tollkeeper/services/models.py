@@ -1,4 +1,4 @@
-"""Reads the catalogue of models, with the access that one organization has to each model."""
+"""Reads models from the catalogue, and tells whether a caller has access to them."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ from tollkeeper.storage.database import Database
 
 @dataclass(slots=True)
 class CurrentCatalog:
-    """Holds the current catalogue. A reload replaces it; calls in flight keep the one they began
-    with."""
+    """Holds the current catalogue. A reload of the settings replaces the catalogue; calls in flight
+    continue with the catalogue with which they began."""
 
     catalog: Catalog
 
@@ -23,8 +23,9 @@ class Models:
         self._current = current
 
     async def model_for_call(self, caller: ProjectCaller, model_id: str) -> Model:
-        """Returns the model for an inference call. Reads the organization's checks only if the
-        model requires some."""
+        """Returns the model for an inference call. Some models require checks, which an operator
+        grants to an organization; only for these models the organization's checks are read from the
+        database."""
         model = self._current.catalog.find(model_id, param="model")
         if not model.required_checks and model.is_ready:
             return model
@@ -48,7 +49,7 @@ class Models:
         return model, model_access(model, checks, is_allowed=caller.may_use(model.id))
 
     async def model_list(self, caller: ProjectCaller) -> list[tuple[Model, ModelAccess]]:
-        """Returns the models that the caller can use now."""
+        """Returns the models that the caller can use now, each with the caller's access."""
         async with self._database.reading(caller.organization_id) as connection:
             checks = await organizations.checks_of(connection, caller.organization_id)
         listed = [

@@ -1,23 +1,25 @@
-"""Rejects calls while this process is overloaded, starting with the largest consumer.
+"""Rejects calls while this process is overloaded. Calls of the owner (organization) with the most
+calls are rejected first.
 
-A call is active while the gateway admits or settles it, and inactive while it waits for its backend
-or the judge. A process is overloaded if, for a whole tenth of a second,
+A call is active while the gateway admits or settles it. It is inactive while it waits for its
+backend or the judge (the model that answers policy questions). A process is overloaded if, for a
+whole tenth of a second,
 
-- every iteration of its event loop takes long,
-- or no iteration is short and very many calls are active: they wait for each other,
-- or ledger writes pile up.
+- every iteration of its event loop (in names: turn) takes long,
+- or no iteration is short and very many calls are active, so that they wait for each other,
+- or too many ledger writes are waiting.
 
 A single long iteration is not an overload, and neither are many calls that wait for their backends.
 
 During an overload, the number of active calls is limited, and further calls are rejected at once,
-before their body is read. An owner with less than its share is not rejected: a client with a few
-calls is served despite another client's flood. While there is such an owner, the limit falls until
-the iterations are short, because every call takes several iterations. The limit ends after one
-second without a rejection.
+before their body is read. An owner with less than its share of the active calls is not rejected. So
+a client with a few calls is served despite another client's flood. If there is such an owner, the
+limit is lowered further: every call takes several iterations, so the calls of this owner are fast
+only if the iterations are short. The limit is removed after one second without a rejection.
 
-Requests start and ledger results are delivered over several iterations (`tollkeeper.runtime.fair_turns`).
-The waiting ones count as part of the iteration: it would have been that long if all of them had run
-at once.
+`tollkeeper.runtime.fair_turns` spreads the start of requests and the delivery of ledger results
+over several iterations. A sample includes all work that was waiting when it began. So it measures
+how long the iteration would have taken if all this work had run at once.
 """
 
 import asyncio
@@ -32,34 +34,41 @@ from prometheus_client import Gauge
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.tallies import CounterTally
 
-# If every event loop iteration takes longer, the process is overloaded.
+# If every event loop iteration of a window takes longer than this, the process is overloaded.
 TURN_S_MAX = 0.025
-# The number of ledger writes that may wait. More than one batch is a queue that does not shrink.
+# The number of ledger writes that may wait; this is the size of one batch. If more writes wait for
+# a whole window, the database cannot keep up.
 BACKLOG_MAX = 256
-# The number of active calls allowed while no iteration is short. More calls wait for a tenth of a
-# second or longer.
+# The number of active calls that are allowed if no iteration of a window is short. With more active
+# calls, each call waits a tenth of a second or longer for the others.
 CROWD_MAX = 256
+# The time span (window) after which the process decides whether it is overloaded.
 WINDOW_S = 0.1
-# A window has at least this many samples, however long the iterations are.
+# A window has at least this many samples. It lasts longer than `WINDOW_S` if the iterations are
+# long.
 _SAMPLES_MIN = 3
+# The pause before the next sample, if the sampled iteration was shorter than this.
 _SAMPLE_S = 0.01
-# An iteration that exceeds the maximum by this factor becomes a sample before it ends.
+# If a sample takes longer than the maximum times this factor, it is reported before it ends.
 _REPORTED_AFTER = 1.5
-# The initial limit of active calls during an overload. More calls would only wait for each other.
-# If the database is the bottleneck, more calls make its batches larger, so the limit is increased
-# while the process has little to do.
+# The initial limit of active calls during an overload. With more calls, the calls would only wait
+# for each other. `SLOW_DATABASE_LIMIT` applies if the database is the bottleneck. More calls then
+# make the database's batches larger and thus more efficient, so the limit is increased while the
+# process itself has little to do.
 LIMIT = SLOW_DATABASE_LIMIT = 48
-# With fewer calls, the ledger's batches are so small that throughput drops sharply.
+# The lowest limit in general. With fewer calls, the ledger's batches are so small that the
+# throughput drops sharply.
 LIMIT_MIN = 32
-# The minimum limit when it is lowered for owners with less than their share.
+# The lowest limit if one owner floods the process while another owner has less than its share.
 UNEVEN_LIMIT_MIN = 8
-# The factors that change the limit at the end of a window.
+# The factors by which the limit is changed at the end of a window.
 _LOWERING_FACTOR, _RAISING_FACTOR, _RECOVERY_FACTOR = 0.8, 1.2, 1.08
-# The fractions of the maximum below which an iteration is short, or has room for more calls.
+# Fractions of the maximum duration of an iteration. Below the first, an iteration is short. Below
+# the second, the process has room for more calls.
 _SHORT_TURN, _ROOMY_TURN = 1 / 8, 1 / 2
-# The number of windows without a rejection that end the overload, with short iterations that
-# increase the limit (the calls wait for something other than this process), or without a call that
-# stop the sampling.
+# After this many successive windows without a rejection, the limit is removed. After this many with
+# short iterations, the limit is increased, because the calls wait for something other than this
+# process. After this many without a call, sampling stops.
 CALM_WINDOWS = 10
 _RETRY_AFTER_S = 1
 
@@ -68,42 +77,46 @@ _REFUSED = CounterTally(
 )
 _LIMITED = Gauge(
     "tollkeeper_overloaded_workers",
-    "Workers that limit the calls in their hands because they are overloaded.",
+    "Overloaded workers, which limit the number of their active calls.",
     multiprocess_mode="livesum",
 )
 
 
 class OverloadGate:
-    """Decides by samples which calls are accepted. Accepts every call without samples."""
+    """Decides which calls are accepted, by samples of the event loop. Accepts every call until
+    samples show an overload."""
 
     def __init__(
         self, turn_s_max: float = TURN_S_MAX, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.turn_s_max = turn_s_max
         self._clock = clock
-        # The maximum number of active calls; None without an overload.
+        # The maximum number of active calls; None if there is no overload.
         self._limit: float | None = None
         self._active = 0
         self._active_by_owner: dict[Hashable, int] = {}
         self._wake: Callable[[], None] | None = None
-        # Successive windows without a rejection or, without a limit, without a call.
-        self._calm = 0
-        # Successive windows with short iterations.
-        self._easy = 0
-        # The current window: its start, samples, and the minimum of each figure.
-        self._since = 0.0
+        # The number of successive windows without a rejection. If there is no limit, the number of
+        # successive windows without a call.
+        self._calm_windows = 0
+        # The number of successive windows with short iterations.
+        self._short_windows = 0
+        # The current window: its start, the number of its samples, and the minimum of each measured
+        # figure.
+        self._window_began = 0.0
         self._samples = 0
         self._shortest_turn_s = self._least_backlog = self._least_active = math.inf
         # Whether a call arrived in this window.
-        self._asked = False
-        # The owners with calls in this window under a limit, and the number of rejections of each.
+        self._had_call = False
+        # The owners whose calls arrived in this window while there was a limit, and the number of
+        # rejections of each owner.
         self._asking_owners: set[Hashable] = set()
         self._refused: dict[Hashable, int] = {}
         self._begin_window()
 
     @property
     def limit(self) -> int | None:
-        """Returns the maximum number of active calls; None without an overload."""
+        """Returns the maximum number of active calls; None if there is no overload."""
         return None if self._limit is None else int(self._limit)
 
     @property
@@ -113,7 +126,7 @@ class OverloadGate:
     @property
     def resting(self) -> bool:
         """Tells whether sampling can stop, because no call has arrived for a while."""
-        return self._limit is None and self._calm >= CALM_WINDOWS
+        return self._limit is None and self._calm_windows >= CALM_WINDOWS
 
     def sampled_by(self, wake: Callable[[], None]) -> None:
         """Sets the function to call when samples are needed again."""
@@ -121,16 +134,16 @@ class OverloadGate:
 
     @property
     def is_full(self) -> bool:
-        """Tells whether an owner with its full share would be rejected now."""
+        """Tells whether a call of an owner that already has its share would be rejected now."""
         return self._limit is not None and self._active >= self._limit
 
     def require_room(self, owner: Hashable) -> None:
-        """Raises Unavailable, and counts the rejection, if the process is overloaded and this owner
-        has its share."""
-        self._asked = True
+        """Raises Unavailable and counts the rejection if the process is overloaded and this owner
+        already has its share of the active calls."""
+        self._had_call = True
         if self._wake is not None:
             wake, self._wake = self._wake, None
-            self._calm = 0
+            self._calm_windows = 0
             self._begin_window()
             wake()
         limit = self._limit
@@ -152,7 +165,7 @@ class OverloadGate:
         self._active_by_owner[owner] = self._active_by_owner.get(owner, 0) + 1
 
     def mark_inactive(self, owner: Hashable) -> None:
-        """Counts a call as inactive: it has ended, or waits for another system."""
+        """Counts a call as inactive, because it has ended or waits for its backend or the judge."""
         self._active -= 1
         left = self._active_by_owner[owner] - 1
         if left:
@@ -170,42 +183,44 @@ class OverloadGate:
             self.mark_active(owner)
 
     def sample(self, turn_s: float, backlog: int) -> None:
-        """Records the duration of one event loop iteration, and the number of waiting writes."""
+        """Records the duration of one event loop iteration, and the number of waiting ledger
+        writes."""
         self._samples += 1
         self._shortest_turn_s = min(self._shortest_turn_s, turn_s)
         self._least_backlog = min(self._least_backlog, backlog)
         self._least_active = min(self._least_active, self._active)
-        if self._samples >= _SAMPLES_MIN and self._clock() - self._since >= WINDOW_S:
+        if self._samples >= _SAMPLES_MIN and self._clock() - self._window_began >= WINDOW_S:
             self._decide()
             self._begin_window()
 
     def _begin_window(self) -> None:
-        self._since = self._clock()
+        self._window_began = self._clock()
         self._samples = 0
         self._shortest_turn_s = self._least_backlog = self._least_active = math.inf
-        self._asked = False
+        self._had_call = False
         self._asking_owners.clear()
         self._refused.clear()
 
     def _decide(self) -> None:
         if self._shortest_turn_s > self.turn_s_max:
-            self._calm = self._easy = 0
+            self._calm_windows = self._short_windows = 0
             self._lower()
         elif self._least_backlog > BACKLOG_MAX or self._is_crowded:
             self._lower_for_many()
         elif self._limit is None:
-            self._calm = 0 if self._asked else self._calm + 1
+            self._calm_windows = 0 if self._had_call else self._calm_windows + 1
         else:
-            self._calm = 0 if self._refused else self._calm + 1
-            self._easy = self._easy + 1 if self._had_short_turn else 0
-            if self._calm == CALM_WINDOWS:
+            self._calm_windows = 0 if self._refused else self._calm_windows + 1
+            self._short_windows = self._short_windows + 1 if self._had_short_turn else 0
+            if self._calm_windows == CALM_WINDOWS:
                 self._set_limit(None)
             elif self._is_uneven:
-                # Also with short iterations, because the other owner waits for the database too.
+                # The limit is lowered even if iterations are short, because the owner with few
+                # calls also waits for the database.
                 self._limit = min(
                     self._limit, max(UNEVEN_LIMIT_MIN, _LOWERING_FACTOR * self._limit)
                 )
-            elif self._easy == CALM_WINDOWS:
+            elif self._short_windows == CALM_WINDOWS:
                 self._set_limit(_RAISING_FACTOR * self._limit)
             elif self._shortest_turn_s < _ROOMY_TURN * self.turn_s_max and self._limit < LIMIT:
                 self._limit = min(LIMIT, _RECOVERY_FACTOR * self._limit)
@@ -216,15 +231,16 @@ class OverloadGate:
 
     @property
     def _is_crowded(self) -> bool:
-        """Tells whether so many calls share the process that they wait for each other. With short
-        iterations in between they wait for a slow database."""
+        """Tells whether so many calls are active that they wait for each other. If an iteration was
+        short, they wait for a slow database instead."""
         return self._least_active > CROWD_MAX and not self._had_short_turn
 
     @property
     def _is_uneven(self) -> bool:
-        """Tells whether one owner has most of the rejections while another asks for less than its
-        share. The first owner then gets so few concurrent calls that the other hardly notices. If
-        many owners ask for too much, a window without a rejection of one of them means nothing."""
+        """Tells whether one owner had most of the rejections in this window, while another owner
+        had calls and no rejection. The limit is then lowered, so that the flood of the first owner
+        hardly delays the other owner. One owner must have most of the rejections, because if many
+        owners send too many calls, some owner may have no rejection in a window by chance."""
         refused = self._refused
         if not refused or len(refused) == len(self._asking_owners):
             return False
@@ -234,7 +250,8 @@ class OverloadGate:
         if self._limit is None:
             self._set_limit(SLOW_DATABASE_LIMIT)
         elif self._active <= self._limit:
-            # If the process itself is the bottleneck, the limit is already lower.
+            # `min` does not increase a limit that is already lower because the process itself was
+            # the bottleneck.
             self._set_limit(
                 min(self._limit, max(SLOW_DATABASE_LIMIT, _LOWERING_FACTOR * self._limit))
             )
@@ -243,20 +260,22 @@ class OverloadGate:
         if self._limit is None or self._limit > LIMIT:
             self._set_limit(LIMIT)
         elif self._active <= self._limit:
-            # The last change has had its effect, and it was not enough.
+            # The number of active calls has fallen to the limit, and the iterations are still too
+            # long.
             self._set_limit(min(self._limit, max(LIMIT_MIN, _LOWERING_FACTOR * self._limit)))
 
     def _set_limit(self, limit: float | None) -> None:
         self._limit = limit
-        self._calm = self._easy = 0
+        self._calm_windows = self._short_windows = 0
         _LIMITED.set(0 if limit is None else 1)
 
 
 class LoopSampler:
-    """Samples the running event loop for a gate, while there is something to sample.
+    """Measures iterations of the running event loop for an `OverloadGate`. Pauses while no call
+    arrives.
 
-    `call_after_waiting` calls back when all currently waiting work has run: it belongs to the
-    iteration in which it would have run at once.
+    `call_after_waiting` calls its argument when all work that is waiting now has run. So this work
+    is measured as part of the iteration.
     """
 
     def __init__(
@@ -277,21 +296,21 @@ class LoopSampler:
         self._gate.sampled_by(self._begin)
 
     def _begin(self) -> None:
-        """Starts a sample; one iteration lies between this and the callback that it schedules."""
-        # The loop's own clock does not advance during an iteration.
+        """Starts a sample. The callback that it schedules runs one iteration later and ends the
+        sample."""
+        # Not `loop.time()`: the clock of uvloop does not advance during an iteration.
         self._began = time.perf_counter()
         self._number += 1
         end = partial(self._end, self._number)
         self._call_after_waiting(end)
-        # An overload must be detected while it lasts, so a long iteration is reported before its
-        # end.
-        self._too_long = self._loop.call_later(_REPORTED_AFTER * self._gate.turn_s_max, end)
+        # A long sample is reported before its end, so that an overload is detected while it lasts.
+        self._early_report = self._loop.call_later(_REPORTED_AFTER * self._gate.turn_s_max, end)
 
     def _end(self, number: int) -> None:
         if number != self._number:
-            return  # The sample was reported before its end.
+            return  # This sample has already been reported.
         self._number += 1
-        self._too_long.cancel()
+        self._early_report.cancel()
         turn_s = time.perf_counter() - self._began
         self._gate.sample(turn_s, self._backlog())
         if self._gate.resting:

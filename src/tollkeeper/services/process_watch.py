@@ -1,4 +1,5 @@
-"""Samples the internal state of a process: queues, connections, replicas and event loop delay."""
+"""Samples the internal state of a worker process for metrics: queues, connections, backend replicas
+and the delay of the event loop."""
 
 import asyncio
 import os
@@ -19,9 +20,10 @@ from tollkeeper.services.policies.checks import PolicyChecks
 from tollkeeper.services.tallies import HistogramTally, schedule_write
 from tollkeeper.storage.database import Database
 
-_SELF = Path("/proc/self")
+_PROC_SELF = Path("/proc/self")
 _REPLICA_STATES = ("healthy", "failing", "ejected", "probing")
-# The requested sleep time; any additional time is the loop's delay.
+# To measure the delay of the event loop, a task sleeps for this time. Any additional time is the
+# delay.
 _LAG_PROBE_S = 0.05
 
 _QUEUE = Gauge(
@@ -30,7 +32,7 @@ _QUEUE = Gauge(
     ["queue"],
     multiprocess_mode="livesum",
 )
-_CALLS = Gauge("tollkeeper_running_calls", "Calls under way.", multiprocess_mode="livesum")
+_CALLS = Gauge("tollkeeper_running_calls", "Calls in progress.", multiprocess_mode="livesum")
 _JUDGE_SLOTS = Gauge(
     "tollkeeper_judge_slots_in_use",
     "Questions that the judge is answering.",
@@ -38,7 +40,7 @@ _JUDGE_SLOTS = Gauge(
 )
 _JUDGE_QUEUE = Gauge(
     "tollkeeper_judge_queue_length",
-    "Questions that wait for the judge, by who asks: calls that wait, or monitoring policies.",
+    "Questions that wait for the judge, by origin: calls that wait for the answer, or monitoring.",
     ["asker"],
     multiprocess_mode="livesum",
 )
@@ -53,7 +55,8 @@ _POOL_WAITING = Gauge(
     "Requests that wait for a connection to the database.",
     multiprocess_mode="livesum",
 )
-# The maximum over all workers: 0 healthy replicas means that no worker sees one.
+# `livemax` takes the maximum over all workers. So 0 healthy replicas means that no worker sees a
+# healthy replica.
 _REPLICAS = Gauge(
     "tollkeeper_replicas",
     "Replicas of a backend by state.",
@@ -71,7 +74,7 @@ _RESIDENT = Gauge(
 )
 _LAG = HistogramTally(
     "tollkeeper_event_loop_lag_seconds",
-    "Seconds by which a worker's loop runs late, sampled.",
+    "Delay of a worker's event loop in seconds, sampled.",
     [],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
 )
@@ -110,9 +113,9 @@ class ProcessWatch:
         self._sample_connections()
         _sample_process()
         for name, backend in self._backends.items():
-            found = Tally(backend.health().replicas.values())
+            count_by_state = Tally(backend.health().replicas.values())
             for state in _REPLICA_STATES:
-                _REPLICAS.labels(name, state).set(found[state])
+                _REPLICAS.labels(name, state).set(count_by_state[state])
         await _sample_lag()
 
     def _sample_judge(self) -> None:
@@ -123,18 +126,18 @@ class ProcessWatch:
             _JUDGE_QUEUE.labels("monitoring").set(load.monitoring_waiting)
 
     def _sample_connections(self) -> None:
-        found = self._database.statistics()
-        size, idle = found.get("pool_size", 0), found.get("pool_available", 0)
+        statistics = self._database.statistics()
+        size, idle = statistics.get("pool_size", 0), statistics.get("pool_available", 0)
         _POOL.labels("idle").set(idle)
         _POOL.labels("in_use").set(size - idle)
-        _POOL_WAITING.set(found.get("requests_waiting", 0))
+        _POOL_WAITING.set(statistics.get("requests_waiting", 0))
 
 
 def _sample_process() -> None:
     _TASKS.set(len(asyncio.all_tasks()))
-    if _SELF.exists():  # on systems without it, the numbers stay at 0
-        _DESCRIPTORS.set(len(os.listdir(_SELF / "fd")))  # noqa: PTH208 - names are enough
-        _RESIDENT.set(int((_SELF / "statm").read_text().split()[1]) * resource.getpagesize())
+    if _PROC_SELF.exists():  # Without /proc, both numbers stay at 0.
+        _DESCRIPTORS.set(len(os.listdir(_PROC_SELF / "fd")))  # noqa: PTH208 - no Path objects are needed
+        _RESIDENT.set(int((_PROC_SELF / "statm").read_text().split()[1]) * resource.getpagesize())
 
 
 async def _sample_lag() -> None:

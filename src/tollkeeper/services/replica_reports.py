@@ -1,4 +1,5 @@
-"""Publishes each gateway process's view of its replicas for operators, every few seconds."""
+"""Publishes the state of the backend replicas, as each gateway process sees it, in the database
+every few seconds. The console shows these reports to operators."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ _REPORTS = msgspec.json.Decoder(tuple[ReplicaReport, ...])
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """Holds one gateway process's view and its age in seconds."""
+    """Contains the report of one gateway process, and the age of the report in seconds."""
 
     host: str
     pid: int
@@ -46,14 +47,12 @@ class ReplicaReports:
         """Returns the newest report of each gateway process on this database."""
         async with self._database.reading() as connection:
             stored = await replica_reports.find_fresh(connection, age_s_max=_AGE_S_MAX)
-        return [
-            ProcessReport(found.host, found.pid, found.age_s, _decoded(found.report))
-            for found in stored
-        ]
+        return [ProcessReport(row.host, row.pid, row.age_s, _decoded(row.report)) for row in stored]
 
 
 def _decoded(report: str) -> tuple[ReplicaReport, ...]:
-    """Decodes a report; returns nothing if another version wrote an unreadable one."""
+    """Decodes a report. Returns an empty tuple if the report cannot be decoded, because another
+    version of the gateway wrote it."""
     try:
         return _REPORTS.decode(report)
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""Creates request ids."""
+"""Creates request ids: UUIDs of version 7, which begin with the current time."""
 
 import os
 import re
@@ -7,31 +7,31 @@ from uuid import UUID
 
 from tollkeeper.domain.months import id_of_text
 
-# Random endings are created in groups of this size, because asking the operating system takes
-# longer than everything else. An ending has 10 bytes, of which 4 bits are the version and 2 bits
-# the variant of a UUID.
-_ENDINGS = 256
-_RANDOM_BITS = int.from_bytes(bytes.fromhex("0fff3fffffffffffffff") * _ENDINGS)
-_FIXED_BITS = int.from_bytes(bytes.fromhex("70008000000000000000") * _ENDINGS)
-_GROUPS = re.compile("(.{4})(.{4})(.{12})")
+# Random endings of ids are created in groups of this size, because a request to the operating
+# system for random bytes takes longer than all other work here. An ending has 10 bytes. 4 of its
+# bits are the version of the UUID, and 2 bits are the variant.
+_ENDINGS_PER_GROUP = 256
+_RANDOM_BITS = int.from_bytes(bytes.fromhex("0fff3fffffffffffffff") * _ENDINGS_PER_GROUP)
+_FIXED_BITS = int.from_bytes(bytes.fromhex("70008000000000000000") * _ENDINGS_PER_GROUP)
+_ID_PARTS = re.compile("(.{4})(.{4})(.{12})")
 
-_unused: list[str] = []
+_unused_endings: list[str] = []
 
 
 def new_request_id() -> UUID:
-    """Returns an id that contains this machine's current time."""
+    """Returns a new id, which contains the current time of this machine."""
     return id_of_text(new_request_id_text())
 
 
 def new_request_id_text() -> str:
-    """Returns the id as text, because a request needs no UUID object before it becomes a call."""
-    if not _unused:
-        random = int.from_bytes(os.urandom(10 * _ENDINGS)) & _RANDOM_BITS
-        endings = (random | _FIXED_BITS).to_bytes(10 * _ENDINGS).hex()
-        _unused.extend(map("-".join, _GROUPS.findall(endings)))
+    """Returns a new id as text. A request needs no UUID object until it becomes a call."""
+    if not _unused_endings:
+        random = int.from_bytes(os.urandom(10 * _ENDINGS_PER_GROUP)) & _RANDOM_BITS
+        endings = (random | _FIXED_BITS).to_bytes(10 * _ENDINGS_PER_GROUP).hex()
+        _unused_endings.extend(map("-".join, _ID_PARTS.findall(endings)))
     now = f"{time.time_ns() // 1_000_000:012x}"
-    return f"{now[:8]}-{now[8:]}-{_unused.pop()}"
+    return f"{now[:8]}-{now[8:]}-{_unused_endings.pop()}"
 
 
-# A forked process must not use the numbers of its parent.
-os.register_at_fork(after_in_child=_unused.clear)
+# A forked process must not use the random endings of its parent.
+os.register_at_fork(after_in_child=_unused_endings.clear)

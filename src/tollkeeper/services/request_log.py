@@ -1,7 +1,9 @@
-"""Logs one line for each request, with ids and numbers only and no client text.
+"""Writes one log line for each request. A line contains ids, names and numbers, but no text from
+prompts or answers.
 
-A request that became a call is logged when the call has ended, with its usage and cost; any other
-request when its response has ended. Lines are buffered briefly and written together.
+A request for an inference call is logged when the call has ended, with its usage and cost. Any
+other request is logged when its response has ended. Lines are buffered for a short time and written
+together.
 """
 
 import sys
@@ -19,9 +21,10 @@ import structlog
 
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.services.tallies import write_also
+from tollkeeper.services.tallies import write_while_alive
 
-# The maximum number of buffered lines; further ones are counted and dropped.
+# The maximum number of buffered lines. Further lines are dropped, and the number of dropped lines
+# is logged.
 _BUFFERED_MAX = 10_000
 
 
@@ -43,19 +46,20 @@ class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     organization_id: UUID | None = None
     project_id: UUID | None = None
     api_key_id: UUID | None = None
-    # The fields of every log event.
+    # Fields that every log line of the gateway has.
     event: str = ""
     level: str = ""
     timestamp: str = ""
 
 
-# The record's fields in a line, in the order of `RequestLine`, followed by the start time.
+# The fields of an activity record that a line contains, in the order of the fields of
+# `RequestLine`. The last one is the start time, for the timestamp.
 _RECORD_FIELDS = (
     *("request_id", "operation", "status", "duration_us", "model", "backend", "replica"),
     *("streamed", "first_piece_us", "error_code", "prompt_tokens", "completion_tokens"),
     *("cost_picousd", "settlement", "organization_id", "project_id", "key_id", "started_at_ms"),
 )
-_logged = attrgetter(*_RECORD_FIELDS)
+_read_record_fields = attrgetter(*_RECORD_FIELDS)
 _log = structlog.get_logger("tollkeeper.requests")
 json_lines = msgspec.json.Encoder().encode_lines
 Render = Callable[[Sequence[RequestLine]], bytes]
@@ -80,17 +84,18 @@ def _text_line(line: RequestLine) -> str:
 
 
 def _timestamp(at_ms: int) -> str:
-    return f"{_second(at_ms // 1000)}.{at_ms % 1000:03d}Z"
+    return f"{_second_text(at_ms // 1000)}.{at_ms % 1000:03d}Z"
 
 
 @lru_cache(maxsize=4)
-def _second(at: int) -> str:
+def _second_text(at: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at))
 
 
 def _lines_of_calls(records: Sequence[ActivityRecord]) -> list[RequestLine]:
-    """Builds the lines of many calls column by column, because that runs in C."""
-    rows = map(_logged, records)
+    """Returns the lines of many calls. Builds them column by column with `map` and `zip`, which run
+    in C and are faster than a Python loop over the records."""
+    rows = map(_read_record_fields, records)
     columns: dict[str, Sequence[Any]] = dict(
         zip(_RECORD_FIELDS, zip(*rows, strict=True), strict=True)
     )
@@ -109,21 +114,21 @@ def _lines_of_calls(records: Sequence[ActivityRecord]) -> list[RequestLine]:
 
 class RequestLog:
     def __init__(self, render: Render | None) -> None:
-        """Writes nothing if `render` is None."""
+        """`render` encodes the lines. If it is None, no line is written."""
         self._render = render
         self._lines: list[RequestLine] = []
-        self._left_out = 0
-        # Open requests that became calls.
+        self._dropped = 0
+        # The ids of open requests for inference calls.
         self._calls: set[str] = set()
         if render is not None:
-            write_also(self.write)
+            write_while_alive(self.write)
 
     def call_started(self, request_id: str) -> None:
         self._calls.add(request_id)
 
     def calls_ended(self, records: Sequence[ActivityRecord]) -> None:
         if self._render is not None:
-            self._keep(_lines_of_calls(records))
+            self._buffer(_lines_of_calls(records))
 
     def request_ended(
         self, request_id: str, operation: str, status: int, duration_s: float
@@ -140,20 +145,20 @@ class RequestLog:
                 level="info",
                 timestamp=_timestamp(time.time_ns() // 1_000_000),
             )
-            self._keep([line])
+            self._buffer([line])
 
-    def _keep(self, lines: list[RequestLine]) -> None:
+    def _buffer(self, lines: list[RequestLine]) -> None:
         room = max(0, _BUFFERED_MAX - len(self._lines))
         self._lines += lines[:room]
-        self._left_out += len(lines[room:])
+        self._dropped += len(lines[room:])
 
     def write(self) -> None:
         if not self._lines:
             return
         assert self._render is not None
         lines, self._lines = self._lines, []
-        left_out, self._left_out = self._left_out, 0
+        dropped, self._dropped = self._dropped, 0
         sys.stderr.write(self._render(lines).decode())
         sys.stderr.flush()
-        if left_out:
-            _log.warning("lines of the request log were dropped", count=left_out)
+        if dropped:
+            _log.warning("lines of the request log were dropped", count=dropped)

@@ -1,8 +1,9 @@
-"""Counts metrics in memory and writes them together.
-
-Updating a metric that all processes share is slow compared with the rest of a request, because it
-writes to a memory-mapped file. So changes are added up here first, and the sums are written at an
+"""Adds up changes of metrics in memory, and writes the sums to the Prometheus metrics at an
 interval.
+
+Updating a metric of the Prometheus library is slow compared with the other work of a request: all
+processes share the metrics, so each update writes to a memory-mapped file. A tally in this module
+collects the changes of one metric.
 """
 
 import asyncio
@@ -18,11 +19,12 @@ from prometheus_client import Counter, Gauge, Histogram
 Labels: TypeAlias = tuple[str | int, ...]
 
 _WRITE_INTERVAL_S = 0.5
-# The maximum number of buffered values of one histogram; more are written before the interval ends.
+# The maximum number of buffered values for one label set of a histogram. If there are more, they
+# are written before the interval ends.
 _VALUES_MAX = 4096
-# The writers of all tallies of this process, called at the interval.
+# The write functions of all tallies of this process. They are called at the interval.
 _writers: list[Callable[[], None]] = []
-# Functions that add buffered data to tallies before they are written.
+# Functions that add buffered data to tallies. They are called before the tallies are written.
 _collectors: list[Callable[[], None]] = []
 
 
@@ -36,7 +38,7 @@ class CounterTally:
         self._counts[labels] += amount  # type: ignore[assignment]
 
     def add_each(self, labels: Iterable[Labels]) -> None:
-        """Adds one for each of them."""
+        """Adds 1 for each element of `labels`."""
         self._counts.update(labels)
 
     def write(self) -> None:
@@ -52,7 +54,8 @@ class HistogramTally:
     ) -> None:
         self._histogram = Histogram(name, meaning, labels, buckets=buckets)
         self._bounds = tuple(buckets)
-        # Values are sorted into buckets when they are written, which takes a fraction of the time.
+        # Values are sorted into buckets only when they are written, because sorting many values
+        # together is much faster.
         self._values: dict[Labels, list[float]] = {}
         _writers.append(self.write)
 
@@ -65,12 +68,12 @@ class HistogramTally:
             self.write()
 
     def write(self) -> None:
-        kept, self._values = self._values, {}
-        for labels, values in kept.items():
+        collected, self._values = self._values, {}
+        for labels, values in collected.items():
             histogram = self._histogram.labels(*labels) if labels else self._histogram
-            # The library can only add one value at a time, which took 930 of a call's 10,500
-            # bytecodes. Its internal parts accept sums; tests/services/test_tallies.py checks that
-            # they still exist.
+            # The public method of the library adds only one value at a time, which took 930 of the
+            # 10,500 bytecodes of a call. So this code uses private attributes of the library, which
+            # accept sums. tests/services/test_tallies.py checks that these attributes still exist.
             histogram._sum.inc(sum(values))
             values.sort()
             ends = [*(bisect_right(values, bound) for bound in self._bounds), len(values)]
@@ -80,7 +83,7 @@ class HistogramTally:
 
 
 class OpenTally:
-    """Counts open objects in all processes together."""
+    """Counts objects that are currently open, as a gauge that is summed over all processes."""
 
     def __init__(self, name: str, meaning: str) -> None:
         self._gauge = Gauge(name, meaning, multiprocess_mode="livesum")
@@ -94,35 +97,35 @@ def collect_first(collect: Callable[[], None]) -> None:
 
 
 def collect_while_alive(collect: Callable[[], None]) -> None:
-    """Does the same for a method, as long as its object lives."""
+    """Calls the method `collect` before tallies are written, as long as its object exists."""
     _add_while_alive(_collectors, collect)
 
 
-def write_also(write: Callable[[], None]) -> None:
-    """Calls `write` at the same interval, as long as its object lives."""
+def write_while_alive(write: Callable[[], None]) -> None:
+    """Calls the method `write` whenever tallies are written, as long as its object exists."""
     _add_while_alive(_writers, write)
 
 
-def _add_while_alive(steps: list[Callable[[], None]], step: Callable[[], None]) -> None:
-    known = WeakMethod(step)
+def _add_while_alive(callbacks: list[Callable[[], None]], callback: Callable[[], None]) -> None:
+    weak_method = WeakMethod(callback)
 
     def run_if_alive() -> None:
-        method = known()
+        method = weak_method()
         if method is None:
-            steps.remove(run_if_alive)
+            callbacks.remove(run_if_alive)
         else:
             method()
 
-    steps.append(run_if_alive)
+    callbacks.append(run_if_alive)
 
 
-# The event loop that has a write scheduled. Tests close loops, and a closed loop never runs the
-# write, so a new loop schedules its own.
+# The event loop in which a write is scheduled. It is remembered because tests close event loops: a
+# closed loop never runs its write, so a new loop must schedule another one.
 _scheduled_in: asyncio.AbstractEventLoop | None = None
 
 
 def schedule_write() -> None:
-    """Schedules a write within the interval."""
+    """Schedules a write of all tallies within the interval, unless one is scheduled already."""
     global _scheduled_in  # noqa: PLW0603 - one schedule for the process
     loop = asyncio.get_running_loop()
     if _scheduled_in is not loop:
@@ -131,8 +134,8 @@ def schedule_write() -> None:
 
 
 def write_tallies() -> None:
-    """Writes everything at once: at the interval, in an ending process, and in tests."""
+    """Writes all tallies now. Called at the interval, when a process stops, and in tests."""
     global _scheduled_in  # noqa: PLW0603 - one schedule for the process
     _scheduled_in = None
-    for step in (*_collectors, *_writers):
-        step()
+    for callback in (*_collectors, *_writers):
+        callback()

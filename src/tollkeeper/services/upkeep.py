@@ -1,4 +1,4 @@
-"""Runs a worker's background tasks ("chores"), each at its own interval."""
+"""Runs the background tasks of a worker process ("chores"), each at its own interval."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ from tollkeeper.storage.database import Database
 
 Chore: TypeAlias = Callable[[], Awaitable[None]]
 
-_TRIAL_INTERVAL_S = 1
+_TRY_HOLD_INTERVAL_S = 1
 _KEY_USE_INTERVAL_S = 10
 _JUDGE_COSTS_INTERVAL_S = 2
 _SECRETS_INTERVAL_S = 60
@@ -41,8 +41,9 @@ _AUDIT_INTERVAL_S = 600
 _VERIFY_INTERVAL_S = 600
 _SAMPLE_INTERVAL_S = 2
 _DELIVERY_INTERVAL_S = 5
+# The share of time that an expensive chore may take, and the longest pause after it.
 _SHARE_OF_TIME = 0.01
-_RARELY_S = 600
+_EXPENSIVE_PAUSE_S_MAX = 600
 _CANCEL_AGAIN_S = 0.1
 
 _log = structlog.get_logger("tollkeeper.upkeep")
@@ -75,7 +76,7 @@ class Upkeep:
         return (
             (self.lease.interval_s, self.send_heartbeat),
             (self.lease.interval_s, self.recover_dead),
-            (_TRIAL_INTERVAL_S, self.try_hold),
+            (_TRY_HOLD_INTERVAL_S, self.try_hold),
             (_UNREGISTERED_INTERVAL_S, self.recover_unregistered),
             (_UNSETTLED_INTERVAL_S, self.resolve_unsettled),
             (_WATCH_INTERVAL_S, self.watch_ledger),
@@ -94,16 +95,17 @@ class Upkeep:
         )
 
     def start(self) -> None:
-        # These read all accounts.
-        rarely = (self.watch_ledger, self.alert)
+        # These chores are expensive, because they read all accounts.
+        expensive = (self.watch_ledger, self.alert)
         self._tasks = [
-            asyncio.create_task(_repeat(interval_s, chore, rarely=chore in rarely))
+            asyncio.create_task(_repeat(interval_s, chore, is_expensive=chore in expensive))
             for interval_s, chore in self.chores
         ]
 
     async def stop(self) -> None:
-        # A task may miss a cancellation: in Python 3.11, `wait_for` swallows one that arrives in
-        # the event loop iteration in which it ends. So each task is cancelled until it is done.
+        # A task may miss a cancellation: in Python 3.11, `wait_for` swallows a cancellation that
+        # arrives in the event loop iteration in which `wait_for` ends. So each task is cancelled
+        # again until it is done.
         while pending := [task for task in self._tasks if not task.done()]:
             for task in pending:
                 task.cancel()
@@ -120,8 +122,9 @@ class Upkeep:
         await self._recover(self.recovery.recover_silent)
 
     async def recover_unregistered(self) -> None:
-        """Looks for every hold whose process has vanished without a registration, or has resolved
-        it."""
+        """Finds open holds (reserved credit of calls) that no process will resolve, and marks them
+        as unsettled. Unlike `recover_dead`, also finds holds of processes that are not registered
+        in the database."""
         await self._recover(self.recovery.ledger_recover)
 
     async def _recover(self, sweep: Callable[[], Awaitable[Recovered]]) -> None:
@@ -141,7 +144,8 @@ class Upkeep:
             )
 
     async def resolve_unsettled(self) -> None:
-        """Resolves calls that are unsettled for too long, if the settings have a rule for them."""
+        """Resolves calls that have been unsettled (their cost is unknown) for too long, if the
+        settings contain a rule for this."""
         rule = self.unsettled_rule
         if rule is None:
             return
@@ -199,28 +203,29 @@ class Upkeep:
         await self.ledger_months.keep_months()
 
 
-async def _repeat(interval_s: float, chore: Chore, *, rarely: bool) -> None:
+async def _repeat(interval_s: float, chore: Chore, *, is_expensive: bool) -> None:
     while True:
         began = time.monotonic()
         await _attempt(chore)
         took_s = time.monotonic() - began
-        await asyncio.sleep(rare_pause_s(interval_s, took_s) if rarely else interval_s)
+        await asyncio.sleep(expensive_pause_s(interval_s, took_s) if is_expensive else interval_s)
 
 
-def rare_pause_s(interval_s: float, took_s: float) -> float:
-    """Returns the pause after a chore that reads much data: long enough that the chore takes a
-    hundredth of the time, but limited."""
-    return max(interval_s, min(took_s / _SHARE_OF_TIME, _RARELY_S))
+def expensive_pause_s(interval_s: float, took_s: float) -> float:
+    """Returns the pause after an expensive chore. The pause is so long that the chore runs for a
+    hundredth of the time, but at most `_EXPENSIVE_PAUSE_S_MAX` or `interval_s`."""
+    return max(interval_s, min(took_s / _SHARE_OF_TIME, _EXPENSIVE_PAUSE_S_MAX))
 
 
 async def _attempt(chore: Chore) -> None:
-    """Runs the chore and logs a failure. The chore runs again after its interval; a failure must
-    not end the process."""
+    """Runs the chore once. A failure is only logged, because the chore runs again after its
+    interval."""
     name = getattr(chore, "__name__", repr(chore))
     try:
         await chore()
     except TollkeeperError as exc:
         _log.warning("upkeep failed", chore=name, reason=exc.message)
-    except Exception:  # noqa: BLE001 - the owner of every chore
-        # Catches any error, because a worker without heartbeats would be declared dead.
+    except Exception:  # noqa: BLE001 - a failed chore must not stop the others
+        # Any error is caught, so that the chore runs again. For example, without further heartbeats
+        # other processes would consider this worker dead.
         _log.exception("upkeep failed", chore=name)

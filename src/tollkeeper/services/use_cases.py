@@ -1,6 +1,7 @@
 """Collects all use cases in one object."""
 
-# Annotations are not evaluated: a command names this class and imports only the use cases it needs.
+# With this import, annotations are not evaluated. So a command can import this module without
+# importing all use cases.
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Holds all use cases."""
+    """Holds the objects that implement the use cases."""
 
     clock: Clock
     database: Database

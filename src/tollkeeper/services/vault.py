@@ -1,5 +1,5 @@
-"""Encrypts and signs with keys that are derived from the installation's secret, one for each
-purpose."""
+"""Encrypts and signs data. Each purpose has its own key, which is derived from the installation's
+master secret."""
 
 import hashlib
 import hmac
@@ -22,7 +22,8 @@ class Vault:
 
     def derive(self, purpose: str, *context: bytes) -> bytes:
         """Returns 32 bytes that depend on the purpose and on every part of the context. Each part
-        is hashed with its length, so that two lists of parts never give the same input."""
+        is hashed together with its length, so that different lists of parts never give the same
+        hash input."""
         mac = hmac.new(self._master, digestmod=hashlib.sha256)
         for part in (purpose.encode(), *context):
             mac.update(len(part).to_bytes(8, "big"))
@@ -30,22 +31,25 @@ class Vault:
         return mac.digest()
 
     def seal(self, plain: bytes, purpose: str, *context: bytes) -> bytes:
+        """Encrypts a value, so that only `unseal` with the same purpose and context can read it."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + AESGCM(self.derive(purpose, *context)).encrypt(nonce, plain, None)
 
     def unseal(self, sealed: bytes, purpose: str, *context: bytes) -> bytes | None:
-        """Returns None if `sealed` has another secret or context, or was changed."""
+        """Decrypts a sealed value. Returns None if it was sealed with another master secret,
+        purpose or context, or if it was changed."""
         nonce, body = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
         try:
             return AESGCM(self.derive(purpose, *context)).decrypt(nonce, body, None)
-        except (InvalidTag, ValueError):  # ValueError: too short to be a sealed value
+        except (InvalidTag, ValueError):  # ValueError means that `sealed` is too short.
             return None
 
     def sign(self, payload: bytes, purpose: str, *context: bytes) -> bytes:
         return self.derive(purpose, payload, *context)[:_SIGNATURE_BYTES] + payload
 
     def verify(self, signed: bytes, purpose: str, *context: bytes) -> bytes | None:
-        """Returns the payload, or None if the signature does not match this payload and context."""
+        """Returns the payload, or None if the signature does not match the payload, the purpose and
+        the context."""
         signature, payload = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
         expected = self.derive(purpose, payload, *context)[:_SIGNATURE_BYTES]
         return payload if hmac.compare_digest(signature, expected) else None
