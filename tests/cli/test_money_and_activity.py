@@ -517,7 +517,9 @@ async def test_unknown_things_are_refused(operator: Program) -> None:
         said = await _refusal(operator, *line)
         # An id that a request may have had: its refusal may have been counted with others.
         repeated = (
-            " Of refusals that a key repeats" if (noun, identity) == ("request", unknown) else ""
+            " If a key repeats a refused request"
+            if (noun, identity) == ("request", unknown)
+            else ""
         )
         assert said.startswith(f"There is no {noun} {identity}.{repeated}")
         assert bool(repeated) or said.endswith(f"{identity}.")

@@ -115,7 +115,7 @@ class Alerts:
         return reported
 
     async def deliver(self) -> int:
-        """Delivers the alerts that are due to the webhook. Returns how many of them the webhook
+        """Sends the due alerts to the webhook. Returns the number of alerts that the webhook
         accepted."""
         if self._post is None:
             return 0

@@ -24,9 +24,10 @@ class ConsoleSessions:
     async def console_session_begin(
         self, digest: bytes, credential: bytes, person: Person, *, replaces: bytes | None
     ) -> None:
-        """Begins a session. Also ends the previous session of the browser (`replaces`), the user's
-        sessions with another role, the user's oldest session if there are too many, and all expired
-        sessions."""
+        """Begins a session. `digest` is the hash of the session cookie. `credential` identifies how
+        the user signed in: with the operator token or at the identity provider. Also ends the
+        previous session of the browser (`replaces`), the user's sessions with another role, the
+        user's oldest session if there are too many, and all expired sessions."""
         now = self._clock()
         new_session = StoredSession(digest, credential, person, now, now, now + SESSION_S)
         async with self._database.transaction() as connection:

@@ -212,8 +212,9 @@ async def _repeat(interval_s: float, chore: Chore, *, is_expensive: bool) -> Non
 
 
 def expensive_pause_s(interval_s: float, took_s: float) -> float:
-    """Returns the pause after an expensive chore. The pause is so long that the chore runs for a
-    hundredth of the time, but at most `_EXPENSIVE_PAUSE_S_MAX` or `interval_s`."""
+    """Returns the pause after an expensive chore. The pause is at least `interval_s`. After a slow
+    run it is longer, so that the chore runs for only a hundredth of the time, but not longer than
+    `_EXPENSIVE_PAUSE_S_MAX`."""
     return max(interval_s, min(took_s / _SHARE_OF_TIME, _EXPENSIVE_PAUSE_S_MAX))
 
 

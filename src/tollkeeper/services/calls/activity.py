@@ -42,8 +42,8 @@ _DRAIN_TIMEOUT_S = 5.0
 # How many days in advance partitions are created, so that operators have time to notice a failure.
 _DAYS_AHEAD = 3
 
-_REPEATED = (
-    "Of refusals that a key repeats within a minute, only the first and the last have a record."
+_REPEATED_REFUSALS = (
+    "If a key repeats a refused request within a minute, only the first and the last have a record."
 )
 
 _log = structlog.get_logger("tollkeeper.activity")
@@ -83,8 +83,8 @@ class Activity:
 
     @property
     def dropped(self) -> int:
-        """Returns the number of records that were dropped since the start, because the database was
-        unavailable for too long."""
+        """Returns the number of records that this process has dropped, because the database was
+        unavailable for too long or refused them."""
         return self._dropped
 
     def record(self, *records: ActivityRecord) -> None:
@@ -118,7 +118,7 @@ class Activity:
         if entry is None and dropped is not None:
             raise NotFound(f"There is no request {request_id}. {dropped_message(dropped)}")
         if entry is None:
-            raise NotFound(f"There is no request {request_id}. {_REPEATED}")
+            raise NotFound(f"There is no request {request_id}. {_REPEATED_REFUSALS}")
         if dropped is not None and entry.settlement == "unsettled":
             # The ledger rows of this call were dropped with their month. Only resolved calls are
             # dropped, so the entry must not say that the call is unsettled.

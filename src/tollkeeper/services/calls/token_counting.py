@@ -69,10 +69,10 @@ class TokenCounting:
         return Counted(counted, estimated=False)
 
     async def is_counted(self, call: Call) -> bool:
-        """Tells whether the backend should count the tokens of this call. It should not if it has
-        no tokenizer, if a policy has to judge the prompt first, or if the organization cannot pay
-        for the call anyway. Raises the same errors as admission about the key, the project, the
-        model and the rate limit."""
+        """Tells whether the backend should count the tokens of this call. The result is False if
+        the backend has no tokenizer, if a policy has to judge the prompt first, or if the
+        organization cannot pay for the call anyway. Raises the same errors as admission about the
+        key, the project, the model and the rate limit."""
         return await self._may_send_to_tokenizer(call) and await self._admissibility.may_be_paid(
             call
         )
