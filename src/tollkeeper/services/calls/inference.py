@@ -191,16 +191,16 @@ class Inference:
         policy applies to the answer, or if the check of the request is still running."""
         call = tab.call
         policies = (tab.policies or EMPTY).applying(call.project_id, call.policy_ids)
-        for_answer = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
-        is_judged = any(policy.judges(Direction.REQUEST) for policy in policies)
-        context_characters = self._checks.context_characters if for_answer else 0
-        verdict, context = None, ""
-        if is_judged or context_characters:
+        answer_policies = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
+        request_is_judged = any(policy.judges(Direction.REQUEST) for policy in policies)
+        context_characters = self._checks.context_characters if answer_policies else 0
+        request_check, context = None, ""
+        if request_is_judged or context_characters:
             request_transcript = (
                 await _large_transcript(tab) if call.is_large else transcript(call.prompt)
             )
             context = context_of(request_transcript.text, context_characters)
-        if is_judged:
+        if request_is_judged:
             if tab.tokenizer_asked and any(
                 policy.enforces(Direction.REQUEST) for policy in policies
             ):
@@ -210,9 +210,9 @@ class Inference:
             )
             check_arguments = (policies, Direction.REQUEST, content, tab.evidence)
             if self._limits.judges_beside:
-                verdict = self._checks.start_check(*check_arguments)
-                if verdict is not None:
-                    verdict.add_done_callback(tab.end_if_refused)
+                request_check = self._checks.start_check(*check_arguments)
+                if request_check is not None:
+                    request_check.add_done_callback(tab.end_if_refused)
             else:
                 try:
                     with (
@@ -223,11 +223,11 @@ class Inference:
                         await self._checks.check(*check_arguments)
                 except TimeoutError:
                     raise _judging_timed_out(tab) from None
-        if not for_answer and verdict is None:
+        if not answer_policies and request_check is None:
             return None
         return ResponseGate(
             tab.sink,
-            for_answer,
+            answer_policies,
             self._checks,
             tab.evidence,
             organization_id=call.organization_id,
@@ -235,7 +235,7 @@ class Inference:
             # its end.
             segment_characters=self._limits.segment_characters if call.streamed else 0,
             context=context,
-            request_verdict=verdict,
+            request_check=request_check,
         )
 
     async def _deliver(self, tab: Tab, gate: ResponseGate | None) -> None:

@@ -30,10 +30,10 @@ class ResponseGate:
         organization_id: OrganizationId,
         segment_characters: int,
         context: str = "",
-        request_verdict: asyncio.Task[None] | None = None,
+        request_check: asyncio.Task[None] | None = None,
     ) -> None:
         """`context` is the end of the request, which the judge (the model that answers policy
-        questions) sees together with the answer. `request_verdict` is the task that checks the
+        questions) sees together with the answer. `request_check` is the task that checks the
         request, if it runs at the same time as the backend. No event is passed on before this task
         ends."""
         self._sink = sink
@@ -44,7 +44,7 @@ class ResponseGate:
         self._organization_id = organization_id
         self._segment_characters = segment_characters
         self._context = context
-        self._request_verdict = request_verdict
+        self._request_check = request_check
         self._text = AnswerText()
         self._judged_length = 0
         self._held_events: list[Event] = []
@@ -58,7 +58,7 @@ class ResponseGate:
                     self._text.add(event)
                 elif isinstance(event, Opened):
                     self._text.open(event)
-        if not self._enforcing and self._request_verdict is None:
+        if not self._enforcing and self._request_check is None:
             await self._sink.take(batch)
             return
         self._hold(batch)
@@ -68,7 +68,7 @@ class ResponseGate:
     async def finish(self) -> None:
         """Handles the end of a complete answer: all policies judge the whole answer, and the events
         that are still held back are passed on."""
-        await self._await_request_verdict()
+        await self._await_request_check()
         self._is_finished = True
         await self._judge_and_release(self._policies)
 
@@ -77,8 +77,8 @@ class ResponseGate:
         the part that was received."""
         if not self._is_finished and (self._text.length or self._text.unread):
             self._checks.watch(self._policies, Direction.RESPONSE, self._content(), self._evidence)
-        if self._request_verdict is not None:
-            self._checks.call_ended(self._request_verdict)
+        if self._request_check is not None:
+            self._checks.call_ended(self._request_check)
 
     @property
     def is_enforcing(self) -> bool:
@@ -97,20 +97,20 @@ class ResponseGate:
 
     def _may_release(self) -> bool:
         if not self._enforcing:
-            assert self._request_verdict is not None
-            return self._request_verdict.done()
+            assert self._request_check is not None
+            return self._request_check.done()
         unjudged_length = self._text.length - self._judged_length
         return 0 < self._segment_characters <= unjudged_length
 
-    async def _await_request_verdict(self) -> None:
-        if self._request_verdict is not None:
+    async def _await_request_check(self) -> None:
+        if self._request_check is not None:
             # If the call is cancelled here, `shield` lets the check continue, because its verdicts
             # are recorded even for a cancelled call.
-            await asyncio.shield(self._request_verdict)
-            self._request_verdict = None
+            await asyncio.shield(self._request_check)
+            self._request_check = None
 
     async def _judge_and_release(self, policies: Sequence[ActivePolicy]) -> None:
-        await self._await_request_verdict()
+        await self._await_request_check()
         if policies:
             # The judge always gets the answer from its beginning, so that a segment boundary cannot
             # hide text from the judge.
