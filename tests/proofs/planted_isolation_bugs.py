@@ -115,7 +115,7 @@ ISOLATION_BUGS = {
     ),
     "organizations take all of the room for bodies": Bug(
         "BodyShare._require_room",
-        "if of_organization > free:",
+        "if organization_bytes > free:",
         "if free < 0:",
         ("api/http/test_bounds.py",),
     ),

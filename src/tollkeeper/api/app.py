@@ -1,4 +1,5 @@
-"""Finds the endpoint of a request, calls its handler, and sends the answer or an error envelope."""
+"""Finds the endpoint for a request, calls the endpoint's handler, and sends the answer or an error
+envelope (the JSON object that describes an error)."""
 
 from collections.abc import Sequence
 from types import NoneType
@@ -27,7 +28,7 @@ from tollkeeper.api.http.envelope import (
 )
 from tollkeeper.api.http.exchange import SERVER_WIDE, ClientGone, Exchange, RequestHead, Work
 from tollkeeper.api.http.metrics import request_ended, request_opened
-from tollkeeper.api.http.request_memory import BodiesInFlight, BodyShare
+from tollkeeper.api.http.request_memory import BodyShare, RequestMemory
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
@@ -42,16 +43,16 @@ from tollkeeper.services.use_cases import Services
 _encode = msgspec.json.Encoder().encode
 _log = structlog.get_logger("tollkeeper.api")
 
-# The request by which Claude Code finds out whether it reaches its server.
+# The request with which Claude Code checks whether it can reach its server.
 _CLIENT_PROBE = ("HEAD", b"/")
 # Every WebSocket request has this header.
 _WEBSOCKET = b"sec-websocket-version"
-# The maximum length of a chain of causes that is followed.
+# The maximum number of exceptions that `_forget_frames` follows in a chain of causes.
 _CAUSES_MAX = 16
 
 
 class App:
-    """Serves the public API with the services."""
+    """Serves the public API. The server calls the object once for each request."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class App:
         self._decoders = {
             endpoint.operation: msgspec.json.Decoder(endpoint.body) for endpoint in endpoints
         }
-        self._bodies = BodiesInFlight(
+        self._request_memory = RequestMemory(
             bytes_max=conventions.bodies_bytes_max,
             key_bytes_max=conventions.bodies_bytes_max // 2,
         )
@@ -75,9 +76,10 @@ class App:
         self._customer_key_header = conventions.customer_key_header.encode()
 
     def __call__(self, exchange: Exchange) -> Work | None:
-        """Does everything that needs no wait: reads the headers, finds the caller of a cached key,
-        and rejects. An overloaded process rejects most requests here, so it starts no task for
-        them."""
+        """Does everything that can be done without waiting: reads the headers, finds the caller if
+        the key is cached, and rejects invalid or excess requests. Returns the remaining work, or None
+        if the request is already answered. An overloaded process rejects most requests here, so it
+        does not start a task for each of them."""
         answer, head = _OpenAnswer(exchange, self._services.request_log), exchange.head
         caller = None
         try:
@@ -93,7 +95,7 @@ class App:
                 if caller is not None and (is_fresh or self._overload.is_full):
                     self._admit(exchange, reading, caller)
                 if not is_fresh:
-                    # The cached entry was only fresh enough to reject the call.
+                    # An expired entry may only be used to reject the call.
                     caller = None
         except Exception as exc:  # noqa: BLE001 - every exception becomes an error envelope
             answer.refuse(exc)
@@ -110,7 +112,7 @@ class App:
         try:
             if caller is None:
                 caller = await self._authenticate(exchange, reading)
-            share = answer.body_share = BodyShare(reading.account)
+            share = answer.body_share = BodyShare(reading.key_memory)
             raw_body = exchange.body
             if raw_body is None or len(raw_body) > self._conventions.body_bytes_max:
                 raw_body = await incoming.read_body(exchange, share, self._conventions)
@@ -147,7 +149,8 @@ class App:
             answer.ended()
 
     def _answers_probe(self, answer: "_OpenAnswer", head: RequestHead) -> bool:
-        """Answers a request that needs no endpoint, and returns whether it is one."""
+        """Answers a request that needs no endpoint (`OPTIONS *` and the probe from Claude Code).
+        Returns False for any other request."""
         if head.path == SERVER_WIDE:
             answer.send_empty(204, b"allow: %b\r\n" % self._router.methods.encode())
         elif self._conventions.messages and (head.method, head.path) == _CLIENT_PROBE:
@@ -157,12 +160,13 @@ class App:
         return True
 
     def _read(self, answer: "_OpenAnswer", head: RequestHead) -> HeadReading:
-        """Finds the endpoint and the key. Not repeated for repeated headers."""
+        """Finds the endpoint and the key. Stores the result in `head`, so that later requests with
+        the same headers reuse it."""
         try:
             endpoint, path = self._router.find(head.method, head.path)
         except MethodNotAllowed:
             if _WEBSOCKET in head.headers:
-                # Clients that try a WebSocket first then send a normal request at once.
+                # On this error, clients that try a WebSocket first send a normal request at once.
                 raise WebSocketRefused from None
             raise
         decoder = self._decoders[endpoint.operation] if endpoint.takes_body else None
@@ -187,16 +191,16 @@ class App:
         return caller
 
     def _admit(self, exchange: Exchange, reading: HeadReading, caller: Caller) -> None:
-        """Checks everything that depends on headers and caller, before the body is read: a caller
-        beyond its rate, or beyond this process's capacity, must not cause the work of reading and
-        parsing."""
+        """Checks everything that depends only on the headers and the caller. This happens before the
+        body is read, so that requests above the caller's rate or above the capacity of this process
+        do not cost the time to read and parse a body."""
         endpoint = reading.endpoint
         owner = caller.organization_id.int
         exchange.recognise(owner)
         if reading.caller is not caller:
             _check_caller(endpoint, caller)
             incoming.check_headers(reading, self._conventions)
-            reading.account = self._bodies.account_of(caller)
+            reading.key_memory = self._request_memory.key_memory(caller)
             reading.caller = caller
         if isinstance(caller, AdminCaller):
             act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))
@@ -221,15 +225,14 @@ _KEY_NAMES = {
 
 
 class _OpenAnswer:
-    """Holds the known part of one answer, so that a failure or the end of the server can be
-    reported to the client at any time."""
+    """Holds the state of one answer: its status, and its stream if there is one. With this state,
+    a failure or a stop of the server can be reported to the client at any time."""
 
-    # The initial values.
     reading: HeadReading | None = None
     body_share: BodyShare | None = None
     _stream: EventStream | None = None
     _streamed: StreamedAnswer | None = None
-    # Stays if the client disconnects before there is a status.
+    # The status for metrics and the log if the client disconnects before an answer is sent.
     _status = 499
 
     def __init__(self, exchange: Exchange, log: RequestLog) -> None:
@@ -239,7 +242,8 @@ class _OpenAnswer:
         self._started = request_opened()
 
     def ended(self) -> None:
-        """Handles the end of a request: it has its answer, or the client has disconnected."""
+        """Releases the body's memory, and counts and logs the request. Called once, after the answer
+        was sent or the client has disconnected."""
         if self.body_share is not None:
             self.body_share.release()
         operation = "none" if self.reading is None else self.reading.endpoint.operation
@@ -269,24 +273,25 @@ class _OpenAnswer:
         self.exchange.answer(status, headers, b"")
 
     async def fail(self, error: Exception) -> None:
-        """Sends an error envelope or, in a stream that has started, an error as the last record."""
+        """Sends an error envelope. If a stream has started, sends the error as the stream's last
+        record (server-sent event) instead."""
         if self._streamed is None or self._stream is None or not self._stream.started:
             self.refuse(error)
             return
         try:
             await self._stream.end(self._streamed.failure(error))
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the stream has no last record
+        except Exception as exc:  # noqa: BLE001 - after any exception, the last record is missing
             self._abandon(exc)
 
     def stop(self) -> None:
-        """Ends the answer because the server stops."""
+        """Ends the answer with an error, because the server is stopping."""
         error = Unavailable("The gateway is shutting down.", retry_after_s=1)
         if self._streamed is None or self._stream is None or not self._stream.started:
             self.refuse(error)
             return
         try:
             self._stream.cut(self._streamed.failure(error))
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the stream has no last record
+        except Exception as exc:  # noqa: BLE001 - after any exception, the last record is missing
             self._abandon(exc)
 
     def refuse(self, error: Exception) -> None:
@@ -296,18 +301,19 @@ class _OpenAnswer:
         self.exchange.answer(rendered.status, rendered.headers, rendered.body)
 
     def _abandon(self, error: Exception) -> None:
-        """Closes the connection, because the stream cannot have a last record."""
+        """Closes the connection, because the last record of the stream could not be sent."""
         _log.error("a stream could not be ended", request_id=self.request_id, exc_info=error)
         self.exchange.abandon()
 
 
 def _forget_frames(error: BaseException) -> None:
-    """Frees the objects in the frames of an answered error, such as the body of its request. Some
-    objects keep the error that they have raised, and with its frames they would form a cycle, which
-    stays in memory until a garbage collection."""
-    found: BaseException | None = error
+    """Removes the tracebacks of an error that was answered. The frames of a traceback refer to large
+    objects, such as the request body. Some of these objects store the error that they raised, so
+    objects, error and frames would form a reference cycle, which stays in memory until the next
+    garbage collection."""
+    cause: BaseException | None = error
     for _ in range(_CAUSES_MAX):
-        if found is None:
+        if cause is None:
             break
-        found.__traceback__ = None
-        found = found.__cause__ or found.__context__
+        cause.__traceback__ = None
+        cause = cause.__cause__ or cause.__context__

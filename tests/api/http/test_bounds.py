@@ -24,7 +24,7 @@ from tests.support.scripted_gateway import (
 from tests.support.tables import each
 from tests.support.upstream import hang
 from tollkeeper.api.http.envelope import PayloadTooLarge
-from tollkeeper.api.http.request_memory import BodiesInFlight, BodyShare, memory_of
+from tollkeeper.api.http.request_memory import BodyShare, RequestMemory, memory_of
 from tollkeeper.api.http.strict_json import DEPTH_MAX, check_bounds
 from tollkeeper.domain.access import (
     CUSTOMER_PERMISSIONS,
@@ -189,9 +189,9 @@ async def test_a_hostile_body_leaves_others_alone(scripted: ScriptedGateway) -> 
 
 
 def test_shares_are_taken_and_given_back() -> None:
-    bodies = BodiesInFlight(bytes_max=100, key_bytes_max=40)
+    bodies = RequestMemory(bytes_max=100, key_bytes_max=40)
     mine = _caller()
-    first, second = BodyShare(bodies.account_of(mine)), BodyShare(bodies.account_of(mine))
+    first, second = BodyShare(bodies.key_memory(mine)), BodyShare(bodies.key_memory(mine))
     first.grow_to(30)
     first.grow_to(20)
     second.grow_to(10)
@@ -206,15 +206,15 @@ def test_shares_are_taken_and_given_back() -> None:
 
 
 def test_keys_of_one_organization_share_its_room() -> None:
-    bodies = BodiesInFlight(bytes_max=160, key_bytes_max=60)
+    bodies = RequestMemory(bytes_max=160, key_bytes_max=60)
     one = _caller()
-    other = BodyShare(bodies.account_of(replace(one, key_id=KeyId(uuid4()))))
-    first = BodyShare(bodies.account_of(one))
+    other = BodyShare(bodies.key_memory(replace(one, key_id=KeyId(uuid4()))))
+    first = BodyShare(bodies.key_memory(one))
     first.grow_to(60)
     with pytest.raises(RateLimited, match="this organization"):
         other.grow_to(21)
     other.grow_to(20)
-    BodyShare(bodies.account_of(_caller())).grow_to(40)
+    BodyShare(bodies.key_memory(_caller())).grow_to(40)
 
 
 _ROOM = 100_000
@@ -225,13 +225,13 @@ _ROOM = 100_000
 )
 def test_no_number_of_organizations_takes_all_of_the_room(sizes: list[int], piece: int) -> None:
     """Each sends bodies of one size, which grow in steps, until it is refused."""
-    bodies = BodiesInFlight(bytes_max=_ROOM, key_bytes_max=_ROOM)
+    bodies = RequestMemory(bytes_max=_ROOM, key_bytes_max=_ROOM)
     sending = {_caller().organization_id: size for size in sizes}
     shares = []
     while sending:
         for organization, size in tuple(sending.items()):
             caller = replace(_caller(), organization_id=organization)
-            share = BodyShare(bodies.account_of(caller))
+            share = BodyShare(bodies.key_memory(caller))
             shares.append(share)
             try:
                 for grown in (*range(0, size, piece), size):
@@ -239,12 +239,12 @@ def test_no_number_of_organizations_takes_all_of_the_room(sizes: list[int], piec
             except (PayloadTooLarge, RateLimited, Unavailable):
                 del sending[organization]
     assert _ROOM - bodies.bytes >= _ROOM / 8 * 0.5 ** len(sizes)
-    BodyShare(bodies.account_of(_caller())).grow_to((_ROOM - bodies.bytes) // 2)
+    BodyShare(bodies.key_memory(_caller())).grow_to((_ROOM - bodies.bytes) // 2)
 
 
 def test_one_request_may_have_more_than_it_leaves_free() -> None:
-    bodies = BodiesInFlight(bytes_max=80, key_bytes_max=10)
-    share, second = BodyShare(bodies.account_of(_caller())), BodyShare(bodies.account_of(_caller()))
+    bodies = RequestMemory(bytes_max=80, key_bytes_max=10)
+    share, second = BodyShare(bodies.key_memory(_caller())), BodyShare(bodies.key_memory(_caller()))
     share.grow_to(30)
     share.grow_to(70)
     with pytest.raises(PayloadTooLarge):
@@ -261,8 +261,8 @@ def test_every_body_fits_by_default() -> None:
     needed = memory_of(body, 100_000) + (PARTS_AT_ONCE - 1) * len(body)
     # As docs/configuration.md says. The gateway of this file has less.
     room = 16 * body_max
-    bodies = BodiesInFlight(bytes_max=room, key_bytes_max=room // 2)
-    BodyShare(bodies.account_of(_caller())).grow_to(needed)
+    bodies = RequestMemory(bytes_max=room, key_bytes_max=room // 2)
+    BodyShare(bodies.key_memory(_caller())).grow_to(needed)
 
 
 def _caller() -> ProjectCaller:

@@ -1,4 +1,5 @@
-"""Defines `Endpoint`, a row of the route table, and the types that a handler takes and returns."""
+"""Defines `Endpoint`, one row of the route table, and the types that an endpoint's handler takes and
+returns."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -9,32 +10,32 @@ import msgspec
 
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.envelope import ErrorStyle, words_for
-from tollkeeper.api.http.request_memory import KeyAccount
+from tollkeeper.api.http.request_memory import KeyMemory
 from tollkeeper.api.http.sse import EventStream
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, Permission, ProjectCaller
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.use_cases import Services
 
-B = TypeVar("B")  # the body's struct, or None
-Q = TypeVar("Q")  # the query's struct, or None
+B = TypeVar("B")  # the type of the decoded body, or None
+Q = TypeVar("Q")  # the type of the decoded query, or None
 
 
-# All values of each header, by lower-case name.
+# The values of each header, by the header's lower-case name.
 HeaderIndex: TypeAlias = dict[bytes, tuple[bytes, ...]]
 
 
 class HeadReading:
-    """Contains the endpoint that headers ask for, and their parts that the endpoint needs. Requests
-    with the same headers share it."""
+    """Contains the endpoint of a request and the values that the gateway has read from the request
+    line and the headers. Requests on one connection with the same headers share one object."""
 
     __slots__ = (
-        "account",
         "caller",
         "decoder",
         "digest",
         "endpoint",
         "headers",
         "key",
+        "key_memory",
         "path",
         "query",
         "session",
@@ -49,35 +50,36 @@ class HeadReading:
         headers: HeaderIndex,
     ) -> None:
         self.endpoint = endpoint
-        # The body's decoder; None if the endpoint takes no body.
+        # The decoder for the body, or None if the endpoint takes no body.
         self.decoder = decoder
-        # The parameters in the path.
+        # The values of the path parameters, by name.
         self.path = path
         self.headers = headers
-        # The presented key. Its caller may change between two requests.
+        # The API key in the headers, and its digest. The caller to whom the key belongs may change
+        # between two requests.
         self.key = ""
         self.digest = b""
         self.query: Any = None
-        # The caller for which the headers were last found valid. The fields below are set then.
+        # The caller for which the headers were last checked. That check also sets the fields below.
         self.caller: Caller | None = None
-        self.account: KeyAccount
+        self.key_memory: KeyMemory
         self.session: str | None = None
-        # The client's undecoded trace header; None if there is none or more than one.
+        # The undecoded `traceparent` header, or None unless the request has exactly one.
         self.traceparent: bytes | None = None
 
 
 class Request(msgspec.Struct, Generic[B, Q], frozen=True):
-    """Contains a checked request: the caller is authenticated and has the permission, and path,
-    query and body are valid."""
+    """Contains a request for a handler. The caller is authenticated and has the endpoint's
+    permission, and path, query and body are valid."""
 
     id: str
     caller: Caller
     reading: HeadReading
     body: B
     raw_body: bytes
-    # Whether processing the whole body would block the event loop.
+    # Whether the body is so large that processing it at once would block the event loop.
     is_large: bool
-    # Registers a callback for a disconnect before the answer is complete.
+    # Registers a callback that is called if the client disconnects before the answer is complete.
     on_disconnect: Callable[[Callable[[], None]], None]
     conventions: HttpConventions
 
@@ -113,10 +115,10 @@ class Request(msgspec.Struct, Generic[B, Q], frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """Contains a result with its own headers or status."""
+    """Contains a handler's result with additional headers or another status than 200."""
 
     result: msgspec.Struct
-    # Header lines, each with its line end.
+    # Complete header lines, each with CRLF at its end.
     headers: bytes = b""
     status: int = 200
 
@@ -124,8 +126,8 @@ class Reply(msgspec.Struct, frozen=True):
 def with_cost(
     result: msgspec.Struct, cost_picousd: int | None, conventions: HttpConventions
 ) -> msgspec.Struct | Reply:
-    """Adds the header with the cost of a call, if the operator has named one and the cost is
-    known."""
+    """Adds the header with the cost of a call, if the operator has configured such a header and the
+    cost is known."""
     if not conventions.cost_header or cost_picousd is None:
         return result
     line = f"{conventions.cost_header}: {usd_from_picousd(cost_picousd)}\r\n"
@@ -133,20 +135,20 @@ def with_cost(
 
 
 class StreamedAnswer(Protocol):
-    """Writes an answer piece by piece."""
+    """Writes an answer as a stream of records (server-sent events)."""
 
     async def run(self, stream: EventStream) -> None:
         """Writes the answer and ends the stream. May raise before or after the first record."""
         ...
 
     def failure(self, error: Exception) -> bytes:
-        """Returns the record that ends a stream which failed after its first record."""
+        """Returns the last record of a stream that failed after its first record."""
         ...
 
 
 class Streamed(msgspec.Struct, frozen=True):
-    """Contains a handler's result: an answer that the application runs and writes to the
-    connection."""
+    """Contains a handler's result if the answer is a stream. The application runs `answer`, which
+    writes the stream."""
 
     answer: StreamedAnswer
 
@@ -176,7 +178,7 @@ class ResultHeader:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint(Generic[B, Q]):
-    # The service method, the OpenAPI operation and the command have the same name.
+    # The name of the OpenAPI operation. The service method and the command have the same name.
     operation: str
     method: str
     path: str
@@ -186,20 +188,21 @@ class Endpoint(Generic[B, Q]):
     key_kind: KeyKind
     handle: Handler[B, Q]
     result: type[msgspec.Struct]
-    # Error statuses in addition to those of every endpoint and of every endpoint with a body.
+    # The endpoint's error statuses, for the OpenAPI document. Statuses that are common to all
+    # endpoints, to all endpoints with a body or to all administration endpoints are not repeated.
     errors: frozenset[int]
     body: type[B] = NoneType  # type: ignore[assignment]
     query: type[Q] = NoneType  # type: ignore[assignment]
     headers: tuple[HeaderParameter, ...] = ()
     result_headers: tuple[ResultHeader, ...] = ()
-    # Whether the body is stored in the database, whose text type cannot contain U+0000. Its size
-    # counts towards the administration rate.
+    # Whether the body is stored in the database. If so, the body must not contain U+0000, because
+    # PostgreSQL's text type cannot, and the size of the body counts towards the administration rate.
     stored: bool = False
-    # Whether admission reads the key again from the database, so that authentication may use a
-    # cached one.
+    # Whether a request goes through admission, which reads its key from the database again. Only then
+    # may authentication use a cached key.
     admitted: bool = False
-    # Whether a request counts against its project's rate: beyond the rate it is rejected before its
-    # body is read.
+    # Whether a request counts towards the request rate of its project. A request above the rate is
+    # rejected before its body is read.
     rated: bool = False
     # Whether a successful answer may be an event stream.
     streams: bool = False

@@ -1,4 +1,7 @@
-"""Defines the error table, and the envelope of every error."""
+"""Defines the HTTP status, type and code of every error, and encodes errors as envelopes.
+
+An envelope is the JSON object in the body of an error response.
+"""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -25,10 +28,10 @@ class ErrorStyle(Enum):
     """Selects the envelope of an endpoint's errors."""
 
     USUAL = auto()
-    # Token counting.
+    # The envelope of token counting (POST /v1/messages/count_tokens).
     COUNTING = auto()
-    # The envelope of the Messages protocol. Its clients show only the message, so the message names
-    # the place in the request.
+    # The envelope of POST /v1/messages. Clients of the Messages protocol show only the error's
+    # message, so the message also names the invalid field.
     MESSAGES = auto()
 
 
@@ -71,8 +74,8 @@ class ErrorWords:
     code: str
 
 
-# An error's class is looked up first, then its base classes: a new subclass of NotFound is a 404
-# without its own entry.
+# An error without an entry for its class gets the entry of its nearest base class. A new subclass of
+# NotFound, for example, is answered with 404.
 ERROR_TABLE: dict[type[Exception], ErrorWords] = {
     errors.InvalidRequest: ErrorWords(400, "invalid_request_error", "invalid_request"),
     errors.Unauthenticated: ErrorWords(401, "authentication_error", "invalid_api_key"),
@@ -99,7 +102,8 @@ ERROR_TABLE: dict[type[Exception], ErrorWords] = {
     errors.DeadlineExceeded: ErrorWords(504, "timeout_error", "timeout"),
 }
 
-# A repeated request would fail in the same way. Some SDKs retry these statuses unless told not to.
+# A repeated request would fail in the same way. Some SDKs retry these statuses unless the answer has
+# the header `x-should-retry: false`.
 _POINTLESS_TO_RETRY = frozenset({403, 409, 501})
 
 
@@ -113,14 +117,14 @@ def words_for(error: BaseException) -> ErrorWords:
 @dataclass(frozen=True, slots=True)
 class RenderedError:
     status: int
-    # Header lines, each with its line end.
+    # Complete header lines, each with CRLF at its end.
     headers: bytes
     body: bytes
 
 
 def error_body(error: Exception, request_id: str) -> ErrorBody:
-    """Returns the error for the client. An unexpected exception is logged, and the client gets only
-    the request id, because its text may contain internal details."""
+    """Returns the error as the client sees it. If the exception is unexpected, its text may contain
+    internal details. Then the exception is logged, and the client gets only the request id."""
     words = words_for(error)
     if isinstance(error, errors.TollkeeperError):
         message, param = error.message, error.param
@@ -150,7 +154,8 @@ def error_envelope(error: Exception, request_id: str, style: ErrorStyle) -> msgs
 
 
 def request_id_headers(request_id: str, style: ErrorStyle) -> bytes:
-    """Encodes the request id as a header line, also under the name that Messages clients read."""
+    """Encodes the request id as a header line. For endpoints of the Messages protocol, adds a second
+    line with the header name that Messages clients read."""
     value = request_id.encode()
     if style is ErrorStyle.USUAL:
         return b"%b%b\r\n" % (_REQUEST_ID, value)
@@ -158,7 +163,7 @@ def request_id_headers(request_id: str, style: ErrorStyle) -> bytes:
 
 
 def json_headers(content: bytes, more: bytes) -> bytes:
-    """Encodes the header lines of a JSON answer."""
+    """Encodes the header lines of a JSON answer. `more` are additional header lines."""
     return b"content-type: application/json\r\ncontent-length: %d\r\n%b" % (len(content), more)
 
 

@@ -1,5 +1,7 @@
-"""Defines the interface between the HTTP server and an application: one request, and the means to
-answer it."""
+"""Defines the interface between the HTTP server and an application (the public API, for example).
+
+An `Exchange` is one request together with the methods to answer it.
+"""
 
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Protocol, TypeAlias
@@ -7,13 +9,13 @@ from typing import Any, Protocol, TypeAlias
 from tollkeeper.api.http.endpoint import HeaderIndex, HeadReading
 from tollkeeper.api.http.sse import StreamWriter
 
-# The path of a request about the whole server: `OPTIONS *`.
+# The path of `OPTIONS *`, a request about the whole server.
 SERVER_WIDE = b"*"
 
 
 class RequestHead:
-    """Contains method, target and headers. Requests of one connection with the same headers share
-    it."""
+    """Contains the request line and the headers of a request: its method, path, query and headers.
+    Requests on one connection with the same request line and headers share one object."""
 
     __slots__ = ("headers", "is_http10", "method", "path", "query", "reading")
 
@@ -21,13 +23,13 @@ class RequestHead:
         self, method: str, path: bytes, query: bytes, headers: HeaderIndex, *, is_http10: bool
     ) -> None:
         self.method = method
-        # As the client wrote it, without the query.
+        # The path as the client wrote it, still percent-encoded.
         self.path = path
         self.query = query
-        # Without the length of the body, which may differ between requests.
+        # All headers except Content-Length, which may differ between requests that share the object.
         self.headers = headers
         self.is_http10 = is_http10
-        # Set by the application when it has found the endpoint and the key.
+        # The endpoint and the key. The application sets them at the first request with these headers.
         self.reading: HeadReading | None = None
 
 
@@ -36,21 +38,24 @@ class ClientGone(Exception):
 
 
 class Exchange(StreamWriter, Protocol):
-    """Represents one request with its answer. The server calls the application once for each.
+    """Represents one request with its answer. The server calls the application once for each
+    exchange.
 
-    The application answers with `answer`, which sends everything in one write, or with `start`,
-    `write` and `end`. Data after the answer's end, or for a disconnected client, is dropped. The
-    server does not cancel a request that uses `on_leave`: such a request ends by itself.
+    The application answers with `answer`, which sends the whole answer in one write, or with
+    `start`, `write` and `end`. The server drops data that is written after the end of the answer or
+    after the client has disconnected. If the application has called `on_leave`, the server does not
+    cancel the task of the request, because the application then ends the task itself.
     """
 
     @property
     def owner(self) -> Hashable:
-        """Returns the owner of the request; None until the application has set it."""
+        """Returns the owner of the request (the organization that the key belongs to), or None until
+        the application has set it."""
         ...
 
     def recognise(self, owner: Hashable) -> None:
-        """Sets the owner of the request, as soon as the application knows it. The server lets
-        owners take turns. All requests without an owner share one turn."""
+        """Sets the owner of the request, as soon as the application knows it. If many requests wait,
+        the server serves their owners in turn. All requests without an owner count as one owner."""
         ...
 
     @property
@@ -58,45 +63,47 @@ class Exchange(StreamWriter, Protocol):
 
     @property
     def peer(self) -> str:
-        """Returns the address from which the request came."""
+        """Returns the network address of the client."""
         ...
 
     @property
     def body(self) -> bytes | None:
-        """Returns the whole body; None while a part of it is missing."""
+        """Returns the whole body, or None while a part of the body has not arrived."""
         ...
 
     @property
     def body_bytes(self) -> int:
-        """Returns the declared size of the body, or the size received so far."""
+        """Returns the declared size of the body or the size received so far, whichever is larger."""
         ...
 
     async def receive_body(self, grow_to: Callable[[int], None]) -> bytes:
         """Waits for the rest of the body. Calls `grow_to` with the received size whenever data
-        arrives, and raises its errors, ClientGone, BodyTimeout for a client that sends too slowly,
-        and InvalidRequest for bytes that are not HTTP."""
+        arrives. Raises the errors of `grow_to`, ClientGone if the client disconnects, BodyTimeout if
+        the client sends too slowly, and InvalidRequest if the received bytes are not valid HTTP."""
         ...
 
     def answer(self, status: int, headers: bytes, body: bytes) -> None:
-        """Sends a whole answer. The header lines contain its length."""
+        """Sends a whole answer. `headers` must include Content-Length, except for a status without
+        a body."""
         ...
 
     def abandon(self) -> None:
-        """Ends an answer that cannot be completed: the connection is closed."""
+        """Closes the connection, because the answer cannot be completed."""
         ...
 
     def on_leave(self, callback: Callable[[], None]) -> None:
-        """Registers a callback for a disconnect before the answer is complete. Calls it at once if
-        the client has already disconnected."""
+        """Registers a callback that is called if the client disconnects before the answer is
+        complete. If the client has already disconnected, calls the callback at once."""
         ...
 
     def on_stop(self, callback: Callable[[], None]) -> None:
-        """Registers a callback for a stop of the server before the answer is complete. It sends the
-        notice to the client; the server closes the connection after it."""
+        """Registers a callback that is called if the server stops before the answer is complete. The
+        callback sends an error to the client; then the server closes the connection."""
         ...
 
 
 Work: TypeAlias = Coroutine[Any, Any, None]
-# Returns the work that answers a request, which the server runs in a task, or None if the request
-# is already answered. It sends every failure as an answer, so the server has none to handle.
+# Returns a coroutine that answers the request, which the server runs in a task, or None if the request
+# is already answered. The application sends every failure as an answer, so the server handles no
+# exceptions of the application.
 Application: TypeAlias = Callable[[Exchange], Work | None]

@@ -1,4 +1,5 @@
-"""Counts requests by operation and status, and measures durations. Contains no tenant data."""
+"""Counts requests by operation and status, and measures their durations. The metrics contain no
+tenant data."""
 
 import time
 from operator import itemgetter
@@ -24,14 +25,14 @@ _SECONDS = HistogramTally(
     buckets=_BUCKETS_S,
 )
 _OPEN = OpenTally("tollkeeper_open_requests", "Requests being answered.")
-# Requests that were answered since metrics were last written, with their duration in seconds; at
-# the maximum they are counted at once.
+# The operation, the status and the duration in seconds of each request that was answered since the
+# metrics were last written. When the list has `_ANSWERED_MAX` entries, they are counted at once.
 _answered: list[tuple[str, int, float]] = []
 _ANSWERED_MAX = 256
 
 
 def request_opened() -> float:
-    """Counts a request that has arrived. The result is for `request_ended`."""
+    """Counts a request that has arrived. Returns the time that `request_ended` needs."""
     _OPEN.open += 1
     schedule_write()
     return time.perf_counter()
@@ -40,8 +41,8 @@ def request_opened() -> float:
 def request_ended(
     log: RequestLog, request_id: str, operation: str, status: int, opened: float
 ) -> None:
-    """Counts a request, measures the time from its arrival to the end of its response, and logs
-    it."""
+    """Counts a request that has ended, logs it, and measures the time from its arrival to the end of
+    its response."""
     _OPEN.open -= 1
     seconds = time.perf_counter() - opened
     log.request_ended(request_id, operation, status, seconds)

@@ -1,4 +1,4 @@
-"""Reads and checks the parts of an HTTP request: key, content type, body, query."""
+"""Reads and checks the parts of an HTTP request: key, other headers, body, query."""
 
 from collections.abc import Hashable
 from dataclasses import replace
@@ -26,21 +26,20 @@ PATH_ID_LENGTH_MAX = 200
 _JSON = b"application/json"
 _UTF8 = frozenset({b"utf-8", b"utf8", b'"utf-8"', b'"utf8"'})
 _QUERY_FIELDS_MAX = 1000
-# The minimum memory of a body that has not arrived: its connection, its task and the data of one
-# read.
+# The minimum memory that is reserved for a request while its body arrives: for the connection, the
+# task and the data of one read.
 _FIRST_SHARE_BYTES = 64 << 10
 
 _SESSION_LENGTH_MAX = 512
-# A hint for cache affinity.
 SESSION_HEADER = HeaderParameter(
     name=SESSION_HEADERS[0],
     description="A cache-affinity hint, isolated to organization and project.",
     length_min=1,
     length_max=_SESSION_LENGTH_MAX,
-    # Allowed by HTTP in a value: no control characters, and no blanks at its ends.
+    # The values that HTTP allows: no control characters except tabs, and no blanks at either end.
     pattern=r"^[!-~\x80-\xff]([\t -~\x80-\xff]*[!-~\x80-\xff])?$",
 )
-# The second name is accepted for compatibility.
+# A second name of the same header, accepted for compatibility.
 SESSION_HEADER_ALIAS = replace(
     SESSION_HEADER, name=SESSION_HEADERS[1], description=f"The same as {SESSION_HEADERS[0]}."
 )
@@ -51,7 +50,8 @@ def header_values(headers: HeaderIndex, name: bytes) -> tuple[bytes, ...]:
 
 
 def check_headers(reading: HeadReading, conventions: HttpConventions) -> None:
-    """Checks the remaining headers, and stores the values that the handler reads."""
+    """Checks the path parameters and all headers except the key. Stores the values that the handler
+    needs in `reading`."""
     endpoint, headers = reading.endpoint, reading.headers
     check_path_ids(reading.path)
     if reading.decoder is not None:
@@ -63,8 +63,8 @@ def check_headers(reading: HeadReading, conventions: HttpConventions) -> None:
 
 
 def session_of(headers: HeaderIndex, names: tuple[str, ...]) -> str | None:
-    """Returns the first session header in the order of `names`. All session headers must be
-    valid."""
+    """Returns the value of the first session header, in the order of `names`. All session headers
+    must be valid, even if only one is used."""
     session: str | None = None
     for name in names:
         for value in headers.get(name.lower().encode(), ()):
@@ -78,8 +78,8 @@ def session_of(headers: HeaderIndex, names: tuple[str, ...]) -> str | None:
 
 
 def presented_key(headers: HeaderIndex, kind: KeyKind, customer_key_header: bytes) -> str:
-    """Returns the API key of the request. Two different keys are rejected as a mistake or an
-    attack."""
+    """Returns the API key of the request. Rejects a request with two different keys, which is a
+    mistake or an attack."""
     key = _bearer_token(headers)
     if kind is KeyKind.PROJECT:
         for other in headers.get(customer_key_header, ()):
@@ -123,8 +123,8 @@ def check_content_type(headers: HeaderIndex) -> None:
 
 
 def _is_json(content_type: bytes) -> bool:
-    """Tells whether the type is application/json, optionally with UTF-8 as its charset. Takes
-    linear time."""
+    """Tells whether the content type is application/json, optionally with the charset UTF-8. Takes
+    linear time even for malicious values."""
     if content_type == _JSON:
         return True
     kind, *parameters = content_type.lower().split(b";")
@@ -139,8 +139,9 @@ def _is_json(content_type: bytes) -> bool:
 
 
 async def read_body(exchange: Exchange, share: BodyShare, limits: HttpConventions) -> bytes:
-    """Waits for a body that did not arrive with the headers. Rejects a body that is too large, or
-    declares a too large length, before it is read."""
+    """Waits for a body that did not arrive together with the headers. Rejects a too large body as
+    early as possible: before the first read if the declared length is too large, otherwise when the
+    received part exceeds the limit."""
     bytes_max = limits.body_bytes_max
     if exchange.body_bytes > bytes_max:
         raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
@@ -160,15 +161,15 @@ async def read_body(exchange: Exchange, share: BodyShare, limits: HttpConvention
 async def decode_body(
     reading: HeadReading, body: bytes, share: BodyShare, elements_max: int, owner: Hashable
 ) -> tuple[Any, bool]:
-    """Returns the decoded body, None if the endpoint takes none, and whether it is large. The share
-    grows to the memory that the request needs. A large body is decoded in a thread, so that other
-    requests continue."""
+    """Returns the decoded body, or None if the endpoint takes no body, and whether the body is large.
+    Reserves the memory that the request needs in `share`. Decodes a large body in a thread, so that
+    the event loop can serve other requests meanwhile."""
     decoder = reading.decoder
     if decoder is None:
         if body:
             raise InvalidRequest("This operation takes no body.")
         return None, False
-    # The maximum number of elements, if no bracket or comma is part of a string.
+    # An upper limit for the number of elements: brackets and commas in strings are counted too.
     openings = body.count(b"{") + body.count(b"[")
     elements = openings + body.count(b",")
     is_large = len(body) > strict_json.SMALL_BYTES or elements > strict_json.FEW_ELEMENTS
@@ -184,7 +185,8 @@ async def decode_body(
         strict_json.refuse_nul(body, decoded)
     parts = getattr(decoded, "n", None)
     if parts:
-        # A backend that creates one completion at a time gets a body for each, several at once.
+        # If the backend creates only one completion per request, the gateway sends it a separate
+        # request for each completion, several at the same time.
         parts = min(parts, PARTS_AT_ONCE) if is_large else parts
         share.grow_to(share.size + (parts - 1) * len(body))
     return decoded, is_large
@@ -195,7 +197,8 @@ def _checked_memory_of(body: bytes, elements_max: int) -> int:
 
 
 def decode_query(query_string: bytes, kind: type[T]) -> T:
-    """Decodes a query string. An array is a repeated name, a comma-separated value, or `name[]`."""
+    """Decodes a query string. A client can send an array as a repeated parameter or as a
+    comma-separated value, and may append `[]` to the parameter's name."""
     if kind is NoneType:
         return cast("T", None)
     try:

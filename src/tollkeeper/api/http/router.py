@@ -1,8 +1,9 @@
 """Finds the endpoint for a method and a path.
 
-The router compares the raw path and decodes only the segments that are parameters. `%2F` therefore
-stays part of its segment, and an encoded spelling of a fixed path does not reach a route. A model id
-may contain slashes, and older OpenAI SDKs send them plain: `{model}` takes the rest of the path.
+The router compares the undecoded path and decodes only the segments that are parameters. So `%2F`
+does not separate segments, and a fixed path in another spelling (percent-encoded) is not found.
+A model id may contain slashes, which older OpenAI SDKs send unencoded. Therefore the parameter
+`{model}` takes the whole rest of the path.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +32,7 @@ class Router:
 
     @property
     def methods(self) -> str:
-        """Returns all methods that some path accepts."""
+        """Returns all methods that at least one path accepts, separated by commas."""
         by_path = [*self._fixed.values(), *self._patterns.values()]
         return _allowed(method for methods in by_path for method in methods)
 
@@ -49,7 +50,7 @@ class Router:
 
 
 def _by_method(methods: dict[str, AnyEndpoint], method: str) -> AnyEndpoint:
-    # The server sends the answer to a HEAD without its body.
+    # HEAD is handled like GET. The server then omits the body of the answer.
     endpoint = methods.get("GET" if method == "HEAD" else method)
     if endpoint is None:
         raise MethodNotAllowed(_allowed(methods), next(iter(methods.values())).error_style)
@@ -57,7 +58,7 @@ def _by_method(methods: dict[str, AnyEndpoint], method: str) -> AnyEndpoint:
 
 
 def _allowed(methods: Iterable[str]) -> str:
-    """Returns the methods for the Allow header. HEAD works if GET does."""
+    """Returns the methods for the Allow header. Adds HEAD if GET is allowed."""
     known = set(methods)
     return ", ".join(sorted(known | {"HEAD"} if "GET" in known else known))
 

@@ -1,6 +1,7 @@
 """Writes server-sent events, with comments that keep silent connections alive.
 
-Records have no `id:` or `retry:` and always have data, because common clients fail otherwise.
+A record is one server-sent event. Records have no `id:` or `retry:` and always have `data:`, because
+common clients fail otherwise.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from typing import Protocol
 from tollkeeper.api.http.envelope import ErrorStyle, request_id_headers
 
 KEEP_ALIVE = b": keep-alive\n\n"
-# Messages clients expect this instead of a comment.
+# Clients of the Messages protocol expect this event instead of a comment.
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 DONE = b"data: [DONE]\n\n"
 
@@ -25,13 +26,14 @@ _HEADERS = (
 class StreamWriter(Protocol):
     """Sends an answer piece by piece."""
 
-    # Set with every piece. A caller can reset it to False to find out whether another one was
-    # written.
+    # Set to True whenever a piece is written. A caller can reset it to False, to see later whether
+    # another piece was written.
     wrote: bool
 
     @property
     def paused(self) -> bool:
-        """Tells whether the client reads too slowly, so that a writer should wait."""
+        """Tells whether the client reads too slowly. If so, the caller should await `resumed` before
+        it writes more."""
         ...
 
     async def resumed(self) -> None:
@@ -45,9 +47,9 @@ class StreamWriter(Protocol):
     def write(self, piece: bytes) -> None: ...
 
     def piece_writer(self, before: bytes, after: bytes) -> Callable[[bytes], bool] | None:
-        """Returns a function that writes pieces with a common beginning and end if the client
-        currently reads fast enough, and returns whether it did. Returns None while the answer has
-        not begun."""
+        """Returns a function that writes a piece between `before` and `after`. If the client
+        currently reads too slowly, the function writes nothing and returns False. `piece_writer`
+        returns None until the first piece of the answer was written."""
         ...
 
     def end(self, piece: bytes) -> None:
@@ -56,7 +58,8 @@ class StreamWriter(Protocol):
 
 
 class KeepAlive:
-    """Writes a comment into streams that are silent for long. One task serves all streams."""
+    """Writes a comment into every stream in which nothing was written for a while. One task serves
+    all streams."""
 
     def __init__(self) -> None:
         self._silence_s = _SILENCE_S
@@ -82,7 +85,8 @@ class KeepAlive:
 
 
 class EventStream:
-    """Writes the response body of one stream. Status and headers are sent with the first record."""
+    """Writes one response as an event stream. The status and the headers are sent with the first
+    record."""
 
     def __init__(
         self, writer: StreamWriter, request_id: str, style: ErrorStyle = ErrorStyle.USUAL
@@ -95,27 +99,28 @@ class EventStream:
         self._ending = False
 
     def hold(self) -> None:
-        """Tells that records exist but must not be sent yet. If that takes long, the stream starts
-        with a comment, and a later failure is written as a record."""
+        """Notes that records exist but must not be sent yet. If this takes long, `keep_alive` starts
+        the stream with a comment. The status 200 is then sent, so a later failure is written as a
+        record."""
         self._held = True
-        self._writer.wrote = True  # the silence is measured from here
+        self._writer.wrote = True  # the next tick of the timer sends no comment yet
 
     async def write(self, records: bytes) -> None:
         if self._writer.paused and not self._ending:
             await self._writer.resumed()
         if self._ending:
-            return  # the stream was cut; the call still runs, but its answer is not sent
+            return  # the stream was cut; the call continues, but the client gets nothing more
         if not self.started:
             self._start()
         self._writer.write(records)
 
     def piece_writer(self, before: bytes, after: bytes) -> Callable[[bytes], bool] | None:
-        """Returns a writer for records with a common beginning and end; see `StreamWriter`. It
-        writes nothing after a cut, because the server then closes the connection."""
+        """Returns a function that writes a record between `before` and `after`; see `StreamWriter`.
+        After `cut`, the function writes nothing, because the server then closes the connection."""
         return self._writer.piece_writer(before, after)
 
     async def end(self, records: bytes = b"") -> None:
-        # Set before the wait for a slow reader, so that no comment comes meanwhile.
+        # Set before the wait for a slow client, so that `keep_alive` sends no comment meanwhile.
         self._ending = True
         if self._writer.paused:
             await self._writer.resumed()
@@ -124,15 +129,15 @@ class EventStream:
         self._writer.end(records)
 
     def cut(self, records: bytes) -> None:
-        """Ends the stream with these records if the reader has received everything before them. A
-        slow reader does not get them, and the server closes the connection."""
+        """Ends the stream at once. The client gets `records` as the last ones, unless it reads too
+        slowly. The server then closes the connection."""
         if not self._ending and not self._writer.paused:
             self._writer.end(records)
         self._ending = True
 
     def keep_alive(self) -> None:
-        """Sends a comment if nothing was written since the timer's last tick. A slow reader gets
-        none, because the stream is not silent for it."""
+        """Sends a comment if nothing was written since the timer's last tick. A slow client gets no
+        comment, because it still receives earlier records."""
         writer = self._writer
         waiting = (self.started or self._held) and not self._ending
         if waiting and not writer.wrote and not writer.paused:

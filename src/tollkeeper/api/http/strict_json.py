@@ -1,11 +1,12 @@
-"""Decodes JSON strictly: no duplicate keys, limited structure, errors with the path of the field.
+"""Decodes JSON strictly: rejects duplicate keys, deep nesting and too many elements. Errors name the
+path of the invalid field.
 
-msgspec checks syntax, types and limits in one pass and names the path in its error. It silently
-keeps the last of duplicate keys, so a second pass looks for duplicates.
+msgspec checks syntax, types and limits of fields in one pass, and its errors contain the path. If an
+object has duplicate keys, msgspec silently uses the last one, so a second pass looks for duplicates.
 
-The limits of the structure are checked before anything is built from a body. That check uses
-`bytes` operations on small slices. Each takes at most about a millisecond, so that other threads
-can run in between.
+Nesting and the number of elements are checked before a body is decoded, so that a malicious body
+cannot use much memory. This check uses `bytes` operations on small slices. Each operation takes at
+most about a millisecond, so that other threads can run in between.
 """
 
 import json
@@ -20,8 +21,9 @@ from tollkeeper.domain.errors import InvalidRequest
 
 T = TypeVar("T")
 
-# The default limit for a body.
+# The default of the maximum number of elements in all arrays and objects of a body together.
 _ELEMENTS_MAX = 100_000
+# Find the path and the name of the field in the text of msgspec's errors.
 _PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
 _FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*?)`", re.DOTALL)
 _PARAM_LENGTH_MAX = 200
@@ -29,25 +31,27 @@ _BLANKS = " \t\r\n"
 DEPTH_MAX = 64
 _SLICE_BYTES = 32 << 10
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-# Decoding a larger body, or one that may have more elements, takes longer than a few milliseconds.
+_DEPTH_CHANGES = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+# Decoding takes longer than a few milliseconds if a body is larger than this or has more elements.
 SMALL_BYTES = 128 << 10
 FEW_ELEMENTS = 5000
-# Up to 18 digits, which is more than any limit needs. Other values stay text and are rejected.
+# An integer of at most 18 digits, which is more than any parameter allows. Any other value stays text
+# and is therefore rejected.
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[T], elements_max: int = _ELEMENTS_MAX) -> T:
-    """Returns the decoded body. Raises InvalidRequest with the path of the field in `param`."""
+    """Returns the decoded body. Raises InvalidRequest with the path of the invalid field in
+    `param`."""
     check_bounds(body, elements_max)
     return decode_bounded(body, decoder)
 
 
 def decode_bounded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """Does the same for a body that is known to be within its limits."""
+    """Works like `decode`, for a body that `check_bounds` has accepted."""
     try:
         decoded = decoder.decode(body)
-        # The decoder has accepted the body, so this can only find duplicate keys.
+        # The body is valid JSON, so the second pass can fail only because of duplicate keys.
         _DUPLICATE_FINDER.raw_decode(body.decode().lstrip(_BLANKS))
     except msgspec.ValidationError as exc:
         error = _invalid_request(exc)
@@ -62,7 +66,7 @@ def decode_bounded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 def check_bounds(body: bytes, elements_max: int) -> int:
     """Rejects a body that is nested too deeply, or whose arrays and objects together have more than
-    `elements_max` elements, and returns their number. An empty array or object counts as one
+    `elements_max` elements. Returns the number of elements. An empty array or object counts as one
     element."""
     elements = depth = 0
     for structure in _structure(body):
@@ -70,7 +74,7 @@ def check_bounds(body: bytes, elements_max: int) -> int:
         if elements > elements_max:
             raise InvalidRequest(f"The body has more than {elements_max} elements.")
         brackets = structure.translate(None, _ALL_BUT_BRACKETS)
-        depths = list(accumulate(map(_STEPS.__getitem__, brackets), initial=depth))
+        depths = list(accumulate(map(_DEPTH_CHANGES.__getitem__, brackets), initial=depth))
         if max(depths) > DEPTH_MAX:
             raise InvalidRequest(f"The body is nested more than {DEPTH_MAX} levels deep.")
         depth = depths[-1]
@@ -82,13 +86,13 @@ def _openings(text: bytes) -> int:
 
 
 def _structure(body: bytes) -> Iterator[bytes]:
-    """Yields the text outside strings, slice by slice."""
+    """Yields the body without its JSON strings, slice by slice."""
     inside = False
     start = 0
     while start < len(body):
         piece = body[start : start + _SLICE_BYTES]
         if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
-            # The slice would end between a backslash and the escaped character.
+            # The slice would end between a backslash and the character that the backslash escapes.
             piece = body[start : start + _SLICE_BYTES + 1]
         start += len(piece)
         if b"\\" in piece:
@@ -100,7 +104,8 @@ def _structure(body: bytes) -> Iterator[bytes]:
 
 
 def decode_within(part: msgspec.Raw, decoder: msgspec.json.Decoder[T], place: str) -> T:
-    """Decodes a part that `decode` left raw. Errors name the part's place in the body."""
+    """Decodes a part of a body that `decode` left undecoded (`msgspec.Raw`). `place` is the path of
+    the part in the body, for errors."""
     try:
         return decoder.decode(part)
     except msgspec.ValidationError as exc:
@@ -110,8 +115,8 @@ def decode_within(part: msgspec.Raw, decoder: msgspec.json.Decoder[T], place: st
 
 
 def convert_within(value: object, kind: type[T], place: str) -> T:
-    """Works like `decode_within`, for a part that is already decoded but whose types are not
-    checked."""
+    """Works like `decode_within`, for a part that is already decoded but not yet checked against a
+    type."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as exc:
@@ -119,10 +124,11 @@ def convert_within(value: object, kind: type[T], place: str) -> T:
 
 
 def convert(values: dict[str, Any], kind: type[T]) -> T:
-    """Checks query parameters, which arrive as text, with the same errors as a body.
+    """Converts query parameters, which arrive as text, to a struct. Raises the same errors as for a
+    body.
 
     msgspec's lax mode would accept `1.0` as an integer and `null` as None. This function therefore
-    converts integers itself and uses the strict mode.
+    converts integers itself and then uses msgspec's strict mode.
     """
     integers = _integer_fields(kind)
     for name, value in values.items():
@@ -145,7 +151,8 @@ def _integer_fields(kind: type) -> frozenset[str]:
 
 
 def refuse_nul(body: bytes, decoded: msgspec.Struct) -> None:
-    """Rejects U+0000 in a body that is stored, because PostgreSQL's text type cannot contain it."""
+    """Rejects a body with the character U+0000. Used for bodies that are stored in the database,
+    because PostgreSQL's text type cannot contain this character."""
     if b"\\u0000" not in body:
         return
     for field, value in msgspec.to_builtins(decoded).items():
@@ -170,14 +177,15 @@ def _as_text(number: str) -> str:
     return number
 
 
-# Numbers stay text, because Python refuses to convert very long integers.
+# Numbers stay text, because Python refuses to convert very long integers. Their values are not needed.
 _DUPLICATE_FINDER = json.JSONDecoder(
     object_pairs_hook=_refuse_duplicates, parse_int=_as_text, parse_float=_as_text
 )
 
 
 def _invalid_request(exc: msgspec.ValidationError, place: str = "") -> InvalidRequest:
-    """Moves the path, such as `messages[2].role`, from msgspec's message into `param`."""
+    """Converts an error of msgspec. Moves the path, such as `messages[2].role`, from the message into
+    `param`."""
     text = str(exc)
     path = place
     match = _PATH.search(text)
