@@ -1,2 +1,2 @@
-"""Serves the public HTTP API: wire types, the route table, error envelopes. It has no business
-rules."""
+"""Serves the public HTTP API. The package contains the JSON types, the route table, the handlers and
+the error envelopes, but no business rules."""

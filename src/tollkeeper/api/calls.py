@@ -1,5 +1,5 @@
-"""Turns a request of any protocol into a `Call`: the steps that chat, Responses and Messages
-share."""
+"""Creates a `Call` (one inference) from a request. The protocols chat, Responses and Messages share
+these functions."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,8 +17,9 @@ from tollkeeper.services.use_cases import Services
 async def supported_prompt(
     request: Request[Any, Any], model: Model, read: Callable[..., Prompt], *arguments: Any
 ) -> Prompt:
-    """Reads the prompt of a body, in the thread for large requests if it is large, and raises
-    OptionUnsupported for features that the model lacks."""
+    """Reads the prompt from the request with `read(*arguments)`. Raises OptionUnsupported if the
+    prompt uses a feature that the model lacks. If the request is large, does both in the thread for
+    large requests."""
     if not request.is_large:
         return _read_supported(model, read, arguments)
     owner = request.project_caller.organization_id.int
@@ -46,10 +47,13 @@ def new_call(
     policy_ids: Sequence[str] | None = None,
     beta_flags: tuple[str, ...] = (),
 ) -> Call:
-    """Creates the call. The session, or else the cache key, selects the replica: both mean that
-    calls share a prompt prefix. The call contains only its hash, which reveals nothing outside the
-    project."""
-    caller, hint = plan.caller, session or cache_key
+    """Creates the call.
+
+    Calls with the same session or the same cache key probably have prompts with a common beginning,
+    so they should go to the same replica of the backend. The session has precedence. The call contains
+    only a hash of the session or cache key, which reveals nothing outside the project.
+    """
+    caller, affinity_hint = plan.caller, session or cache_key
     return Call(
         request.id,
         caller.organization_id,
@@ -62,7 +66,7 @@ def new_call(
         streamed,
         prompt,
         request.is_large,
-        affinity=services.isolation.affinity(caller, hint) if hint else None,
+        affinity=services.isolation.affinity(caller, affinity_hint) if affinity_hint else None,
         policy_ids=tuple(dict.fromkeys(policy_ids)) if policy_ids else (),
         beta_flags=beta_flags,
         incoming_trace=request.reading.traceparent,

@@ -1,4 +1,4 @@
-"""Handles GET /v1/key/usage."""
+"""Handles GET /v1/key/usage, which shows a key its own costs and spending caps."""
 
 from msgspec import UNSET
 

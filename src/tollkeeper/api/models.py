@@ -1,4 +1,4 @@
-"""Handles requests for the model catalogue."""
+"""Handles GET /v1/models and GET /v1/models/{model}."""
 
 from typing import cast
 
@@ -23,7 +23,8 @@ async def model_list(services: Services, request: Request[None, None]) -> wire.M
 
 
 def model_view(model: Model, access: ModelAccess, now: int) -> wire.Model:
-    """Returns the model with the prices at `now` (Unix seconds)."""
+    """Returns the model in the form of the API, with the prices that are valid at `now` (Unix
+    seconds)."""
     return wire.Model(
         object="model",
         id=model.id,

@@ -1,4 +1,5 @@
-"""Generates the OpenAPI 3.1 document from the route table and the wire types."""
+"""Generates the OpenAPI 3.1 document from the route table and the wire types (the structs that
+describe the JSON of requests and responses)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.conventions import CUSTOMER_KEY_HEADER, REQUEST_ID_HEADER
 from tollkeeper.domain.errors import RETRY_AFTER_S_MAX
 
-# Every area of the interface, in its order. Operators administer some of them with commands alone.
+# The areas of the interface (the specification of the gateway's API), in the order of the interface.
 _AREAS = (
     "Health",
     "Models",
@@ -29,15 +30,18 @@ _AREAS = (
     "Reports",
     "Policies",
 )
+# Areas without an endpoint in the public API. Operators use commands and the operator listener instead.
 _OPERATOR_AREAS = frozenset({"Health", "Credits", "Organization", "Spending limits"})
-_OPERATOR_AREA = "Administered by operators: the public API has no operation in this area."
+_OPERATOR_AREA_DESCRIPTION = (
+    "Administered by operators: the public API has no operation in this area."
+)
 _REF = "#/components/schemas/{name}"
-# Error statuses of every endpoint.
+# The error statuses that every endpoint has.
 _COMMON_ERRORS = frozenset({400, 401, 403, 405, 500, 503})
-# Additional error statuses of endpoints with a body: it may be too slow, or exceed the memory
-# together with others.
+# Additional error statuses of endpoints with a body. The body may be too large, have another content
+# type than JSON, or arrive too slowly (408). The bodies in progress may need too much memory (429).
 _BODY_ERRORS = frozenset({408, 413, 415, 429})
-# Additional error statuses of administration endpoints, which have a rate.
+# Additional error statuses of administration endpoints, whose request rate is limited.
 _ADMINISTRATION_ERRORS = frozenset({429})
 _RETRY_AFTER: dict[str, Any] = {
     "Retry-After": {
@@ -85,7 +89,7 @@ def document(endpoints: Sequence[AnyEndpoint] = ROUTES) -> dict[str, Any]:
             "version": __version__,
         },
         "tags": [
-            {"name": area, "description": _OPERATOR_AREA}
+            {"name": area, "description": _OPERATOR_AREA_DESCRIPTION}
             if area in _OPERATOR_AREAS
             else {"name": area}
             for area in _AREAS
@@ -96,7 +100,7 @@ def document(endpoints: Sequence[AnyEndpoint] = ROUTES) -> dict[str, Any]:
 
 
 def _structs(endpoints: Sequence[AnyEndpoint]) -> list[type]:
-    """Returns all wire types that the document needs, each once, in a stable order."""
+    """Returns all wire types that the document needs, without duplicates and in a stable order."""
     structs: dict[type, None] = {ErrorEnvelope: None, MessagesErrorEnvelope: None}
     for endpoint in endpoints:
         structs[endpoint.result] = None
@@ -162,7 +166,8 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Removes null from a schema, because a query string cannot express it."""
+    """Removes null from the schema of a query parameter, because a query string cannot express
+    null."""
     if schema.get("default", ...) is None:
         schema = {key: value for key, value in schema.items() if key != "default"}
     choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
@@ -224,7 +229,8 @@ def _responses(endpoint: AnyEndpoint, schemas: dict[type, Any]) -> dict[str, Any
 
 
 def _error_schema(envelope: dict[str, Any], status: int) -> dict[str, Any]:
-    """Returns the envelope with the values of `type` and `code` that this status can have."""
+    """Returns the schema of the error envelope, limited to the values of `type` and `code` that
+    errors with this status can have."""
     rows = [row for row in ERROR_TABLE.values() if row.status == status]
     error = {
         "type": "object",

@@ -1,4 +1,8 @@
-"""Defines the route table: one row for each endpoint."""
+"""Defines the route table, which has one row for each endpoint.
+
+`ROUTES` are the endpoints of the interface, which is the specification of the gateway's API.
+`EXTENSION_ROUTES` are additional endpoints, each of which the operator can enable.
+"""
 
 from tollkeeper.api import key_usage, models
 from tollkeeper.api.chat import handler as chat
@@ -24,6 +28,7 @@ from tollkeeper.domain.conventions import (
     UNSETTLED_HEADER,
 )
 
+# The error statuses of administration endpoints, in addition to the common ones.
 _READ = frozenset({404})
 _WRITE = frozenset({404, 409})
 
@@ -257,7 +262,6 @@ MODEL_ROUTES: tuple[AnyEndpoint, ...] = (
     ),
 )
 
-# Not part of the interface; served only if the operator enables it.
 MODEL_LISTING: AnyEndpoint = Endpoint(
     operation="model_list",
     method="GET",
@@ -309,7 +313,6 @@ ROUTES: tuple[AnyEndpoint, ...] = INFERENCE_ROUTES + ORGANIZATION_ROUTES + MODEL
 
 
 def routes_for(conventions: HttpConventions) -> tuple[AnyEndpoint, ...]:
-    """Returns the routes of the interface, and the additional ones that the operator has
-    enabled."""
+    """Returns the routes of the interface and the extension routes that the operator has enabled."""
     enabled = (conventions.model_listing, conventions.key_usage, conventions.messages)
     return (*ROUTES, *(route for route, on in zip(EXTENSION_ROUTES, enabled, strict=True) if on))

@@ -1,4 +1,5 @@
-"""Turns a chat request into a `Call`, after checks on fields that exclude or need each other."""
+"""Turns a chat request into a `Call`. First rejects fields that exclude each other and fields that
+need another field."""
 
 from tollkeeper.api.calls import new_call, supported_prompt
 from tollkeeper.api.chat.prompt import read_prompt
@@ -66,13 +67,13 @@ def _check_combinations(body: wire.ChatRequest) -> None:
     if body.prompt_logprobs is not None and body.stream:
         raise InvalidRequest("prompt_logprobs cannot be streamed.", param="prompt_logprobs")
     if body.reasoning is not None:
-        effort, other = body.reasoning.effort, body.reasoning_effort
-        if effort is not None and other is not None and effort != other:
+        effort, flat_effort = body.reasoning.effort, body.reasoning_effort
+        if effort is not None and flat_effort is not None and effort != flat_effort:
             raise InvalidRequest(
                 "reasoning.effort and reasoning_effort differ: send one of them.",
                 param="reasoning_effort",
             )
-        if body.reasoning.max_tokens is not None and (effort or other) is not None:
+        if body.reasoning.max_tokens is not None and (effort or flat_effort) is not None:
             raise InvalidRequest(
                 "Send an effort or reasoning.max_tokens, not both.", param="reasoning.max_tokens"
             )

@@ -1,4 +1,5 @@
-"""Assembles the events of an answer into one chat completion, choice by choice."""
+"""Assembles the events of an answer into one chat completion, and encodes parts of chat answers for
+completions and streams."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -27,34 +28,37 @@ def completion_id(request_id: str) -> str:
 
 
 class _Logprobs:
-    """Collects the log-probabilities of one choice. A single piece is passed on unchanged. The
-    lists of several pieces are joined; a piece with other content is dropped. Each piece is joined
-    when it arrives: there may be as many as the answer has tokens."""
+    """Collects the log-probabilities of one choice.
 
-    __slots__ = ("_joined", "_only")
+    If there is only one piece, the client gets it unchanged. If there are several pieces, their lists
+    are joined, and a piece that does not contain lists is dropped. Each piece is joined when it
+    arrives, because there may be as many pieces as the answer has tokens.
+    """
+
+    __slots__ = ("_first", "_joined")
 
     def __init__(self) -> None:
-        self._only: msgspec.Raw | None = None
+        self._first: msgspec.Raw | None = None
         self._joined: dict[str, list[msgspec.Raw] | None] | None = None
 
     def add(self, piece: msgspec.Raw) -> None:
         if self._joined is None:
-            if self._only is None:
-                self._only = piece
+            if self._first is None:
+                self._first = piece
                 return
             self._joined = {}
-            self._join(self._joined, self._only)
+            self._join(self._joined, self._first)
         self._join(self._joined, piece)
 
-    def written(self) -> Any:
-        return self._only if self._joined is None else self._joined
+    def collected(self) -> Any:
+        return self._first if self._joined is None else self._joined
 
     def _join(self, joined: dict[str, list[msgspec.Raw] | None], piece: msgspec.Raw) -> None:
         try:
-            found = _LISTED_LOGPROBS.decode(piece)
+            lists = _LISTED_LOGPROBS.decode(piece)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
-        for name, values in found.items():
+        for name, values in lists.items():
             known = joined.setdefault(name, values)
             if known is None:
                 joined[name] = values
@@ -64,7 +68,7 @@ class _Logprobs:
 
 class _Choice(msgspec.Struct):
     texts: list[str] = []
-    # Images, and the texts before each of them.
+    # The content parts if the answer has images: each image, preceded by the text before it.
     parts: list[dict[str, Any]] = []
     reasoning: list[str] = []
     refusal: list[str] = []
@@ -77,7 +81,7 @@ class _Choice(msgspec.Struct):
 
 
 class ChatAssembly:
-    """Collects all events until the end."""
+    """Collects the events of an answer, as the sink of a call whose answer is not streamed."""
 
     def __init__(self, call: Call, body: wire.ChatRequest, created: int) -> None:
         self._call = call
@@ -94,10 +98,10 @@ class ChatAssembly:
                 self._opened = event
 
     def held_back(self) -> None:
-        """Does nothing, because nothing is sent before the end anyway."""
+        """Does nothing, because the client gets nothing before the answer is complete."""
 
     def text_writer(self) -> None:
-        """Returns None, because text comes as events too."""
+        """Returns None, so that all text arrives as events."""
 
     def completion(self, usage: Usage) -> wire.ChatCompletion:
         call = self._call
@@ -153,7 +157,7 @@ class ChatAssembly:
                 function_call=choice.function_call,
                 annotations=choice.annotations or None,
             ),
-            logprobs=None if choice.logprobs is None else choice.logprobs.written(),
+            logprobs=None if choice.logprobs is None else choice.logprobs.collected(),
             finish_reason=choice.finish,
         )
 
@@ -169,13 +173,15 @@ def usage_view(usage: Usage) -> wire.ChatUsage:
 
 
 def content_parts(text: str, images: Iterable[str]) -> list[dict[str, Any]]:
-    """Returns content with images: the interface has a list of parts in place of a text."""
+    """Returns the content of an answer with images. Such content is a list of parts instead of a
+    text."""
     parts: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
     return parts + [{"type": "image_url", "image_url": {"url": image}} for image in images]
 
 
 def called_view(piece: ToolCallPiece, *, custom: bool) -> tuple[str, dict[str, str]]:
-    """Returns the field of a tool call with the called tool, and the piece's additions to it."""
+    """Returns the name of the tool call field that describes the called tool ("function" or
+    "custom"), and the values that the piece adds to this field."""
     named = {} if piece.name is None else {"name": piece.name}
     if custom:
         return "custom", {**named, "input": piece.arguments}
@@ -195,14 +201,15 @@ def annotation_view(annotation: Annotation) -> wire.Annotation:
 
 
 def _counts(details: dict[str, Any] | None) -> dict[str, int | None] | None:
-    """Removes details that are not integers, because the interface has integers only."""
+    """Removes details that are neither integers nor null, because the API allows no other values."""
     if details is None:
         return None
     return {name: value for name, value in details.items() if value is None or _is_integer(value)}
 
 
 def _prompt_counts(details: dict[str, Any] | None) -> wire.PromptDetails | None:
-    """Works like `_counts`. For the prompt's details, the interface also has maps of integers."""
+    """Works like `_counts`, but also keeps maps of integers, which the API allows only in the details
+    of the prompt."""
     counts: wire.PromptDetails | None = _counts(details)  # type: ignore[assignment]
     if details is None or counts is None:
         return None
@@ -216,21 +223,21 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _prompt_logprobs(written: msgspec.Raw | None) -> msgspec.Raw | None:
-    """Returns the backend's value if it has the form of the interface: objects or null, in an
-    array."""
-    if written is None:
+def _prompt_logprobs(logprobs: msgspec.Raw | None) -> msgspec.Raw | None:
+    """Returns the backend's value unchanged, or None unless it is an array of objects and nulls, as
+    the API requires."""
+    if logprobs is None:
         return None
     try:
-        _PROMPT_LOGPROBS.decode(written)
+        _PROMPT_LOGPROBS.decode(logprobs)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return written
+    return logprobs
 
 
 def _add_tool_call(calls: dict[int, dict[str, Any]], piece: ToolCallPiece) -> None:
     call = calls.get(piece.index)
-    # The first piece of a call tells which kind of tool the model calls.
+    # The first piece of a call determines whether the tool is custom or a function.
     kind, added = called_view(piece, custom=piece.custom if call is None else "custom" in call)
     if call is None:
         call = calls[piece.index] = {"id": "", "type": kind, kind: {"name": ""}}

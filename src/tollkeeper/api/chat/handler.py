@@ -1,4 +1,4 @@
-"""Handles POST /v1/chat/completions."""
+"""Handles POST /v1/chat/completions. The answer is one chat completion or a stream of chunks."""
 
 import msgspec
 

@@ -1,8 +1,10 @@
-"""Turns the messages of a chat request into the turns of a prompt.
+"""Turns the messages of a chat request into the turns of a prompt (the typed form of a request, the
+same for all protocols).
 
-The wire struct checks types and names, and drops properties of content parts that the interface
-does not name. Such properties are allowed and must reach the backend, so a request with content
-parts is decoded a second time, with all properties.
+`wire.ChatMessage` checks types and names. It drops properties of content parts that are not listed in
+the interface, which is the specification of the gateway's API. Clients may send such properties, and
+the backend must get them. Therefore a request with content parts is decoded a second time, with all
+properties.
 """
 
 from collections.abc import Sequence
@@ -33,7 +35,7 @@ from tollkeeper.domain.prompt import (
 _ROLES = {role.value: role for role in Role}
 _RESULT_ROLES = (Role.TOOL, Role.FUNCTION)
 _PLAIN_ROLES = frozenset(_ROLES) - {role.value for role in _RESULT_ROLES}
-# The property that contains the content, for each type of part.
+# The property that contains the content of a part, by the type of the part.
 _MEMBERS = {
     "text": "text",
     "refusal": "refusal",
@@ -45,11 +47,13 @@ _MEMBERS = {
     "video_url": "video_url",
     "file": "file",
 }
-# A part may have only the media of its own type; a second one would not be counted.
+# Properties with media. A part may have only the property of its own type, because the gateway counts
+# only one medium per part.
 _MEDIA_MEMBERS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"})
 _NAMED_MEMBERS = frozenset({*_MEMBERS.values(), "detail"})
-# The interface makes the type of a part optional. These listed properties determine the type.
-_TELLING_MEMBERS = ("text", "image_url")
+# If a part has no type, one of these properties determines the type. The interface makes the type
+# optional.
+_TYPE_MEMBERS = ("text", "image_url")
 
 
 _LITELLM_FIELD = "provider_specific_fields"
@@ -60,13 +64,13 @@ class _LooseMessage(msgspec.Struct):
 
 
 class _LooseRequest(msgspec.Struct):
-    """Decodes only the contents of the messages, with all properties."""
+    """Decodes only the content of each message, with all properties of its parts."""
 
     messages: list[_LooseMessage]
 
 
 _role_content_name = attrgetter("role", "content", "name")
-# The fields that most messages lack.
+# Reads the fields that most messages lack.
 _further_fields = attrgetter(
     *(
         name
@@ -83,11 +87,13 @@ _loose = msgspec.json.Decoder(_LooseRequest)
 def read_turns(
     messages: Sequence[wire.ChatMessage], raw_body: bytes
 ) -> tuple[tuple[Turn, ...], list[wire.ChatMessage]]:
-    """Returns the turns, and the messages that are more than a role with text."""
+    """Returns the turns and a list of messages. The list is empty if every message has only a role, a
+    name and a text. Otherwise it contains all messages."""
     roles, contents, names = zip(*map(_role_content_name, messages), strict=True)
     places = map(_PLACE, range(len(messages)))
     if (
-        # Runs in C: most messages have only role and content.
+        # In most requests, all messages have only role, content and name. This case is faster,
+        # because its loops run in C.
         _PLAIN_ROLES.issuperset(roles)
         and _TEXT_ONLY.issuperset(map(type, contents))
         and all(map(_NO_FURTHER_FIELDS.__eq__, map(_further_fields, messages)))
@@ -96,7 +102,7 @@ def read_turns(
         return tuple(map(Turn, map(_ROLES.__getitem__, roles), texts, names, places)), []
     loose: list[_LooseMessage] | None = None
     turns = []
-    others = []
+    complex_messages = []
     for at, (message, text, place) in enumerate(zip(messages, contents, places, strict=True)):
         content: tuple[Content, ...] = ()
         if isinstance(text, str):
@@ -109,9 +115,9 @@ def read_turns(
                 _content_part(part, f"{place}.content[{number}]")
                 for number, part in enumerate(parts)
             )
-        others.append(message)
+        complex_messages.append(message)
         turns.append(_turn(message, content, place))
-    return tuple(turns), others
+    return tuple(turns), complex_messages
 
 
 def _turn(message: wire.ChatMessage, content: tuple[Content, ...], place: str) -> Turn:
@@ -131,8 +137,8 @@ def _turn(message: wire.ChatMessage, content: tuple[Content, ...], place: str) -
 
 
 def _reasoning(message: wire.ChatMessage) -> tuple[Reasoning, ...]:
-    """Reads the reasoning. Answers have the same text under two names, and clients return one of
-    them or both."""
+    """Reads the reasoning of an earlier answer. Answers contain the same reasoning in two fields, and
+    clients send one of the fields or both back."""
     first, second = message.reasoning, message.reasoning_content
     texts = (first, second if second != first else None)
     return tuple(Reasoning(text) for text in texts if text)
@@ -151,8 +157,8 @@ def _tool_calls(message: wire.ChatMessage, place: str) -> list[ToolCall]:
 
 
 def without_client_fields(messages: msgspec.Raw) -> msgspec.Raw:
-    """Removes fields that backends do not know: `model_id`, a field of this interface only, and the
-    additional field of LiteLLM's SDK, in messages and in their tool calls."""
+    """Removes fields that backends do not know. `model_id` exists only in this gateway's API. LiteLLM's
+    SDK adds `provider_specific_fields` to messages and tool calls."""
     decoded = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
     for message in decoded:
         message.pop("model_id", None)
@@ -181,20 +187,20 @@ def has_untyped_parts(message: wire.ChatMessage) -> bool:
 
 
 def with_part_types(messages: msgspec.Raw) -> msgspec.Raw:
-    """Adds the type to every content part, because most backends require it."""
+    """Adds the type to every content part without one, because most backends require a type."""
     decoded = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
     for message in decoded:
         content = message.get("content")
         if content is None or not bytes(content).startswith(b"["):
             continue
         parts = msgspec.json.decode(content, type=list[FreeObject])
-        typed = [{**part, "type": part.get("type") or _told_type(part)} for part in parts]
+        typed = [{**part, "type": part.get("type") or _implied_type(part)} for part in parts]
         message["content"] = msgspec.Raw(msgspec.json.encode(typed))
     return msgspec.Raw(msgspec.json.encode(decoded))
 
 
-def _told_type(part: FreeObject) -> str | None:
-    types = [name for name in _TELLING_MEMBERS if part.get(name) is not None]
+def _implied_type(part: FreeObject) -> str | None:
+    types = [name for name in _TYPE_MEMBERS if part.get(name) is not None]
     return types[0] if len(types) == 1 else None
 
 
@@ -213,8 +219,8 @@ def _object_or_empty(value: object) -> FreeObject:
 
 
 def _tool_call(call: FreeObject, place: str) -> ToolCall:
-    """Reads a tool call. The interface accepts any object as a call, so properties beyond the
-    published form go to `extra`."""
+    """Reads a tool call. The interface accepts any object as a tool call. Properties that OpenAI's
+    chat protocol does not define are stored in `extra`."""
     extra = _without_litellm_field(call)
     call_id = extra.pop("id", None)
     if call_id is not None and not isinstance(call_id, str):
@@ -250,7 +256,7 @@ def _function_call(function: FreeObject) -> tuple[str, str, FreeObject | None]:
 def _content_part(part: FreeObject, place: str) -> Content:
     kind = part.get("type")
     if kind is None:
-        kind = _told_type(part)
+        kind = _implied_type(part)
     member = _MEMBERS.get(kind) if isinstance(kind, str) else None
     if member is None:
         if kind is None:
@@ -264,7 +270,7 @@ def _content_part(part: FreeObject, place: str) -> Content:
     extra = {
         name: value
         for name, value in part.items()
-        # A name that the interface lists may be null. Any other name reaches the backend.
+        # A listed property may be null, which has no effect. The backend gets all other properties.
         if name not in ("type", member) and not (value is None and name in _NAMED_MEMBERS)
     }
     for name in extra:
@@ -308,8 +314,9 @@ def _media_part(kind: str, content: Any, extra: FreeObject, place: str) -> Conte
 
 
 def _joined(extra: FreeObject, source: FreeObject, kind: str) -> FreeObject | None:
-    """Joins the additional properties of a part and of the object in it. If a name occurs in both,
-    the object stays separate, so that neither hides the other."""
+    """Joins the additional properties of a part (`extra`) and of the object that contains the part's
+    content (`source`). If both have a property with the same name, `source` stays a separate object,
+    so that neither property replaces the other."""
     if extra.keys() & source.keys():
         return {**extra, _MEMBERS[kind]: source}
     return {**extra, **source} or None
@@ -327,7 +334,7 @@ def _file_part(source: FreeObject, extra: FreeObject, place: str, content_place:
 
 
 def _thinking_part(content: Any, extra: FreeObject, place: str) -> Reasoning:
-    """Reads content that is a text or a list of text parts."""
+    """Reads a thinking part, whose content is a text or a list of text parts."""
     if not isinstance(content, list):
         return Reasoning(_text(content, place), extra=extra or None)
     texts, extra_of_parts = [], []

@@ -1,4 +1,8 @@
-"""Turns a chat request into a prompt, which keeps the client's original bytes for the chat wire."""
+"""Turns a chat request into a prompt, the typed form of a request that is the same for all protocols.
+
+The prompt also contains the client's original bytes. If the model's backend has a chat API too, the
+gateway sends it these bytes instead of encoding the prompt again.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -40,7 +44,7 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-# Fields that a chat backend gets with the client's original bytes.
+# The fields that a backend with a chat API gets as the client's original bytes.
 _PASSED_ON = frozenset(
     {
         *("messages", "user", "safety_identifier", "metadata"),
@@ -52,7 +56,7 @@ _PASSED_ON = frozenset(
 _PASSED_ON_WITH_TOOLS = _PASSED_ON | {
     *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 }
-# Fields that set only turns, sampling, identity and caching of a prompt, or nothing.
+# The fields that set no other fields of a prompt than turns, sampling, identity and caching.
 _PLAIN_FIELDS = frozenset(
     {
         *("model", "messages", "max_tokens", "max_completion_tokens", "n"),
@@ -62,7 +66,7 @@ _PLAIN_FIELDS = frozenset(
         *("prompt_cache_key", "cache_salt"),
     }
 )
-_SCHEMA = "response_format.json_schema.schema"
+_SCHEMA_PLACE = "response_format.json_schema.schema"
 _TEXT_ONLY = ["text"]
 _NULL = msgspec.Raw(b"null")
 _NO_REASONING = wire.Reasoning(effort="none")
@@ -73,9 +77,10 @@ _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def read_prompt(
     body: wire.ChatRequest, raw_body: bytes, model: Model, caching: CachingWish
 ) -> Prompt:
-    """Reads the prompt. `model` decides whether a request for no reasoning is sent."""
+    """Reads the prompt of a chat request. Omits some values that have no effect on `model`, for
+    example the reasoning effort `none` if the model cannot reason."""
     raw = _top_level.decode(raw_body)
-    turns, others = read_turns(body.messages, raw_body)
+    turns, complex_messages = read_turns(body.messages, raw_body)
     sampling = Sampling(
         body.temperature,
         body.top_p,
@@ -86,9 +91,9 @@ def read_prompt(
         body.stop,
     )
     identity = Identity(body.user, body.safety_identifier, body.metadata)
-    written = _written(body, raw, others)
+    written = _original_bytes(body, raw, complex_messages)
     if raw.keys() <= _PLAIN_FIELDS:
-        # Nearly every request. It has no other fields.
+        # Nearly every request has only these fields, so this case is optimized.
         return Prompt(
             turns=turns, sampling=sampling, caching=caching, identity=identity, written=written
         )
@@ -111,12 +116,13 @@ def read_prompt(
     )
 
 
-def _written(
-    body: wire.ChatRequest, raw: dict[str, msgspec.Raw], others: list[wire.ChatMessage]
+def _original_bytes(
+    body: wire.ChatRequest, raw: dict[str, msgspec.Raw], complex_messages: list[wire.ChatMessage]
 ) -> dict[str, msgspec.Raw]:
-    """Returns the request's original bytes by field, without fields that the gateway writes itself
-    and without values that have no effect (null, text format, text as the only modality). `others`
-    are the messages that are more than a role with text."""
+    """Returns the request's original bytes, by field. Omits fields that the gateway writes itself, and
+    values that have no effect: null, the format "text", and "text" as the only modality. Corrects the
+    messages if one of `complex_messages` has fields that backends do not know, or content parts
+    without a type."""
     passed_on = _PASSED_ON_WITH_TOOLS if body.tools or body.functions else _PASSED_ON
     written = dict(raw)
     for name in raw.keys() - passed_on:
@@ -127,9 +133,9 @@ def _written(
         del written["response_format"]
     if body.modalities == _TEXT_ONLY:
         del written["modalities"]
-    if any(map(has_client_fields, others)):
+    if any(map(has_client_fields, complex_messages)):
         written["messages"] = without_client_fields(raw["messages"])
-    if any(map(has_untyped_parts, others)):
+    if any(map(has_untyped_parts, complex_messages)):
         written["messages"] = with_part_types(written["messages"])
     return written
 
@@ -151,8 +157,9 @@ def _tools(body: wire.ChatRequest) -> tuple[Tool, ...]:
 def _tool(
     written: FreeObject, function: object, place: str, within: str, *, legacy: bool = False
 ) -> Tool:
-    """Reads a tool. The interface accepts any object as a tool. One that is not a function in the
-    published form becomes an unchanged `OtherTool`."""
+    """Reads a tool. The interface (the specification of the gateway's API) accepts any object as a
+    tool. An object that is not a function as OpenAI's chat protocol defines it becomes an `OtherTool`,
+    which contains the object unchanged. `within` is the path from the tool to the function."""
     try:
         known = msgspec.convert(function, _Function)
     except msgspec.ValidationError:
@@ -294,7 +301,7 @@ def _output_format(
                 name=json_schema.name,
                 schema=json_schema.schema,
                 param="response_format",
-                schema_place=_SCHEMA,
+                schema_place=_SCHEMA_PLACE,
                 description=json_schema.description,
                 strict=json_schema.strict,
             )
@@ -309,8 +316,8 @@ def _output_modalities(body: wire.ChatRequest) -> Iterator[OutputModality]:
 
 
 def _reasoning(body: wire.ChatRequest, model: Model) -> ReasoningWish | None:
-    """Reads the reasoning options. Omits the effort `none` for a model without reasoning, where it
-    has no effect."""
+    """Reads the reasoning options. Omits the effort `none` if the model cannot reason, because it has
+    no effect there."""
     requested: dict[str, object] = {
         "include_reasoning": body.include_reasoning,
         "reasoning_effort": body.reasoning_effort,
@@ -331,8 +338,9 @@ def _reasoning(body: wire.ChatRequest, model: Model) -> ReasoningWish | None:
 
 
 def _options(body: wire.ChatRequest, model: Model) -> Iterator[Option]:
-    """Yields options without a published meaning. Omits values that have no effect: defaults, and
-    `structuredOutputs` on a model that has structured outputs and no option of that name."""
+    """Yields the options: request fields to which the interface gives no meaning. Omits values that
+    have no effect: default values, and `structuredOutputs` if the model supports structured outputs
+    and has no option with this name."""
     reasoning = body.reasoning or wire.Reasoning()
     structured = body.structuredOutputs is True and (
         Feature.STRUCTURED_OUTPUTS not in model.supported_features

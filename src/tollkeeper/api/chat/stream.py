@@ -1,4 +1,4 @@
-"""Writes an answer as a stream of chat chunks while its events arrive."""
+"""Writes an answer as a stream of chat completion chunks while the answer's events arrive."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ _NO_LOGPROBS_NO_FINISH = b'"logprobs":null,"finish_reason":null'
 
 
 class ChatStream:
-    """Runs the call and writes its chunks, as the call's sink."""
+    """Runs the call. As the call's sink (the receiver of its events), writes each event as chunks."""
 
     def __init__(
         self,
@@ -45,7 +45,8 @@ class ChatStream:
         self._includes_usage = options is not None and options.include_usage is True
         self._stream: EventStream | None = None
         self._begun_choices: set[int] = set()
-        # The beginning and the end of every chunk, encoded once. Usage is null until the last one.
+        # The beginning and the end of every chunk, encoded once. If the client asked for the usage, it
+        # is null in all chunks except the last one.
         head = {
             "id": completion_id(call.request_id),
             "object": "chat.completion.chunk",
@@ -105,10 +106,11 @@ class ChatStream:
             self._head += b"," + _encode(present)[1:-1]
 
     def _record(self, delta: Delta) -> bytes:
-        """Returns the chunks of one delta: the role if the choice is new, then the content, then
-        the finish reason in a separate chunk, even if the backend sent it with content."""
+        """Returns the chunks for one delta. The first chunk of a new choice has the role, the next one
+        the content. The finish reason is in a separate chunk, even if the backend sent it together
+        with content."""
         if delta.choice in self._begun_choices and delta == Delta(delta.choice, delta.text):
-            # Nearly all deltas contain only text, so they take a faster path.
+            # Nearly all deltas contain only text, so this case is optimized.
             return self._text_chunk(delta.choice, delta.text) if delta.text else b""
         chunks = []
         if delta.choice not in self._begun_choices:
@@ -140,7 +142,7 @@ class ChatStream:
         return fields
 
     def _text_chunk(self, index: int, text: str) -> bytes:
-        """Returns the same bytes as `_chunk` for a delta that is only text, but faster."""
+        """Returns the same bytes as `_chunk` for a delta that contains only text, but faster."""
         return b'%b,"choices":[{"index":%d,"delta":{"content":%b},%b}]%b' % (
             self._head,
             index,
@@ -162,8 +164,8 @@ class ChatStream:
 
 
 def _tool_call(piece: ToolCallPiece) -> dict[str, Any]:
-    """Encodes a piece. Only the first piece of a call has `id`, `type` and `name`; every piece has
-    `index`."""
+    """Encodes a piece of a tool call. Every piece has `index`. Only the first piece of a call also has
+    `id`, `type` and `name`."""
     kind, called = called_view(piece, custom=piece.custom)
     if piece.id is None and piece.name is None:
         return {"index": piece.index, kind: called}

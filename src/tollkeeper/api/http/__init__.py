@@ -1,2 +1,2 @@
-"""Contains everything that all endpoints share: requests, routing, error envelopes, event streams,
-metrics."""
+"""Contains the HTTP code that all endpoints share: requests, routing, error envelopes, event streams
+and metrics."""

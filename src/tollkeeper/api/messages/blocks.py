@@ -1,8 +1,8 @@
-"""Turns the events of an answer into the events of its content blocks.
+"""Turns the events of an answer into Messages events, which begin, extend and end content blocks.
 
-A block opens with its first piece. Text and reasoning close when another block begins. A tool call
-closes when another block begins and its arguments are a complete JSON object, because a backend may
-send pieces of several calls in turn.
+A block begins with its first piece. A block with text or reasoning ends when another block begins. A
+block with a tool call stays open until its arguments are a complete JSON object, because a backend
+may send pieces of several tool calls alternately. It ends when another block begins after that.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class _OpenBlock:
     kind: str
     index: int
-    # Pieces of reasoning and of arguments.
+    # The pieces of reasoning or of a tool call's arguments. Pieces of text are not stored.
     pieces: list[str] = field(default_factory=list)
     is_open: bool = True
 
@@ -46,14 +46,14 @@ class _OpenBlock:
 
 
 class Blocks:
-    """Tracks the blocks of one answer, and why it stopped."""
+    """Tracks the content blocks of one answer and the reason why the answer stopped."""
 
     def __init__(self, prepared: PreparedMessage) -> None:
         self._seal = prepared.seal
         self._hides_reasoning = prepared.hides_reasoning
         self._suffix = prepared.call.request_id.replace("-", "")
         self._count = 0
-        # The text or reasoning that further pieces extend.
+        # The block with text or reasoning that the next piece may extend.
         self._open: _OpenBlock | None = None
         self._calls: dict[int, _OpenBlock] = {}
         self._refused = False
@@ -61,7 +61,7 @@ class Blocks:
         self.stop_sequence: str | None = None
 
     def add(self, delta: Delta) -> Iterator[FreeObject]:
-        """Yields the events of one piece."""
+        """Yields the Messages events for one delta (a piece of the answer)."""
         if not self._hides_reasoning:
             yield from self._add_reasoning(delta.reasoning, delta.sealed_reasoning)
         if delta.text:
@@ -93,8 +93,9 @@ class Blocks:
             yield _piece(block.index, {"type": type_, name: text})
 
     def _add_reasoning(self, text: str | None, sealed: str | None) -> Iterator[FreeObject]:
-        """Adds reasoning. If the backend signs it, it ends with its signature. If only the backend
-        can read it, it is a separate block."""
+        """Adds reasoning. `sealed` is a value that only the backend can read. If a block with reasoning
+        text is open, the value is the signature of the text and ends the block. Otherwise the value is
+        encrypted reasoning and becomes a separate block."""
         if text or (sealed and text is not None):
             yield from self._extend(THINKING, text)
         if not sealed:
@@ -113,7 +114,7 @@ class Blocks:
         yield _ended(block.index)
 
     def _cite(self, annotations: tuple[Annotation, ...]) -> Iterator[FreeObject]:
-        """Adds citations, which belong to the previous block and end it."""
+        """Adds citations to the open text block, or to a new one, and ends this block."""
         yield from self._extend(TEXT, "")
         assert self._open is not None
         for annotation in annotations:
@@ -128,7 +129,7 @@ class Blocks:
         yield from self._close_finished()
 
     def _add_whole(self, block: FreeObject) -> Iterator[FreeObject]:
-        """Adds a block that comes in one piece."""
+        """Adds a complete block."""
         yield from self._close_finished()
         index = self._new_block(str(block["type"])).index
         yield _begun(index, block)
@@ -168,8 +169,8 @@ class Blocks:
         return block
 
     def _close_finished(self, *, at_end: bool = False) -> Iterator[FreeObject]:
-        """Closes the open text or reasoning, and calls with complete arguments; at the end all
-        calls."""
+        """Ends the open block with text or reasoning, and all blocks with tool calls whose arguments
+        are complete. At the end of the answer (`at_end`), ends all tool calls."""
         block, self._open = self._open, None
         if block is not None and block.kind == THINKING:
             yield from self._close_reasoning(block, ())
@@ -191,7 +192,7 @@ class Blocks:
 
 
 def read_arguments(arguments: str) -> msgspec.Raw | None:
-    """Returns the arguments of a call as a JSON object; None if they are not one."""
+    """Returns the arguments of a tool call unchanged, or None if they are not a JSON object."""
     try:
         _json_object.decode(arguments)
     except (msgspec.DecodeError, UnicodeEncodeError):

@@ -18,11 +18,11 @@ from tollkeeper.services.use_cases import Services
 
 
 class PreparedMessage(msgspec.Struct, frozen=True):
-    """Contains a call, and the other data for answering it in the Messages protocol."""
+    """Contains a call and the data that is needed to answer it in the Messages protocol."""
 
     call: Call
     plan: Plan
-    # Seals reasoning, so that the client can send it back.
+    # Seals (encrypts) reasoning, so that the client can send it back in its next request.
     seal: Sealer
     hides_reasoning: bool
 
@@ -50,7 +50,7 @@ async def message_call(
         bound,
         streamed=body.stream is True,
         session=session,
-        # Clients put the id of a session into the id of the user.
+        # Clients put a session id into `metadata.user_id`.
         cache_key=prompt.identity.user,
         beta_flags=beta_flags,
     )

@@ -1,4 +1,8 @@
-"""Handles POST /v1/messages and POST /v1/messages/count_tokens."""
+"""Handles POST /v1/messages and POST /v1/messages/count_tokens.
+
+Clients name beta flags in a header. A beta flag asks for a feature of the Messages protocol that is
+not yet part of its stable version.
+"""
 
 import re
 from functools import partial
@@ -30,8 +34,9 @@ from tollkeeper.domain.conventions import (
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.services.use_cases import Services
 
+# The maximum length of the header with the beta flags of a token count.
 _BETA_LENGTH_MAX = 512
-# Clients name many flags in a call, most of which have no effect that a model here could refuse.
+# The same for a call, in which clients name many more flags. Unknown flags of a call are ignored.
 _CALL_BETA_LENGTH_MAX = 4096
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
@@ -50,7 +55,7 @@ BETA_HEADER = HeaderParameter(
     description="Beta flags, separated by commas. Every model accepts those of the pattern; "
     "a model may accept more.",
     length_max=_BETA_LENGTH_MAX,
-    # No blanks at its ends, as in every header value.
+    # As in every header value, there are no blanks at either end.
     pattern=rf"^{_BETA_FLAG}?([ \t]*,([ \t]*{_BETA_FLAG})?)*$",
     examples=tuple(_NEUTRAL_FLAGS),
 )
@@ -103,7 +108,8 @@ async def token_count(
 
 
 def _beta_flags(headers: HeaderIndex, length_max: int) -> tuple[str, ...]:
-    """Reads the beta flags, each once. Accepts any date as a version of the protocol."""
+    """Returns the beta flags without duplicates. Also checks the header with the version of the
+    protocol, which may be any date."""
     for version in header_values(headers, MESSAGES_VERSION_HEADER.encode()):
         if _VERSION.fullmatch(version.decode("latin-1")) is None:
             raise InvalidRequest(

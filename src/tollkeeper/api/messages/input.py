@@ -1,8 +1,9 @@
-"""Turns the messages of a Messages request into the turns of a prompt.
+"""Turns the messages of a Messages request into the turns of a prompt (the typed form of a request,
+the same for all protocols).
 
-Counting and answering read in the same way. A call is stricter: content that the model would not
-get unchanged is rejected, and reasoning of earlier answers must come from this project, unchanged.
-A count ignores content that does not change the number of tokens.
+Calls and token counts use the same code, but calls are stricter. A call is rejected if the model would
+not get some content unchanged, or if the reasoning of an earlier answer was changed or comes from
+another project. A token count ignores content that does not change the number of tokens.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,8 +43,8 @@ _search_result = msgspec.json.Decoder(wire.SearchResultBlock)
 _image = msgspec.json.Decoder(wire.ImageBlock)
 _document = msgspec.json.Decoder(wire.DocumentBlock)
 
-# Blocks that a provider's own tools wrote into the conversation. A prompt has no part for them. A
-# count treats their JSON as text.
+# Types of blocks that tools of a provider wrote into the conversation. A prompt cannot represent such
+# blocks. A call with one is rejected, and a token count treats the block's JSON as text.
 _SERVER_BLOCKS = frozenset(
     {
         "server_tool_use",
@@ -59,8 +60,12 @@ _SERVER_BLOCKS = frozenset(
 
 
 class MessagesConversation:
-    """Collects the turns of a request, message by message. `counts` means that the prompt is only
-    counted."""
+    """Collects the turns of a request, message by message. `counts` tells that the request is a token
+    count.
+
+    A mark is a `cache_control` object, with which a client asks the provider to cache the prompt up to
+    the marked part.
+    """
 
     def __init__(self, model: Model, unseal: Unseal, *, counts: bool) -> None:
         self._model = model
@@ -91,7 +96,7 @@ class MessagesConversation:
             self._add_input_blocks(role, message.content, place)
 
     def mark_end(self, mark: wire.CacheControl) -> None:
-        """Marks the last part of the conversation for the cache, unless it has a mark."""
+        """Adds a mark to the last part of the conversation, unless this part already has one."""
         last = self.turns[-1]
         part = last.parts[-1]
         if self._keeps_marks and not part.extra and not isinstance(part, ToolCall | Reasoning):
@@ -99,15 +104,16 @@ class MessagesConversation:
             self.turns[-1] = replace(last, parts=parts)
 
     def marked(self, mark: wire.CacheMark | wire.CacheControl | None) -> FreeObject | None:
-        """Returns the additional properties of a part or a tool with this mark."""
+        """Returns the mark in the form of a part's or tool's additional properties. Returns None if
+        there is no mark or the prompt needs no marks."""
         if mark is None or not self._keeps_marks:
             return None
         lifetime = {} if mark.ttl is None else {"ttl": mark.ttl}
         return {"cache_control": {"type": mark.type, **lifetime}}
 
     def _add_input_blocks(self, role: Role, blocks: Sequence[msgspec.Raw], place: str) -> None:
-        """Adds a message that is not an answer. Each tool result in it becomes a separate turn,
-        before the turn with the other blocks."""
+        """Adds a message that is not from the assistant. Each tool result in the message becomes a
+        separate turn. The turn with the other blocks follows."""
         if not blocks and not self._counts:
             raise InvalidRequest("The message has no content.", param=f"{place}.content")
         parts: list[Content] = []
@@ -160,16 +166,17 @@ class MessagesConversation:
                     yield from (part for part in parts if isinstance(part, Text))
 
     def _reasoning(self, sealed: str | None, text: str, place: str) -> Iterator[Reasoning]:
-        """Reads reasoning of an earlier answer. Values that a backend sealed go back only to the
-        model that they came from."""
-        kept = None if sealed is None else self._unseal(sealed)
-        if not self._counts and (kept is None or kept.text != text):
+        """Reads the reasoning of an earlier answer. `sealed` is the value in which the gateway has
+        encrypted the reasoning. It may contain values that only a backend can read. They are sent only
+        to the model that wrote them."""
+        unsealed = None if sealed is None else self._unseal(sealed)
+        if not self._counts and (unsealed is None or unsealed.text != text):
             raise InvalidRequest(
                 "This reasoning was changed, or another service or project has written it: send it "
                 "back unchanged, or leave the block out.",
                 param=place,
             )
-        sealed_by_backend = () if kept is None else kept.sealed_for(self._model)
+        sealed_by_backend = () if unsealed is None else unsealed.sealed_for(self._model)
         if self._model_reasons and (text or sealed_by_backend):
             yield Reasoning(text, sealed_by_backend)
 
@@ -205,12 +212,12 @@ class MessagesConversation:
                 )
 
     def _marked_last(self, parts: Iterator[Content], block: wire.MarkedBlock) -> Iterator[Content]:
-        """Returns the parts of one block. The last of them has the block's mark."""
-        found = list(parts)
+        """Yields the parts of one block. Adds the block's mark to the last part."""
+        block_parts = list(parts)
         mark = self.marked(block.cache_control)
-        if found and mark is not None:
-            found[-1] = replace(found[-1], extra=mark)
-        yield from found
+        if block_parts and mark is not None:
+            block_parts[-1] = replace(block_parts[-1], extra=mark)
+        yield from block_parts
 
     def _image_part(self, image: wire.ImageBlock, place: str) -> Image:
         source, mark = image.source, self.marked(image.cache_control)

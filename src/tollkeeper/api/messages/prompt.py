@@ -1,7 +1,7 @@
-"""Turns a Messages request into a prompt for an answer or a token count.
+"""Turns a Messages request into a prompt (the typed form of a request, the same for all protocols).
 
-The prompt of a count has only content that can change the number of input tokens. Fields that
-affect only the answer are ignored.
+The request is for an answer or for a token count. The prompt for a token count contains only content
+that can change the number of input tokens. Fields that affect only the answer are ignored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,10 +34,11 @@ from tollkeeper.domain.prompt import (
 )
 from tollkeeper.services.calls.reasoning_seal import ENCRYPTED_REASONING
 
+# The length of the version at the end of a tool's type.
 _VERSION_LENGTH = len("_20250124")
 _WEB_SEARCH = "web_search"
 _SUMMARIZED = "summarized"
-# The temperature of a request that names none.
+# The temperature if a request does not specify one.
 _DEFAULT_TEMPERATURE = 1
 
 _tool_type = msgspec.json.Decoder(wire.ToolHead)
@@ -94,14 +95,14 @@ def read_prompt(
 
 class _Tools(NamedTuple):
     functions: list[FunctionTool]
-    # The tools that the model's provider runs, by their places.
+    # The tools that the model's provider runs, by their places in the request (such as `tools[0]`).
     of_provider: dict[str, FreeObject]
 
 
 def _prompt(
     body: wire.TokenCountRequest, conversation: MessagesConversation, tools: _Tools
 ) -> Prompt:
-    """Reads the part that counting and answering have in common."""
+    """Reads the fields that token counts and calls have in common."""
     if body.system is not None:
         conversation.instruct(body.system)
     for at, message in enumerate(body.messages):
@@ -161,8 +162,8 @@ def _unsupported_tool(
 
 
 def _is_published(kind: str) -> bool:
-    """Tells whether a type is a published family of tools, usually followed by the date of a
-    version."""
+    """Tells whether a tool's type is published by Anthropic. A type is the name of a tool family,
+    usually followed by the date of a version."""
     family, version = kind[:-_VERSION_LENGTH], kind[-_VERSION_LENGTH:]
     has_version = version[:1] == "_" and version[1:].isdecimal()
     return (family if has_version else kind) in MESSAGES_TOOL_FAMILIES
@@ -188,7 +189,8 @@ def _require_tool(name: str, tools: _Tools) -> None:
 
 
 def _web_search(tools: _Tools) -> WebSearch | None:
-    """Returns the web search, the only provider-run tool that models of every protocol can have."""
+    """Returns the web search, or None if the request has none. Rejects all other tools that the
+    provider would run, because only the web search exists in every protocol."""
     search: WebSearch | None = None
     for place, written in tools.of_provider.items():
         kind = str(written["type"])
@@ -220,7 +222,7 @@ def _output_format(body: wire.TokenCountRequest) -> SchemaOutput | None:
 
 
 def _sampling(body: wire.MessagesRequest, model: Model) -> Sampling:
-    """Reads the sampling parameters. Ignores the default temperature on a model without
+    """Reads the sampling parameters. Ignores the default temperature if the model does not support a
     temperature."""
     supported = model.supported_sampling_parameters
     if body.stop_sequences and "stop" not in supported:
@@ -234,8 +236,8 @@ def _sampling(body: wire.MessagesRequest, model: Model) -> Sampling:
 
 
 def _reasoning(body: wire.MessagesRequest, model: Model) -> ReasoningWish | None:
-    """Reads the effort. Clients send one to every model, so it is ignored on a model without
-    reasoning."""
+    """Reads the reasoning effort. Clients send an effort to every model, so the effort is ignored if
+    the model cannot reason."""
     effort = None if body.output_config is None else body.output_config.effort
     if effort is None or Feature.REASONING not in model.supported_features:
         return None
@@ -254,7 +256,7 @@ def _options(body: wire.MessagesRequest, model: Model) -> Iterator[Option]:
 
 
 def _thinking_options(body: wire.MessagesRequest, model: Model) -> Iterator[Option]:
-    """Yields the request's reasoning options that the model's backend supports."""
+    """Yields the reasoning options of the request that the model supports."""
     thinking, options = body.thinking, model.options
     is_off = isinstance(thinking, wire.ThinkingDisabled)
     if isinstance(thinking, wire.ThinkingEnabled) and "reasoning.max_tokens" in options:

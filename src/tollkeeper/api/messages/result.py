@@ -1,5 +1,5 @@
-"""Builds the Messages result of an answer: the whole object, and the parts that a stream has
-too."""
+"""Builds the Messages result of an answer. A stream uses the same functions for the message at its
+beginning and for the usage."""
 
 from dataclasses import dataclass, field
 
@@ -13,8 +13,8 @@ from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import Usage
 
 _SERVICE_TIERS = frozenset({"standard", "priority", "batch"})
-# The replacement for arguments that are not a JSON object, so that a client cannot run the tool
-# with them.
+# If the arguments of a tool call are not a JSON object, the call's input is an object with this one
+# property, so that a client cannot run the tool with the invalid arguments.
 _INVALID_ARGUMENTS = "INVALID_JSON"
 
 
@@ -30,8 +30,8 @@ def new_message(call: Call, usage: Usage) -> wire.Message:
 
 
 def usage_view(usage: Usage) -> FreeObject:
-    """Encodes the usage. In this protocol, cache reads and writes are not included in the input's
-    count."""
+    """Encodes the usage. In the Messages protocol, `input_tokens` does not include tokens that are
+    read from the cache or written to it."""
     short, long = usage.cache_write_tokens, usage.cache_write_1h_tokens
     searches = usage.web_searches
     tier = usage.service_tier
@@ -51,15 +51,16 @@ def usage_view(usage: Usage) -> FreeObject:
 
 @dataclass(slots=True)
 class _Block:
-    written: FreeObject
+    # The block from the event that began it.
+    begun: FreeObject
     pieces: list[str] = field(default_factory=list)
 
     def extend(self, delta: FreeObject) -> None:
         match delta["type"]:
             case "signature_delta":
-                self.written["signature"] = delta["signature"]
+                self.begun["signature"] = delta["signature"]
             case "citations_delta":
-                self.written.setdefault("citations", []).append(delta["citation"])
+                self.begun.setdefault("citations", []).append(delta["citation"])
             case "text_delta":
                 self.pieces.append(delta["text"])
             case "thinking_delta":
@@ -69,20 +70,21 @@ class _Block:
 
     def view(self) -> FreeObject:
         whole = "".join(self.pieces)
-        match self.written["type"]:
+        match self.begun["type"]:
             case "text":
-                return {**self.written, TEXT: whole}
+                return {**self.begun, TEXT: whole}
             case "thinking":
-                return {**self.written, THINKING: whole}
+                return {**self.begun, THINKING: whole}
             case "tool_use" if whole.strip():
                 arguments = read_arguments(whole)
-                given = {_INVALID_ARGUMENTS: whole} if arguments is None else arguments
-                return {**self.written, "input": given}
-        return self.written
+                tool_input = {_INVALID_ARGUMENTS: whole} if arguments is None else arguments
+                return {**self.begun, "input": tool_input}
+        return self.begun
 
 
 class MessageAssembly:
-    """Collects all events until the end, like a client of the stream."""
+    """Collects the events of an answer, as the sink of a call whose answer is not streamed. Builds the
+    message from the same events that a stream would send to the client."""
 
     def __init__(self, prepared: PreparedMessage) -> None:
         self._call = prepared.call
@@ -96,10 +98,10 @@ class MessageAssembly:
                     self._read(event_object)
 
     def held_back(self) -> None:
-        """Does nothing, because nothing is sent before the end anyway."""
+        """Does nothing, because the client gets nothing before the answer is complete."""
 
     def text_writer(self) -> None:
-        """Returns None, because text comes as events too."""
+        """Returns None, so that all text arrives as events."""
 
     def message(self, usage: Usage) -> wire.Message:
         return msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""Writes an answer as a stream of Messages events while it arrives."""
+"""Writes an answer as a stream of Messages events while the answer arrives."""
 
 from typing import Any
 
@@ -19,7 +19,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class MessageStream:
-    """Runs the call and writes its events, as the call's sink."""
+    """Runs the call. As the call's sink (the receiver of its events), writes each event to the
+    client."""
 
     def __init__(
         self, services: Services, request: Request[Any, Any], prepared: PreparedMessage
@@ -29,8 +30,10 @@ class MessageStream:
         self._prepared = prepared
         self._blocks = Blocks(prepared)
         self._stream: EventStream | None = None
-        # The usage that the backend reported before its answer, and whether the stream has sent it.
+        # The usage for the first event of the stream: the input tokens, if the backend reported them
+        # before its answer.
         self._usage = Usage(prompt_tokens=0, completion_tokens=0)
+        # Whether the first event was written.
         self._has_begun = False
 
     async def run(self, stream: EventStream) -> None:
@@ -50,7 +53,7 @@ class MessageStream:
         await stream.end(b"".join(last))
 
     def failure(self, error: Exception) -> bytes:
-        """Returns the event that ends a failed stream. No `message_stop` follows it."""
+        """Returns the event that ends a failed stream. No `message_stop` follows."""
         return _named("error", error_envelope(error, self._request.id, ErrorStyle.MESSAGES))
 
     async def take(self, batch: Batch) -> None:
@@ -70,10 +73,11 @@ class MessageStream:
         self._stream.hold()
 
     def text_writer(self) -> None:
-        """Returns None: text comes as events too, because each block has its own number."""
+        """Returns None, so that all text arrives as events. A writer for text alone could not number
+        the content blocks."""
 
     def _beginning(self) -> list[bytes]:
-        """Returns the event that begins the stream, unless it was sent before."""
+        """Returns the event that begins the stream, or nothing if that event was already written."""
         if self._has_begun:
             return []
         self._has_begun = True
@@ -81,14 +85,14 @@ class MessageStream:
         return [_record({"type": "message_start", "message": message})]
 
     def _note_usage(self, report: UsageReport) -> None:
-        """Stores the input that a backend reports before its answer. The output is not known
-        yet."""
+        """Stores the input tokens that a backend reports before its answer. Ignores the output tokens,
+        which are not final yet."""
         if not self._has_begun and report.usage is not None:
             input_usage = msgspec.structs.replace(
                 report.usage, completion_tokens=0, total_tokens=None
             )
-            found = normalised(input_usage)
-            self._usage = found or self._usage
+            normalised_usage = normalised(input_usage)
+            self._usage = normalised_usage or self._usage
 
 
 def _record(event: FreeObject) -> bytes:
