@@ -67,7 +67,7 @@ class ChatStream:
         await stream.end(last)
 
     def failure(self, error: Exception) -> bytes:
-        """Returns the record that ends a failed stream. No `[DONE]` follows it."""
+        """Returns the record that ends a failed stream. No `[DONE]` follows."""
         body = error_body(error, self._request.id)
         return b"data: " + _encode(ErrorEnvelope(error=body)) + b"\n\n"
 

@@ -51,16 +51,16 @@ def usage_view(usage: Usage) -> FreeObject:
 
 @dataclass(slots=True)
 class _Block:
-    # The block from the event that began it.
-    begun: FreeObject
+    # The properties of the block from the event that began it. Signature and citations are added later.
+    fields: FreeObject
     pieces: list[str] = field(default_factory=list)
 
     def extend(self, delta: FreeObject) -> None:
         match delta["type"]:
             case "signature_delta":
-                self.begun["signature"] = delta["signature"]
+                self.fields["signature"] = delta["signature"]
             case "citations_delta":
-                self.begun.setdefault("citations", []).append(delta["citation"])
+                self.fields.setdefault("citations", []).append(delta["citation"])
             case "text_delta":
                 self.pieces.append(delta["text"])
             case "thinking_delta":
@@ -70,16 +70,16 @@ class _Block:
 
     def view(self) -> FreeObject:
         whole = "".join(self.pieces)
-        match self.begun["type"]:
+        match self.fields["type"]:
             case "text":
-                return {**self.begun, TEXT: whole}
+                return {**self.fields, TEXT: whole}
             case "thinking":
-                return {**self.begun, THINKING: whole}
+                return {**self.fields, THINKING: whole}
             case "tool_use" if whole.strip():
                 arguments = read_arguments(whole)
                 tool_input = {_INVALID_ARGUMENTS: whole} if arguments is None else arguments
-                return {**self.begun, "input": tool_input}
-        return self.begun
+                return {**self.fields, "input": tool_input}
+        return self.fields
 
 
 class MessageAssembly:

@@ -1,1 +1,1 @@
-"""Handles organization administration: policies, keys, projects, costs."""
+"""Handles the administration endpoints of an organization: policies, keys, projects, costs."""

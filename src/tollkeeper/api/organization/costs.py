@@ -1,4 +1,4 @@
-"""Handles cost reports."""
+"""Handles GET /v1/organization/costs, the report of daily costs."""
 
 from tollkeeper.api.http.endpoint import Reply, Request
 from tollkeeper.api.organization import ids
@@ -20,7 +20,8 @@ async def cost_report(services: Services, request: Request[None, wire.CostQuery]
         limit=sent.limit,
     )
     page = await services.costs.cost_report(request.admin_caller.organization_id, query, sent.page)
-    # The header is sent even if the count is zero, so that clients can rely on it.
+    # The number of requests whose cost is not known yet. The header is sent even if the number is zero,
+    # so that clients can rely on the header.
     unsettled = f"{UNSETTLED_HEADER}: {page.unsettled_requests}\r\n"
     return Reply(cost_page_view(page), headers=unsettled.encode())
 

@@ -1,4 +1,4 @@
-"""Reads the Idempotency-Key header of the creation endpoints."""
+"""Reads the Idempotency-Key header of the endpoints that create objects."""
 
 import re
 from typing import Any
@@ -29,8 +29,8 @@ def idempotent_request(request: Request[Any, Any], operation: str) -> Idempotent
         raise InvalidRequest(
             "One Idempotency-Key header of 8 to 200 printable characters is required.", param=_NAME
         )
-    # The decoded body with sorted keys, so that the same request in another JSON form is the same
-    # operation.
+    # The decoded body is encoded again with sorted keys. So a repeated request may have another JSON
+    # formatting.
     meaning = msgspec.json.encode([request.path, request.body], order="deterministic")
     return IdempotentRequest(
         organization_id=request.admin_caller.organization_id,

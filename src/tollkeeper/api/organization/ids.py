@@ -1,5 +1,5 @@
-"""Reads ids in paths and queries. A text that cannot be an id is reported as not found, like an id
-that does not exist."""
+"""Reads ids from paths and queries. A malformed id is answered with 404, like an id that does not
+exist."""
 
 from typing import NoReturn
 from uuid import UUID
@@ -27,7 +27,8 @@ def policy_id(text: str) -> str:
 
 
 def _parse_uuid(text: str) -> UUID | None:
-    """Accepts the canonical form only; `UUID` also accepts braces, URNs and missing hyphens."""
+    """Returns the UUID, or None unless the text is in the canonical form. `UUID` would also accept
+    braces, URNs and missing hyphens."""
     if len(text) != _UUID_LENGTH:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Handles policies."""
+"""Handles the endpoints for policies, which are yes-or-no questions about requests or responses."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Turns a Responses request into a `Call` and into the result that the stream starts with."""
+"""Turns a Responses request into a `Call` and into the initial result, with which a stream begins."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,17 +27,19 @@ from tollkeeper.services.use_cases import Services
 
 @dataclass(frozen=True, slots=True)
 class PreparedResponse:
-    """Contains a call, and the other data for answering it in the Responses protocol."""
+    """Contains a call and the data that is needed to answer it in the Responses protocol."""
 
     call: Call
     plan: Plan
-    # The result before the first event: no output, and the parameters of the request.
+    # The initial result: the parameters of the request, and no output yet.
     begun: Response
     includes_logprobs: bool
-    # Encrypts reasoning, so that the client can send it back; None if the client did not ask for
-    # it.
+    # Seals (encrypts) reasoning, so that the client can send it back in its next request. None if the
+    # client did not ask for encrypted reasoning.
     seal: Sealer | None
+    # Whether the stream adds padding, which hides the lengths of its pieces.
     obfuscates: bool
+    # The functions of namespace tools, by the names that the model sees.
     flat_names: FlatNames
 
 
@@ -89,7 +91,7 @@ async def responses_call(
 
 
 def _check_stateless(body: wire.ResponsesRequest) -> None:
-    """Rejects fields that need stored responses or background work; the gateway has neither."""
+    """Rejects fields that need stored responses or background work, because the gateway has neither."""
     if body.store:
         raise InvalidRequest(
             "The gateway does not store responses: store must be false.", param="store"
@@ -125,16 +127,17 @@ def _check_combinations(body: wire.ResponsesRequest) -> None:
 
 
 def _refuse_newer_fields(body: wire.ResponsesRequest) -> None:
-    """Rejects published fields that no backend has, unless their value has no effect."""
+    """Rejects fields that no backend supports, unless their values have no effect. OpenAI published
+    these fields after the gateway's API was specified."""
     image = body.image or wire.ImageOptions()
-    asked: Mapping[str, object] = {
+    requested: Mapping[str, object] = {
         "context_management": body.context_management,
         "moderation": body.moderation is not None,
         "access_programs": body.access_programs,
-        # No backend compresses images, so only a request to enable it must be rejected.
+        # No backend compresses images, so every other value than "enabled" has no effect.
         "image.context_compression": image.context_compression == "enabled",
     }
-    for name, value in asked.items():
+    for name, value in requested.items():
         if value:
             raise OptionUnsupported(f"{name} is not supported.", param=name)
 
@@ -187,7 +190,7 @@ def _shown_text(text: wire.ResponsesText | None) -> dict[str, Any]:
     if text is not None and text.format is not None:
         shown["format"] = msgspec.to_builtins(text.format)
         if isinstance(text.format, wire.ResponsesJsonSchemaFormat):
-            # The published result has a boolean here, where a request may have null.
+            # In a result, the field must be a boolean. In a request, it may be null.
             shown["format"]["strict"] = text.format.strict is True
     if text is not None and text.verbosity is not None:
         shown["verbosity"] = text.verbosity

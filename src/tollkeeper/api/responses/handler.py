@@ -1,4 +1,4 @@
-"""Handles POST /v1/responses."""
+"""Handles POST /v1/responses. The answer is one result or a stream of events."""
 
 import msgspec
 
@@ -15,7 +15,7 @@ from tollkeeper.services.use_cases import Services
 
 
 class ResponseAssembly:
-    """Collects all events until the end."""
+    """Collects the events of an answer, as the sink of a call whose answer is not streamed."""
 
     def __init__(self, prepared: PreparedResponse) -> None:
         self._prepared = prepared
@@ -36,10 +36,10 @@ class ResponseAssembly:
                 self._begun = begun_response(self._prepared, event)
 
     def held_back(self) -> None:
-        """Does nothing, because nothing is sent before the end anyway."""
+        """Does nothing, because the client gets nothing before the answer is complete."""
 
     def text_writer(self) -> None:
-        """Returns None, because text comes as events too."""
+        """Returns None, so that all text arrives as events."""
 
     def response(self, usage: Usage, now: int) -> Response:
         return ended_response(self._begun, self._output, usage, now)

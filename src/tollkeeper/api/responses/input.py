@@ -1,7 +1,8 @@
-"""Turns the input of a Responses request into the turns of a prompt.
+"""Turns the input of a Responses request into the turns of a prompt (the typed form of a request, the
+same for all protocols).
 
-The items of one earlier answer (reasoning, messages, function calls) become one turn. The outputs
-of the calls follow as separate turns.
+The input is a list of items. The items of one earlier answer (reasoning, messages, function calls)
+become one turn. The outputs of the called functions follow as separate turns.
 """
 
 from collections.abc import Callable
@@ -28,14 +29,14 @@ from tollkeeper.domain.prompt import (
 )
 from tollkeeper.services.calls.reasoning_seal import KeptReasoning
 
-_typed = msgspec.json.Decoder(wire.Typed)
+_item_type = msgspec.json.Decoder(wire.ItemType)
 _message = msgspec.json.Decoder(wire.InputMessage)
 _function_call = msgspec.json.Decoder(wire.EchoedFunctionCall)
 _function_call_output = msgspec.json.Decoder(wire.FunctionCallOutput)
 _reasoning = msgspec.json.Decoder(wire.EchoedReasoning)
 
-# Types of items in the published protocol that a prompt cannot represent.
-_ITEMS_WITHOUT_PLACE = frozenset(
+# Types of items that OpenAI's protocol has but a prompt cannot represent.
+_UNSUPPORTED_ITEMS = frozenset(
     {
         "additional_tools",
         "apply_patch_call",
@@ -75,9 +76,9 @@ class Conversation:
         self._unseal = unseal
         self._model_reasons = Feature.REASONING in model.supported_features
         self._turns: list[Turn] = []
-        # The parts of the current assistant turn; the next item may add to it.
+        # The parts of the current assistant turn. The next items may add more.
         self._answer: list[Part] = []
-        # Reasoning whose message or function call has not arrived yet.
+        # Reasoning that is added to the turn together with the next message or function call.
         self._pending_reasoning: list[Reasoning] = []
         self._answer_place = ""
         self._call_ids: set[str] = set()
@@ -89,7 +90,7 @@ class Conversation:
         self._turns.append(Turn(Role.USER, (Text(text),), place="input"))
 
     def add(self, item: msgspec.Raw, place: str) -> None:
-        head = decode_within(item, _typed, place)
+        head = decode_within(item, _item_type, place)
         match head.type:
             case "message":
                 self._add_message(decode_within(item, _message, place), place)
@@ -105,7 +106,7 @@ class Conversation:
                 raise _unknown_item(head.type, f"{place}.type")
 
     def turns(self) -> tuple[Turn, ...]:
-        """Ends the current answer and returns all turns. Nothing can be added afterwards."""
+        """Ends the current assistant turn and returns all turns. No item may be added afterwards."""
         self._end_answer()
         return tuple(self._turns)
 
@@ -117,14 +118,14 @@ class Conversation:
         self._add_turn(Turn(Role(message.role), content, place=place))
 
     def _add_answer_text(self, message: wire.InputMessage, place: str) -> None:
-        """Adds an assistant's message to the turn with the calls around it. Two messages without a
-        call between them are two turns."""
+        """Adds an assistant's message to the current assistant turn, which may contain function calls.
+        If the turn has a message but no function call yet, begins another turn."""
         has_text = any(isinstance(part, Text | Refusal) for part in self._answer)
         has_calls = any(isinstance(part, ToolCall) for part in self._answer)
         if has_text and not has_calls:
             self._end_answer()
         parts = _answer_text(message.content)
-        # A message without text still creates a turn.
+        # A message without text still becomes a part of the turn.
         self._extend_answer(parts or (Text(""),), place)
 
     def _add_call(self, call: wire.EchoedFunctionCall, place: str) -> None:
@@ -143,9 +144,10 @@ class Conversation:
         self._add_turn(Turn(Role.TOOL, (result,), place=place))
 
     def _add_reasoning(self, reasoning: wire.EchoedReasoning) -> None:
-        """Uses the plain text, or else the text that the gateway sealed, or else the summary.
-        Ignores a value that another service sealed. Values that a backend sealed go back only to
-        the model that they came from."""
+        """Adds the reasoning of an earlier answer: the plain text if there is one, otherwise the text
+        that the gateway sealed (encrypted), otherwise the summary. Ignores a value that another service
+        or project sealed. Values that only a backend can read are sent only to the model that wrote
+        them."""
         if not self._model_reasons:
             return
         encrypted = reasoning.encrypted_content
@@ -171,8 +173,9 @@ class Conversation:
         self._answer_place = ""
 
     def _add_turn(self, turn: Turn) -> None:
-        """Adds a turn that is not an answer. Drops reasoning that no message or call follows,
-        except values that the backend sealed: they may belong to the previous content."""
+        """Adds a turn that is not from the assistant. Drops pending reasoning, because no message or
+        function call of the same answer follows it. Keeps reasoning that a backend sealed, because it
+        may belong to the previous parts of the answer."""
         if self._answer:
             self._answer += [part for part in self._pending_reasoning if part.sealed]
         self._end_answer()
@@ -211,7 +214,7 @@ def _file(file: wire.InputFile, place: str) -> File:
 
 
 def _answer_text(content: str | list[wire.InputPart]) -> tuple[Content, ...]:
-    """Returns the texts and refusals of an assistant's message. Ignores images and files in it."""
+    """Returns the texts and refusals of an assistant's message. Ignores images and files."""
     if isinstance(content, str):
         return (Text(content),)
     parts: list[Content] = []
@@ -231,7 +234,7 @@ def _unknown_item(kind: str | None, param: str) -> InvalidRequest | OptionUnsupp
         return InvalidRequest(
             "The gateway does not store items: send the item itself.", param=param
         )
-    if kind in _ITEMS_WITHOUT_PLACE:
+    if kind in _UNSUPPORTED_ITEMS:
         return OptionUnsupported(f"Items of type {kind} are not supported.", param=param)
     return InvalidRequest(f"There is no item of type {kind[:100]!r}.", param=param)
 

@@ -1,7 +1,8 @@
-"""Names functions that a `namespace` tool groups.
+"""Converts the names of functions in `namespace` tools, which are named groups of functions.
 
-A prompt has functions only. The model sees a namespace's function under one flat name, and a call
-of it is returned to the client with its own name and its namespace.
+A prompt has no groups. The model sees each function of a namespace under a flat name, which contains
+the name of the namespace. If the model calls the function, the client gets the function's own name and
+the name of the namespace.
 """
 
 import hashlib
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _SEPARATOR = "__"
-# The maximum length of a function's name at published backends.
+# The maximum length of a function's name that the known providers accept.
 _NAME_LENGTH_MAX = 64
 _DIGEST_LENGTH = 8
 
@@ -20,13 +21,14 @@ class QualifiedName:
     namespace: str
 
 
-# The functions of namespaces by their flat names.
+# The functions of all namespaces, by their flat names.
 FlatNames = Mapping[str, QualifiedName]
 
 
 def flat_name(namespace: str, name: str) -> str:
-    """Returns the name that the model sees. The same names always give the same flat name, because
-    clients send earlier calls back. A name that is too long ends with a digest of the whole."""
+    """Returns the name that the model sees. The result depends only on the arguments, because clients
+    send earlier calls back, and the names must still match. If the name would be too long, its end is
+    replaced by a digest of the whole name."""
     flat = f"{namespace}{_SEPARATOR}{name}"
     if len(flat) <= _NAME_LENGTH_MAX:
         return flat

@@ -1,8 +1,9 @@
 """Assembles the output items of one Responses answer from the events of its call.
 
-An item opens with its first piece. Text and reasoning close when another item begins. A function
-call closes when another item begins and its arguments are a complete JSON object, because a backend
-may interleave the pieces of several calls. A listener is notified of every step, for the stream.
+Items are messages, reasoning, function calls and images. An item begins with its first piece. A
+message or reasoning ends when another item begins. A function call stays open until its arguments are
+a complete JSON object, because a backend may send pieces of several calls alternately. It ends when
+another item begins after that. If the answer is streamed, a listener gets every change of the output.
 """
 
 import re
@@ -19,8 +20,8 @@ from tollkeeper.domain.inference import Annotation, Delta, Finish, ToolCallPiece
 from tollkeeper.services.calls.reasoning_seal import Sealer
 
 _NO_NAMES: FlatNames = {}
-# The beginning of an address that contains the image itself, with the name of its format.
-_IMAGE_ADDRESS = re.compile(r"data:image/([\w.+-]+)[^,]*;base64,", re.IGNORECASE)
+# The beginning of a data URL with an image. The group is the image's format.
+_IMAGE_DATA_URL = re.compile(r"data:image/([\w.+-]+)[^,]*;base64,", re.IGNORECASE)
 _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -39,7 +40,7 @@ _logprobs = msgspec.json.Decoder(_ChatLogprobs)
 
 
 class Kind(StrEnum):
-    """Lists the kinds of text that arrive piece by piece, with the protocol's names."""
+    """Lists the kinds of text that arrive piece by piece. The values are names of the protocol."""
 
     TEXT = "output_text"
     REFUSAL = "refusal"
@@ -49,7 +50,7 @@ class Kind(StrEnum):
 
 @dataclass(slots=True)
 class OpenText:
-    """Holds one text that arrives piece by piece, and its place in the output."""
+    """Holds one text that arrives piece by piece, and the text's position in the output."""
 
     kind: Kind
     item_id: str
@@ -58,7 +59,7 @@ class OpenText:
     pieces: list[str] = field(default_factory=list)
     annotations: list[wire.FlatUrlCitation] = field(default_factory=list)
     logprobs: list[wire.TokenLogprob] = field(default_factory=list)
-    # The place as JSON. The listener encodes it once and stores it here.
+    # The position as JSON. The listener encodes it at the first piece and stores it here.
     encoded_place: bytes | None = None
 
     @property
@@ -76,7 +77,7 @@ class OpenText:
 
 
 class ItemKind(StrEnum):
-    """Names the kind of an item; the value is the prefix of its id."""
+    """Lists the kinds of output items. The value is the prefix of an item's id."""
 
     MESSAGE = "msg"
     REASONING = "rs"
@@ -91,24 +92,26 @@ class Item:
     output_index: int
     parts: list[OpenText] = field(default_factory=list)
     status: wire.ItemStatus = "in_progress"
-    # For a function call only.
+    # The following fields are for function calls only.
     call_id: str = ""
     name: str = ""
     namespace: str | msgspec.UnsetType = msgspec.UNSET
-    # The name as the model writes it; it contains the namespace, if there is one.
+    # The name as the model wrote it. If the function belongs to a namespace tool, the name also
+    # contains the namespace.
     flat_name: str = ""
-    # For reasoning only: the values that only the backend can read.
+    # For reasoning only: values that the backend sent and only the backend can read.
     sealed_by_backend: tuple[str, ...] = ()
-    # For reasoning only: its text and the values above, sealed by the gateway when the item closes.
+    # For reasoning only: the text and the values above, sealed (encrypted) by the gateway when the item
+    # ends.
     sealed: str | msgspec.UnsetType = msgspec.UNSET
-    # For an image only: its content in base64, and its format.
+    # For images only: the content in base64, and the format.
     image: str | None = None
     image_format: str | None = None
 
 
 class Listener:
-    """Receives each step of the output in order. This base class ignores them, for
-    answers that are not streamed."""
+    """Receives every change of the output, in order. This base class ignores the changes. It is used
+    for answers that are not streamed."""
 
     def event(self, name: str, fields: dict[str, Any]) -> None: ...
 
@@ -131,15 +134,15 @@ class Output:
         self._seal = seal
         self._flat_names = flat_names
         self._items: list[Item] = []
-        # The text or reasoning that further pieces extend.
+        # The text, refusal or reasoning that the next piece may extend.
         self._open: OpenText | None = None
         self._calls: dict[int, Item] = {}
         self._last_call: Item | None = None
         self.finish: str | None = None
 
     def dismiss_listener(self) -> None:
-        """Removes the listener at the end of the answer. The listener refers to this output, and
-        such a cycle would stay in memory until a garbage collection."""
+        """Removes the listener at the end of the answer. The listener and the output refer to each
+        other, and such a cycle would stay in memory until the next garbage collection."""
         self._listener = Listener()
 
     def add(self, delta: Delta) -> None:
@@ -165,7 +168,7 @@ class Output:
             self._end(delta.finish)
 
     def items(self) -> list[wire.OutputItem]:
-        """Returns all items so far. An item that is still open is shown as incomplete."""
+        """Returns all items so far. An item that has not ended gets the status `incomplete`."""
         return [
             _view(item, "incomplete" if item.status == "in_progress" else item.status)
             for item in self._items
@@ -182,12 +185,13 @@ class Output:
     # Text, refusals, reasoning.
 
     def _open_text(self, kind: Kind) -> OpenText:
-        """Returns the open text of this kind. Begins one, and closes another kind, if necessary."""
+        """Returns the open text of this kind. If there is none, ends the open text of another kind and
+        begins a new text."""
         current = self._open
         if current is not None and current.kind is kind:
             return current
         if current is not None and Kind.REASONING not in (kind, current.kind):
-            # A message may contain texts and refusals; reasoning is a separate item.
+            # Texts and refusals can be parts of the same message. Reasoning is a separate item.
             self._close_part(current)
             item = self._items[current.output_index]
         else:
@@ -217,7 +221,7 @@ class Output:
         elif tokens and self._open is not None and self._open.kind is Kind.TEXT:
             open_text = self._open
         else:
-            return  # the protocol has no field for log-probabilities of calls and reasoning
+            return  # only texts have a field for log-probabilities; calls and reasoning do not
         open_text.pieces.append(text)
         open_text.logprobs += tokens
         self._listener.piece(open_text, text, tokens)
@@ -241,13 +245,13 @@ class Output:
     # Images.
 
     def _add_image(self, address: str) -> None:
-        """Adds an image, which is an item in one piece. The protocol wants its base64 without
-        the prefix of the data URL."""
+        """Adds an image, which arrives as a whole. The protocol requires only the base64 content,
+        without the prefix of the data URL."""
         self._close_finished_items()
         item = self._begin_item(ItemKind.IMAGE)
-        found = _IMAGE_ADDRESS.match(address)
-        item.image = address if found is None else address[found.end() :]
-        item.image_format = None if found is None else found[1].lower()
+        data_url = _IMAGE_DATA_URL.match(address)
+        item.image = address if data_url is None else address[data_url.end() :]
+        item.image_format = None if data_url is None else data_url[1].lower()
         item.status = "completed"
         place = {"item_id": item.id, "output_index": item.output_index}
         self._listener.event("response.image_generation_call.completed", place)
@@ -305,8 +309,8 @@ class Output:
         self._listener.event("response.output_item.added", fields)
 
     def _close_finished_items(self) -> None:
-        """Closes the open text, and the last call if its arguments are a complete object, because
-        another item begins."""
+        """Called before another item begins. Ends the open text and its item. Also ends the latest
+        function call if its arguments are a complete JSON object."""
         if self._open is not None:
             self._close_part(self._open)
             self._close_item(self._items[self._open.output_index], "completed")
@@ -332,8 +336,8 @@ class Output:
             fields = {**_place(last), "name": item.name, "arguments": last.whole}
             self._listener.event("response.function_call_arguments.done", fields)
         if item.kind is ItemKind.REASONING and self._seal is not None:
-            thought = "".join(open_text.whole for open_text in item.parts)
-            item.sealed = self._seal(thought, item.sealed_by_backend)
+            reasoning = "".join(open_text.whole for open_text in item.parts)
+            item.sealed = self._seal(reasoning, item.sealed_by_backend)
         item.status = status
         self._announce_end(item)
 
@@ -342,11 +346,11 @@ class Output:
         self._listener.event("response.output_item.done", fields)
 
     def _end(self, finish: str) -> None:
-        """Closes all open items in the order in which they began. Only the last one can be
-        incomplete."""
+        """Ends all open items in the order in which they began. Only the last item can have the status
+        `incomplete`."""
         self.finish = finish
         if not self._items:
-            self._open_text(Kind.TEXT)  # an answer without content is shown as an empty message
+            self._open_text(Kind.TEXT)  # an answer without content becomes an empty message
         if self._open is not None:
             self._close_part(self._open)
             self._open = None
@@ -398,8 +402,8 @@ def _is_json_object(arguments: str) -> bool:
 
 
 def _flat_logprobs(logprobs: msgspec.Raw) -> list[wire.TokenLogprob]:
-    """Converts the log-probabilities of the content's tokens from the chat protocol's form to that
-    of Responses. Omits other forms."""
+    """Converts the log-probabilities of the content's tokens from the format of the chat protocol to
+    the format of Responses. Returns an empty list if they have another format."""
     try:
         tokens = _logprobs.decode(logprobs).content or []
     except msgspec.DecodeError:

@@ -1,4 +1,5 @@
-"""Turns a Responses request into a prompt."""
+"""Turns a Responses request into a prompt, the typed form of a request that is the same for all
+protocols."""
 
 from collections.abc import Iterator, Mapping
 
@@ -25,18 +26,19 @@ from tollkeeper.domain.prompt import (
 from tollkeeper.services.calls.reasoning_seal import ENCRYPTED_REASONING
 
 LOGPROBS = "message.output_text.logprobs"
-# Accepted without effect: a result never contains the input, so there are no URLs to include.
+# A value of `include` that has no effect, because a result never contains the input and its URLs.
 _IMAGE_ADDRESSES = "message.input_image.image_url"
-# Values that leave the choice to the backend. They are sent only to a model that maps the option,
-# and have no effect on a model without reasoning.
+# The default values of reasoning options, which leave the choice to the backend. A backend gets such a
+# value only if the model declares the option.
 _DEFAULT_REASONING = {
     "summary": "auto",
     "generate_summary": "auto",
     "context": "auto",
     "mode": "standard",
 }
+# The values that have no effect if the model cannot reason.
 _NO_REASONING = {"effort": "none", **_DEFAULT_REASONING}
-# The same for fields that were published after the interface.
+# The default values of `prompt_cache_options`.
 _DEFAULT_CACHING = {"mode": "implicit", "ttl": "30m", "prewarm": False}
 
 
@@ -47,8 +49,8 @@ def read_prompt(
     tools: Tools,
     caching: CachingWish,
 ) -> Prompt:
-    """Reads the prompt. `model` decides whether default values of options and a request for sealed
-    reasoning are sent."""
+    """Reads the prompt of a Responses request. Omits default values and a request for encrypted
+    reasoning if they have no effect on `model`."""
     if body.instructions is not None:
         conversation.instruct(body.instructions)
     if isinstance(body.input, str):
@@ -74,7 +76,8 @@ def read_prompt(
             frequency_penalty=body.frequency_penalty,
             presence_penalty=body.presence_penalty,
         ),
-        # `top_logprobs` alone has no effect, because published clients send it with every request.
+        # `top_logprobs` has an effect only together with `include`, because some clients send
+        # `top_logprobs` with every request.
         logprobs=Logprobs(included[LOGPROBS], body.top_logprobs) if LOGPROBS in included else None,
         reasoning=_reasoning(body.reasoning, model, included),
         caching=caching,
@@ -108,8 +111,9 @@ def _output_format(text: wire.ResponsesText | None) -> OutputFormat | None:
 def _reasoning(
     reasoning: wire.ResponsesReasoning | None, model: Model, included: Mapping[str, str]
 ) -> ReasoningWish | None:
-    """Reads the reasoning options. On a model without reasoning, omits values that have no effect,
-    which published clients send to every model. Its answers have no reasoning to encrypt either."""
+    """Reads the reasoning options. If the model cannot reason, omits values that have no effect,
+    because some clients send them to every model. Then also ignores a request for encrypted reasoning,
+    because the answer will contain no reasoning."""
     reasons = Feature.REASONING in model.supported_features
     fields = {} if reasoning is None else msgspec.structs.asdict(reasoning)
     params = [
@@ -125,8 +129,9 @@ def _reasoning(
 def _options(
     body: wire.ResponsesRequest, model: Model, included: Mapping[str, str]
 ) -> Iterator[Option]:
-    """Yields options without a published meaning, and options with an effect; omits default
-    values."""
+    """Yields the options: request fields that are allowed only if the model's `options` name the
+    corresponding field of the backend. Omits default values, except for reasoning options that the
+    model has."""
     if body.text is not None and body.text.verbosity is not None:
         yield Option("verbosity", body.text.verbosity, "text.verbosity")
     for name, default in _DEFAULT_REASONING.items():

@@ -1,5 +1,4 @@
-"""Builds the Responses result of an answer that began, ended or failed, with usage and error
-code."""
+"""Builds the Responses result of an answer when the answer has begun, ended or failed."""
 
 import msgspec
 
@@ -45,8 +44,8 @@ def failed_response(
 
 
 def _error_code(error: Exception) -> str:
-    """Returns one of three codes, because clients of this protocol reject unknown ones. The error's
-    `type` is more precise."""
+    """Returns one of three error codes, because Responses clients reject unknown codes. The field
+    `type` of the error is more precise."""
     match error:
         case RateLimited():
             return "rate_limit_exceeded"

@@ -1,4 +1,4 @@
-"""Writes an answer as a stream of typed Responses events while it arrives."""
+"""Writes an answer as a stream of Responses events while the answer arrives."""
 
 from typing import Any
 
@@ -14,12 +14,13 @@ from tollkeeper.domain.inference import Batch, Delta, Opened
 from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
+# The padding of a piece makes its length a multiple of this number.
 _OBFUSCATED_MULTIPLE = 16
 
 
 def _event_start(name: str) -> bytes:
-    """Encodes the beginning of an event: its name, as SSE event and as JSON type, up to its
-    number."""
+    """Encodes the beginning of an event, up to the sequence number. The name of the event is both the
+    SSE event and the JSON type."""
     return f'event: {name}\ndata: {{"type":"{name}","sequence_number":'.encode()
 
 
@@ -30,7 +31,8 @@ _END = b"}\n\n"
 
 
 class ResponseStream(Listener):
-    """Runs the call and writes its events, as the call's sink and the output's listener."""
+    """Runs the call. As the call's sink, receives the events of the answer and adds them to the output
+    items. As the listener of the output, encodes every change as an event for the client."""
 
     def __init__(
         self, services: Services, request: Request[Any, None], prepared: PreparedResponse
@@ -60,13 +62,14 @@ class ResponseStream(Listener):
         await stream.end(self._take_records() + DONE)
 
     def failure(self, error: Exception) -> bytes:
-        """Returns the event that ends a failed stream. No `[DONE]` follows it."""
-        # If the failure came in the middle of a batch, the batch's events are not sent, and their
-        # numbers are free again.
+        """Returns the event that ends a failed stream. No `[DONE]` follows."""
+        # If the failure occurred in the middle of a batch, the encoded events of the batch are dropped,
+        # and their sequence numbers are used again.
         self._number -= len(self._records)
         self._records.clear()
         if not self._number:
-            # Only comments were sent so far, and clients expect `response.created` first.
+            # So far, only keep-alive comments were sent. Clients expect `response.created` as the first
+            # event.
             self._begin()
         response = failed_response(self._begun, self._output, error, self._request.id)
         self._response_event("response.failed", response)
@@ -90,7 +93,8 @@ class ResponseStream(Listener):
         self._stream.hold()
 
     def text_writer(self) -> None:
-        """Returns None: text comes as events too, because all text is repeated at the end."""
+        """Returns None, so that all text arrives as events. The whole text is needed again for the
+        last events."""
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
         self._records.append(
@@ -134,6 +138,6 @@ def _encoded_place(open_text: OpenText) -> bytes:
 
 
 def _padding(text: str) -> bytes:
-    """Returns padding to a multiple of the same length, so that an observer of the encrypted
-    connection cannot distinguish short pieces by their lengths."""
+    """Returns padding that makes the length of the piece a multiple of a fixed number. So an observer
+    of the encrypted connection cannot distinguish short pieces by their lengths."""
     return b"0" * (-len(text.encode()) % _OBFUSCATED_MULTIPLE)

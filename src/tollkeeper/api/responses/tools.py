@@ -31,14 +31,16 @@ _TYPES_IN_NAMESPACES = ("function",)
 
 @dataclass(slots=True)
 class Tools:
-    """Holds the tools of a request. `shown` is their form in the result."""
+    """Holds the tools of a request."""
 
-    # By the names that the model sees.
+    # The functions, by the names that the model sees.
     functions: dict[str, FunctionTool] = field(default_factory=dict)
+    # The functions of namespace tools, by the same names.
     flat_names: dict[str, QualifiedName] = field(default_factory=dict)
     web_search: WebSearch | None = None
-    # The place of a web search that is dropped, because it may not use the live web.
+    # The place in the request of a web search without access to the live web. Such a search is dropped.
     offline_search: str | None = None
+    # The tools as the result shows them to the client.
     shown: list[FreeObject] = field(default_factory=list)
 
     @property
@@ -48,7 +50,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class ChosenTools:
-    """Holds the tools that the model gets after `tool_choice` is applied."""
+    """Holds the tools that the model gets, as `tool_choice` selects them."""
 
     functions: tuple[FunctionTool, ...] = ()
     web_search: WebSearch | None = None
@@ -90,8 +92,8 @@ def _unsupported_tool(
 
 
 def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
-    """Applies `tool_choice`. Without tools, "none" and "auto" have no effect; any other choice
-    needs a tool."""
+    """Applies `tool_choice`. If the request has no tools, "none" and "auto" have no effect, and any
+    other choice is rejected."""
     choice = body.tool_choice
     if not tools.any:
         if choice not in (None, "none", "auto"):
@@ -119,13 +121,14 @@ def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
 
 
 def _mode_for(functions: tuple[FunctionTool, ...], mode: ToolMode) -> ToolChoice | None:
-    """Returns a choice for the functions. A mode applies to functions only, so without functions
-    there is no choice."""
+    """Returns the tool choice with this mode, or None if there are no functions, because a mode applies
+    only to functions."""
     return ToolChoice(mode, _CHOICE) if functions else None
 
 
 def shown_choice(choice: str | FreeObject | None) -> str | FreeObject:
-    """Returns the choice's form in the result, with the defaults of omitted fields."""
+    """Returns the tool choice as the result shows it to the client. Adds the default values of omitted
+    fields."""
     if choice is None:
         return "auto"
     if isinstance(choice, dict) and choice["type"] == "allowed_tools":
@@ -211,7 +214,7 @@ def _add_namespace(tools: Tools, namespace: wire.NamespaceTool, place: str) -> N
 def _add_function(
     tools: Tools, tool: wire.FunctionTool, place: str, namespace: wire.NamespaceTool | None = None
 ) -> FreeObject:
-    """Adds a function, and returns its form in the result."""
+    """Adds a function. Returns the function as the result shows it to the client."""
     name = tool.name if namespace is None else flat_name(namespace.name, tool.name)
     if name in tools.functions:
         raise InvalidRequest("Two functions have the same name.", param=f"{place}.name")
@@ -230,7 +233,8 @@ def _add_function(
     shown = {"type": "function", "name": tool.name, **described}
     if namespace is not None:
         tools.flat_names[name] = QualifiedName(tool.name, namespace.name)
-        # The model sees no namespaces, so each function includes its namespace's description.
+        # The model sees no namespaces, so the description of the namespace is added to the description
+        # of each function.
         descriptions = filter(None, (namespace.description, tool.description))
         described["description"] = "\n\n".join(descriptions) or None
     tools.functions[name] = FunctionTool(
@@ -243,8 +247,8 @@ def _add_web_search(tools: Tools, tool: wire.WebSearchTool, place: str) -> None:
     if tools.web_search is not None or tools.offline_search is not None:
         raise InvalidRequest("tools may contain one web search only.", param=place)
     if tool.external_web_access is False:
-        # The model may search only pages that the provider stores. No backend stores any, so this
-        # offers nothing. Codex CLI sends it with every request.
+        # Such a search may find only pages that the provider has stored. No backend stores pages, so
+        # the search is dropped. It is not rejected, because Codex CLI sends one with every request.
         tools.offline_search = place
         return
     _refuse_unsupported(
@@ -264,8 +268,8 @@ def _add_web_search(tools: Tools, tool: wire.WebSearchTool, place: str) -> None:
 
 
 def _refuse_unsupported(fields: Mapping[str, object], place: str) -> None:
-    """Rejects fields that a prompt cannot represent, because ignoring one would change the meaning
-    of the request."""
+    """Rejects fields that a prompt cannot represent. Ignoring such a field would change the meaning of
+    the request."""
     for name, value in fields.items():
         if value:
             raise OptionUnsupported(f"{name} is not supported.", param=f"{place}.{name}")

@@ -1,5 +1,5 @@
-"""Implements `truncation: auto`, which drops the oldest turns of a conversation that is too long
-for its model."""
+"""Implements `truncation: auto`, which drops the oldest turns (messages) of a conversation that is too
+long for the context of its model."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,18 +15,20 @@ from tollkeeper.services.use_cases import Services
 
 # The maximum number of tokenizer calls for one request.
 _COUNTS_MAX = 4
-# The positions of turns that are dropped together.
+# The positions of turns that can only be dropped together.
 _Group = list[int]
 
 
 async def truncated(services: Services, call: Call) -> Call:
-    """Returns the call without the oldest turns that do not fit. Instructions and the last group of
-    turns always stay.
+    """Returns the call without the oldest turns, so that the prompt fits into the model's context.
+    Instructions and the last group of turns are never dropped.
 
-    The estimate errs high, so a prompt that fits by the estimate needs no exact count. Otherwise
-    the backend's tokenizer, if there is one and it may be asked, counts a few cuts, each chosen by
-    the estimate and the previous counts. The result was counted and fits, or fits by the estimate.
-    The search reads a long prompt many times, so it runs in a thread.
+    The estimate of the prompt's tokens is rather too high than too low, so a prompt that fits by the
+    estimate needs no exact count. Otherwise, if the backend has a tokenizer and may get the prompt
+    already (`TokenCounting.is_counted`), the tokenizer counts the prompt with a few different numbers
+    of dropped groups. The estimate and the previous counts determine which number is tried next. The
+    resulting prompt fits by an exact count or by the estimate. The search reads a long prompt many
+    times, so it runs in a thread.
     """
     tokens_max = call.model.context_length - call.output_tokens_max
     if (await measure(call)).guess() <= tokens_max:
@@ -46,8 +48,8 @@ async def truncated(services: Services, call: Call) -> Call:
 
 
 class _Cuts:
-    """Finds how many of the oldest groups have to be dropped. Cuts from `best` on fit, those below
-    `_fewest` do not."""
+    """Finds how many of the oldest groups have to be dropped. This number is called a cut. Cuts from
+    `best` upwards fit, and cuts below `_fewest` do not fit."""
 
     def __init__(self, call: Call, tokens_max: int) -> None:
         self._call = call
@@ -55,7 +57,7 @@ class _Cuts:
         self._groups = _groups(call.prompt.turns)
         self._fewest = 0
         self._most = max(0, len(self._groups) - 1)
-        # The latest count, and the estimate of the same prompt.
+        # The latest exact count, and the estimate for the same prompt. 0 before the first count.
         self._counted, self._estimated = 0, 0
         self.best = self._fitting_cut(0, self._most)
 
@@ -63,11 +65,11 @@ class _Cuts:
         return _without(self._call, self._groups[:dropped])
 
     def next_cut(self) -> int | None:
-        """Returns the next cut to count; None if no better one is possible."""
+        """Returns the next cut to count, or None if no better cut than `best` is possible."""
         if self._fewest >= self.best:
             return None
         if self._estimated == 0:
-            # The longest prompt first, because it best shows how far the estimate errs.
+            # The longest prompt is counted first, because it shows best how far off the estimate is.
             return self._fewest
         return min(self._fitting_cut(self._fewest, self.best), self.best - 1)
 
@@ -79,8 +81,8 @@ class _Cuts:
         self._counted, self._estimated = counted, max(1, self._estimate(dropped))
 
     def _fitting_cut(self, fewest: int, most: int) -> int:
-        """Returns the smallest cut whose estimate fits, corrected by the latest count; `most` if
-        none does."""
+        """Returns the smallest cut between `fewest` and `most` that fits by the estimate, or `most` if
+        none fits. The latest exact count is used to correct the estimate."""
         while fewest < most:
             half = (fewest + most) // 2
             estimate = self._estimate(half)
@@ -97,8 +99,8 @@ class _Cuts:
 
 
 def _groups(turns: Sequence[Turn]) -> list[_Group]:
-    """Groups turns, oldest first. An answer and the outputs of its calls are one group;
-    instructions are in none."""
+    """Groups turns, oldest first. An answer and the outputs of the functions that it called are one
+    group. Instructions do not belong to a group, so they are never dropped."""
     groups: list[_Group] = []
     for position, turn in enumerate(turns):
         if turn.role is Role.TOOL and groups:

@@ -1,2 +1,2 @@
-"""Defines the wire types: structs of the interface's JSON with all limits. They know no use
-case."""
+"""Defines the wire types: structs for the JSON of requests and responses, with the limits of all
+fields. They contain no logic."""

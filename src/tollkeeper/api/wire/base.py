@@ -1,4 +1,5 @@
-"""Defines base classes of the wire types, and the limits that several of them use."""
+"""Defines the base classes of the wire types (structs for the JSON of requests and responses), and
+field types with limits that several wire types use."""
 
 from typing import Annotated, Any
 
@@ -7,15 +8,16 @@ from msgspec import Meta
 
 
 class Received(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A request object. Unknown properties are refused."""
+    """A JSON object of a request. Unknown properties are rejected."""
 
 
 class Tolerant(msgspec.Struct, kw_only=True):
-    """A request object in which unknown properties are allowed. They are not decoded."""
+    """A JSON object of a request. Unknown properties are allowed and ignored."""
 
 
 class Sent(msgspec.Struct, kw_only=True):
-    """A response object. Every field is present, unless the type says otherwise."""
+    """A JSON object of a response. Every field is present, except fields of type `UnsetType` and null
+    fields of structs with `omit_defaults`."""
 
 
 FreeObject = dict[str, Any]

@@ -1,4 +1,7 @@
-"""Wire types of chat completions, as listed in the interface's tables."""
+"""Defines the wire types of chat completions: structs for the JSON of requests and responses.
+
+The fields are those of the interface, which is the specification of the gateway's API.
+"""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -37,8 +40,8 @@ class ChatMessage(Received):
     tool_calls: list[FreeObject] | None = None
     function_call: FreeObject | None = None
     model_id: Annotated[str, Meta(min_length=1, max_length=256)] | msgspec.UnsetType = msgspec.UNSET
-    # LiteLLM's SDK stores additional properties of an answer here, and sends them back. The answer
-    # has the same properties under their own names, so this is dropped.
+    # LiteLLM's SDK copies additional properties of an answer into this field and sends the field back.
+    # The answer has the same properties under their own names, so the field is dropped.
     provider_specific_fields: FreeObject | msgspec.UnsetType | None = msgspec.UNSET
 
 
@@ -73,7 +76,7 @@ class JsonSchemaFormat(Received, tag="json_schema", tag_field="type"):
 
 
 class ChatRequest(Received):
-    # Messages about fields of another protocol, which clients send here by mistake.
+    # Error messages for fields of another protocol, which clients send to this endpoint by mistake.
     hints: ClassVar[dict[str, str]] = {
         "input": "This is a body of the Responses protocol: send it to /v1/responses, or send the "
         "conversation in `messages`.",
@@ -136,8 +139,8 @@ class Annotation(Sent):
 
 
 class AnswerMessage(Sent, omit_defaults=True):
-    """Null and empty fields are left out, because callers send the message back in their next
-    request, and the interface refuses properties such as `refusal` there."""
+    """The message of an answer. Null fields are omitted, because clients send the message back in their next
+    request, in which some properties (such as `refusal`) are not allowed."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[FreeObject] | None
@@ -159,7 +162,7 @@ class ChatChoice(Sent):
 
 
 PromptDetails = dict[str, int | dict[str, int] | None]
-# Kept as the backend wrote it, after its form was checked.
+# The client gets the value as the backend wrote it, if the value has this form.
 PromptLogprobs = Annotated[
     Any,
     Meta(extra_json_schema={"type": ["array", "null"], "items": {"type": ["object", "null"]}}),

@@ -1,5 +1,5 @@
-"""Defines the wire types of errors: the usual envelope, and those of token counting and of
-Messages."""
+"""Defines the JSON of error responses: the usual envelope, the envelope of token counting
+(`MessagesErrorEnvelope`) and the envelope of Messages (`MessagesErrorEnvelopeWithId`)."""
 
 from typing import Literal
 

@@ -1,4 +1,5 @@
-"""Defines the wire types of a key's costs: an extension, which is not part of the interface."""
+"""Defines the JSON of GET /v1/key/usage, an extension that is not part of the interface (the
+specification of the gateway's API)."""
 
 from typing import Literal
 
@@ -8,8 +9,8 @@ from tollkeeper.api.wire.base import Sent
 
 
 class KeyCap(Sent):
-    """A cap of the key, in USD as decimal strings. `remaining` is negative where more was spent than
-    the cap allows."""
+    """A spending cap of the key. Amounts are decimal strings in USD. `remaining` is negative if more was
+    spent than the cap allows."""
 
     period: str
     amount: str
@@ -20,7 +21,8 @@ class KeyCap(Sent):
 
 
 class KeyUsage(Sent):
-    """Settled costs in USD, as decimal strings. Days, weeks and months are those of UTC."""
+    """The settled costs of the key. Amounts are decimal strings in USD. Days, weeks and months are in
+    UTC."""
 
     object: Literal["key_usage"]
     api_key_id: str
@@ -28,5 +30,6 @@ class KeyUsage(Sent):
     today: str
     this_month: str
     currency: Literal["usd"]
-    # The key's own caps, if it has any. The caps of its project and its organization apply too.
+    # The caps of the key itself. Omitted if the key has none. The caps of the key's project and
+    # organization, which are not listed here, apply too.
     caps: list[KeyCap] | UnsetType = UNSET

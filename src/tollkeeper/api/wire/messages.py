@@ -1,5 +1,5 @@
-"""Defines the wire types of the Messages protocol: its requests, which token counting accepts too,
-and its results."""
+"""Defines the JSON of the Messages protocol: requests for answers and for token counts, and their
+results."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,7 +7,8 @@ from msgspec import Meta, Raw
 
 from tollkeeper.api.wire.base import FreeObject, ModelId, OutputBound, Received, Sent, Tolerant
 
-# Blocks and tools stay raw here; each is decoded later, by its `type`.
+# Content blocks and tools are not decoded together with the request. Each is decoded later, by its
+# `type`.
 AnyObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 
@@ -103,16 +104,17 @@ class MessagesRequest(TokenCountRequest):
     top_k: Annotated[int, Meta(ge=0)] | None = None
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
-    # Accepted and dropped: every backend gets the conversation as the client sent it.
+    # Asks to shorten the conversation. Accepted and ignored: every backend gets the conversation as the
+    # client sent it.
     context_management: FreeObject | None = None
-    # Has no effect without an entry.
+    # The next three fields are rejected unless they are empty.
     mcp_servers: list[FreeObject] | None = None
     container: FreeObject | str | None = None
     inference_geo: str | None = None
 
 
 class MessagesQuery(Received):
-    # Clients send it with their beta interfaces. It has no effect.
+    # The beta APIs of client SDKs send this parameter. It has no effect.
     beta: Literal["true", "false"] | None = None
 
 
@@ -197,7 +199,8 @@ class DocumentBlock(MarkedBlock):
 
 
 class ToolHead(Tolerant):
-    """The properties that say what a tool is. Any name is allowed here: it is for messages only."""
+    """The properties that identify a tool. The name may have any type here, because only error
+    messages contain it."""
 
     type: str | None = None
     name: Any = None

@@ -1,5 +1,5 @@
-"""Defines the wire types of a Responses result. They have every published field, as strict clients
-require."""
+"""Defines the JSON of a Responses result. The types have all fields that OpenAI publishes, because
+strict clients require every field."""
 
 from typing import Any, Literal
 
@@ -60,7 +60,7 @@ class OutputFunctionCall(Sent, tag="function_call", tag_field="type"):
     call_id: str
     name: str
     arguments: str
-    # For a namespace's function only.
+    # Only for a function that belongs to a namespace tool.
     namespace: str | UnsetType = UNSET
 
 
@@ -69,7 +69,8 @@ class OutputReasoning(Sent, tag="reasoning", tag_field="type"):
     status: ItemStatus
     summary: list[FreeObject]
     content: list[ReasoningText]
-    # Absent if the client did not ask for it, because some clients do not accept null.
+    # Omitted if the client did not ask for encrypted reasoning, because some clients do not accept
+    # null.
     encrypted_content: str | UnsetType = UNSET
 
 

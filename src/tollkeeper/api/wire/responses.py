@@ -1,4 +1,8 @@
-"""Defines the wire types of a Responses request."""
+"""Defines the JSON of a Responses request.
+
+The interface is the specification of the gateway's API. Fields that OpenAI published later are listed
+too, because clients send them.
+"""
 
 from typing import Annotated, Any, Literal
 
@@ -35,10 +39,10 @@ Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
     Meta(max_length=16),
 ]
-# The gateway stores no responses, so these fields must be null. They are decoded as `Any`, so that
-# the error can explain what to send instead.
+# The type of fields that refer to stored objects. The gateway stores none, so these fields must be
+# null. They are decoded as `Any`, so that the error can explain what the client should send instead.
 NotStored = Annotated[Any, Meta(extra_json_schema={"type": "null"})]
-# Items and tools stay raw here; each is decoded later, by its `type`.
+# Items and tools are not decoded together with the request. Each is decoded later, by its `type`.
 AnyObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 
@@ -111,25 +115,27 @@ class ResponsesRequest(Received):
     previous_response_id: NotStored = None
     conversation: NotStored = None
     prompt: NotStored = None
-    # Published after the interface. Values without effect are accepted; others are rejected.
+    # OpenAI published the following fields after the interface was written. Values without an effect are
+    # accepted. Other values are rejected, except `prompt_cache_options` that the model declares.
     context_management: list[FreeObject] | None = None
     moderation: FreeObject | None = None
     prompt_cache_options: PromptCacheOptions | None = None
     access_programs: FreeObject | None = None
     image: ImageOptions | None = None
-    # A client's own records, for example of Codex CLI. They are not for the model, and are dropped.
+    # Data for the client itself, for example from Codex CLI. The model does not get it.
     client_metadata: FreeObject | None = None
 
 
-class Typed(Tolerant):
-    """The properties that say what an item or a tool is. A message may omit its type."""
+class ItemType(Tolerant):
+    """The properties that identify the type of an item. A message may have only a role and no type."""
 
     type: str | None = None
     role: str | None = None
 
 
 class ToolHead(Tolerant):
-    """The properties that say what a tool is. Any name is allowed here: it is for messages only."""
+    """The properties that identify a tool. The name may have any type here, because only error
+    messages contain it."""
 
     type: str | None = None
     name: Any = None
@@ -172,7 +178,7 @@ class EchoedFunctionCall(Tolerant):
     call_id: Annotated[str, Meta(min_length=1)]
     name: Annotated[str, Meta(min_length=1)]
     arguments: str
-    # The namespace tool that contains the client's function.
+    # The name of the namespace tool that contains the function.
     namespace: Annotated[str, Meta(min_length=1)] | None = None
 
 
@@ -196,8 +202,8 @@ class FunctionTool(Received, tag="function", tag_field="type"):
     description: str | None = None
     parameters: FreeObject | None = None
     strict: bool | None = None
-    # Published after the interface, and without an equivalent in chat, so they are answered with
-    # 501.
+    # OpenAI published the following fields after the interface was written. The chat protocol has no
+    # equivalent, so requests that use one of them are answered with 501.
     defer_loading: bool | None = None
     allowed_callers: list[str] | None = None
     output_schema: FreeObject | None = None
@@ -205,7 +211,7 @@ class FunctionTool(Received, tag="function", tag_field="type"):
 
 
 class NamespaceTool(Received, tag="namespace", tag_field="type"):
-    """A group of functions. Each is decoded later, by its `type`."""
+    """A named group of functions. Each function is decoded later."""
 
     name: Annotated[str, Meta(min_length=1)]
     tools: list[AnyObject]
@@ -230,7 +236,8 @@ class WebSearchTool(Received):
 
 
 class NamedTool(Tolerant):
-    """A tool as `tool_choice` names it: a function by its name, any other tool by its type."""
+    """A tool in `tool_choice`. A function or namespace is identified by its name, any other tool only
+    by its type."""
 
     type: str
     name: str | None = None
