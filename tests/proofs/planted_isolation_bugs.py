@@ -194,7 +194,7 @@ ISOLATION_BUGS = {
     ),
     "administration has no rate": Bug(
         "App._admit",
-        "self._services.administration_rate.take(caller.organization_id, reading.key)",
+        "self._services.administration_rate.take(caller.organization_id, context.key)",
         "pass",
         ("journeys/isolation/test_administration.py",),
     ),

@@ -12,7 +12,7 @@ from tollkeeper.api.http import request as incoming
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.endpoint import (
     AnyEndpoint,
-    HeadReading,
+    HeaderContext,
     Reply,
     Request,
     Streamed,
@@ -83,36 +83,36 @@ class App:
         answer, head = _OpenAnswer(exchange, self._services.request_log), exchange.head
         caller = None
         try:
-            reading = head.reading
-            if reading is None:
+            context = head.context
+            if context is None:
                 if self._answers_probe(answer, head):
                     answer.ended()
                     return None
-                reading = self._read(answer, head)
-            answer.reading = reading
-            if reading.endpoint.admitted:
-                caller, is_fresh = self._authentication.cached(reading.digest)
+                context = self._find_endpoint(answer, head)
+            answer.context = context
+            if context.endpoint.admitted:
+                caller, is_fresh = self._authentication.cached(context.digest)
                 if caller is not None and (is_fresh or self._overload.is_full):
-                    self._admit(exchange, reading, caller)
+                    self._admit(exchange, context, caller)
                 if not is_fresh:
                     # An expired entry may only be used to reject the call.
                     caller = None
         except Exception as exc:  # noqa: BLE001 - every exception becomes an error envelope
-            answer.refuse(exc)
+            answer.send_error(exc)
             answer.ended()
             _forget_frames(exc)
             return None
         exchange.on_stop(answer.stop)
-        return self._answer(answer, reading, caller)
+        return self._answer(answer, context, caller)
 
     async def _answer(
-        self, answer: "_OpenAnswer", reading: HeadReading, caller: Caller | None
+        self, answer: "_OpenAnswer", context: HeaderContext, caller: Caller | None
     ) -> None:
-        exchange, endpoint, services = answer.exchange, reading.endpoint, self._services
+        exchange, endpoint, services = answer.exchange, context.endpoint, self._services
         try:
             if caller is None:
-                caller = await self._authenticate(exchange, reading)
-            share = answer.body_share = BodyShare(reading.key_memory)
+                caller = await self._authenticate(exchange, context)
+            share = answer.body_share = BodyShare(context.key_memory)
             raw_body = exchange.body
             if raw_body is None or len(raw_body) > self._conventions.body_bytes_max:
                 raw_body = await incoming.read_body(exchange, share, self._conventions)
@@ -120,14 +120,14 @@ class App:
                 services.administration_rate.count_body(caller.organization_id, len(raw_body))
             elements_max = self._conventions.body_elements_max
             body, is_large = await incoming.decode_body(
-                reading, raw_body, share, elements_max, exchange.owner
+                context, raw_body, share, elements_max, exchange.owner
             )
             if endpoint.query is not NoneType:
-                reading.query = incoming.decode_query(exchange.head.query, endpoint.query)
+                context.query = incoming.decode_query(exchange.head.query, endpoint.query)
             request: Request[Any, Any] = Request(
                 answer.request_id,
                 caller,
-                reading,
+                context,
                 body,
                 raw_body,
                 is_large,
@@ -159,59 +159,60 @@ class App:
             return False
         return True
 
-    def _read(self, answer: "_OpenAnswer", head: RequestHead) -> HeadReading:
+    def _find_endpoint(self, answer: "_OpenAnswer", head: RequestHead) -> HeaderContext:
         """Finds the endpoint and the key. Stores the result in `head`, so that later requests with
         the same headers reuse it."""
         try:
             endpoint, path = self._router.find(head.method, head.path)
         except MethodNotAllowed:
             if _WEBSOCKET in head.headers:
-                # On this error, clients that try a WebSocket first send a normal request at once.
+                # Some clients try a WebSocket first. This error makes them send a POST at once.
                 raise WebSocketRefused from None
             raise
         decoder = self._decoders[endpoint.operation] if endpoint.takes_body else None
-        reading = answer.reading = HeadReading(endpoint, decoder, path, head.headers)
-        reading.key = incoming.presented_key(
+        context = answer.context = HeaderContext(endpoint, decoder, path, head.headers)
+        context.key = incoming.presented_key(
             head.headers, endpoint.key_kind, self._customer_key_header
         )
-        reading.digest = key_digest(reading.key)
-        head.reading = reading
-        return reading
+        context.digest = key_digest(context.key)
+        head.context = context
+        return context
 
-    async def _authenticate(self, exchange: Exchange, reading: HeadReading) -> Caller:
-        """Asks the database for the caller of a key that is not cached."""
+    async def _authenticate(self, exchange: Exchange, context: HeaderContext) -> Caller:
+        """Finds the caller of the key in the database, and checks the request with `_admit`."""
         caller: Caller
-        if reading.endpoint.admitted:
-            caller = await self._authentication.recognise(reading.key)
+        if context.endpoint.admitted:
+            caller = await self._authentication.recognise(context.key)
         else:
-            if reading.endpoint.key_kind is KeyKind.ADMIN:
-                self._services.administration_rate.require_room(reading.key)
-            caller = await self._authentication.authenticate(reading.key)
-        self._admit(exchange, reading, caller)
+            if context.endpoint.key_kind is KeyKind.ADMIN:
+                self._services.administration_rate.require_room(context.key)
+            caller = await self._authentication.authenticate(context.key)
+        self._admit(exchange, context, caller)
         return caller
 
-    def _admit(self, exchange: Exchange, reading: HeadReading, caller: Caller) -> None:
+    def _admit(self, exchange: Exchange, context: HeaderContext, caller: Caller) -> None:
         """Checks everything that depends only on the headers and the caller. This happens before the
         body is read, so that requests above the caller's rate or above the capacity of this process
         do not cost the time to read and parse a body."""
-        endpoint = reading.endpoint
+        endpoint = context.endpoint
         owner = caller.organization_id.int
         exchange.recognise(owner)
-        if reading.caller is not caller:
+        if context.caller is not caller:
             _check_caller(endpoint, caller)
-            incoming.check_headers(reading, self._conventions)
-            reading.key_memory = self._request_memory.key_memory(caller)
-            reading.caller = caller
+            incoming.check_headers(context, self._conventions)
+            context.key_memory = self._request_memory.key_memory(caller)
+            context.caller = caller
         if isinstance(caller, AdminCaller):
             act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))
-            self._services.administration_rate.take(caller.organization_id, reading.key)
+            self._services.administration_rate.take(caller.organization_id, context.key)
         elif endpoint.rated:
             self._overload.require_room(owner)
             self._services.inference.require_rate(caller.project_id)
 
 
 def _check_caller(endpoint: AnyEndpoint, caller: Caller) -> None:
-    """Raises PermissionDenied if the caller's key is not for this endpoint."""
+    """Raises PermissionDenied if the endpoint does not accept this kind of key, or if the key lacks
+    the endpoint's permission."""
     kind = KeyKind.ADMIN if isinstance(caller, AdminCaller) else KeyKind.PROJECT
     if kind is not endpoint.key_kind:
         raise PermissionDenied(f"This route accepts only {_KEY_NAMES[endpoint.key_kind]}.")
@@ -228,7 +229,7 @@ class _OpenAnswer:
     """Holds the state of one answer: its status, and its stream if there is one. With this state,
     a failure or a stop of the server can be reported to the client at any time."""
 
-    reading: HeadReading | None = None
+    context: HeaderContext | None = None
     body_share: BodyShare | None = None
     _stream: EventStream | None = None
     _streamed: StreamedAnswer | None = None
@@ -246,12 +247,12 @@ class _OpenAnswer:
         was sent or the client has disconnected."""
         if self.body_share is not None:
             self.body_share.release()
-        operation = "none" if self.reading is None else self.reading.endpoint.operation
+        operation = "none" if self.context is None else self.context.endpoint.operation
         request_ended(self._log, self.request_id, operation, self._status, self._started)
 
     @property
     def _style(self) -> ErrorStyle:
-        return ErrorStyle.USUAL if self.reading is None else self.reading.endpoint.error_style
+        return ErrorStyle.USUAL if self.context is None else self.context.endpoint.error_style
 
     def stream(self, streamed: StreamedAnswer) -> EventStream:
         self._status = 200
@@ -276,7 +277,7 @@ class _OpenAnswer:
         """Sends an error envelope. If a stream has started, sends the error as the stream's last
         record (server-sent event) instead."""
         if self._streamed is None or self._stream is None or not self._stream.started:
-            self.refuse(error)
+            self.send_error(error)
             return
         try:
             await self._stream.end(self._streamed.failure(error))
@@ -287,14 +288,14 @@ class _OpenAnswer:
         """Ends the answer with an error, because the server is stopping."""
         error = Unavailable("The gateway is shutting down.", retry_after_s=1)
         if self._streamed is None or self._stream is None or not self._stream.started:
-            self.refuse(error)
+            self.send_error(error)
             return
         try:
             self._stream.cut(self._streamed.failure(error))
         except Exception as exc:  # noqa: BLE001 - after any exception, the last record is missing
             self._abandon(exc)
 
-    def refuse(self, error: Exception) -> None:
+    def send_error(self, error: Exception) -> None:
         style = error.style if isinstance(error, MethodNotAllowed) else self._style
         rendered = render_error(error, self.request_id, style)
         self._status = rendered.status

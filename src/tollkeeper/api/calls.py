@@ -69,5 +69,5 @@ def new_call(
         affinity=services.isolation.affinity(caller, affinity_hint) if affinity_hint else None,
         policy_ids=tuple(dict.fromkeys(policy_ids)) if policy_ids else (),
         beta_flags=beta_flags,
-        incoming_trace=request.reading.traceparent,
+        incoming_trace=request.context.traceparent,
     )

@@ -13,7 +13,7 @@ from tollkeeper.services.use_cases import Services
 async def chat_create(
     services: Services, request: Request[wire.ChatRequest, None]
 ) -> msgspec.Struct | Reply | Streamed:
-    call, plan = await chat_call(services, request, request.reading.session)
+    call, plan = await chat_call(services, request, request.context.session)
     created = services.clock()
     if call.streamed:
         return Streamed(ChatStream(services, request, call, plan, created))

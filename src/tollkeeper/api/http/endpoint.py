@@ -24,7 +24,7 @@ Q = TypeVar("Q")  # the type of the decoded query, or None
 HeaderIndex: TypeAlias = dict[bytes, tuple[bytes, ...]]
 
 
-class HeadReading:
+class HeaderContext:
     """Contains the endpoint of a request and the values that the gateway has read from the request
     line and the headers. Requests on one connection with the same headers share one object."""
 
@@ -55,8 +55,8 @@ class HeadReading:
         # The values of the path parameters, by name.
         self.path = path
         self.headers = headers
-        # The API key in the headers, and its digest. The caller to whom the key belongs may change
-        # between two requests.
+        # The API key in the headers, and its digest. The key's caller may change between two requests,
+        # for example if the permissions of the key change.
         self.key = ""
         self.digest = b""
         self.query: Any = None
@@ -74,7 +74,7 @@ class Request(msgspec.Struct, Generic[B, Q], frozen=True):
 
     id: str
     caller: Caller
-    reading: HeadReading
+    context: HeaderContext
     body: B
     raw_body: bytes
     # Whether the body is so large that processing it at once would block the event loop.
@@ -85,19 +85,19 @@ class Request(msgspec.Struct, Generic[B, Q], frozen=True):
 
     @property
     def path(self) -> dict[str, str]:
-        return self.reading.path
+        return self.context.path
 
     @property
     def query(self) -> Q:
-        return self.reading.query  # type: ignore[no-any-return]
+        return self.context.query  # type: ignore[no-any-return]
 
     @property
     def headers(self) -> HeaderIndex:
-        return self.reading.headers
+        return self.context.headers
 
     @property
     def operation(self) -> str:
-        return self.reading.endpoint.operation
+        return self.context.endpoint.operation
 
     def error_words(self, error: BaseException) -> tuple[int, str]:
         words = words_for(error)
@@ -195,8 +195,9 @@ class Endpoint(Generic[B, Q]):
     query: type[Q] = NoneType  # type: ignore[assignment]
     headers: tuple[HeaderParameter, ...] = ()
     result_headers: tuple[ResultHeader, ...] = ()
-    # Whether the body is stored in the database. If so, the body must not contain U+0000, because
-    # PostgreSQL's text type cannot, and the size of the body counts towards the administration rate.
+    # Whether the body is stored in the database. Such a body must not contain the character U+0000,
+    # because PostgreSQL's text type cannot store it. The body's size counts towards the administration
+    # rate.
     stored: bool = False
     # Whether a request goes through admission, which reads its key from the database again. Only then
     # may authentication use a cached key.

@@ -53,7 +53,7 @@ class MethodNotAllowed(errors.TollkeeperError):
     def __init__(self, allowed: str, style: ErrorStyle = ErrorStyle.USUAL) -> None:
         super().__init__(f"This path takes {allowed} only.")
         self.allowed = allowed
-        # The style of the endpoints at this path.
+        # The error style of the endpoints at this path.
         self.style = style
 
 
@@ -123,8 +123,8 @@ class RenderedError:
 
 
 def error_body(error: Exception, request_id: str) -> ErrorBody:
-    """Returns the error as the client sees it. If the exception is unexpected, its text may contain
-    internal details. Then the exception is logged, and the client gets only the request id."""
+    """Returns the error as the client sees it. The text of an unexpected exception may contain internal
+    details. Such an exception is logged, and the client gets only the request id."""
     words = words_for(error)
     if isinstance(error, errors.TollkeeperError):
         message, param = error.message, error.param

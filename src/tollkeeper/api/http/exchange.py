@@ -6,7 +6,7 @@ An `Exchange` is one request together with the methods to answer it.
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Protocol, TypeAlias
 
-from tollkeeper.api.http.endpoint import HeaderIndex, HeadReading
+from tollkeeper.api.http.endpoint import HeaderContext, HeaderIndex
 from tollkeeper.api.http.sse import StreamWriter
 
 # The path of `OPTIONS *`, a request about the whole server.
@@ -17,7 +17,7 @@ class RequestHead:
     """Contains the request line and the headers of a request: its method, path, query and headers.
     Requests on one connection with the same request line and headers share one object."""
 
-    __slots__ = ("headers", "is_http10", "method", "path", "query", "reading")
+    __slots__ = ("context", "headers", "is_http10", "method", "path", "query")
 
     def __init__(
         self, method: str, path: bytes, query: bytes, headers: HeaderIndex, *, is_http10: bool
@@ -30,7 +30,7 @@ class RequestHead:
         self.headers = headers
         self.is_http10 = is_http10
         # The endpoint and the key. The application sets them at the first request with these headers.
-        self.reading: HeadReading | None = None
+        self.context: HeaderContext | None = None
 
 
 class ClientGone(Exception):

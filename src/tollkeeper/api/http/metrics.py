@@ -26,13 +26,13 @@ _SECONDS = HistogramTally(
 )
 _OPEN = OpenTally("tollkeeper_open_requests", "Requests being answered.")
 # The operation, the status and the duration in seconds of each request that was answered since the
-# metrics were last written. When the list has `_ANSWERED_MAX` entries, they are counted at once.
+# metrics were last written. If the list reaches `_ANSWERED_MAX` entries, they are counted earlier.
 _answered: list[tuple[str, int, float]] = []
 _ANSWERED_MAX = 256
 
 
 def request_opened() -> float:
-    """Counts a request that has arrived. Returns the time that `request_ended` needs."""
+    """Counts a request that has arrived. Returns the start time for `request_ended`."""
     _OPEN.open += 1
     schedule_write()
     return time.perf_counter()

@@ -10,7 +10,7 @@ import msgspec
 
 from tollkeeper.api.http import strict_json
 from tollkeeper.api.http.conventions import HttpConventions
-from tollkeeper.api.http.endpoint import HeaderIndex, HeaderParameter, HeadReading
+from tollkeeper.api.http.endpoint import HeaderContext, HeaderIndex, HeaderParameter
 from tollkeeper.api.http.envelope import BodyTimeout, PayloadTooLarge, UnsupportedMediaType
 from tollkeeper.api.http.exchange import Exchange
 from tollkeeper.api.http.request_memory import BodyShare, memory_of
@@ -49,17 +49,17 @@ def header_values(headers: HeaderIndex, name: bytes) -> tuple[bytes, ...]:
     return headers.get(name, ())
 
 
-def check_headers(reading: HeadReading, conventions: HttpConventions) -> None:
+def check_headers(context: HeaderContext, conventions: HttpConventions) -> None:
     """Checks the path parameters and all headers except the key. Stores the values that the handler
-    needs in `reading`."""
-    endpoint, headers = reading.endpoint, reading.headers
-    check_path_ids(reading.path)
-    if reading.decoder is not None:
+    needs in `context`."""
+    endpoint, headers = context.endpoint, context.headers
+    check_path_ids(context.path)
+    if context.decoder is not None:
         check_content_type(headers)
     if SESSION_HEADER in endpoint.headers:
-        reading.session = session_of(headers, conventions.session_headers)
+        context.session = session_of(headers, conventions.session_headers)
     traces = headers.get(b"traceparent", ())
-    reading.traceparent = traces[0] if len(traces) == 1 else None
+    context.traceparent = traces[0] if len(traces) == 1 else None
 
 
 def session_of(headers: HeaderIndex, names: tuple[str, ...]) -> str | None:
@@ -159,12 +159,12 @@ async def read_body(exchange: Exchange, share: BodyShare, limits: HttpConvention
 
 
 async def decode_body(
-    reading: HeadReading, body: bytes, share: BodyShare, elements_max: int, owner: Hashable
+    context: HeaderContext, body: bytes, share: BodyShare, elements_max: int, owner: Hashable
 ) -> tuple[Any, bool]:
     """Returns the decoded body, or None if the endpoint takes no body, and whether the body is large.
     Reserves the memory that the request needs in `share`. Decodes a large body in a thread, so that
     the event loop can serve other requests meanwhile."""
-    decoder = reading.decoder
+    decoder = context.decoder
     if decoder is None:
         if body:
             raise InvalidRequest("This operation takes no body.")
@@ -181,12 +181,12 @@ async def decode_body(
         needed = memory_of(body, elements) if is_plain else _checked_memory_of(body, elements_max)
         share.grow_to(needed)
         decoded = strict_json.decode_bounded(body, decoder)
-    if reading.endpoint.stored:
+    if context.endpoint.stored:
         strict_json.refuse_nul(body, decoded)
     parts = getattr(decoded, "n", None)
     if parts:
-        # If the backend creates only one completion per request, the gateway sends it a separate
-        # request for each completion, several at the same time.
+        # A backend may create only one completion per request. Then the gateway sends one request for
+        # each completion, several of them at the same time, and each needs memory for the body.
         parts = min(parts, PARTS_AT_ONCE) if is_large else parts
         share.grow_to(share.size + (parts - 1) * len(body))
     return decoded, is_large

@@ -13,8 +13,8 @@ from tollkeeper.domain.access import Caller
 from tollkeeper.domain.errors import RateLimited, Unavailable
 
 _RETRY_AFTER_S = 1
-# An organization's only request may exceed the organization's share. But one of this many equal parts
-# of the memory must remain free.
+# An organization's only request may exceed the organization's share, if the total memory divided by
+# this number remains free.
 _RESERVE_PARTS = 8
 # The memory of the Python objects for one element of a JSON array or object. Measurements show 70 to
 # 126 bytes.
@@ -28,7 +28,7 @@ _SLICE_BYTES = 32 << 10
 
 
 class _MemoryUse:
-    """Counts the memory of an organization's requests in progress."""
+    """Counts the memory of requests in progress, for example of all requests of one organization."""
 
     __slots__ = ("__weakref__", "bytes")
 
@@ -61,7 +61,7 @@ class RequestMemory:
         self.reserve = bytes_max // _RESERVE_PARTS
         self.key_bytes_max = key_bytes_max
         self.bytes = 0
-        # The dictionaries contain only counts to which a connection or a request refers.
+        # An entry disappears when no connection and no request refers to it any more.
         self._organizations: WeakValueDictionary[UUID, _MemoryUse] = WeakValueDictionary()
         self._keys: WeakValueDictionary[UUID, KeyMemory] = WeakValueDictionary()
 

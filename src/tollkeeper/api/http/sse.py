@@ -16,6 +16,7 @@ KEEP_ALIVE = b": keep-alive\n\n"
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 DONE = b"data: [DONE]\n\n"
 
+# The interval of the timer that sends comments.
 _SILENCE_S = 10.0
 _HEADERS = (
     b"content-type: text/event-stream; charset=utf-8\r\n"
@@ -37,7 +38,7 @@ class StreamWriter(Protocol):
         ...
 
     async def resumed(self) -> None:
-        """Waits until the client has read enough, or has disconnected."""
+        """Waits until the client has read so much that more can be written, or has disconnected."""
         ...
 
     def start(self, status: int, headers: bytes) -> None:
@@ -109,7 +110,7 @@ class EventStream:
         if self._writer.paused and not self._ending:
             await self._writer.resumed()
         if self._ending:
-            return  # the stream was cut; the call continues, but the client gets nothing more
+            return  # the stream was cut; the call runs to its end, but the client gets nothing more
         if not self.started:
             self._start()
         self._writer.write(records)
@@ -129,8 +130,8 @@ class EventStream:
         self._writer.end(records)
 
     def cut(self, records: bytes) -> None:
-        """Ends the stream at once. The client gets `records` as the last ones, unless it reads too
-        slowly. The server then closes the connection."""
+        """Ends the stream at once, because the server stops and will close the connection. `records` are
+        the last records. They are not sent if the client reads too slowly."""
         if not self._ending and not self._writer.paused:
             self._writer.end(records)
         self._ending = True

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 # The default of the maximum number of elements in all arrays and objects of a body together.
 _ELEMENTS_MAX = 100_000
-# Find the path and the name of the field in the text of msgspec's errors.
+# Patterns that find the path and the name of the invalid field in the text of msgspec's errors.
 _PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
 _FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*?)`", re.DOTALL)
 _PARAM_LENGTH_MAX = 200
@@ -32,7 +32,7 @@ DEPTH_MAX = 64
 _SLICE_BYTES = 32 << 10
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _DEPTH_CHANGES = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-# Decoding takes longer than a few milliseconds if a body is larger than this or has more elements.
+# A body that is larger than this, or has more elements, takes more than a few milliseconds to decode.
 SMALL_BYTES = 128 << 10
 FEW_ELEMENTS = 5000
 # An integer of at most 18 digits, which is more than any parameter allows. Any other value stays text
@@ -177,7 +177,7 @@ def _as_text(number: str) -> str:
     return number
 
 
-# Numbers stay text, because Python refuses to convert very long integers. Their values are not needed.
+# Numbers stay text, because Python refuses to convert very long integers.
 _DUPLICATE_FINDER = json.JSONDecoder(
     object_pairs_hook=_refuse_duplicates, parse_int=_as_text, parse_float=_as_text
 )

@@ -65,7 +65,7 @@ async def message_create(
     services: Services, request: Request[wire.MessagesRequest, wire.MessagesQuery]
 ) -> msgspec.Struct | Reply | Streamed:
     flags = _beta_flags(request.headers, _CALL_BETA_LENGTH_MAX)
-    prepared = await message_call(services, request, request.reading.session, flags)
+    prepared = await message_call(services, request, request.context.session, flags)
     if request.body.stream:
         return Streamed(MessageStream(services, request, prepared))
     assembly = MessageAssembly(prepared)
@@ -97,7 +97,7 @@ async def token_count(
         prompt,
         output_tokens_max=1,
         streamed=False,
-        session=request.reading.session,
+        session=request.context.session,
         beta_flags=flags,
     )
     counted = await services.token_counting.count(caller, call)

@@ -48,7 +48,7 @@ class ResponseAssembly:
 async def response_create(
     services: Services, request: Request[wire.ResponsesRequest, None]
 ) -> msgspec.Struct | Reply | Streamed:
-    prepared = await responses_call(services, request, request.reading.session)
+    prepared = await responses_call(services, request, request.context.session)
     if request.body.stream:
         return Streamed(ResponseStream(services, request, prepared))
     assembly = ResponseAssembly(prepared)
