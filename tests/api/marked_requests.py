@@ -102,7 +102,7 @@ _ITEMS: tuple[InPlace, ...] = (
     (responses.EchoedFunctionCall, {"type": "function_call"}),
     (responses.FunctionCallOutput, {"type": "function_call_output"}),
     (responses.EchoedReasoning, {"type": "reasoning"}),
-    (responses.Typed, {"type": "item_reference"}),
+    (responses.ItemType, {"type": "item_reference"}),
 )
 _BLOCKS: tuple[InPlace, ...] = (
     (messages.TextBlock, {"type": "text"}),

@@ -195,7 +195,7 @@ def test_every_struct_of_a_request_is_walked(face: str) -> None:
         struct
         for struct in vars(__import__(request.__module__, fromlist=["_"])).values()
         if isinstance(struct, type)
-        and issubclass(struct, base.Received | base.Tolerant)
+        and issubclass(struct, base.StrictRequestObject | base.LenientRequestObject)
         and struct.__module__ == request.__module__
         and struct.__name__ not in _OF_OTHER_REQUESTS
     }

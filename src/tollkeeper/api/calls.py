@@ -1,5 +1,8 @@
 """Creates a `Call` (one inference) from a request. The protocols chat, Responses and Messages share
-these functions."""
+these functions.
+
+A `Plan` contains the data of a call that depends only on the key and the model, such as the backend.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

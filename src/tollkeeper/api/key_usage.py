@@ -1,4 +1,5 @@
-"""Handles GET /v1/key/usage, which shows a key its own costs and spending caps."""
+"""Handles GET /v1/key/usage, which returns the costs and the spending caps of the key that the client
+uses for this request."""
 
 from msgspec import UNSET
 

@@ -1,5 +1,8 @@
-"""Turns a chat request into a `Call`. First rejects fields that exclude each other and fields that
-need another field."""
+"""Turns a chat request into a `Call` (one inference). First rejects fields that exclude each other and
+fields that need another field.
+
+A `Plan` contains the data of a call that depends only on the key and the model, such as the backend.
+"""
 
 from tollkeeper.api.calls import new_call, supported_prompt
 from tollkeeper.api.chat.prompt import read_prompt
@@ -19,8 +22,10 @@ async def chat_call(
     _check_combinations(body)
     plan = await services.plans.plan_for(caller, body.model)
     model, cache_key = plan.model, body.prompt_cache_key
-    bound_field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    bound = output_bound(body.max_tokens or body.max_completion_tokens, model, param=bound_field)
+    limit_field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    output_tokens_max = output_bound(
+        body.max_tokens or body.max_completion_tokens, model, param=limit_field
+    )
     if body.reasoning is not None:
         output_bound(body.reasoning.max_tokens, model, param="reasoning.max_tokens")
     caching = plan.caching
@@ -34,11 +39,11 @@ async def chat_call(
         request,
         plan,
         prompt,
-        bound,
+        output_tokens_max,
         streamed=body.stream,
         session=session,
         cache_key=cache_key,
-        output_bound_field=bound_field,
+        output_bound_field=limit_field,
         choices=body.n or 1,
         policy_ids=body.policy_ids,
     )

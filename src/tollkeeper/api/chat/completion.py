@@ -81,7 +81,8 @@ class _Choice(msgspec.Struct):
 
 
 class ChatAssembly:
-    """Collects the events of an answer, as the sink of a call whose answer is not streamed."""
+    """Collects the events of an answer that is not streamed. It is the call's sink (the receiver of the
+    events)."""
 
     def __init__(self, call: Call, body: wire.ChatRequest, created: int) -> None:
         self._call = call
@@ -98,7 +99,8 @@ class ChatAssembly:
                 self._opened = event
 
     def held_back(self) -> None:
-        """Does nothing, because the client gets nothing before the answer is complete."""
+        """Called if the answer has begun but must not be sent yet. Does nothing, because the client gets
+        nothing before the answer is complete."""
 
     def text_writer(self) -> None:
         """Returns None, so that all text arrives as events."""
@@ -224,8 +226,8 @@ def _is_integer(value: object) -> bool:
 
 
 def _prompt_logprobs(logprobs: msgspec.Raw | None) -> msgspec.Raw | None:
-    """Returns the backend's value unchanged, or None unless it is an array of objects and nulls, as
-    the API requires."""
+    """Returns the backend's value unchanged. Returns None if the value is not an array of objects and
+    nulls, as the API requires."""
     if logprobs is None:
         return None
     try:

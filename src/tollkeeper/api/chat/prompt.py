@@ -56,7 +56,7 @@ _PASSED_ON = frozenset(
 _PASSED_ON_WITH_TOOLS = _PASSED_ON | {
     *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 }
-# The fields that set no other fields of a prompt than turns, sampling, identity and caching.
+# If a request has only these fields, its prompt has only turns, sampling, identity and caching.
 _PLAIN_FIELDS = frozenset(
     {
         *("model", "messages", "max_tokens", "max_completion_tokens", "n"),
@@ -203,7 +203,8 @@ def _tool_choice(body: wire.ChatRequest, *, has_tools: bool) -> ToolChoice | Non
         if requested is None:
             continue
         if not has_tools:
-            # Without tools, "none" and "auto" have no effect; any other choice needs a tool.
+            # If the request has no tools, "none" and "auto" have no effect. Any other choice needs a
+            # tool.
             if requested not in ("none", "auto"):
                 raise InvalidRequest(
                     f"{param} needs a tool, but the request has no tools.", param=param

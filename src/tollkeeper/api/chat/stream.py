@@ -45,16 +45,16 @@ class ChatStream:
         self._includes_usage = options is not None and options.include_usage is True
         self._stream: EventStream | None = None
         self._begun_choices: set[int] = set()
-        # The beginning and the end of every chunk, encoded once. If the client asked for the usage, it
-        # is null in all chunks except the last one.
-        head = {
+        # The beginning and the end of every chunk, encoded once. If the client asked for the usage, the
+        # field `usage` is null in all chunks except the last one.
+        common_fields = {
             "id": completion_id(call.request_id),
             "object": "chat.completion.chunk",
             "created": created,
             "model": call.model.id,
         }
-        self._head = b"data: " + _encode(head)[:-1]
-        self._tail = b',"usage":null}\n\n' if self._includes_usage else b"}\n\n"
+        self._chunk_start = b"data: " + _encode(common_fields)[:-1]
+        self._chunk_end = b',"usage":null}\n\n' if self._includes_usage else b"}\n\n"
 
     async def run(self, stream: EventStream) -> None:
         self._stream = stream
@@ -63,7 +63,7 @@ class ChatStream:
         last = DONE
         if self._includes_usage:
             usage = _encode(usage_view(tab.usage))
-            last = self._head + b',"choices":[],"usage":' + usage + b"}\n\n" + DONE
+            last = self._chunk_start + b',"choices":[],"usage":' + usage + b"}\n\n" + DONE
         await stream.end(last)
 
     def failure(self, error: Exception) -> bytes:
@@ -78,7 +78,7 @@ class ChatStream:
             if isinstance(event, Delta):
                 records.append(self._record(event))
             elif isinstance(event, Opened):
-                self._add_to_head(event)
+                self._add_to_chunk_start(event)
         joined = b"".join(records)
         if joined:
             await self._stream.write(joined)
@@ -91,11 +91,11 @@ class ChatStream:
         assert self._stream is not None
         if 0 not in self._begun_choices:
             return None
-        before = self._head + b',"choices":[{"index":0,"delta":{"content":'
-        after = b"},%b}]%b" % (_NO_LOGPROBS_NO_FINISH, self._tail)
+        before = self._chunk_start + b',"choices":[{"index":0,"delta":{"content":'
+        after = b"},%b}]%b" % (_NO_LOGPROBS_NO_FINISH, self._chunk_end)
         return self._stream.piece_writer(before, after)
 
-    def _add_to_head(self, opened: Opened) -> None:
+    def _add_to_chunk_start(self, opened: Opened) -> None:
         """Adds the backend's fingerprint and service tier to the beginning of every chunk."""
         fields = {
             "system_fingerprint": opened.system_fingerprint,
@@ -103,7 +103,7 @@ class ChatStream:
         }
         present = {name: value for name, value in fields.items() if value is not None}
         if present:
-            self._head += b"," + _encode(present)[1:-1]
+            self._chunk_start += b"," + _encode(present)[1:-1]
 
     def _record(self, delta: Delta) -> bytes:
         """Returns the chunks for one delta. The first chunk of a new choice has the role, the next one
@@ -144,11 +144,11 @@ class ChatStream:
     def _text_chunk(self, index: int, text: str) -> bytes:
         """Returns the same bytes as `_chunk` for a delta that contains only text, but faster."""
         return b'%b,"choices":[{"index":%d,"delta":{"content":%b},%b}]%b' % (
-            self._head,
+            self._chunk_start,
             index,
             _encode(text),
             _NO_LOGPROBS_NO_FINISH,
-            self._tail,
+            self._chunk_end,
         )
 
     def _chunk(
@@ -160,7 +160,7 @@ class ChatStream:
         finish: str | None = None,
     ) -> bytes:
         choice = {"index": index, "delta": fields, "logprobs": logprobs, "finish_reason": finish}
-        return self._head + b',"choices":[' + _encode(choice) + b"]" + self._tail
+        return self._chunk_start + b',"choices":[' + _encode(choice) + b"]" + self._chunk_end
 
 
 def _tool_call(piece: ToolCallPiece) -> dict[str, Any]:

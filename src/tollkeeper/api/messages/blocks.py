@@ -1,8 +1,8 @@
 """Turns the events of an answer into Messages events, which begin, extend and end content blocks.
 
 A block begins with its first piece. A block with text or reasoning ends when another block begins. A
-block with a tool call stays open until its arguments are a complete JSON object, because a backend
-may send pieces of several tool calls alternately. It ends when another block begins after that.
+block with a tool call also ends then, but only if the arguments of the call are already a complete JSON
+object, because a backend may send pieces of several tool calls alternately.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""Turns a Messages request into a `Call`."""
+"""Turns a Messages request into a `Call` (one inference).
+
+A `Plan` contains the data of a call that depends only on the key and the model, such as the backend.
+"""
 
 from functools import partial
 
@@ -37,7 +40,7 @@ async def message_call(
     _check_fields(body)
     plan = await services.plans.plan_for(caller, body.model)
     model = plan.model
-    bound = output_bound(body.max_tokens, model, param="max_tokens")
+    output_tokens_max = output_bound(body.max_tokens, model, param="max_tokens")
     unseal = partial(services.reasoning_seal.unseal, caller)
     prompt = await supported_prompt(
         request, model, read_prompt, body, model, MESSAGES_WEB_TOOLS, unseal, plan.caching
@@ -47,7 +50,7 @@ async def message_call(
         request,
         plan,
         prompt,
-        bound,
+        output_tokens_max,
         streamed=body.stream is True,
         session=session,
         # Clients put a session id into `metadata.user_id`.

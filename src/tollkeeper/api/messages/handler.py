@@ -1,5 +1,8 @@
 """Handles POST /v1/messages and POST /v1/messages/count_tokens.
 
+A plan contains the data of a call that depends only on the key and the model, such as the backend. A tab
+contains the state of a call, such as its usage and its cost.
+
 Clients name beta flags in a header. A beta flag asks for a feature of the Messages protocol that is
 not yet part of its stable version.
 """
@@ -36,7 +39,8 @@ from tollkeeper.services.use_cases import Services
 
 # The maximum length of the header with the beta flags of a token count.
 _BETA_LENGTH_MAX = 512
-# The same for a call, in which clients name many more flags. Unknown flags of a call are ignored.
+# The maximum length of the same header in a call, for which clients name many more flags. Unknown
+# flags of a call are ignored.
 _CALL_BETA_LENGTH_MAX = 4096
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 

@@ -60,7 +60,7 @@ _SERVER_BLOCKS = frozenset(
 
 
 class MessagesConversation:
-    """Collects the turns of a request, message by message. `counts` tells that the request is a token
+    """Collects the turns of a request, message by message. `counts` is True for a token
     count.
 
     A mark is a `cache_control` object, with which a client asks the provider to cache the prompt up to
@@ -166,9 +166,9 @@ class MessagesConversation:
                     yield from (part for part in parts if isinstance(part, Text))
 
     def _reasoning(self, sealed: str | None, text: str, place: str) -> Iterator[Reasoning]:
-        """Reads the reasoning of an earlier answer. `sealed` is the value in which the gateway has
-        encrypted the reasoning. It may contain values that only a backend can read. They are sent only
-        to the model that wrote them."""
+        """Reads the reasoning of an earlier answer. `sealed` is the encrypted form in which the gateway
+        sent the reasoning to the client. It may contain values that only a backend can read. Such values
+        are sent only to the model that wrote them."""
         unsealed = None if sealed is None else self._unseal(sealed)
         if not self._counts and (unsealed is None or unsealed.text != text):
             raise InvalidRequest(

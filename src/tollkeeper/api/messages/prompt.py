@@ -58,7 +58,7 @@ def read_counted_prompt(
         options = (Option("thinking", not isinstance(thinking, wire.ThinkingDisabled), "thinking"),)
     return replace(
         _prompt(body, conversation, tools),
-        server_tools=tuple(tools.of_provider.values()),
+        server_tools=tuple(tools.provider_tools.values()),
         output_format=_output_format(body) if has_schemas else None,
         options=options,
     )
@@ -96,7 +96,7 @@ def read_prompt(
 class _Tools(NamedTuple):
     functions: list[FunctionTool]
     # The tools that the model's provider runs, by their places in the request (such as `tools[0]`).
-    of_provider: dict[str, FreeObject]
+    provider_tools: dict[str, FreeObject]
 
 
 def _prompt(
@@ -140,7 +140,7 @@ def _tools(
                 )
             )
         elif kind in server_tool_types:
-            tools.of_provider[place] = msgspec.json.decode(tool)
+            tools.provider_tools[place] = msgspec.json.decode(tool)
         else:
             raise _unsupported_tool(head, place, server_tool_types)
     return tools
@@ -192,7 +192,7 @@ def _web_search(tools: _Tools) -> WebSearch | None:
     """Returns the web search, or None if the request has none. Rejects all other tools that the
     provider would run, because only the web search exists in every protocol."""
     search: WebSearch | None = None
-    for place, written in tools.of_provider.items():
+    for place, written in tools.provider_tools.items():
         kind = str(written["type"])
         if not kind.startswith(_WEB_SEARCH) or search is not None:
             raise OptionUnsupported(f"A tool of type {kind} is not supported here.", param=place)

@@ -83,8 +83,8 @@ class _Block:
 
 
 class MessageAssembly:
-    """Collects the events of an answer, as the sink of a call whose answer is not streamed. Builds the
-    message from the same events that a stream would send to the client."""
+    """Collects the events of an answer that is not streamed. It is the call's sink (the receiver of the
+    events). It builds the message from the Messages events that a stream would send to the client."""
 
     def __init__(self, prepared: PreparedMessage) -> None:
         self._call = prepared.call
@@ -98,7 +98,8 @@ class MessageAssembly:
                     self._read(event_object)
 
     def held_back(self) -> None:
-        """Does nothing, because the client gets nothing before the answer is complete."""
+        """Called if the answer has begun but must not be sent yet. Does nothing, because the client gets
+        nothing before the answer is complete."""
 
     def text_writer(self) -> None:
         """Returns None, so that all text arrives as events."""

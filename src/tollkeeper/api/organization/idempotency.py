@@ -29,8 +29,8 @@ def idempotent_request(request: Request[Any, Any], operation: str) -> Idempotent
         raise InvalidRequest(
             "One Idempotency-Key header of 8 to 200 printable characters is required.", param=_NAME
         )
-    # The decoded body is encoded again with sorted keys. So a repeated request may have another JSON
-    # formatting.
+    # The decoded body is encoded again with sorted keys, so that a repeated request is recognised even
+    # if its JSON is formatted differently.
     meaning = msgspec.json.encode([request.path, request.body], order="deterministic")
     return IdempotentRequest(
         organization_id=request.admin_caller.organization_id,

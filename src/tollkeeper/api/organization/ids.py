@@ -27,7 +27,7 @@ def policy_id(text: str) -> str:
 
 
 def _parse_uuid(text: str) -> UUID | None:
-    """Returns the UUID, or None unless the text is in the canonical form. `UUID` would also accept
+    """Returns the UUID, or None if the text does not have the canonical form. `UUID` would also accept
     braces, URNs and missing hyphens."""
     if len(text) != _UUID_LENGTH:
         return None

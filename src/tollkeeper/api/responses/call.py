@@ -1,4 +1,8 @@
-"""Turns a Responses request into a `Call` and into the initial result, with which a stream begins."""
+"""Turns a Responses request into a `Call` (one inference) and into the initial result, with which a
+stream begins.
+
+A `Plan` contains the data of a call that depends only on the key and the model, such as the backend.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,7 +56,7 @@ async def responses_call(
     plan = await services.plans.plan_for(caller, body.model)
     model = plan.model
     _refuse_newer_fields(body)
-    bound = output_bound(body.max_output_tokens, model, param="max_output_tokens")
+    output_tokens_max = output_bound(body.max_output_tokens, model, param="max_output_tokens")
     conversation = Conversation(model, partial(services.reasoning_seal.unseal, caller))
     caching = services.isolation.caching_wish(caller, model, body.prompt_cache_key)
     tools = Tools()
@@ -68,7 +72,7 @@ async def responses_call(
         request,
         plan,
         prompt,
-        bound,
+        output_tokens_max,
         streamed=body.stream is True,
         session=session,
         cache_key=body.prompt_cache_key,

@@ -1,4 +1,8 @@
-"""Handles POST /v1/responses. The answer is one result or a stream of events."""
+"""Handles POST /v1/responses. The answer is one result or a stream of events.
+
+A plan contains the data of a call that depends only on the key and the model, such as the backend. A tab
+contains the state of a call, such as its usage and its cost.
+"""
 
 import msgspec
 
@@ -15,7 +19,8 @@ from tollkeeper.services.use_cases import Services
 
 
 class ResponseAssembly:
-    """Collects the events of an answer, as the sink of a call whose answer is not streamed."""
+    """Collects the events of an answer that is not streamed. It is the call's sink (the receiver of the
+    events)."""
 
     def __init__(self, prepared: PreparedResponse) -> None:
         self._prepared = prepared
@@ -36,7 +41,8 @@ class ResponseAssembly:
                 self._begun = begun_response(self._prepared, event)
 
     def held_back(self) -> None:
-        """Does nothing, because the client gets nothing before the answer is complete."""
+        """Called if the answer has begun but must not be sent yet. Does nothing, because the client gets
+        nothing before the answer is complete."""
 
     def text_writer(self) -> None:
         """Returns None, so that all text arrives as events."""

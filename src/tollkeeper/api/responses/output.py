@@ -1,9 +1,9 @@
 """Assembles the output items of one Responses answer from the events of its call.
 
 Items are messages, reasoning, function calls and images. An item begins with its first piece. A
-message or reasoning ends when another item begins. A function call stays open until its arguments are
-a complete JSON object, because a backend may send pieces of several calls alternately. It ends when
-another item begins after that. If the answer is streamed, a listener gets every change of the output.
+message or reasoning ends when another item begins. A function call also ends then, but only if its
+arguments are already a complete JSON object, because a backend may send pieces of several calls
+alternately. If the answer is streamed, a listener gets every change of the output.
 """
 
 import re
@@ -39,7 +39,7 @@ class _ChatLogprobs(msgspec.Struct):
 _logprobs = msgspec.json.Decoder(_ChatLogprobs)
 
 
-class Kind(StrEnum):
+class TextKind(StrEnum):
     """Lists the kinds of text that arrive piece by piece. The values are names of the protocol."""
 
     TEXT = "output_text"
@@ -52,7 +52,7 @@ class Kind(StrEnum):
 class OpenText:
     """Holds one text that arrives piece by piece, and the text's position in the output."""
 
-    kind: Kind
+    kind: TextKind
     item_id: str
     output_index: int
     content_index: int | None
@@ -67,11 +67,11 @@ class OpenText:
         return "".join(self.pieces)
 
     def part(self) -> wire.OutputPart:
-        if self.kind is Kind.TEXT:
+        if self.kind is TextKind.TEXT:
             return wire.OutputText(
                 text=self.whole, annotations=self.annotations, logprobs=self.logprobs
             )
-        if self.kind is Kind.REFUSAL:
+        if self.kind is TextKind.REFUSAL:
             return wire.OutputRefusal(refusal=self.whole)
         return wire.ReasoningText(text=self.whole)
 
@@ -147,9 +147,9 @@ class Output:
 
     def add(self, delta: Delta) -> None:
         if delta.reasoning:
-            self._append(self._open_text(Kind.REASONING), delta.reasoning)
+            self._append(self._open_text(TextKind.REASONING), delta.reasoning)
         if delta.sealed_reasoning and self._seal is not None:
-            item = self._items[self._open_text(Kind.REASONING).output_index]
+            item = self._items[self._open_text(TextKind.REASONING).output_index]
             item.sealed_by_backend += (delta.sealed_reasoning,)
         if delta.text or delta.logprobs is not None:
             self._add_text(delta.text or "", delta.logprobs)
@@ -158,7 +158,7 @@ class Output:
         for address in delta.images:
             self._add_image(address)
         if delta.refusal:
-            self._append(self._open_text(Kind.REFUSAL), delta.refusal)
+            self._append(self._open_text(TextKind.REFUSAL), delta.refusal)
         for piece in delta.tool_calls:
             self._add_call(piece)
         if delta.function_call is not None:
@@ -184,24 +184,24 @@ class Output:
 
     # Text, refusals, reasoning.
 
-    def _open_text(self, kind: Kind) -> OpenText:
+    def _open_text(self, kind: TextKind) -> OpenText:
         """Returns the open text of this kind. If there is none, ends the open text of another kind and
         begins a new text."""
         current = self._open
         if current is not None and current.kind is kind:
             return current
-        if current is not None and Kind.REASONING not in (kind, current.kind):
+        if current is not None and TextKind.REASONING not in (kind, current.kind):
             # Texts and refusals can be parts of the same message. Reasoning is a separate item.
             self._close_part(current)
             item = self._items[current.output_index]
         else:
             self._close_finished_items()
-            is_reasoning = kind is Kind.REASONING
+            is_reasoning = kind is TextKind.REASONING
             item = self._begin_item(ItemKind.REASONING if is_reasoning else ItemKind.MESSAGE)
         self._open = self._begin_part(item, kind)
         return self._open
 
-    def _begin_part(self, item: Item, kind: Kind) -> OpenText:
+    def _begin_part(self, item: Item, kind: TextKind) -> OpenText:
         open_text = OpenText(kind, item.id, item.output_index, len(item.parts))
         item.parts.append(open_text)
         place = _place(open_text)
@@ -217,8 +217,8 @@ class Output:
         if logprobs is not None and self._includes_logprobs:
             tokens = _flat_logprobs(logprobs)
         if text:
-            open_text = self._open_text(Kind.TEXT)
-        elif tokens and self._open is not None and self._open.kind is Kind.TEXT:
+            open_text = self._open_text(TextKind.TEXT)
+        elif tokens and self._open is not None and self._open.kind is TextKind.TEXT:
             open_text = self._open
         else:
             return  # only texts have a field for log-probabilities; calls and reasoning do not
@@ -227,7 +227,7 @@ class Output:
         self._listener.piece(open_text, text, tokens)
 
     def _annotate(self, annotation: Annotation) -> None:
-        open_text = self._open_text(Kind.TEXT)
+        open_text = self._open_text(TextKind.TEXT)
         citation = wire.FlatUrlCitation(
             url=annotation.url,
             title=annotation.title,
@@ -278,7 +278,7 @@ class Output:
         item = self._new_item(ItemKind.CALL)
         item.call_id = piece.id or f"call_{item.id}"
         self._extend_name(item, piece.name or "")
-        item.parts.append(OpenText(Kind.ARGUMENTS, item.id, item.output_index, None))
+        item.parts.append(OpenText(TextKind.ARGUMENTS, item.id, item.output_index, None))
         self._calls[piece.index] = item
         self._announce(item)
         return item
@@ -321,9 +321,9 @@ class Output:
 
     def _close_part(self, open_text: OpenText) -> None:
         place, whole = _place(open_text), open_text.whole
-        if open_text.kind is Kind.TEXT:
+        if open_text.kind is TextKind.TEXT:
             fields = {**place, "text": whole, "logprobs": open_text.logprobs}
-        elif open_text.kind is Kind.REFUSAL:
+        elif open_text.kind is TextKind.REFUSAL:
             fields = {**place, "refusal": whole}
         else:
             fields = {**place, "text": whole}
@@ -332,7 +332,7 @@ class Output:
 
     def _close_item(self, item: Item, status: wire.ItemStatus) -> None:
         last = item.parts[-1]
-        if last.kind is Kind.ARGUMENTS:
+        if last.kind is TextKind.ARGUMENTS:
             fields = {**_place(last), "name": item.name, "arguments": last.whole}
             self._listener.event("response.function_call_arguments.done", fields)
         if item.kind is ItemKind.REASONING and self._seal is not None:
@@ -350,7 +350,7 @@ class Output:
         `incomplete`."""
         self.finish = finish
         if not self._items:
-            self._open_text(Kind.TEXT)  # an answer without content becomes an empty message
+            self._open_text(TextKind.TEXT)  # an answer without content becomes an empty message
         if self._open is not None:
             self._close_part(self._open)
             self._open = None

@@ -7,7 +7,7 @@ import msgspec
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.http.sse import DONE, EventStream
 from tollkeeper.api.responses.call import PreparedResponse
-from tollkeeper.api.responses.output import Kind, Listener, OpenText, Output
+from tollkeeper.api.responses.output import Listener, OpenText, Output, TextKind
 from tollkeeper.api.responses.result import begun_response, ended_response, failed_response
 from tollkeeper.api.wire import response_object as wire
 from tollkeeper.domain.inference import Batch, Delta, Opened
@@ -25,14 +25,14 @@ def _event_start(name: str) -> bytes:
 
 
 # The beginnings of the most frequent events, encoded once.
-_DELTA_STARTS = {kind: _event_start(f"response.{kind}.delta") for kind in Kind}
+_DELTA_STARTS = {kind: _event_start(f"response.{kind}.delta") for kind in TextKind}
 _NO_LOGPROBS = b',"logprobs":[]}\n\n'
 _END = b"}\n\n"
 
 
 class ResponseStream(Listener):
-    """Runs the call. As the call's sink, receives the events of the answer and adds them to the output
-    items. As the listener of the output, encodes every change as an event for the client."""
+    """Runs the call. As the call's sink (the receiver of its events), adds the events of the answer to
+    the output items. As the listener of the output, encodes every change as an event for the client."""
 
     def __init__(
         self, services: Services, request: Request[Any, None], prepared: PreparedResponse
@@ -107,7 +107,7 @@ class ResponseStream(Listener):
         if place is None:
             place = open_text.encoded_place = _encoded_place(open_text)
         tail = _END
-        if open_text.kind is Kind.TEXT:
+        if open_text.kind is TextKind.TEXT:
             tail = _NO_LOGPROBS if not logprobs else b',"logprobs":%b}\n\n' % _encode(logprobs)
         if self._prepared.obfuscates:
             tail = b',"obfuscation":"%b"%b' % (_padding(text), tail)

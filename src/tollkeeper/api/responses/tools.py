@@ -38,13 +38,14 @@ class Tools:
     # The functions of namespace tools, by the same names.
     flat_names: dict[str, QualifiedName] = field(default_factory=dict)
     web_search: WebSearch | None = None
-    # The place in the request of a web search without access to the live web. Such a search is dropped.
+    # The place of a web search in the request, if the search has no access to the live web. Such a search
+    # is dropped.
     offline_search: str | None = None
     # The tools as the result shows them to the client.
     shown: list[FreeObject] = field(default_factory=list)
 
     @property
-    def any(self) -> bool:
+    def has_any(self) -> bool:
         return bool(self.functions) or self.web_search is not None
 
 
@@ -95,7 +96,7 @@ def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
     """Applies `tool_choice`. If the request has no tools, "none" and "auto" have no effect, and any
     other choice is rejected."""
     choice = body.tool_choice
-    if not tools.any:
+    if not tools.has_any:
         if choice not in (None, "none", "auto"):
             if tools.offline_search is not None:
                 raise _offline_search(tools.offline_search)

@@ -23,12 +23,12 @@ async def truncated(services: Services, call: Call) -> Call:
     """Returns the call without the oldest turns, so that the prompt fits into the model's context.
     Instructions and the last group of turns are never dropped.
 
-    The estimate of the prompt's tokens is rather too high than too low, so a prompt that fits by the
-    estimate needs no exact count. Otherwise, if the backend has a tokenizer and may get the prompt
-    already (`TokenCounting.is_counted`), the tokenizer counts the prompt with a few different numbers
-    of dropped groups. The estimate and the previous counts determine which number is tried next. The
-    resulting prompt fits by an exact count or by the estimate. The search reads a long prompt many
-    times, so it runs in a thread.
+    The estimate of the prompt's tokens tends to be too high, so a prompt that fits by the estimate needs
+    no exact count. Otherwise, the backend's tokenizer counts the prompt with a few different numbers of
+    dropped groups. This happens only if the backend has a tokenizer and may get the prompt before the
+    call is admitted (`TokenCounting.is_counted`). The estimate and the previous counts determine which
+    number is tried next. The resulting prompt fits by an exact count or by the estimate. The search
+    reads a long prompt many times, so it runs in a thread.
     """
     tokens_max = call.model.context_length - call.output_tokens_max
     if (await measure(call)).guess() <= tokens_max:

@@ -7,15 +7,15 @@ import msgspec
 from msgspec import Meta
 
 
-class Received(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class StrictRequestObject(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A JSON object of a request. Unknown properties are rejected."""
 
 
-class Tolerant(msgspec.Struct, kw_only=True):
+class LenientRequestObject(msgspec.Struct, kw_only=True):
     """A JSON object of a request. Unknown properties are allowed and ignored."""
 
 
-class Sent(msgspec.Struct, kw_only=True):
+class ResponseObject(msgspec.Struct, kw_only=True):
     """A JSON object of a response. Every field is present, except fields of type `UnsetType` and null
     fields of structs with `omit_defaults`."""
 

@@ -10,13 +10,13 @@ from msgspec import Meta
 
 from tollkeeper.api.wire.base import (
     FreeObject,
+    LenientRequestObject,
     ModelId,
     OutputBound,
     Penalty,
     PolicyIds,
-    Received,
-    Sent,
-    Tolerant,
+    ResponseObject,
+    StrictRequestObject,
 )
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "ultracode"]
@@ -24,13 +24,13 @@ Verbosity = Literal["low", "medium", "high"]
 OnlyFalse = Annotated[bool, Meta(extra_json_schema={"const": False})]
 
 
-class ContentPart(Tolerant):
+class ContentPart(LenientRequestObject):
     type: str | None = None
     text: str | None = None
     image_url: Any = None
 
 
-class ChatMessage(Received):
+class ChatMessage(StrictRequestObject):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[ContentPart] | None = None
     reasoning: str | None = None
@@ -45,37 +45,37 @@ class ChatMessage(Received):
     provider_specific_fields: FreeObject | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class StreamOptions(Received):
+class StreamOptions(StrictRequestObject):
     include_usage: bool | None = None
 
 
-class Reasoning(Received):
+class Reasoning(StrictRequestObject):
     enabled: bool | None = None
     effort: ReasoningEffort | None = None
     max_tokens: OutputBound | None = None
     exclude: bool | None = None
 
 
-class TextFormat(Received, tag="text", tag_field="type"):
+class TextFormat(StrictRequestObject, tag="text", tag_field="type"):
     pass
 
 
-class JsonObjectFormat(Received, tag="json_object", tag_field="type"):
+class JsonObjectFormat(StrictRequestObject, tag="json_object", tag_field="type"):
     pass
 
 
-class JsonSchema(Received):
+class JsonSchema(StrictRequestObject):
     name: Annotated[str, Meta(min_length=1, max_length=128)]
     schema: FreeObject
     description: Annotated[str, Meta(max_length=2048)] | None = None
     strict: bool | None = None
 
 
-class JsonSchemaFormat(Received, tag="json_schema", tag_field="type"):
+class JsonSchemaFormat(StrictRequestObject, tag="json_schema", tag_field="type"):
     json_schema: JsonSchema
 
 
-class ChatRequest(Received):
+class ChatRequest(StrictRequestObject):
     # Error messages for fields of another protocol, which clients send to this endpoint by mistake.
     hints: ClassVar[dict[str, str]] = {
         "input": "This is a body of the Responses protocol: send it to /v1/responses, or send the "
@@ -126,19 +126,19 @@ class ChatRequest(Received):
     cache_salt: str | None = None
 
 
-class UrlCitation(Sent):
+class UrlCitation(ResponseObject):
     url: str
     title: str
     start_index: Annotated[int, Meta(ge=0)]
     end_index: Annotated[int, Meta(ge=0)]
 
 
-class Annotation(Sent):
+class Annotation(ResponseObject):
     type: Literal["url_citation"]
     url_citation: UrlCitation
 
 
-class AnswerMessage(Sent, omit_defaults=True):
+class AnswerMessage(ResponseObject, omit_defaults=True):
     """The message of an answer. Null fields are omitted, because clients send the message back in their next
     request, in which some properties (such as `refusal`) are not allowed."""
 
@@ -154,7 +154,7 @@ class AnswerMessage(Sent, omit_defaults=True):
     annotations: list[Annotation] | None = None
 
 
-class ChatChoice(Sent):
+class ChatChoice(ResponseObject):
     index: int
     message: AnswerMessage
     logprobs: Any
@@ -169,7 +169,7 @@ PromptLogprobs = Annotated[
 ]
 
 
-class ChatUsage(Sent):
+class ChatUsage(ResponseObject):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -177,7 +177,7 @@ class ChatUsage(Sent):
     completion_tokens_details: dict[str, int | None] | None = None
 
 
-class ChatCompletion(Sent, omit_defaults=True):
+class ChatCompletion(ResponseObject, omit_defaults=True):
     id: str
     object: Literal["chat.completion"]
     created: int

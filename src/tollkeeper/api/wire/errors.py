@@ -3,10 +3,10 @@
 
 from typing import Literal
 
-from tollkeeper.api.wire.base import Sent
+from tollkeeper.api.wire.base import ResponseObject
 
 
-class ErrorBody(Sent):
+class ErrorBody(ResponseObject):
     code: str
     message: str
     type: str
@@ -15,11 +15,11 @@ class ErrorBody(Sent):
     doc_url: str | None
 
 
-class ErrorEnvelope(Sent):
+class ErrorEnvelope(ResponseObject):
     error: ErrorBody
 
 
-class MessagesErrorEnvelope(Sent):
+class MessagesErrorEnvelope(ResponseObject):
     type: Literal["error"]
     error: ErrorBody
 

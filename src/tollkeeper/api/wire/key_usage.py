@@ -5,10 +5,10 @@ from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
-from tollkeeper.api.wire.base import Sent
+from tollkeeper.api.wire.base import ResponseObject
 
 
-class KeyCap(Sent):
+class KeyCap(ResponseObject):
     """A spending cap of the key. Amounts are decimal strings in USD. `remaining` is negative if more was
     spent than the cap allows."""
 
@@ -20,7 +20,7 @@ class KeyCap(Sent):
     resets_at: int | None
 
 
-class KeyUsage(Sent):
+class KeyUsage(ResponseObject):
     """The settled costs of the key. Amounts are decimal strings in USD. Days, weeks and months are in
     UTC."""
 

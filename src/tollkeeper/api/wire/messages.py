@@ -5,79 +5,86 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw
 
-from tollkeeper.api.wire.base import FreeObject, ModelId, OutputBound, Received, Sent, Tolerant
+from tollkeeper.api.wire.base import (
+    FreeObject,
+    LenientRequestObject,
+    ModelId,
+    OutputBound,
+    ResponseObject,
+    StrictRequestObject,
+)
 
 # Content blocks and tools are not decoded together with the request. Each is decoded later, by its
 # `type`.
 AnyObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 
-class CacheMark(Tolerant):
+class CacheMark(LenientRequestObject):
     type: Literal["ephemeral"] = "ephemeral"
     ttl: Literal["5m", "1h"] | None = None
 
 
-class SystemText(Tolerant):
+class SystemText(LenientRequestObject):
     text: str
     type: Literal["text"] = "text"
     cache_control: CacheMark | None = None
 
 
-class MessagesMessage(Received):
+class MessagesMessage(StrictRequestObject):
     role: Literal["user", "assistant", "system"]
     content: str | list[AnyObject]
 
 
-class AutoChoice(Tolerant, tag="auto", tag_field="type"):
+class AutoChoice(LenientRequestObject, tag="auto", tag_field="type"):
     disable_parallel_tool_use: bool | None = None
 
 
-class AnyChoice(Tolerant, tag="any", tag_field="type"):
+class AnyChoice(LenientRequestObject, tag="any", tag_field="type"):
     disable_parallel_tool_use: bool | None = None
 
 
-class NoChoice(Tolerant, tag="none", tag_field="type"):
+class NoChoice(LenientRequestObject, tag="none", tag_field="type"):
     disable_parallel_tool_use: bool | None = None
 
 
-class ToolChoice(Tolerant, tag="tool", tag_field="type"):
+class ToolChoice(LenientRequestObject, tag="tool", tag_field="type"):
     name: str
     disable_parallel_tool_use: bool | None = None
 
 
-class ThinkingEnabled(Tolerant, tag="enabled", tag_field="type"):
+class ThinkingEnabled(LenientRequestObject, tag="enabled", tag_field="type"):
     budget_tokens: Annotated[int, Meta(ge=1024)]
     display: str | None = None
 
 
-class ThinkingDisabled(Tolerant, tag="disabled", tag_field="type"):
+class ThinkingDisabled(LenientRequestObject, tag="disabled", tag_field="type"):
     display: str | None = None
 
 
-class ThinkingAdaptive(Tolerant, tag="adaptive", tag_field="type"):
+class ThinkingAdaptive(LenientRequestObject, tag="adaptive", tag_field="type"):
     display: str | None = None
 
 
-class ThinkingBetweenTools(Tolerant, tag="between_tools", tag_field="type"):
+class ThinkingBetweenTools(LenientRequestObject, tag="between_tools", tag_field="type"):
     display: str | None = None
 
 
-class OutputFormat(Received):
+class OutputFormat(StrictRequestObject):
     schema: FreeObject
     type: Literal["json_schema"] = "json_schema"
 
 
-class OutputConfig(Received):
+class OutputConfig(StrictRequestObject):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
 
 
-class CacheControl(Received):
+class CacheControl(StrictRequestObject):
     type: Literal["ephemeral"] = "ephemeral"
     ttl: Literal["5m", "1h"] | None = None
 
 
-class TokenCountRequest(Received, kw_only=True):
+class TokenCountRequest(StrictRequestObject, kw_only=True):
     model: ModelId
     messages: Annotated[list[MessagesMessage], Meta(min_length=1, max_length=100_000)]
     system: str | list[SystemText] | None = None
@@ -91,7 +98,7 @@ class TokenCountRequest(Received, kw_only=True):
     speed: Literal["standard", "fast"] | None = None
 
 
-class Metadata(Tolerant):
+class Metadata(LenientRequestObject):
     user_id: str | None = None
 
 
@@ -113,20 +120,20 @@ class MessagesRequest(TokenCountRequest):
     inference_geo: str | None = None
 
 
-class MessagesQuery(Received):
+class MessagesQuery(StrictRequestObject):
     # The beta APIs of client SDKs send this parameter. It has no effect.
     beta: Literal["true", "false"] | None = None
 
 
-class TokenCount(Sent):
+class TokenCount(ResponseObject):
     input_tokens: Annotated[int, Meta(ge=0)]
 
 
-class Block(Tolerant):
+class Block(LenientRequestObject):
     type: str
 
 
-class MarkedBlock(Tolerant, kw_only=True):
+class MarkedBlock(LenientRequestObject, kw_only=True):
     cache_control: CacheMark | None = None
 
 
@@ -134,16 +141,16 @@ class TextBlock(MarkedBlock):
     text: str
 
 
-class ThinkingBlock(Tolerant):
+class ThinkingBlock(LenientRequestObject):
     thinking: str
     signature: str | None = None
 
 
-class RedactedThinkingBlock(Tolerant):
+class RedactedThinkingBlock(LenientRequestObject):
     data: str
 
 
-class ToolUseBlock(Tolerant):
+class ToolUseBlock(LenientRequestObject):
     id: str
     name: str
     input: FreeObject
@@ -155,7 +162,7 @@ class ToolResultBlock(MarkedBlock):
     is_error: bool | None = None
 
 
-class Citations(Tolerant):
+class Citations(LenientRequestObject):
     enabled: bool | None = None
 
 
@@ -166,24 +173,24 @@ class SearchResultBlock(MarkedBlock):
     citations: Citations | None = None
 
 
-class Base64Source(Tolerant, tag="base64", tag_field="type"):
+class Base64Source(LenientRequestObject, tag="base64", tag_field="type"):
     media_type: str
     data: str
 
 
-class UrlSource(Tolerant, tag="url", tag_field="type"):
+class UrlSource(LenientRequestObject, tag="url", tag_field="type"):
     url: str
 
 
-class FileSource(Tolerant, tag="file", tag_field="type"):
+class FileSource(LenientRequestObject, tag="file", tag_field="type"):
     file_id: str
 
 
-class PlainTextSource(Tolerant, tag="text", tag_field="type"):
+class PlainTextSource(LenientRequestObject, tag="text", tag_field="type"):
     data: str
 
 
-class ContentSource(Tolerant, tag="content", tag_field="type"):
+class ContentSource(LenientRequestObject, tag="content", tag_field="type"):
     content: str | list[Raw]
 
 
@@ -198,7 +205,7 @@ class DocumentBlock(MarkedBlock):
     citations: Citations | None = None
 
 
-class ToolHead(Tolerant):
+class ToolHead(LenientRequestObject):
     """The properties that identify a tool. The name may have any type here, because only error
     messages contain it."""
 
@@ -213,21 +220,21 @@ class CustomTool(MarkedBlock):
     strict: bool | None = None
 
 
-class SearchLocation(Tolerant):
+class SearchLocation(LenientRequestObject):
     city: str | None = None
     country: str | None = None
     region: str | None = None
     timezone: str | None = None
 
 
-class SearchTool(Tolerant):
+class SearchTool(LenientRequestObject):
     max_uses: Annotated[int, Meta(ge=1)] | None = None
     allowed_domains: list[str] | None = None
     blocked_domains: list[str] | None = None
     user_location: SearchLocation | None = None
 
 
-class Message(Sent, kw_only=True):
+class Message(ResponseObject, kw_only=True):
     id: str
     type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"

@@ -1,20 +1,20 @@
-"""Defines the wire types of the model catalogue."""
+"""Defines the JSON of models, as GET /v1/models and GET /v1/models/{model} return them."""
 
 from typing import Literal
 
-from tollkeeper.api.wire.base import FreeObject, Sent, UnixTime
+from tollkeeper.api.wire.base import FreeObject, ResponseObject, UnixTime
 
 Modality = Literal["text", "image", "file", "audio", "video"]
 
 
-class ModelAccess(Sent):
+class ModelAccess(ResponseObject):
     required_checks: list[str]
     available: bool
     locked: bool
     missing_requirements: list[str]
 
 
-class ModelPricing(Sent):
+class ModelPricing(ResponseObject):
     prompt: str
     completion: str
     image: str
@@ -22,7 +22,7 @@ class ModelPricing(Sent):
     input_cache_read: str
 
 
-class Model(Sent):
+class Model(ResponseObject):
     object: Literal["model"]
     id: str
     owned_by: str
@@ -45,6 +45,6 @@ class Model(Sent):
     parent: str | None
 
 
-class ModelList(Sent):
+class ModelList(ResponseObject):
     object: Literal["list"]
     data: list[Model]

@@ -1,11 +1,11 @@
-"""Defines the wire types of organization administration: policies, keys, projects, costs."""
+"""Defines the JSON of the administration endpoints: policies, keys, projects, costs."""
 
 from typing import Annotated, Literal
 from uuid import UUID
 
 from msgspec import UNSET, Meta, UnsetType
 
-from tollkeeper.api.wire.base import Received, Sent, UnixTime
+from tollkeeper.api.wire.base import ResponseObject, StrictRequestObject, UnixTime
 from tollkeeper.domain.conventions import (
     ADMIN_KEY_PAGE_DEFAULT,
     ADMIN_KEY_PAGE_MAX,
@@ -17,8 +17,8 @@ from tollkeeper.domain.policy import Direction, Mode, PolicyState, Scope
 from tollkeeper.domain.reports import TIME_MAX, CostDimension
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 
-# PostgreSQL's text type cannot contain U+0000. `strict_json.refuse_nul` rejects it, and this
-# pattern documents that in the OpenAPI document.
+# PostgreSQL's text type cannot contain the character U+0000. `strict_json.refuse_nul` rejects the
+# character. This pattern documents the rule in the OpenAPI document.
 _STORABLE = {"pattern": r"^[^\x00]*$"}
 
 PolicyName = Annotated[str, Meta(min_length=1, max_length=80, extra_json_schema=_STORABLE)]
@@ -37,7 +37,7 @@ Revision = Annotated[int, Meta(ge=1, le=2147483647)]
 ProjectIds = Annotated[list[str], Meta(max_length=1000)]
 
 
-class PolicyCreate(Received):
+class PolicyCreate(StrictRequestObject):
     name: PolicyName
     rule: PolicyRule
     description: PolicyDescription = ""
@@ -48,7 +48,7 @@ class PolicyCreate(Received):
     match_threshold_basis_points: Threshold | None = None
 
 
-class PolicyEdit(Received):
+class PolicyEdit(StrictRequestObject):
     revision: Revision
     name: PolicyName | UnsetType = UNSET
     description: PolicyDescription | UnsetType = UNSET
@@ -61,11 +61,11 @@ class PolicyEdit(Received):
     match_threshold_basis_points: Threshold | UnsetType | None = UNSET
 
 
-class PolicyPause(Received):
+class PolicyPause(StrictRequestObject):
     revision: Revision
 
 
-class PolicyDraft(Sent):
+class PolicyDraft(ResponseObject):
     rule: str
     direction: Direction
     mode: Mode
@@ -75,7 +75,7 @@ class PolicyDraft(Sent):
     base_version: int
 
 
-class PublishedPolicy(Sent):
+class PublishedPolicy(ResponseObject):
     object: Literal["organization.policy.version"]
     id: str
     version: int
@@ -89,7 +89,7 @@ class PublishedPolicy(Sent):
     match_threshold_basis_points: int
 
 
-class Policy(Sent):
+class Policy(ResponseObject):
     object: Literal["organization.policy"]
     id: str
     name: str
@@ -104,7 +104,7 @@ class Policy(Sent):
     published: PublishedPolicy | None
 
 
-class EffectivePolicy(Sent):
+class EffectivePolicy(ResponseObject):
     object: Literal["organization.effective_policy"]
     id: str
     name: str
@@ -115,25 +115,25 @@ class EffectivePolicy(Sent):
     source: str
 
 
-class EffectivePolicyList(Sent):
+class EffectivePolicyList(ResponseObject):
     object: Literal["list"]
     data: list[EffectivePolicy]
 
 
-class ProjectKeyCreate(Received):
+class ProjectKeyCreate(StrictRequestObject):
     name: Annotated[
         str,
         Meta(min_length=1, max_length=PROJECT_KEY_NAME_LENGTH_MAX, extra_json_schema=_STORABLE),
     ]
 
 
-class ProjectKeyOwner(Sent):
+class ProjectKeyOwner(ResponseObject):
     id: UUID
     type: Literal["project"]
     name: str
 
 
-class ProjectKey(Sent):
+class ProjectKey(ResponseObject):
     object: Literal["organization.project.api_key"]
     id: UUID
     name: str
@@ -144,16 +144,17 @@ class ProjectKey(Sent):
     owner: ProjectKeyOwner
     status: Literal["active", "revoked", "expired", "suspended"]
     permissions: list[str]
-    # The full key. Present at creation, and if the same creation is repeated within 24 hours.
+    # The full key. Only in the answer to the creation of the key, and to a repetition of the same
+    # creation within 24 hours.
     value: str | UnsetType = UNSET
 
 
-class AdminKeyOwner(Sent):
+class AdminKeyOwner(ResponseObject):
     id: UUID
     type: Literal["organization"]
 
 
-class AdminKey(Sent):
+class AdminKey(ResponseObject):
     object: Literal["organization.admin_api_key"]
     id: UUID
     name: str
@@ -165,7 +166,7 @@ class AdminKey(Sent):
     permissions: list[str]
 
 
-class AdminKeyList(Sent):
+class AdminKeyList(ResponseObject):
     object: Literal["list"]
     data: list[AdminKey]
     has_more: bool
@@ -173,25 +174,25 @@ class AdminKeyList(Sent):
     last_id: str | None
 
 
-class AdminKeyListQuery(Received):
+class AdminKeyListQuery(StrictRequestObject):
     after: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     limit: Annotated[int, Meta(ge=1, le=ADMIN_KEY_PAGE_MAX)] = ADMIN_KEY_PAGE_DEFAULT
     order: Literal["asc", "desc"] = "asc"
 
 
-class AdminKeyDeleted(Sent):
+class AdminKeyDeleted(ResponseObject):
     object: Literal["organization.admin_api_key.deleted"]
     id: UUID
     deleted: bool
 
 
-class ProjectDeleted(Sent):
+class ProjectDeleted(ResponseObject):
     object: Literal["organization.project.deleted"]
     id: UUID
     deleted: bool
 
 
-class CostQuery(Received):
+class CostQuery(StrictRequestObject):
     start_time: Annotated[int, Meta(ge=0, le=TIME_MAX)]
     end_time: Annotated[int, Meta(ge=0, le=TIME_MAX)] | None = None
     bucket_width: Literal["1d"] = "1d"
@@ -202,12 +203,12 @@ class CostQuery(Received):
     page: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
 
 
-class CostAmount(Sent):
+class CostAmount(ResponseObject):
     value: str
     currency: Literal["usd"]
 
 
-class CostResult(Sent):
+class CostResult(ResponseObject):
     object: Literal["organization.costs.result"]
     amount: CostAmount
     line_item: str | None
@@ -215,14 +216,14 @@ class CostResult(Sent):
     api_key_id: str | None
 
 
-class CostBucket(Sent):
+class CostBucket(ResponseObject):
     object: Literal["bucket"]
     start_time: UnixTime
     end_time: UnixTime
     results: list[CostResult]
 
 
-class CostPage(Sent):
+class CostPage(ResponseObject):
     object: Literal["page"]
     data: list[CostBucket]
     has_more: bool

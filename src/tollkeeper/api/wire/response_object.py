@@ -5,13 +5,13 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from tollkeeper.api.wire.base import FreeObject, Sent
+from tollkeeper.api.wire.base import FreeObject, ResponseObject
 from tollkeeper.api.wire.responses import Metadata
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
-class FlatUrlCitation(Sent, tag="url_citation", tag_field="type"):
+class FlatUrlCitation(ResponseObject, tag="url_citation", tag_field="type"):
     """A citation as in chat, but without the nested `url_citation` object."""
 
     url: str
@@ -20,41 +20,41 @@ class FlatUrlCitation(Sent, tag="url_citation", tag_field="type"):
     end_index: int
 
 
-class TopLogprob(Sent):
+class TopLogprob(ResponseObject):
     token: str
     logprob: float
     bytes: list[int]
 
 
-class TokenLogprob(Sent):
+class TokenLogprob(ResponseObject):
     token: str
     logprob: float
     bytes: list[int]
     top_logprobs: list[TopLogprob]
 
 
-class OutputText(Sent, tag="output_text", tag_field="type"):
+class OutputText(ResponseObject, tag="output_text", tag_field="type"):
     text: str
     annotations: list[FlatUrlCitation]
     logprobs: list[TokenLogprob]
 
 
-class OutputRefusal(Sent, tag="refusal", tag_field="type"):
+class OutputRefusal(ResponseObject, tag="refusal", tag_field="type"):
     refusal: str
 
 
-class ReasoningText(Sent, tag="reasoning_text", tag_field="type"):
+class ReasoningText(ResponseObject, tag="reasoning_text", tag_field="type"):
     text: str
 
 
-class OutputMessage(Sent, tag="message", tag_field="type"):
+class OutputMessage(ResponseObject, tag="message", tag_field="type"):
     id: str
     status: ItemStatus
     role: Literal["assistant"]
     content: list[OutputText | OutputRefusal]
 
 
-class OutputFunctionCall(Sent, tag="function_call", tag_field="type"):
+class OutputFunctionCall(ResponseObject, tag="function_call", tag_field="type"):
     id: str
     status: ItemStatus
     call_id: str
@@ -64,7 +64,7 @@ class OutputFunctionCall(Sent, tag="function_call", tag_field="type"):
     namespace: str | UnsetType = UNSET
 
 
-class OutputReasoning(Sent, tag="reasoning", tag_field="type"):
+class OutputReasoning(ResponseObject, tag="reasoning", tag_field="type"):
     id: str
     status: ItemStatus
     summary: list[FreeObject]
@@ -74,7 +74,7 @@ class OutputReasoning(Sent, tag="reasoning", tag_field="type"):
     encrypted_content: str | UnsetType = UNSET
 
 
-class OutputImage(Sent, tag="image_generation_call", tag_field="type"):
+class OutputImage(ResponseObject, tag="image_generation_call", tag_field="type"):
     id: str
     status: ItemStatus
     # The image in base64.
@@ -86,27 +86,27 @@ OutputItem = OutputMessage | OutputFunctionCall | OutputReasoning | OutputImage
 OutputPart = OutputText | OutputRefusal | ReasoningText
 
 
-class ResponseError(Sent):
+class ResponseError(ResponseObject):
     code: str
     message: str
     type: str
     param: str | None
 
 
-class IncompleteDetails(Sent):
+class IncompleteDetails(ResponseObject):
     reason: Literal["max_output_tokens", "content_filter"]
 
 
-class InputTokensDetails(Sent):
+class InputTokensDetails(ResponseObject):
     cached_tokens: int
     cache_write_tokens: int
 
 
-class OutputTokensDetails(Sent):
+class OutputTokensDetails(ResponseObject):
     reasoning_tokens: int
 
 
-class ResponseUsage(Sent):
+class ResponseUsage(ResponseObject):
     input_tokens: int
     input_tokens_details: InputTokensDetails
     output_tokens: int
@@ -114,12 +114,12 @@ class ResponseUsage(Sent):
     total_tokens: int
 
 
-class ReasoningShown(Sent):
+class ReasoningShown(ResponseObject):
     effort: str | None
     summary: str | None
 
 
-class Response(Sent):
+class Response(ResponseObject):
     id: str
     object: Literal["response"]
     created_at: int

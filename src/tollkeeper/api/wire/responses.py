@@ -10,12 +10,12 @@ from msgspec import Meta, Raw, field
 
 from tollkeeper.api.wire.base import (
     FreeObject,
+    LenientRequestObject,
     ModelId,
     OutputBound,
     Penalty,
     PolicyIds,
-    Received,
-    Tolerant,
+    StrictRequestObject,
 )
 from tollkeeper.api.wire.chat import (
     JsonObjectFormat,
@@ -46,7 +46,7 @@ NotStored = Annotated[Any, Meta(extra_json_schema={"type": "null"})]
 AnyObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 
-class ResponsesReasoning(Received):
+class ResponsesReasoning(StrictRequestObject):
     effort: ReasoningEffort | None = None
     summary: SummaryKind | None = None
     generate_summary: SummaryKind | None = None
@@ -54,7 +54,7 @@ class ResponsesReasoning(Received):
     mode: str | None = None
 
 
-class ResponsesJsonSchemaFormat(Received, tag="json_schema", tag_field="type"):
+class ResponsesJsonSchemaFormat(StrictRequestObject, tag="json_schema", tag_field="type"):
     """A format as in chat, but without the nested `json_schema` object."""
 
     name: Annotated[str, Meta(min_length=1, max_length=128)]
@@ -63,27 +63,27 @@ class ResponsesJsonSchemaFormat(Received, tag="json_schema", tag_field="type"):
     strict: bool | None = None
 
 
-class ResponsesText(Received):
+class ResponsesText(StrictRequestObject):
     format: TextFormat | JsonObjectFormat | ResponsesJsonSchemaFormat | None = None
     verbosity: Verbosity | None = None
 
 
-class ResponsesStreamOptions(Received):
+class ResponsesStreamOptions(StrictRequestObject):
     include_obfuscation: bool | None = None
 
 
-class PromptCacheOptions(Received):
+class PromptCacheOptions(StrictRequestObject):
     mode: Literal["implicit", "explicit"] | None = None
     ttl: Literal["30m", "12h"] | None = None
     prewarm: bool | None = None
     comparison_response_id: str | None = None
 
 
-class ImageOptions(Received):
+class ImageOptions(StrictRequestObject):
     context_compression: Literal["auto", "enabled", "disabled"] | None = None
 
 
-class ResponsesRequest(Received):
+class ResponsesRequest(StrictRequestObject):
     model: ModelId
     input: str | Annotated[list[AnyObject], Meta(min_length=1)]
     policy_ids: PolicyIds = []
@@ -126,14 +126,14 @@ class ResponsesRequest(Received):
     client_metadata: FreeObject | None = None
 
 
-class ItemType(Tolerant):
+class ItemType(LenientRequestObject):
     """The properties that identify the type of an item. A message may have only a role and no type."""
 
     type: str | None = None
     role: str | None = None
 
 
-class ToolHead(Tolerant):
+class ToolHead(LenientRequestObject):
     """The properties that identify a tool. The name may have any type here, because only error
     messages contain it."""
 
@@ -141,25 +141,25 @@ class ToolHead(Tolerant):
     name: Any = None
 
 
-class InputText(Tolerant, tag="input_text", tag_field="type"):
+class InputText(LenientRequestObject, tag="input_text", tag_field="type"):
     text: str
 
 
-class EchoedText(Tolerant, tag="output_text", tag_field="type"):
+class EchoedText(LenientRequestObject, tag="output_text", tag_field="type"):
     text: str
 
 
-class EchoedRefusal(Tolerant, tag="refusal", tag_field="type"):
+class EchoedRefusal(LenientRequestObject, tag="refusal", tag_field="type"):
     refusal: str
 
 
-class InputImage(Tolerant, tag="input_image", tag_field="type"):
+class InputImage(LenientRequestObject, tag="input_image", tag_field="type"):
     image_url: str | None = None
     file_id: str | None = None
     detail: str | None = None
 
 
-class InputFile(Tolerant, tag="input_file", tag_field="type"):
+class InputFile(LenientRequestObject, tag="input_file", tag_field="type"):
     file_data: str | None = None
     file_id: str | None = None
     file_url: str | None = None
@@ -169,12 +169,12 @@ class InputFile(Tolerant, tag="input_file", tag_field="type"):
 InputPart = InputText | EchoedText | EchoedRefusal | InputImage | InputFile
 
 
-class InputMessage(Tolerant):
+class InputMessage(LenientRequestObject):
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[InputPart]
 
 
-class EchoedFunctionCall(Tolerant):
+class EchoedFunctionCall(LenientRequestObject):
     call_id: Annotated[str, Meta(min_length=1)]
     name: Annotated[str, Meta(min_length=1)]
     arguments: str
@@ -182,22 +182,22 @@ class EchoedFunctionCall(Tolerant):
     namespace: Annotated[str, Meta(min_length=1)] | None = None
 
 
-class FunctionCallOutput(Tolerant):
+class FunctionCallOutput(LenientRequestObject):
     call_id: Annotated[str, Meta(min_length=1)]
     output: str | list[InputPart]
 
 
-class ReasoningPart(Tolerant):
+class ReasoningPart(LenientRequestObject):
     text: str
 
 
-class EchoedReasoning(Tolerant):
+class EchoedReasoning(LenientRequestObject):
     summary: list[ReasoningPart] | None = None
     content: list[ReasoningPart] | None = None
     encrypted_content: str | None = None
 
 
-class FunctionTool(Received, tag="function", tag_field="type"):
+class FunctionTool(StrictRequestObject, tag="function", tag_field="type"):
     name: Annotated[str, Meta(min_length=1)]
     description: str | None = None
     parameters: FreeObject | None = None
@@ -210,7 +210,7 @@ class FunctionTool(Received, tag="function", tag_field="type"):
     async_: bool | None = field(name="async", default=None)
 
 
-class NamespaceTool(Received, tag="namespace", tag_field="type"):
+class NamespaceTool(StrictRequestObject, tag="namespace", tag_field="type"):
     """A named group of functions. Each function is decoded later."""
 
     name: Annotated[str, Meta(min_length=1)]
@@ -218,7 +218,7 @@ class NamespaceTool(Received, tag="namespace", tag_field="type"):
     description: str | None = None
 
 
-class UserLocation(Received):
+class UserLocation(StrictRequestObject):
     type: Literal["approximate"] | None = None
     city: str | None = None
     country: str | None = None
@@ -226,7 +226,7 @@ class UserLocation(Received):
     timezone: str | None = None
 
 
-class WebSearchTool(Received):
+class WebSearchTool(StrictRequestObject):
     type: str
     search_context_size: Literal["low", "medium", "high"] | None = None
     user_location: UserLocation | None = None
@@ -235,7 +235,7 @@ class WebSearchTool(Received):
     search_content_types: list[str] | None = None
 
 
-class NamedTool(Tolerant):
+class NamedTool(LenientRequestObject):
     """A tool in `tool_choice`. A function or namespace is identified by its name, any other tool only
     by its type."""
 
@@ -247,7 +247,7 @@ class NamedTool(Tolerant):
 ALLOWED_TOOLS_MODE: Literal["auto"] = "auto"
 
 
-class AllowedTools(Received):
+class AllowedTools(StrictRequestObject):
     type: Literal["allowed_tools"]
     tools: Annotated[list[NamedTool], Meta(min_length=1)]
     mode: Literal["auto", "required"] = ALLOWED_TOOLS_MODE
