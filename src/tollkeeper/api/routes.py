@@ -165,7 +165,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         result_headers=(
             ResultHeader(
                 UNSETTLED_HEADER,
-                "How many requests in the page's range are not settled yet.",
+                "The number of requests in the page's time range whose cost is not known yet.",
                 {"type": "integer", "minimum": 0},
             ),
         ),
@@ -232,12 +232,12 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
         result_headers=(
             ResultHeader(
                 TOKEN_COUNT_ESTIMATED_HEADER,
-                "Whether the number is an estimate, which errs high.",
+                "Whether the number is an estimate. Estimates tend to be too high.",
                 {"type": "string", "enum": ["true", "false"]},
             ),
             ResultHeader(
                 MESSAGES_REQUEST_ID_HEADER,
-                "The gateway's id of this request, where Messages clients read it.",
+                "The gateway's id of this request, under the name that Messages clients read.",
                 {"type": "string", "format": "uuid"},
             ),
         ),

@@ -56,8 +56,8 @@ _NEUTRAL_FLAGS = sorted(COUNT_NEUTRAL_BETA_FLAGS)
 _BETA_FLAG = f"({'|'.join(_NEUTRAL_FLAGS)})"
 BETA_HEADER = HeaderParameter(
     name=MESSAGES_BETA_HEADER,
-    description="Beta flags, separated by commas. Every model accepts those of the pattern; "
-    "a model may accept more.",
+    description="Beta flags, separated by commas. Every model accepts the flags in the pattern. "
+    "Some models accept more.",
     length_max=_BETA_LENGTH_MAX,
     # As in every header value, there are no blanks at either end.
     pattern=rf"^{_BETA_FLAG}?([ \t]*,([ \t]*{_BETA_FLAG})?)*$",
