@@ -101,7 +101,7 @@ def begun() -> wire.Response:
 def _encoder() -> ResponseStream:
     """A stream's own encoder, without a gateway around it."""
     prepared: Any = SimpleNamespace(
-        begun=begun(),
+        initial_response=begun(),
         call=SimpleNamespace(request_id=REQUEST_ID),
         includes_logprobs=False,
         obfuscates=False,
@@ -120,7 +120,7 @@ def tell(deltas: list[Delta], finish: str) -> tuple[list[dict[str, Any]], Output
         encoder._output.add(delta)
     reason = encoder._output.incomplete_reason
     name = "response.completed" if reason is None else "response.incomplete"
-    encoder._response_event(name, encoder._begun)
+    encoder._response_event(name, encoder._initial_response)
     events, _ = read_events(encoder._take_records().decode())
     return events, encoder._output
 

@@ -48,7 +48,7 @@ usages = st.builds(
 
 def written(deltas: list[Delta], usage: Usage) -> bytes:
     prepared: Any = SimpleNamespace(
-        begun=begun(),
+        initial_response=begun(),
         call=SimpleNamespace(request_id=REQUEST_ID),
         includes_logprobs=True,
         obfuscates=False,
@@ -60,7 +60,7 @@ def written(deltas: list[Delta], usage: Usage) -> bytes:
     encoder._begin()
     for delta in deltas:
         encoder._output.add(delta)
-    ended = ended_response(encoder._begun, encoder._output, usage, 0)
+    ended = ended_response(encoder._initial_response, encoder._output, usage, 0)
     encoder._response_event(f"response.{ended.status}", ended)
     return encoder._take_records()
 

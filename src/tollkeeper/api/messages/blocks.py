@@ -24,11 +24,12 @@ _STOP_REASONS: dict[str, str] = {
     Finish.TOOL_CALLS: TOOL_USE,
     Finish.CONTENT_FILTER: REFUSAL,
 }
-_EMPTY: dict[str, FreeObject] = {
+_EMPTY_BLOCKS: dict[str, FreeObject] = {
     TEXT: {"type": TEXT, "text": ""},
     THINKING: {"type": THINKING, "thinking": "", "signature": ""},
 }
-_PIECES = {TEXT: ("text_delta", "text"), THINKING: ("thinking_delta", "thinking")}
+# The type of a block's delta events, and the name of the field with the text.
+_DELTA_FIELDS = {TEXT: ("text_delta", "text"), THINKING: ("thinking_delta", "thinking")}
 _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -49,6 +50,7 @@ class Blocks:
     """Tracks the content blocks of one answer and the reason why the answer stopped."""
 
     def __init__(self, prepared: PreparedMessage) -> None:
+        # Encrypts reasoning, so that the client can send it back in its next request.
         self._seal = prepared.seal
         self._hides_reasoning = prepared.hides_reasoning
         self._suffix = prepared.call.request_id.replace("-", "")
@@ -67,9 +69,9 @@ class Blocks:
         if delta.text:
             yield from self._extend(TEXT, delta.text)
         if delta.annotations:
-            yield from self._cite(delta.annotations)
+            yield from self._add_citations(delta.annotations)
         for address in delta.images:
-            yield from self._add_whole({"type": "image", "source": _image_source(address)})
+            yield from self._add_complete_block({"type": "image", "source": _image_source(address)})
         if delta.refusal:
             self._refused = True
             yield from self._extend(TEXT, delta.refusal)
@@ -85,12 +87,12 @@ class Blocks:
         if block is None or block.kind != kind:
             yield from self._close_finished()
             block = self._open = self._new_block(kind)
-            yield _begun(block.index, _EMPTY[kind])
+            yield _start_event(block.index, _EMPTY_BLOCKS[kind])
         if text:
             if kind == THINKING:
                 block.pieces.append(text)
-            type_, name = _PIECES[kind]
-            yield _piece(block.index, {"type": type_, name: text})
+            type_, name = _DELTA_FIELDS[kind]
+            yield _delta_event(block.index, {"type": type_, name: text})
 
     def _add_reasoning(self, text: str | None, sealed: str | None) -> Iterator[FreeObject]:
         """Adds reasoning. `sealed` is a value that only the backend can read. If a block with reasoning
@@ -106,14 +108,14 @@ class Blocks:
             yield from self._close_reasoning(block, (sealed,))
         else:
             data = self._seal("", (sealed,))
-            yield from self._add_whole({"type": "redacted_thinking", "data": data})
+            yield from self._add_complete_block({"type": "redacted_thinking", "data": data})
 
     def _close_reasoning(self, block: _OpenBlock, sealed: tuple[str, ...]) -> Iterator[FreeObject]:
         signature = self._seal(block.joined, sealed)
-        yield _piece(block.index, {"type": "signature_delta", "signature": signature})
-        yield _ended(block.index)
+        yield _delta_event(block.index, {"type": "signature_delta", "signature": signature})
+        yield _stop_event(block.index)
 
-    def _cite(self, annotations: tuple[Annotation, ...]) -> Iterator[FreeObject]:
+    def _add_citations(self, annotations: tuple[Annotation, ...]) -> Iterator[FreeObject]:
         """Adds citations to the open text block, or to a new one, and ends this block."""
         yield from self._extend(TEXT, "")
         assert self._open is not None
@@ -125,15 +127,15 @@ class Blocks:
                 "cited_text": "",
                 "encrypted_index": "",
             }
-            yield _piece(self._open.index, {"type": "citations_delta", "citation": citation})
+            yield _delta_event(self._open.index, {"type": "citations_delta", "citation": citation})
         yield from self._close_finished()
 
-    def _add_whole(self, block: FreeObject) -> Iterator[FreeObject]:
+    def _add_complete_block(self, block: FreeObject) -> Iterator[FreeObject]:
         """Adds a complete block."""
         yield from self._close_finished()
         index = self._new_block(str(block["type"])).index
-        yield _begun(index, block)
-        yield _ended(index)
+        yield _start_event(index, block)
+        yield _stop_event(index)
 
     # Tool calls.
 
@@ -142,7 +144,7 @@ class Blocks:
         if call is None:
             yield from self._close_finished()
             call = self._calls[piece.index] = self._new_block(TOOL_USE)
-            yield _begun(
+            yield _start_event(
                 call.index,
                 {
                     "type": TOOL_USE,
@@ -159,7 +161,7 @@ class Blocks:
             return
         call.pieces.append(piece.arguments)
         delta = {"type": "input_json_delta", "partial_json": piece.arguments}
-        yield _piece(call.index, delta)
+        yield _delta_event(call.index, delta)
 
     # Blocks.
 
@@ -175,11 +177,11 @@ class Blocks:
         if block is not None and block.kind == THINKING:
             yield from self._close_reasoning(block, ())
         elif block is not None:
-            yield _ended(block.index)
+            yield _stop_event(block.index)
         for call in self._calls.values():
             if call.is_open and (at_end or read_arguments(call.joined) is not None):
                 call.is_open = False
-                yield _ended(call.index)
+                yield _stop_event(call.index)
 
     def _finish(self, delta: Delta, finish: str) -> Iterator[FreeObject]:
         yield from self._close_finished(at_end=True)
@@ -207,13 +209,13 @@ def _image_source(address: str) -> FreeObject:
     return {"type": "base64", "media_type": content.media_type, "data": content.base64}
 
 
-def _begun(index: int, block: FreeObject) -> FreeObject:
+def _start_event(index: int, block: FreeObject) -> FreeObject:
     return {"type": "content_block_start", "index": index, "content_block": block}
 
 
-def _piece(index: int, delta: FreeObject) -> FreeObject:
+def _delta_event(index: int, delta: FreeObject) -> FreeObject:
     return {"type": "content_block_delta", "index": index, "delta": delta}
 
 
-def _ended(index: int) -> FreeObject:
+def _stop_event(index: int) -> FreeObject:
     return {"type": "content_block_stop", "index": index}

@@ -36,7 +36,7 @@ class PreparedResponse:
     call: Call
     plan: Plan
     # The initial result: the parameters of the request, and no output yet.
-    begun: Response
+    initial_response: Response
     includes_logprobs: bool
     # Seals (encrypts) reasoning, so that the client can send it back in its next request. None if the
     # client did not ask for encrypted reasoning.
@@ -84,7 +84,7 @@ async def responses_call(
     return PreparedResponse(
         call=call,
         plan=plan,
-        begun=_begun_response(call, body, tools, services.clock()),
+        initial_response=_initial_response(call, body, tools, services.clock()),
         includes_logprobs=LOGPROBS in include,
         seal=services.reasoning_seal.sealer(caller, model)
         if ENCRYPTED_REASONING in include
@@ -146,7 +146,7 @@ def _refuse_newer_fields(body: wire.ResponsesRequest) -> None:
             raise OptionUnsupported(f"{name} is not supported.", param=name)
 
 
-def _begun_response(call: Call, body: wire.ResponsesRequest, tools: Tools, now: int) -> Response:
+def _initial_response(call: Call, body: wire.ResponsesRequest, tools: Tools, now: int) -> Response:
     reasoning = body.reasoning or wire.ResponsesReasoning()
     return Response(
         id=f"resp_{call.request_id.replace('-', '')}",

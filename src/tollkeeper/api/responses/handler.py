@@ -24,7 +24,7 @@ class ResponseAssembly:
 
     def __init__(self, prepared: PreparedResponse) -> None:
         self._prepared = prepared
-        self._begun = prepared.begun
+        self._initial_response = prepared.initial_response
         self._output = Output(
             prepared.call.request_id,
             Listener(),
@@ -38,7 +38,7 @@ class ResponseAssembly:
             if isinstance(event, Delta):
                 self._output.add(event)
             elif isinstance(event, Opened):
-                self._begun = begun_response(self._prepared, event)
+                self._initial_response = begun_response(self._prepared, event)
 
     def held_back(self) -> None:
         """Called if the answer has begun but must not be sent yet. Does nothing, because the client gets
@@ -48,7 +48,7 @@ class ResponseAssembly:
         """Returns None, so that all text arrives as events."""
 
     def response(self, usage: Usage, now: int) -> Response:
-        return ended_response(self._begun, self._output, usage, now)
+        return ended_response(self._initial_response, self._output, usage, now)
 
 
 async def response_create(

@@ -13,14 +13,14 @@ from tollkeeper.domain.usage import Usage
 
 def begun_response(prepared: PreparedResponse, opened: Opened) -> wire.Response:
     if opened.service_tier is None:
-        return prepared.begun
-    return msgspec.structs.replace(prepared.begun, service_tier=opened.service_tier)
+        return prepared.initial_response
+    return msgspec.structs.replace(prepared.initial_response, service_tier=opened.service_tier)
 
 
-def ended_response(begun: wire.Response, output: Output, usage: Usage, now: int) -> wire.Response:
+def ended_response(initial: wire.Response, output: Output, usage: Usage, now: int) -> wire.Response:
     reason = output.incomplete_reason
     return msgspec.structs.replace(
-        begun,
+        initial,
         status="completed" if reason is None else "incomplete",
         completed_at=now if reason is None else None,
         incomplete_details=reason,
@@ -30,11 +30,11 @@ def ended_response(begun: wire.Response, output: Output, usage: Usage, now: int)
 
 
 def failed_response(
-    begun: wire.Response, output: Output, error: Exception, request_id: str
+    initial: wire.Response, output: Output, error: Exception, request_id: str
 ) -> wire.Response:
     body = error_body(error, request_id)
     return msgspec.structs.replace(
-        begun,
+        initial,
         status="failed",
         error=wire.ResponseError(
             code=_error_code(error), message=body.message, type=body.type, param=body.param

@@ -41,7 +41,7 @@ class ResponseStream(Listener):
         self._request = request
         self._prepared = prepared
         self._stream: EventStream | None = None
-        self._begun = prepared.begun
+        self._initial_response = prepared.initial_response
         self._number = 0
         self._records: list[bytes] = []
         self._output = Output(
@@ -56,7 +56,9 @@ class ResponseStream(Listener):
         self._stream = stream
         call, plan = self._prepared.call, self._prepared.plan
         tab = await self._services.inference.infer(call, plan, self, self._request)
-        response = ended_response(self._begun, self._output, tab.usage, self._services.clock())
+        response = ended_response(
+            self._initial_response, self._output, tab.usage, self._services.clock()
+        )
         self._response_event(f"response.{response.status}", response)
         self._output.dismiss_listener()
         await stream.end(self._take_records() + DONE)
@@ -71,7 +73,7 @@ class ResponseStream(Listener):
             # So far, only keep-alive comments were sent. Clients expect `response.created` as the first
             # event.
             self._begin()
-        response = failed_response(self._begun, self._output, error, self._request.id)
+        response = failed_response(self._initial_response, self._output, error, self._request.id)
         self._response_event("response.failed", response)
         self._output.dismiss_listener()
         return self._take_records()
@@ -84,7 +86,7 @@ class ResponseStream(Listener):
                     self._begin()
                 self._output.add(event)
             elif isinstance(event, Opened):
-                self._begun = begun_response(self._prepared, event)
+                self._initial_response = begun_response(self._prepared, event)
         if self._records:
             await self._stream.write(self._take_records())
 
@@ -118,8 +120,8 @@ class ResponseStream(Listener):
         self._number += 1
 
     def _begin(self) -> None:
-        self._response_event("response.created", self._begun)
-        self._response_event("response.in_progress", self._begun)
+        self._response_event("response.created", self._initial_response)
+        self._response_event("response.in_progress", self._initial_response)
 
     def _response_event(self, name: str, response: wire.Response) -> None:
         self.event(name, {"response": response})
