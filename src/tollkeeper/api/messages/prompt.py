@@ -189,8 +189,8 @@ def _require_tool(name: str, tools: _Tools) -> None:
 
 
 def _web_search(tools: _Tools) -> WebSearch | None:
-    """Returns the web search, or None if the request has none. Rejects all other tools that the
-    provider would run, because only the web search exists in every protocol."""
+    """Returns the web search, or None if the request has none. Rejects a second web search, and all other
+    tools that the provider would run, because only the web search exists in every protocol."""
     search: WebSearch | None = None
     for place, written in tools.provider_tools.items():
         kind = str(written["type"])
