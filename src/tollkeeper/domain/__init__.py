@@ -1,2 +1,3 @@
-"""Contains values and rules without input or output: standard library and msgspec only, no await,
-no settings."""
+"""Contains the values and rules of the gateway. Modules here do no input or output, do not await,
+read no
+settings, and import only the standard library and msgspec."""

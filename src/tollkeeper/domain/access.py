@@ -1,4 +1,5 @@
-"""Defines permissions, the kinds and status of API keys, and the callers who present them."""
+"""Defines permissions, the kinds and statuses of API keys, and callers, which are the authenticated
+owners of keys."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,7 +31,7 @@ ADMIN_PERMISSIONS = frozenset(Permission) - CUSTOMER_PERMISSIONS
 
 
 class KeyKind(StrEnum):
-    """Each kind has its own prefix, database table and routes."""
+    """Lists the kinds of keys. Each kind has its own prefix, database table and HTTP routes."""
 
     PROJECT = "project"
     ADMIN = "admin"
@@ -44,8 +45,9 @@ class KeyStatus(StrEnum):
 
 
 def key_status(*, revoked: bool, suspended: bool, expires_at: int | None, now: int) -> KeyStatus:
-    """Returns the first that applies: a revocation is final, expiry depends on the clock, and a
-    suspension can be lifted."""
+    """Returns the most permanent status that applies. A revocation is final, an expiry depends on
+    the
+    clock, and an operator can end a suspension."""
     if revoked:
         return KeyStatus.REVOKED
     if expires_at is not None and expires_at <= now:
@@ -72,8 +74,9 @@ class ProjectCaller:
     project_id: ProjectId
     key_id: KeyId
     permissions: frozenset[str]
-    # The model lists of the key and of its project when the key was read. Admission reads them
-    # again.
+    # The model lists of the key and of its project at the time of authentication. Admission reads
+    # both
+    # lists again.
     model_lists: tuple[tuple[str, ...], ...] = ()
 
     def may_use(self, model_id: str) -> bool:

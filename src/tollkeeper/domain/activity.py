@@ -1,4 +1,5 @@
-"""Defines the activity record of one inference request. It contains no text of prompt or answer."""
+"""Defines the activity record of an inference request. It contains no text of the prompt or the
+answer."""
 
 import msgspec
 
@@ -7,8 +8,9 @@ from tollkeeper.domain.prompt import FreeObject
 
 
 class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
-    """Records one policy's verdict on one side of a call. The probability is None if it is
-    missing."""
+    """Records one policy's verdict (result) on the request or the answer of a call. The probability
+    is None
+    if the judge, the model that answers policy questions, gave no score."""
 
     policy_id: str
     version: int
@@ -19,16 +21,20 @@ class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
     matched: bool
     duration_ms: int
     judged_at_ms: int
-    # The kinds of content that no judge reads, such as "image".
+    # The kinds of content in the call that no judge can read, such as "image".
     unread: tuple[str, ...] = ()
-    # The score of the first judge, if there is one. If it settled the question, it is the
-    # probability too.
+    # The score of the first of two judges; None if only one judge is configured. If the first
+    # judge's score
+    # is conclusive, the second judge is not asked, and this score is also the probability.
     first_basis_points: int | None = None
 
 
 class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
-    """Records one inference request when it has ended; of repeated rejections, the last one.
-    Metrics, the log line and the database row are created from it, many together."""
+    """Describes one inference request that has ended. If a key repeats a rejected request, one
+    record with
+    the last rejection stands for all of them. Metrics, the log line and the database row are
+    created from
+    the record; many records are processed together."""
 
     request_id: str
     organization_id: OrganizationId
@@ -40,7 +46,7 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     streamed: bool
     started_at_ms: int
     duration_us: int
-    # The time until the first piece was sent; None if no piece was sent.
+    # The time until the first piece of the answer was sent; None if no piece was sent.
     first_piece_us: int | None
     # The status that the client received.
     status: int
@@ -52,13 +58,13 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     cost_picousd: int | None
     # "settled", "released" or "unsettled"; "none" if the call has no reservation
     settlement: str
-    # None if the call was not dispatched, for example because a policy denied it.
+    # None if the call was not sent to a backend, for example because a policy denied it.
     backend: str | None
     # None if no replica answered.
     replica: str | None
     # The model's first backend in the catalogue.
     declared_backend: str = ""
-    # The charged usage; None if the call was not settled, or only for its verdicts.
+    # The charged usage. None if the call was not settled, or was charged only for its verdicts.
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
@@ -70,15 +76,17 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     output_audio_tokens: int | None = None
     service_tier: str | None = None
     verdicts: tuple[VerdictRecord, ...] = ()
-    # The backend's last report, unchanged, and its own price.
+    # The backend's last usage report, unchanged, and the price that the backend states.
     reported_usage: FreeObject | None = None
     reported_cost_picousd: int | None = None
-    # The time until the call was sent to its backend, the backend's time, and the time that neither
-    # the backend nor the judge took. None if the call was not dispatched.
+    # The time until the call was sent to its backend, the time that the backend took, and the
+    # remaining
+    # time, which neither the backend nor the judge took. All are None if the call was not sent.
     dispatched_us: int | None = None
     upstream_us: int | None = None
     overhead_us: int | None = None
-    # The part of the cost that is for verdicts, which no backend bills.
+    # The part of the cost for verdicts. No backend bills this part.
     verdict_picousd: int = 0
-    # The number of requests in this record: more than one only for repeated rejections.
+    # The number of requests that this record stands for. It is more than one only for repeated
+    # rejections.
     requests: int = 1

@@ -1,8 +1,13 @@
-"""Decides whether calls may be made, by key, project, model, credit, caps, rate and concurrency.
+"""Decides whether calls are admitted. Checks key, project, model, credit, caps, rate and
+concurrency.
+
+An admitted call gets a hold: its highest possible cost is subtracted from the organization's
+available credit before the call is sent. A call may cost more than its hold; the excess is overage.
+A hold whose cost stays unknown is unsettled.
 
 `decide` is a pure function. Its input is the state of one organization's account, which the
-caller's transaction has locked, and the requests of one batch in order. It returns the new state
-and one decision per request. A rejected request does not change the state.
+caller's transaction has locked, and a batch of requests in their order. `decide` returns the new
+state and one decision per request. A rejected request does not change the state.
 """
 
 from collections.abc import Sequence
@@ -30,8 +35,9 @@ from tollkeeper.domain.errors import RETRY_AFTER_S_MAX
 from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.domain.spend import Fold, FoldKind, Spend
 
-# A rate bucket counts in units. One request is 60 million units, so a limit of one request a minute
-# refills exactly one unit each microsecond, and integers suffice.
+# A project's rate bucket counts units. One request takes 60 million units, so a limit of one
+# request
+# per minute adds exactly one unit per microsecond, and all counts are integers.
 RATE_UNITS_PER_REQUEST = 60_000_000
 _US_PER_S = 1_000_000
 _US_PER_MINUTE = 60 * _US_PER_S
@@ -39,8 +45,8 @@ _US_PER_MINUTE = 60 * _US_PER_S
 
 @dataclass(frozen=True, slots=True)
 class ProjectLimits:
-    """Holds the default limits, for projects and organizations without their own. A limit of None
-    means no limit."""
+    """Contains the default limits, for projects and organizations without limits of their own. An
+    overage bound of None means no bound."""
 
     requests_per_minute: int
     concurrency: int
@@ -48,46 +54,52 @@ class ProjectLimits:
 
 
 class ProjectState(msgspec.Struct, frozen=True, gc=False):
+    """Contains one project's counters and limits, as a transaction reads them."""
+
     spend: Spend
     cap: Cap | None
     archived: bool
+    # The number of calls in flight. The hold of each is neither resolved nor unsettled.
     live_holds: int
     concurrency: int
     requests_per_minute: int
+    # The content of the rate bucket at the time `rate_at_us`.
     rate_units: int
     rate_at_us: int
-    # The models that its calls may use; empty means every model.
+    # The models that the project's calls may use; empty means every model.
     models: tuple[str, ...] = ()
 
 
 class AccountState(msgspec.Struct, frozen=True):
-    """Holds one organization's account with its projects and keys, as a transaction reads it."""
+    """Contains one organization's account with its projects and keys, as a transaction reads it."""
 
     available_picousd: int
-    # The sum of all overage. Only overage can make `available_picousd` negative.
+    # The sum of all overage so far. Only overage can make `available_picousd` negative.
     overage_picousd: int
     spend: Spend
     cap: Cap | None
     projects: dict[ProjectId, ProjectState]
     keys: dict[KeyId, KeyStatus]
-    # How far below zero overage may bring the balance; None means no limit.
+    # The overage bound: overage may bring the balance down to minus this amount; None means no
+    # bound.
     overage_bound_picousd: int | None = None
-    # The maximum that the calls in flight may cost beyond their holds, together.
+    # The highest possible overage of all calls in flight together.
     overage_in_flight_picousd: int = 0
-    # The balance was below the bound. Only an operator can clear this.
+    # Whether the balance was below the overage bound at an earlier admission. Only an operator can
+    # clear this flag.
     stopped: bool = False
-    # The latest UTC day that holds count for; None if the organization has no period caps.
+    # The latest UTC day for which a hold was counted; None if the organization has no period caps.
     spending_day: int | None = None
-    # The caps of the organization, and of the loaded projects and keys.
+    # The period caps of the organization, of the loaded projects and of the loaded keys.
     period_caps: dict[tuple[CapSubject, CapPeriod], PeriodCap] = {}
-    # For rotated keys: the first key of the chain, whose caps they share.
+    # For each rotated key: the first key in its chain of rotations, whose caps it shares.
     first_keys: dict[KeyId, KeyId] = {}
-    # For keys with a model list: the list.
+    # For each key with a model list: the models that its calls may use.
     key_models: dict[KeyId, tuple[str, ...]] = {}
 
     @property
     def balance_picousd(self) -> int:
-        """Returns the granted amount that is not spent. Holds are not spent yet."""
+        """Returns the granted amount that is not spent. Held amounts do not count as spent."""
         spend = self.spend
         return self.available_picousd + spend.held_picousd + spend.unsettled_picousd
 
@@ -98,7 +110,8 @@ class AccountState(msgspec.Struct, frozen=True):
 
     def folded(self, fold: Fold) -> "AccountState":
         project = self.projects[fold.project_id]
-        # A hold stops being live when it becomes unsettled, so its resolution does not count again.
+        # A hold stops being live when it becomes unsettled, so its later resolution must not reduce
+        # `live_holds` again.
         ended_holds = 0 if fold.was_unsettled else fold.count
         refund = 0
         if fold.kind is FoldKind.RESOLVED:
@@ -108,7 +121,7 @@ class AccountState(msgspec.Struct, frozen=True):
             spend=project.spend.folded(fold),
             live_holds=project.live_holds - ended_holds,
         )
-        # When its hold is no longer live, the call is no longer in flight.
+        # A call is in flight only while its hold is live, so the same rule applies to its overage.
         ended_overage = 0 if fold.was_unsettled else fold.overage_max_picousd
         return replace(
             self,
@@ -120,22 +133,23 @@ class AccountState(msgspec.Struct, frozen=True):
         )
 
     def with_ended(self, *ended: EndedHold) -> "AccountState":
-        """Counts resolved holds in the period caps. Their folds have changed everything else."""
+        """Counts resolved holds in the period caps. `folded` has already changed all other
+        amounts."""
         return replace(
             self,
-            # After a crash, a restored hold may belong to a later day than this state has seen.
+            # A hold restored after a crash may belong to a later day than `self.spending_day`.
             spending_day=max([self.spending_day or 0, *(one.spending_day for one in ended)]),
             period_caps=with_ended(self.period_caps, ended),
         )
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True, gc=False):
-    """Contains the part of a hold that decides on its admission."""
+    """Contains the fields of a hold on which its admission depends."""
 
     project_id: ProjectId
     key_id: KeyId
     hold_picousd: int
-    # The maximum that the call may cost beyond its hold.
+    # The highest possible overage of the call.
     overage_max_picousd: int = 0
     model: str = ""
 
@@ -155,7 +169,9 @@ class Refusal(StrEnum):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Holds the decision: admitted if `refusal` is None. The amounts are the compared ones."""
+    """Contains the decision on one request, which is admitted if `refusal` is None. The amounts of
+    a
+    refusal are those that were compared."""
 
     refusal: Refusal | None = None
     key_status: KeyStatus | None = None
@@ -164,13 +180,14 @@ class Decision(msgspec.Struct, frozen=True):
     held_picousd: int = 0
     spent_picousd: int = 0
     limit: int = 0
-    # For a period cap: its period, and the start of the next one, in seconds since 1970.
+    # If a period cap refused: the kind of its period, and the start of the next period in seconds
+    # since 1970.
     period: CapPeriod | None = None
     resets_at: int | None = None
     retry_after_s: int | None = None
-    # How long no request can be admitted, because the project's rate is used up.
+    # If the rate limit refused: the time until the project can be admitted its next request.
     wait_us: int = 0
-    # The policies at the time of admission; None if the organization has none.
+    # The organization's policies at the time of admission; None if it has no policies.
     policies: PolicySet | None = None
 
 
@@ -181,7 +198,7 @@ UNKNOWN = Decision(Refusal.KEY_NOT_ACTIVE)
 
 @dataclass(slots=True)
 class _BatchState:
-    """Holds the mutable part of the account state while a batch is decided."""
+    """Contains the part of the account state that changes while a batch is decided."""
 
     available: int
     overage_in_flight: int
@@ -193,8 +210,9 @@ class _BatchState:
 def decide(
     state: AccountState, requests: Sequence[AdmissionRequest], *, now_us: int, month: int
 ) -> tuple[AccountState, list[Decision]]:
-    """Decides on a batch. An account that has already seen a later month than `month` stays in that
-    later month, and holds of this batch count there."""
+    """Decides on a batch. If the account has already counted in a later month than `month` (the
+    clock
+    was set back), the holds of this batch count in that later month."""
     spend = state.spend.in_month(month)
     day = state.spending_day
     if day is not None:
@@ -202,8 +220,8 @@ def decide(
     state = replace(state, stopped=state.stopped or state.is_below_bound, spending_day=day)
     working = _BatchState(
         available=state.available_picousd,
-        # Code from before this column does not return amounts, but an account without live holds
-        # has no calls in flight.
+        # An account without held amounts has no calls in flight. The stored value may still be
+        # positive: releases before this column existed do not subtract from it.
         overage_in_flight=state.overage_in_flight_picousd if spend.held_picousd else 0,
         spend=spend,
         projects={
@@ -217,10 +235,10 @@ def decide(
     decisions = []
     for request in requests:
         assert request.hold_picousd >= 0
-        # Looked up once, because hashing an id is slow.
+        # Looks up the project only once, because hashing an id is slow.
         project = working.projects.get(request.project_id)
         if project is None:
-            # A key whose project does not exist is unknown, whatever the key's own status is.
+            # A key without an existing project is reported as unknown, even if the key is active.
             decisions.append(UNKNOWN)
             continue
         decision = _decide_one(state, working, project, request)
@@ -240,8 +258,8 @@ def decide(
 
 
 def take_request(project: ProjectState, *, now_us: int) -> tuple[ProjectState, Decision]:
-    """Counts one request against the project's rate and checks nothing else: for requests that are
-    rate-limited and cost no money."""
+    """Counts one request against the project's rate and checks nothing else. Used for requests that
+    are rate-limited but cost no money."""
     refilled = _refill_rate(project, now_us)
     refusal = _refuse_by_rate(refilled)
     if refusal is not None:
@@ -260,14 +278,14 @@ def _decide_one(
         return Decision(Refusal.PROJECT_ARCHIVED)
     if project.models and not allows(project.models, request.model):
         return Decision(Refusal.MODEL_NOT_ALLOWED)
-    # Hashing an id is slow, and few keys have a list.
+    # Tests first whether any key has a model list: few have, and hashing a key's id is slow.
     if state.key_models and not allows(state.key_models.get(request.key_id, ()), request.model):
         return Decision(Refusal.MODEL_NOT_ALLOWED)
     if state.stopped:
         limit = state.overage_bound_picousd or 0
         return Decision(Refusal.OVERAGE, available_picousd=state.balance_picousd, limit=limit)
-    # Credit and caps come before rate and concurrency, because only the latter two recover with
-    # time.
+    # Checks credit and caps before rate and concurrency, because only rate and concurrency recover
+    # by themselves.
     return (
         _refuse_by_credit(working, request)
         or _refuse_by_overage_in_flight(state, working, request)
@@ -290,8 +308,9 @@ def _refuse_by_credit(working: _BatchState, request: AdmissionRequest) -> Decisi
         available_picousd=working.available,
         held_picousd=held,
         spent_picousd=working.spend.settled_picousd,
-        # The hold may fit after the running calls are settled. Unsettled holds do not end by
-        # themselves, so they do not count here.
+        # A retry is useful if the credit suffices after all calls in flight have ended without
+        # cost.
+        # Unsettled holds do not end by themselves, so they do not count here.
         retry_after_s=1
         if request.hold_picousd <= working.available + working.spend.held_picousd
         else None,
@@ -301,8 +320,9 @@ def _refuse_by_credit(working: _BatchState, request: AdmissionRequest) -> Decisi
 def _refuse_by_overage_in_flight(
     state: AccountState, working: _BatchState, request: AdmissionRequest
 ) -> Decision | None:
-    """Keeps the balance above the bound even if every call in flight costs its maximum: the
-    available amount plus the bound must cover all possible cost beyond their holds."""
+    """Refuses a request if the balance could fall below the overage bound. To prevent that, the
+    available amount plus the bound must cover the highest possible overage of all calls in
+    flight."""
     bound = state.overage_bound_picousd
     if bound is None:
         return None
@@ -317,7 +337,7 @@ def _refuse_by_overage_in_flight(
         held_picousd=held + working.spend.unsettled_picousd,
         spent_picousd=working.spend.settled_picousd,
         limit=bound,
-        # It may fit after the running calls are settled.
+        # A retry is useful if the request fits after all calls in flight have ended without cost.
         retry_after_s=1 if request.overage_max_picousd <= covered + held else None,
     )
 
@@ -350,7 +370,8 @@ def _refuse_beyond(
     left = cap.amount_picousd - cap.counted_picousd
     if request.hold_picousd <= left:
         return None
-    # Only running calls end by themselves; an unsettled hold waits for reconciliation.
+    # `cap.held_picousd` includes unsettled holds, which wait for reconciliation. Only the holds of
+    # calls in flight end by themselves.
     running = min(cap.held_picousd, spend.held_picousd)
     return Decision(
         refusal,
@@ -408,12 +429,14 @@ def _consume(
 
 
 def _refill_rate(project: ProjectState, now_us: int) -> ProjectState:
-    """Adds the units that the project's rate bucket gained since `rate_at_us`, up to one minute's
-    requests.
+    """Adds the units that the project's rate bucket gained since `rate_at_us`. A full bucket
+    contains
+    the requests of one minute.
 
-    If the clock is up to a minute behind `rate_at_us`, nothing is added and `rate_at_us` stays, so
-    that no time is counted twice. If it is further behind, the clock was set back, and `rate_at_us`
-    follows it.
+    If `now_us` is at most a minute before `rate_at_us`, no units are added and `rate_at_us` does
+    not
+    change, so that no time is counted twice. If `now_us` is earlier still, the clock was set back,
+    and `rate_at_us` becomes `now_us`.
     """
     full = project.requests_per_minute * RATE_UNITS_PER_REQUEST
     elapsed = now_us - project.rate_at_us

@@ -1,8 +1,10 @@
-"""Computes which replica a session prefers, without stored state, and the hashes that replace a
-client's text in a backend's cache.
+"""Computes the order in which a session prefers replicas, and the hashes that a backend's cache
+gets
+instead of a client's text.
 
-Every hash depends on the gateway's secret, the organization and the project. The same text of two
-tenants therefore has two unrelated hashes, which cannot be computed without the secret.
+Nothing is stored. Every hash depends on the gateway's secret, the organization and the project. So
+the
+same text has unrelated hashes for two projects, and nobody can compute a hash without the secret.
 """
 
 import hashlib
@@ -16,7 +18,7 @@ _LENGTH_BYTES = 8
 
 
 class CachePurpose(StrEnum):
-    """Names the purpose of a hash. The same text has different hashes for different purposes."""
+    """Lists the purposes of hashes. The same text has different hashes for different purposes."""
 
     PROMPT_CACHE_KEY = "prompt_cache_key"
     CACHE_SALT = "cache_salt"
@@ -25,7 +27,8 @@ class CachePurpose(StrEnum):
 def affinity_key(
     secret: bytes, organization_id: OrganizationId, project_id: ProjectId, session: str
 ) -> bytes:
-    """Returns the 32 bytes that select a replica for a session. They do not reveal the session."""
+    """Returns the 32 bytes that select a replica for a session. The bytes do not reveal the
+    session's id."""
     return _keyed_hash(secret, "affinity", organization_id, project_id, session)
 
 
@@ -44,7 +47,7 @@ def rendezvous_order(key: bytes, names: Iterable[str]) -> list[str]:
     """Orders the names from the most to the least preferred for this key (rendezvous hashing).
 
     The order depends only on the key and the names, so all processes agree. If a name is removed,
-    only the keys that preferred it move to another name.
+    only the keys that preferred the removed name move to another name.
     """
     prefix = _with_length(key)
     weighted = [(hashlib.sha256(prefix + name.encode()).digest(), name) for name in names]
@@ -55,7 +58,8 @@ def rendezvous_order(key: bytes, names: Iterable[str]) -> list[str]:
 def _keyed_hash(
     secret: bytes, purpose: str, organization_id: OrganizationId, project_id: ProjectId, text: str
 ) -> bytes:
-    # The text is opaque, so a lone surrogate in it is encoded instead of rejected.
+    # `surrogatepass`: a client's text may be any string, so a lone surrogate must not cause an
+    # error.
     parts = (
         purpose.encode(),
         organization_id.bytes,
@@ -66,5 +70,6 @@ def _keyed_hash(
 
 
 def _with_length(part: bytes) -> bytes:
-    """Prepends the length, so that two different lists of parts never give the same bytes."""
+    """Puts the length in front of the part, so that different lists of parts never give the same
+    bytes."""
     return len(part).to_bytes(_LENGTH_BYTES, "big") + part

@@ -1,13 +1,15 @@
-"""Compares current problems with the last reported alerts. Pure functions."""
+"""Compares current conditions with the alerts that were reported before. Contains only pure
+functions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-# The used percentages of a cap or credit at which an alert is raised.
+# An alert is raised when this percentage of a cap or of the credit is used.
 FILL_LEVELS = (80, 100)
-# An alert is cleared only this many percent below its level. Otherwise every hold near the level
-# would raise and clear it.
+# An alert is cleared when the percentage is this much below its level. Without this margin, holds
+# near the
+# level would raise and clear the alert again and again.
 CLEARED_BELOW = 5
 # The level of an alert whose kind has no levels.
 RAISED = 100
@@ -23,7 +25,8 @@ class AlertKind(StrEnum):
     LEDGER_DIFFERENCE = "ledger_difference"
     USAGE_REPORT = "usage_report"
     POLICY_DRIFT = "policy_drift"
-    # Alerts of one gateway, which it keeps in its own process.
+    # The following alerts concern a single gateway. The gateway stores them only in its own
+    # process.
     DATABASE_UNREACHABLE = "database_unreachable"
     DATABASE_NOT_WRITABLE = "database_not_writable"
     OLD_DATABASE_SERVER = "old_database_server"
@@ -32,14 +35,16 @@ class AlertKind(StrEnum):
 
 class AlertState(StrEnum):
     RAISED = "raised"
-    # The detail has changed and the level has not. This is stored but not reported.
+    # The detail has changed, but not the level. The change is stored but not reported.
     UPDATED = "updated"
     CLEARED = "cleared"
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Describes a possible reason for an alert. `percent` is the reached percentage."""
+    """Describes a current condition that may be a reason for an alert. `percent` is the percentage
+    that is
+    used now."""
 
     key: str
     kind: AlertKind
@@ -61,14 +66,15 @@ class RaisedAlert:
 
 @dataclass(frozen=True, slots=True)
 class AlertChange:
-    """Describes one change of state. It is reported once, except for an update."""
+    """Describes a change of an alert's state. A change is reported once; an update is not
+    reported."""
 
     state: AlertState
     alert: RaisedAlert
 
 
 def level_of(percent: int, raised: int) -> int:
-    """Returns the current level; `raised` is the last reported one (0 for none)."""
+    """Returns the alert's current level (0 for no alert). `raised` is the last reported level."""
     reached = max((level for level in FILL_LEVELS if percent >= level), default=0)
     kept = max(
         (level for level in FILL_LEVELS if level <= raised and percent >= level - CLEARED_BELOW),
@@ -80,7 +86,9 @@ def level_of(percent: int, raised: int) -> int:
 def changes(
     conditions: Iterable[Condition], raised: Mapping[str, RaisedAlert]
 ) -> list[AlertChange]:
-    """Returns the changes: new alerts, other levels, other details, and alerts that have ended."""
+    """Returns the changes since the last report: new alerts, changed levels or details, and alerts
+    whose
+    conditions have ended."""
     found: list[AlertChange] = []
     still: set[str] = set()
     for condition in conditions:

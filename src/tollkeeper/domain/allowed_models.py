@@ -1,4 +1,4 @@
-"""Checks lists of the models that the calls of a project or key may use."""
+"""Checks model lists, which restrict the models that the calls of a project or key may use."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,20 +11,22 @@ _ANY_END = "*"
 
 
 def allows(entries: Sequence[str], model_id: str) -> bool:
-    """Tells whether a list allows a model. A list without entries allows every model, and an entry
-    that ends with `*` every model whose id begins like it."""
+    """Tells whether a list allows a model. A list without entries allows every model. An entry that
+    ends
+    with `*` allows every model whose id begins with the text before the `*`."""
     return not entries or any(_matches(entry, model_id) for entry in entries)
 
 
 def unmatched(entries: Iterable[str], model_ids: Sequence[str]) -> list[str]:
-    """Returns the entries that match none of these models."""
+    """Returns the entries that match none of the models with these ids."""
     return [
         entry for entry in entries if not any(_matches(entry, model_id) for model_id in model_ids)
     ]
 
 
 def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
-    """Returns the entries of a new list. Raises InvalidRequest if they are invalid."""
+    """Returns the entries of a new list. Raises InvalidRequest if an entry or the list is
+    invalid."""
     checked = tuple(entries)
     if len(checked) > ENTRIES_MAX:
         raise InvalidRequest(f"A list has at most {ENTRIES_MAX} models.", param="models")

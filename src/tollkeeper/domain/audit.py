@@ -1,4 +1,5 @@
-"""Defines audit entries: who changed what, and the state before and after."""
+"""Defines audit entries: the actor, the changed object, and its state before and after the
+change."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +8,8 @@ from typing import TypeAlias
 
 from tollkeeper.domain.access import OrganizationId
 
-# The fields of a changed object: JSON values without secrets, amounts as decimal USD.
+# The fields of a changed object as JSON values. Secrets are omitted, and amounts are decimal
+# strings in USD.
 ObjectState: TypeAlias = Mapping[str, object]
 
 
@@ -15,14 +17,15 @@ class ActorKind(StrEnum):
     CLI = "cli"
     CONSOLE = "console"
     API = "api"
-    # A rule of the settings, or the demo.
+    # The gateway, by a rule in the settings or for the demo.
     SYSTEM = "system"
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Identifies who makes a change: a shell user, a signed-in operator, an admin key, or the
-    gateway."""
+    """Identifies the actor of a change: a shell user, an operator in the console, an admin key, or
+    the
+    gateway itself."""
 
     kind: ActorKind
     name: str
@@ -33,13 +36,14 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Describes one change of one object. `operation` is the name of the use case."""
+    """Describes one change of one object. `operation` is the name of the use case that made the
+    change."""
 
     organization_id: OrganizationId
     operation: str
     object_kind: str
     object_id: str
-    # None if the object was created, or has no state that the change replaces.
+    # None if the object was created, or if the change does not replace any state.
     before: ObjectState | None
     after: ObjectState | None
 

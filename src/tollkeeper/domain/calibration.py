@@ -1,8 +1,11 @@
-"""Converts a judge's raw scores to probabilities, measures their quality, and finds thresholds with
-a guarantee. Does not ask a judge.
+"""Converts the judge's raw scores to probabilities, measures the quality of these probabilities,
+and
+finds thresholds with guaranteed error rates.
 
-A raw score is the log-odds of "yes". A calibration is a monotone map from scores to probabilities,
-fitted on labelled texts: a line in log-odds for few labels, and isotonic regression for many.
+The judge is the model that answers a policy's yes-or-no question about a text; this module does not
+call it. A raw score is the log-odds of "yes". A calibration is a monotone map from scores to
+probabilities, fitted on labelled texts: a line in log-odds for few labels, and isotonic regression
+for many.
 """
 
 import math
@@ -17,11 +20,13 @@ from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.percent import BASIS_POINTS
 
 LABELS_MIN = 10
-# The default confidence of guarantees.
+# The default confidence level of a guarantee.
 CONFIDENCE = 0.95
-# From this many labels on, a free monotone shape is better than a line.
+# From this many labels on, isotonic regression fits better than a line.
 _ISOTONIC_FROM = 200
-# Larger scores add no information: such a probability differs from 0 or 1 by less than 1e-10.
+# Scores are limited to this absolute value. The probability of a larger score differs from 0 or 1
+# by
+# less than 1e-9.
 SCORE_MAX = 23.0
 _FOLDS = 5
 _BINS = 10
@@ -31,7 +36,7 @@ _PERCENT = BASIS_POINTS // 100
 
 
 class Labelled(msgspec.Struct, frozen=True):
-    """Holds a text's raw score and its label."""
+    """Contains a text's raw score and its label."""
 
     score: float
     is_yes: bool
@@ -45,8 +50,9 @@ class Shape(StrEnum):
 class Calibration(msgspec.Struct, frozen=True):
     """Maps raw scores to probabilities monotonically.
 
-    A line has a slope and an offset in `points[0]`. Steps have corners of score and probability,
-    and the map is straight between two corners.
+    For a line, `points[0]` contains the slope and the offset. For steps, each point is a corner
+    with a
+    score and its probability, and the map is linear between two corners.
     """
 
     shape: Shape
@@ -68,8 +74,9 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 class Bin(msgspec.Struct, frozen=True):
-    """Describes the texts whose probability lies in one tenth of the scale: their number, the mean
-    probability, and the share labelled yes."""
+    """Describes the texts whose probabilities lie in one tenth of the scale: their number, their
+    mean
+    probability, and the share of them labelled yes."""
 
     count: int
     mean_probability: float
@@ -80,8 +87,9 @@ class Quality(msgspec.Struct, frozen=True):
     """Measures how well probabilities agree with labels."""
 
     brier: float
-    # The expected calibration error: the average distance between a probability and the share of
-    # yes.
+    # The expected calibration error: the average difference between a bin's mean probability and
+    # its
+    # share of texts labelled yes.
     calibration_error: float
     bins: tuple[Bin | None, ...]
 
@@ -94,24 +102,27 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 class Threshold(msgspec.Struct, frozen=True):
-    """Holds a threshold with a guarantee, or the number of labels that it needs."""
+    """Contains a threshold with a guarantee, and the number of labels that the guarantee needs."""
 
-    # None if the labels are too few.
+    # None if there are fewer labels than needed.
     basis_points: int | None
     labels: int
     labels_needed: int
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """Holds a calibration and its quality on texts that it was not fitted on."""
+    """Contains a calibration and the quality of probabilities before and after it."""
 
     calibration: Calibration
     labels: int
+    # The quality of the uncalibrated scores, and of calibrated probabilities for texts that were
+    # not
+    # used to fit the calibration.
     before: Quality
     after: Quality
 
     def report(self) -> dict[str, Any]:
-        """Returns the data that is stored with the calibration and shown."""
+        """Returns the measurements to store with the calibration and to show to operators."""
         return {
             "shape": self.calibration.shape.value,
             "labels": self.labels,
@@ -125,7 +136,8 @@ def sigmoid(score: float) -> float:
 
 
 def fit(labelled: Sequence[Labelled]) -> Calibration:
-    """Fits a calibration. Raises InvalidRequest if the labels are too few or all the same."""
+    """Fits a calibration. Raises InvalidRequest if there are too few labels or all labels are the
+    same."""
     yes = sum(one.is_yes for one in labelled)
     if len(labelled) < LABELS_MIN:
         raise InvalidRequest(
@@ -138,15 +150,17 @@ def fit(labelled: Sequence[Labelled]) -> Calibration:
 
 
 def measure(labelled: Sequence[Labelled]) -> Fitted:
-    """Fits a calibration and measures it. Raises InvalidRequest as `fit` does."""
+    """Fits a calibration and measures its quality. Raises InvalidRequest as `fit` does."""
     calibration = fit(labelled)
     before = quality([(sigmoid(one.score), one.is_yes) for one in labelled])
     return Fitted(calibration, len(labelled), before, quality(held_out(labelled)))
 
 
 def _fit_line(labelled: Sequence[Labelled]) -> Calibration:
-    """Fits the line in log-odds with the highest likelihood (Platt's scaling). Targets lie slightly
-    inside 0 and 1, so that labels which the scores separate perfectly still give a finite slope."""
+    """Fits the line in log-odds with the highest likelihood (Platt scaling). The targets are
+    slightly
+    above 0 and slightly below 1, so that the slope stays finite even if the scores separate the two
+    labels perfectly."""
     yes = sum(one.is_yes for one in labelled)
     no = len(labelled) - yes
     targets = {True: (yes + 1) / (yes + 2), False: 1 / (no + 2)}
@@ -168,7 +182,7 @@ def _fit_line(labelled: Sequence[Labelled]) -> Calibration:
             (curvature[2] * gradient[0] - curvature[1] * gradient[1]) / determinant,
             (curvature[0] * gradient[1] - curvature[1] * gradient[0]) / determinant,
         )
-        # Newton's step may be too long, so it is halved until it improves the likelihood.
+        # A Newton step may be too long, so it is halved until the loss decreases.
         length = 1.0
         while length > 1e-8:
             tried = slope - length * step[0], offset - length * step[1]
@@ -180,8 +194,8 @@ def _fit_line(labelled: Sequence[Labelled]) -> Calibration:
             break
         (slope, offset), loss = tried, loss_there
     if slope <= 0:
-        # A higher score must never mean a lower probability, so all scores get the same
-        # probability.
+        # The best line would fall, but a higher score must never mean a lower probability. So all
+        # scores get the same probability.
         slope, offset = 0.0, math.log((yes + 1) / (no + 1))
     return Calibration(Shape.LINE, ((slope, offset),))
 
@@ -191,15 +205,16 @@ def _loss(
 ) -> float:
     total = 0.0
     for one in labelled:
-        at = slope * one.score + offset
-        # log(1 + exp(at)) - target * at, without an overflow.
-        total += max(at, 0.0) + math.log1p(math.exp(-abs(at))) - targets[one.is_yes] * at
+        logit = slope * one.score + offset
+        # Computes log(1 + exp(logit)) - target * logit without overflow.
+        total += max(logit, 0.0) + math.log1p(math.exp(-abs(logit))) - targets[one.is_yes] * logit
     return total
 
 
 def _fit_steps(labelled: Sequence[Labelled]) -> Calibration:
-    """Fits an isotonic regression: pools neighbours whose shares of yes are out of order. Laplace's
-    rule keeps each pool's share inside 0 and 1, because pools at the ends have few texts."""
+    """Fits an isotonic regression: merges neighbouring pools of texts until their shares of yes
+    increase with the score. Laplace's rule of succession keeps each pool's share strictly between 0
+    and 1, because the lowest and the highest pool may have only a few texts, all with one label."""
     pools: list[list[float]] = []
     for one in sorted(labelled, key=lambda one: one.score):
         pools.append([one.score, 1.0, float(one.is_yes)])
@@ -220,9 +235,10 @@ def _fit_steps(labelled: Sequence[Labelled]) -> Calibration:
 
 
 def held_out(labelled: Sequence[Labelled]) -> list[tuple[float, bool]]:
-    """Returns for each text its label and the probability by a calibration that was fitted without
-    it. The folds take turns within each label by score, so all folds are alike, whatever the order
-    of the texts."""
+    """Returns for each text its probability and its label (cross-validation). The calibration that
+    computes the probability was fitted without the text. Texts of each label are distributed over
+    the
+    folds in the order of their scores, so the folds are similar for any order of the texts."""
     found: list[tuple[float, bool]] = []
     folds: list[list[Labelled]] = [[] for _ in range(_FOLDS)]
     for label in (True, False):
@@ -239,7 +255,7 @@ def held_out(labelled: Sequence[Labelled]) -> list[tuple[float, bool]]:
 
 
 def quality(judged: Sequence[tuple[float, bool]]) -> Quality:
-    """Measures pairs of a probability and a label."""
+    """Measures the quality of probabilities. `judged` contains pairs of probability and label."""
     binned: list[list[tuple[float, bool]]] = [[] for _ in range(_BINS)]
     for probability, is_yes in judged:
         binned[min(int(probability * _BINS), _BINS - 1)].append((probability, is_yes))
@@ -265,12 +281,13 @@ def quality(judged: Sequence[tuple[float, bool]]) -> Quality:
 def threshold_for_false_denials(
     passing: Sequence[int], rate: float, confidence: float
 ) -> Threshold:
-    """Finds the lowest threshold at which, with this confidence, at most this share of texts that
-    should pass match. `passing` are the values of texts labelled no, in basis points.
+    """Finds the lowest threshold for which the share of acceptable texts that are denied is at most
+    `rate`, with this confidence. `passing` contains the values of texts labelled no, in basis
+    points.
 
-    The threshold is just above one of the values. The share of all such texts above the k-th
-    smallest of n values exceeds `rate` with the probability of a binomial tail, whatever the
-    distribution.
+    The threshold is one basis point above one of the values. The guarantee holds for every
+    distribution of values: the probability that more than the share `rate` of all acceptable texts
+    lies above the k-th smallest of n values is a binomial tail.
     """
     values = sorted(passing)
     beyond = _values_beyond(len(values), rate, confidence)
@@ -279,8 +296,10 @@ def threshold_for_false_denials(
 
 
 def threshold_for_misses(matching: Sequence[int], rate: float, confidence: float) -> Threshold:
-    """Finds the highest threshold at which, with this confidence, at most this share of texts that
-    should match are missed. `matching` are the values of texts labelled yes."""
+    """Finds the highest threshold for which the share of texts that should match but do not is at
+    most
+    `rate`, with this confidence. `matching` contains the values of texts labelled yes, in basis
+    points."""
     values = sorted(matching)
     beyond = _values_beyond(len(values), rate, confidence)
     found = None if beyond is None else values[beyond]
@@ -288,13 +307,13 @@ def threshold_for_misses(matching: Sequence[int], rate: float, confidence: float
 
 
 def labels_needed(rate: float, confidence: float) -> int:
-    """Returns the minimum number of labels of one kind for a guarantee."""
+    """Returns the minimum number of texts with one label (yes or no) for a guarantee."""
     return math.ceil(math.log(1 - confidence) / math.log(1 - rate))
 
 
 def _values_beyond(count: int, rate: float, confidence: float) -> int | None:
-    """Returns how many of `count` values may lie beyond the threshold; None if the guarantee needs
-    more values."""
+    """Returns how many of `count` values may lie on the wrong side of the threshold; None if the
+    guarantee needs more values."""
     if count < labels_needed(rate, confidence):
         return None
     low, high = 0, count - 1
@@ -308,8 +327,9 @@ def _values_beyond(count: int, rate: float, confidence: float) -> int | None:
 
 
 def guaranteed_rate(errors: int, count: int, confidence: float) -> float:
-    """Returns the upper limit of the error rate with this confidence, after `errors` among `count`
-    labelled texts (Clopper and Pearson's exact interval)."""
+    """Returns the upper limit of the error rate, with this confidence, if `errors` of `count`
+    labelled
+    texts were errors (Clopper-Pearson interval)."""
     if errors >= count:
         return 1.0
     low, high = errors / count, 1.0
@@ -325,9 +345,11 @@ def guaranteed_rate(errors: int, count: int, confidence: float) -> float:
 def guarantees(
     matching: Sequence[int], passing: Sequence[int], confidence: float
 ) -> list[tuple[float, float]]:
-    """Returns the upper limits of the shares of false denials and of misses, with this confidence,
-    for thresholds of 1 % to 99 %. `matching` and `passing` are the values of texts labelled yes and
-    no, in basis points."""
+    """Returns two upper limits, with this confidence, for each threshold from 1 % to 99 %: for the
+    share
+    of false denials, and for the share of misses. `matching` and `passing` contain the values of
+    texts
+    labelled yes and no, in basis points."""
     yes, no = sorted(matching), sorted(passing)
     found = []
     for threshold in range(_PERCENT, BASIS_POINTS, _PERCENT):
@@ -342,9 +364,10 @@ def guarantees(
 
 
 def stability_index(before: Sequence[int], now: Sequence[int]) -> float:
-    """Returns the population stability index of two distributions, each given as counts by bin: 0
-    if they are alike; from 0.25 on they are considered different. Adds half a text to each bin, so
-    that an empty bin is not infinitely far away."""
+    """Returns the population stability index of two distributions, each given as counts by bin. The
+    index is 0 for equal distributions; from 0.25 on, distributions count as different. Half a text
+    is
+    added to each bin, because an empty bin would make the index infinite."""
     shares = [
         [(count + 0.5) / (sum(counts) + 0.5 * len(counts)) for count in counts]
         for counts in (before, now)
@@ -356,7 +379,9 @@ def stability_index(before: Sequence[int], now: Sequence[int]) -> float:
 
 
 def _binomial_cdf(successes: int, count: int, rate: float) -> float:
-    """Sums the probabilities from `successes` down, until the rest is negligible."""
+    """Sums the probabilities of `successes`, `successes - 1` and so on, until the remaining terms
+    are
+    negligible."""
     if rate in (0.0, 1.0):
         return 1.0 if rate == 0.0 or successes >= count else 0.0
     term = math.exp(
@@ -376,7 +401,8 @@ def _binomial_cdf(successes: int, count: int, rate: float) -> float:
 
 
 def is_monotone(calibration: Calibration) -> bool:
-    """Tells whether a stored map may be used."""
+    """Tells whether a stored calibration is valid: it must never map a higher score to a lower
+    probability."""
     if calibration.shape is Shape.LINE:
         return len(calibration.points) == 1 and calibration.points[0][0] >= 0
     return bool(calibration.points) and all(

@@ -1,12 +1,17 @@
 """Limits how much an organization, a project or a key may spend in a period.
 
-An organization and a project have one monthly or total cap, which their accounts count
-(`domain.admission.Spend`). All other caps are **period caps**: daily and weekly ones of an
-organization or a project, and daily, weekly and monthly ones of a key. Each counts the held and
-settled amounts of its current period.
+An organization or a project may have one monthly or total cap, which is compared with the counters
+in
+`domain.spend.Spend`. All other caps are **period caps**: the daily and weekly caps of organizations
+and projects, and the daily, weekly and monthly caps of keys. Each period cap has counters of its
+own,
+for the amounts held and settled in its current period.
 
-A period has a number, which is computed from a UTC day. A hold and its call's cost count in the
-period of the hold's **spending day**, however late the call ends.
+A hold is the highest possible cost of a call, reserved before the call; to settle is to replace the
+hold by the actual cost. The hold and the cost of a call count in the period of the hold's
+**spending
+day** (the UTC day of its admission), even if the call ends in a later period. Periods are numbered,
+and the number follows from the UTC day.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +28,7 @@ from tollkeeper.domain.months import month_of_day, month_of_number
 DAY_S = 86_400
 _DAY_US = DAY_S * 1_000_000
 _DAYS_PER_WEEK = 7
-# 1970-01-01 was a Thursday: week 0 began three days before.
+# Week 0 began on a Monday, three days before 1970-01-01, which was a Thursday.
 _DAYS_BEFORE_FIRST = 3
 
 
@@ -35,9 +40,9 @@ class CapPeriod(StrEnum):
     TOTAL = "total"
 
 
-# The periods of the cap that an account counts.
+# The possible periods of the cap that is compared with the counters in `Spend`.
 ACCOUNT_PERIODS = (CapPeriod.MONTH, CapPeriod.TOTAL)
-# The periods of period caps.
+# The possible periods of period caps.
 COUNTED_PERIODS = (CapPeriod.DAY, CapPeriod.WEEK, CapPeriod.MONTH)
 
 
@@ -48,7 +53,9 @@ class Cap:
 
 
 def period_end(period: CapPeriod, number: int) -> int | None:
-    """When the next period begins, in seconds since 1970; None if there is no next one."""
+    """Returns the time at which the next period begins, in seconds since 1970; None for `TOTAL`,
+    which
+    has no next period."""
     return None if period is CapPeriod.TOTAL else end_day(period, number) * DAY_S
 
 
@@ -58,7 +65,8 @@ def day_at(now_us: int) -> int:
 
 
 def period_number(period: CapPeriod, day: int) -> int:
-    """Returns the number of the day's period; later periods have greater numbers."""
+    """Returns the number of the period that contains the day. Later periods have greater
+    numbers."""
     match period:
         case CapPeriod.DAY:
             return day
@@ -83,17 +91,20 @@ def first_day(period: CapPeriod, number: int) -> int:
 
 
 def end_day(period: CapPeriod, number: int) -> int:
-    """Returns the first day after the period, when its caps count from zero again."""
+    """Returns the first day after the period. On that day the period's caps start again from
+    zero."""
     if period is CapPeriod.MONTH:
         return month_of_number(number).next.first_day
     return first_day(period, number + 1)
 
 
 class PeriodCap(msgspec.Struct, frozen=True, gc=False):
-    """Holds a period cap with the held and settled amounts of its current period. `held` includes
-    unsettled holds, and `settled` includes overage."""
+    """Contains a period cap and the amounts held and settled in its current period. `held_picousd`
+    includes unsettled holds (calls with unknown cost), and `settled_picousd` includes overage (cost
+    beyond the hold)."""
 
     amount_picousd: int
+    # The number of the current period.
     number: int
     held_picousd: int = 0
     settled_picousd: int = 0
@@ -103,8 +114,10 @@ class PeriodCap(msgspec.Struct, frozen=True, gc=False):
         return self.held_picousd + self.settled_picousd
 
     def in_period(self, number: int) -> "PeriodCap":
-        """Counts from zero in a later period. An earlier one changes nothing, because going back
-        would lose the later period's counts."""
+        """Returns the cap in the period with this number; in a later period it counts from zero.
+        For an
+        earlier period, returns the cap unchanged, because going back would lose the later
+        counts."""
         if number <= self.number:
             return self
         return replace(self, number=number, held_picousd=0, settled_picousd=0)
@@ -113,8 +126,9 @@ class PeriodCap(msgspec.Struct, frozen=True, gc=False):
         return replace(self, held_picousd=self.held_picousd + amount)
 
     def with_ended(self, number: int, hold: int, spent: int) -> "PeriodCap":
-        """Counts a resolved hold of the period with this number. Ignores holds of earlier
-        periods."""
+        """Counts a resolved hold that belongs to the period with this number. Ignores the hold if
+        that
+        period is earlier than the cap's current period."""
         cap = self.in_period(number)
         if cap.number != number:
             return cap
@@ -125,17 +139,18 @@ class PeriodCap(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-# The owner of a cap: a project, a key or, with None, the organization. Rotated keys share the caps
-# of the first one.
+# The owner of a cap: a project, a key or, if None, the organization. A rotated key shares the caps
+# of
+# the first key in its chain of rotations.
 CapSubject: TypeAlias = ProjectId | KeyId | None
 PeriodCaps: TypeAlias = Mapping[tuple[CapSubject, CapPeriod], PeriodCap]
 
 
 class EndedHold(msgspec.Struct, frozen=True, gc=False):
-    """Describes a resolved hold for period caps."""
+    """Contains the data of a resolved hold that period caps count."""
 
     project_id: ProjectId
-    # The first in a chain of rotated keys.
+    # The first key in the chain of rotations to which the call's key belongs.
     first_key_id: KeyId
     spending_day: int
     hold_picousd: int
@@ -146,15 +161,16 @@ class EndedHold(msgspec.Struct, frozen=True, gc=False):
 def caps_of(
     caps: PeriodCaps, project_id: ProjectId, first_key_id: KeyId
 ) -> list[tuple[CapSubject, CapPeriod]]:
-    """Returns the caps that a call of this key counts for: the organization's, the project's, the
-    key's."""
+    """Returns the existing caps for which a call with this key counts: those of the organization,
+    of
+    the project and of the key."""
     subjects: tuple[CapSubject, ...] = (None, project_id, first_key_id)
     possible = [(subject, period) for subject in subjects for period in COUNTED_PERIODS]
     return [of for of in possible if of in caps]
 
 
 def on_day(caps: PeriodCaps, day: int) -> dict[tuple[CapSubject, CapPeriod], PeriodCap]:
-    """Moves all caps to the periods of this day."""
+    """Returns all caps in the periods that contain this day (see `PeriodCap.in_period`)."""
     numbers = {period: period_number(period, day) for period in COUNTED_PERIODS}
     return {of: cap.in_period(numbers[of[1]]) for of, cap in caps.items()}
 
@@ -162,6 +178,7 @@ def on_day(caps: PeriodCaps, day: int) -> dict[tuple[CapSubject, CapPeriod], Per
 def with_ended(
     caps: PeriodCaps, ended: Sequence[EndedHold]
 ) -> dict[tuple[CapSubject, CapPeriod], PeriodCap]:
+    """Counts resolved holds in all caps to which they belong."""
     counted = dict(caps)
     for one in ended:
         for of in caps_of(counted, one.project_id, one.first_key_id):

@@ -12,8 +12,9 @@ from tollkeeper.domain.schema_size import SchemaBounds
 
 
 class Feature(StrEnum):
-    """Lists features of models. An option that needs a feature which the model lacks is answered
-    with 501."""
+    """Lists the features that a model may have. A request with an option that needs a missing
+    feature is
+    answered with 501."""
 
     TOOLS = "tools"
     JSON_MODE = "json_mode"
@@ -25,26 +26,34 @@ class Feature(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenBounds:
-    """Holds the maximum input tokens of content other than text; None means the whole context. The
-    defaults are the largest of any published model family."""
+    """Contains the maximum input tokens for each kind of content other than text. None means that
+    one item
+    may fill the whole context. The defaults are the highest of all published model families."""
 
-    # GPT-4o mini: eight tiles.
+    # The highest is that of GPT-4o mini, for an image of eight tiles.
     image: int | None = 48_169
     file: int | None = None
     audio: int | None = None
     video: int | None = None
-    # Tokens of one web search's results that the model reads.
+    # The tokens that the model reads as the results of one web search.
     web_search: int | None = None
-    # Searches that a call holds credit for without a request for any, because the model searches on
-    # its own.
+    # The number of searches for which every call reserves credit, because the model may search even
+    # if
+    # the request does not ask for a search.
     searches_unasked: int = 0
-    # After each search the model reads the whole prompt again, and all of it is charged.
+    # Whether the model reads the whole prompt again after each search, and each reading is charged.
     search_rereads: bool = False
-    # Count one token for each byte of text instead of an estimate, if no tokenizer is asked.
+    # Whether each byte of text counts as one token, instead of an estimate. Only used if no
+    # tokenizer
+    # counts the prompt.
     text_by_bytes: bool = False
-    # The tokens that a template adds around the conversation, and before the descriptions of tools
-    # (Claude Opus 4.7). Both count if no tokenizer is asked. On short prompts, templates with their
-    # own system message added up to 66 tokens (DeepSeek), and 72 (SmolLM2).
+    # The tokens that a chat template adds around the conversation, and in front of tool
+    # descriptions. Both
+    # are only used if no tokenizer counts the prompt. Templates with a system message of their own
+    # added
+    # up to 66 tokens (DeepSeek) or 72 tokens (SmolLM2) to short prompts. Claude Opus 4.7 adds most
+    # for
+    # tools.
     template: int = 96
     tools: int = 804
 
@@ -74,27 +83,27 @@ class Model:
     sampling_limits_revision: str = ""
     required_checks: tuple[str, ...] = ()
     is_ready: bool = True
-    # The prices before the first price change.
+    # The prices that apply before the first price change.
     pricing: Pricing
     options: dict[str, str] = field(default_factory=dict)
-    # The limits of the model's backend, or None.
+    # The limits that the model's backend has for JSON schemas; None means no limits.
     schema_bounds: SchemaBounds | None = None
     token_bounds: TokenBounds = DEFAULT_TOKEN_BOUNDS
     messages: MessagesBehavior = DEFAULT_MESSAGES_BEHAVIOR
-    # The backend's field that separates prefix caches; may be empty.
+    # The request field by which the backend separates prefix caches; empty if it has no such field.
     cache_salt_field: str = ""
-    # Whether the backend may receive media addresses that it has to fetch.
+    # Whether the backend may receive URLs of media, which it then has to fetch.
     allows_remote_media: bool = True
-    # Whether the output limit that is sent covers reasoning.
+    # Whether the backend applies the output limit of a request to reasoning too.
     bounds_reasoning: bool = True
-    # Whether the model may bill reasoning that the client does not see.
+    # Whether the backend may bill reasoning that the client does not see.
     reasons: bool = False
-    # The price in picousd of a request that offers a tool of the provider, by the tool's name.
+    # The fee in picousd for a request that offers a tool run by the provider, by the tool's name.
     tool_prices: dict[str, int] = field(default_factory=dict)
 
-    # In chronological order.
+    # The price changes in chronological order.
     price_changes: tuple[PriceChange, ...] = ()
-    # The backends that may serve the model, if there are several; `backend` is the first.
+    # The backends that may serve the model, if there are several; the first is also in `backend`.
     routes: tuple["Route", ...] = ()
     # Whether an answer may contain audio or images.
     writes_audio: bool = field(init=False)
@@ -111,7 +120,7 @@ class Model:
 
     @property
     def by_backend(self) -> tuple["Model", ...]:
-        """Returns the model as each of its backends serves it."""
+        """Returns one `Model` for each backend of the model, with the name and prices there."""
         return tuple(route.model for route in self.routes) or (self,)
 
     @property
@@ -119,7 +128,7 @@ class Model:
         return bool(self.cache_salt_field)
 
     def pricing_at(self, now: int) -> Pricing:
-        """Returns the prices of a call that is admitted at this time (Unix seconds)."""
+        """Returns the prices for a call that is admitted at the time `now` (Unix seconds)."""
         for change in reversed(self.price_changes):
             if change.valid_from <= now:
                 return change.pricing
@@ -130,16 +139,19 @@ class Model:
 class Route:
     """Describes one of several backends of a model."""
 
-    # The model on this backend, with its name and prices there and the features of its protocol.
+    # The model as this backend serves it: with the backend's name for the model, its prices, and
+    # the
+    # features that its protocol supports.
     model: Model
-    # Routes of a lower order are tried first; those of the same order share calls by weight.
+    # Routes with a lower order are tried first. Routes with the same order share calls by weight.
     order: int
     weight: float
 
 
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
-    """Tells whether a caller may use a model, and which checks its organization still has to
+    """Tells whether a caller may use a model, and which checks the caller's organization still has
+    to
     pass."""
 
     required_checks: tuple[str, ...]
@@ -159,7 +171,8 @@ def model_access(model: Model, checks: frozenset[str], *, is_allowed: bool = Tru
 
 
 class Catalog:
-    """Holds the models by id. A catalogue never changes; a reload creates a new one."""
+    """Contains all models. A catalogue never changes; a reload of the settings creates a new
+    one."""
 
     def __init__(self, models: tuple[Model, ...]) -> None:
         self.models = models
@@ -177,5 +190,5 @@ class Catalog:
         return model
 
     def find_upstream(self, backend: str, upstream_model: str) -> Model | None:
-        """Returns the first model that a backend serves under this upstream name."""
+        """Returns the first model for which the backend uses the name `upstream_model`."""
         return self._by_upstream.get((backend, upstream_model))

@@ -1,13 +1,14 @@
 """Defines names and values that the interface does not specify.
 
-The numbers refer to rows of docs/open-questions.md. Some values are settings; their defaults come
-from here.
+Q numbers refer to rows in docs/open-questions.md. Some of these values are the defaults of
+settings.
 """
 
-# Q2: the source of an effective policy. The interface shows no other value.
+# Q2: the `source` of an effective policy. The interface shows no other value.
 EFFECTIVE_POLICY_SOURCE = "organization"
 
-# Q18/Q27: the output limit if the client omits it. The backend gets it explicitly.
+# Q18/Q27: the output limit in tokens if the client sends none. The gateway sends this limit to the
+# backend.
 DEFAULT_OUTPUT_TOKENS = 1024
 
 # Q18: all published names of the Responses web search tool.
@@ -20,16 +21,18 @@ WEB_SEARCH_TOOLS = frozenset(
     }
 )
 
-# Search tools that providers run for a chat request: of OpenAI, OpenRouter, xAI, Moonshot and
-# Anthropic. A model with the feature `web_search` accepts them; any other provider-run tool needs
-# its own price.
+# The search tools that OpenAI, OpenRouter, xAI, Moonshot and Anthropic run for chat requests. A
+# model with
+# the feature `web_search` accepts them. Every other tool that a provider runs needs a declared
+# price.
 PROVIDER_SEARCH_TOOLS = WEB_SEARCH_TOOLS | {
     *("openrouter:web_search", "live_search", "$web_search"),
     *("web_search_20250305", "web_search_20260209", "web_search_20260318"),
 }
 
-# Q18: published tools that this service does not support. They are answered with 501, unknown types
-# with 400.
+# Q18: published tool types that the gateway does not support. A request with one of them is
+# answered with
+# 501, and a request with an unknown type with 400.
 PUBLISHED_TOOLS = frozenset(
     {
         *("apply_patch", "code_interpreter", "computer", "computer_use", "computer_use_preview"),
@@ -38,11 +41,12 @@ PUBLISHED_TOOLS = frozenset(
     }
 )
 
-# Sent with every answer. An operator can find a call by this id.
+# The response header with the request's id, by which an operator can find a call.
 REQUEST_ID_HEADER = "X-Request-ID"
 
-# Q19: header names of token counting (Anthropic), and the published beta flags that do not change a
-# count. Every model accepts these; a model's settings declare other supported flags.
+# Q19: the header names of Anthropic's token counting, and the published beta flags that do not
+# change a
+# token count. Every model accepts these flags; a model's settings declare further flags.
 MESSAGES_VERSION_HEADER = "anthropic-version"
 MESSAGES_BETA_HEADER = "anthropic-beta"
 COUNT_NEUTRAL_BETA_FLAGS = frozenset(
@@ -59,10 +63,12 @@ COUNT_NEUTRAL_BETA_FLAGS = frozenset(
     }
 )
 MESSAGES_REQUEST_ID_HEADER = "request-id"
-# Tells whether a token count is an estimate.
+# The response header that tells whether a token count is an estimate.
 TOKEN_COUNT_ESTIMATED_HEADER = "x-token-count-estimated"  # noqa: S105 - the name of a header
 
-# Q20: the server tools of token counting, as spelled in the interface and as published.
+# Q20: the web tools run by Anthropic that token counting accepts, with the names in the interface
+# and the
+# published names.
 MESSAGES_WEB_TOOLS = frozenset(
     {
         *("web_search_2025_03_05", "web_fetch_2025_03_05"),
@@ -71,8 +77,9 @@ MESSAGES_WEB_TOOLS = frozenset(
     }
 )
 
-# Q20: the families of published tools that token counting answers with 501. A tool's type is the
-# family, usually followed by the date of its version.
+# Q20: the families of published tools for which token counting answers with 501. The type of a tool
+# is
+# its family, usually followed by the date of its version.
 MESSAGES_TOOL_FAMILIES = frozenset(
     {
         *("bash", "browser_toolset", "code_execution", "computer", "computer_toolset"),
@@ -84,28 +91,33 @@ MESSAGES_TOOL_FAMILIES = frozenset(
 # Q22: the maximum length of a project key's name.
 PROJECT_KEY_NAME_LENGTH_MAX = 256
 
-# Q23: the admin key list (OpenAI Admin).
+# Q23: the page sizes of the admin key list, as in OpenAI's Admin API.
 ADMIN_KEY_PAGE_DEFAULT = 20
 ADMIN_KEY_PAGE_MAX = 100
 
-# Q24: the cost report (OpenAI Admin).
+# Q24: the page sizes of the cost report, in days, as in OpenAI's Admin API.
 COST_PAGE_DEFAULT = 7
 COST_PAGE_MAX = 180
 
-# Q25: the header that may contain a project key instead of Authorization (Anthropic).
+# Q25: the header that may contain a project key instead of `Authorization`, as Anthropic's clients
+# send it.
 CUSTOMER_KEY_HEADER = "x-api-key"
 
 # Q26: the permissions of a new project key.
 PROJECT_KEY_DEFAULT_PERMISSIONS = ("inference:write", "models:read")
 
-# The threshold of a policy without its own.
+# The match threshold of a policy that does not set one.
 DEFAULT_THRESHOLD_BASIS_POINTS = 5000
 
-# The interface names the session header and its alias; both are settings.
+# The session header and its alias, as the interface names them. Both are settings.
 SESSION_HEADERS = ("X-Service-Session-ID", "X-Alt-Session-ID")
 
-# The number of unsettled requests in the range of a cost report.
+# The response header with the number of unsettled requests (with unknown cost) in the time range of
+# a cost
+# report.
 UNSETTLED_HEADER = "x-unsettled-requests"
 
-# How long a repeated creation returns the value of the project key.
+# How long a repeated request to create a project key (with the same Idempotency-Key) returns the
+# key's
+# value again.
 SECRET_REPLAY_S = 24 * 3600

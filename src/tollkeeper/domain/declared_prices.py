@@ -1,7 +1,11 @@
-"""Reads declared prices: decimal strings in USD, tiers by prompt length, service tiers.
+"""Reads the prices that the settings declare: decimal strings in USD, price tiers and service
+tiers.
 
-Computes every price that a call may have, once and exactly. Rejects a price that is finer than the
-unit of account, even if only a multiplier makes it so.
+A price tier has separate prices for prompts above a certain length. A service tier is a provider's
+class
+of service that multiplies the token prices. All prices that a call may have are computed once and
+exactly. A price that is not a multiple of 10^-12 USD is rejected, even if it results from a
+multiplier.
 """
 
 import re
@@ -22,7 +26,7 @@ from tollkeeper.domain.pricing import (
 _TOKEN_PRICES = tuple(dimension.name for dimension in PRICE_DIMENSIONS if dimension.per_token)
 _MULTIPLIER = re.compile(r"(?P<whole>\d{1,6})(?:\.(?P<fraction>\d{1,9}))?", re.ASCII)
 _SERVICE_TIER = re.compile(r"[!-~]{1,64}", re.ASCII)
-# The ordinary service tier, which has the declared prices.
+# The names of the ordinary service tier, which has the declared prices without a multiplier.
 _ORDINARY_TIERS = ("auto", "default")
 
 
@@ -36,12 +40,13 @@ class DeclaredTier:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredPrices:
-    """Contains the declared prices of one model for one period."""
+    """Contains the declared prices of one model, from one price change to the next."""
 
     prices: Mapping[str, str]
     tiers: Sequence[DeclaredTier] = ()
-    # Multipliers of token prices, by service tier.
+    # The multipliers of token prices, by service tier.
     service_tiers: Mapping[str, str] = field(default_factory=dict)
+    # The service tier of answers to requests that name no tier; empty if the settings do not say.
     unasked_service_tier: str = ""
 
 
@@ -65,7 +70,9 @@ def read_price(declared: str, *, param: str) -> int:
 
 
 def pricing_with_variants(declared: DeclaredPrices, *, param: str = "") -> Pricing:
-    """Builds all prices. `param` precedes the names of settings in errors."""
+    """Builds the prices for all service tiers and prompt lengths. Errors name a setting with
+    `param` in
+    front."""
     base = pricing_from_declared(declared.prices, param=f"{param}pricing")
     tiers = _tiers(declared, f"{param}price_tiers")
     variants = [PriceVariant(None, from_tokens, prices) for from_tokens, prices in tiers]
@@ -84,8 +91,9 @@ def pricing_with_variants(declared: DeclaredPrices, *, param: str = "") -> Prici
 
 
 def _tiers(declared: DeclaredPrices, place: str) -> list[tuple[int, Pricing]]:
-    """Returns the prices from each prompt length on. Prices that are not per token are the same for
-    every length, unless the tier declares them."""
+    """Returns the price tiers: each with its minimum prompt length and its prices. A tier inherits
+    the
+    prices that are not per token, unless it declares them."""
     inherited = {
         dimension: price
         for dimension, price in declared.prices.items()
@@ -126,7 +134,7 @@ def _check_service_tier(name: str, place: str) -> None:
 
 
 def _multiplied(prices: Pricing, multiplier: str, place: str) -> Pricing:
-    """Multiplies the token prices by a decimal string, exactly."""
+    """Multiplies the token prices by a decimal string without rounding."""
     match = _MULTIPLIER.fullmatch(multiplier)
     if match is None:
         raise InvalidRequest(

@@ -1,4 +1,5 @@
-"""Errors by meaning. HTTP status codes are not defined here, but in the API's error table.
+"""Defines errors by their meaning. The API's error table, not this module, maps them to HTTP
+statuses.
 
 TollkeeperError
 ├── InvalidRequest            the caller's input breaks a rule
@@ -9,7 +10,7 @@ TollkeeperError
 │   └── ModelNotFound
 ├── Conflict
 │   ├── RevisionConflict      an edit named a stale revision
-│   ├── StateConflict         the resource's state forbids it
+│   ├── StateConflict         the resource's state forbids the operation
 │   └── IdempotencyConflict   the Idempotency-Key was used for another request, or its first
 │                             request is still running
 ├── PaymentRequired           credit or cap cannot cover the call
@@ -21,7 +22,8 @@ TollkeeperError
 └── DeadlineExceeded          the call took too long
 """
 
-# The maximum Retry-After. A longer wait, for example from a backend, is reduced to it.
+# The maximum value of Retry-After. A longer wait, for example from a backend, is reduced to this
+# value.
 RETRY_AFTER_S_MAX = 120
 
 
@@ -39,7 +41,8 @@ class TollkeeperError(Exception):
         self.message = message or (type(self).__doc__ or "").strip()
         self.param = param
         self.retry_after_s = retry_after_s
-        # The backend may have charged for the call, so an automatic retry could cost twice.
+        # Whether the backend may have charged for the call, so that an automatic retry could cost
+        # twice.
         self.charged = charged
         super().__init__(self.message)
 
@@ -112,7 +115,9 @@ class BackendFailed(TollkeeperError):
         blameless: bool = False,
     ) -> None:
         super().__init__(message, retry_after_s=retry_after_s, charged=charged)
-        # Clients can provoke this error, so it does not indicate an unhealthy replica.
+        # Whether the client may have caused this failure, so that it does not count against the
+        # replica's
+        # health.
         self.blameless = blameless
 
 

@@ -1,18 +1,28 @@
-"""Estimates the tokens of a text without a tokenizer. The estimate errs high.
+"""Estimates the tokens of a text without a tokenizer. The estimate errs high for ordinary text.
 
-Byte-level tokenizers never produce more tokens than bytes, and ordinary text produces fewer. So
-every byte has a weight by its class: letters that are frequent in words form long tokens; rare
-letters, digits and punctuation short ones; each byte beyond ASCII may be a token. Every run of
-letters adds a weight, because tokens seldom cross its edges: that distinguishes words from
-hexadecimal noise. So does a run of several spaces, which is a separate token.
+Byte-level tokenizers never produce more tokens than bytes, and for ordinary text they produce
+fewer.
+So every byte gets a weight that depends on its class. Letters that are frequent in words form long
+tokens and have small weights. Rare letters, digits and punctuation form short tokens. Each byte
+beyond
+ASCII may be a token. Every run of letters adds a further weight, because tokens seldom cross the
+ends
+of a run; this weight distinguishes words from hexadecimal noise. A run of several spaces adds a
+weight
+too, because it is a separate token.
 
-The weights are the minimum that errs high on every class of a measured corpus (words of many
-languages, code, JSON, tables, logs, numbers, emoji, base64, noise, white space, punctuation between
-letters) with eight tokenizers of 32,000 to 200,000 tokens: those of SmolLM2, Mistral (three),
-Claude 2, Qwen and OpenAI (two). They do not err high on everything. Random letters produce up to
-1.6 times as many tokens, and an attacker who knows a tokenizer can find letters that produce twice
-as many. The only strict limit is the number of bytes. Every pass over the text is one call into C,
-so a megabyte takes about three milliseconds.
+The weights are the lowest for which the estimate is high enough on every class of a measured corpus
+(words of many languages, code, JSON, tables, logs, numbers, emoji, base64, noise, white space,
+punctuation between letters). They were measured with eight tokenizers with vocabularies of 32,000
+to
+200,000 tokens: those of SmolLM2, Mistral (three), Claude 2, Qwen and OpenAI (two). The estimate can
+be
+too low for other texts: random letters produce up to 1.6 times as many tokens, and an attacker who
+knows a tokenizer can find letters that produce twice as many. The only strict limit is the number
+of
+bytes.
+
+Every pass over the text is one call into C code, so a megabyte takes about three milliseconds.
 """
 
 import re
@@ -26,7 +36,9 @@ import msgspec
 
 from tollkeeper.domain.normal_form import added_bytes
 
-# Weights are in 64ths of a token; a byte's weight fits into a byte.
+# Weights are in 64ths of a token. Every weight is less than 256, so that a translation table can
+# map
+# each byte to its weight.
 _UNIT = 64
 _OTHER = 78
 _WEIGHTS = {
@@ -39,7 +51,7 @@ _WEIGHTS = {
     " ": 4,
 }
 _RUN_OF_LETTERS = 41
-# A space belongs to the token of the following word, but not to that of a number.
+# A space belongs to the token of the word that follows. Before a number it is a separate token.
 _SPACE_BEFORE_DIGIT = 64
 _RUN_OF_SPACES = 60
 _SLICE_BYTES = 64 << 10
@@ -58,14 +70,15 @@ _LETTERS = _table({string.ascii_letters: ord("L")}, ord("."))
 _NUMBERS = _table({string.digits: ord("D"), " ": ord(" ")}, ord("."))
 
 
-# The lower half of Adler-32 is 1 + the sum of the bytes modulo 65521. The sum of this many weights
-# is smaller than the modulus, so the result is exact.
+# The lower half of an Adler-32 checksum is (1 + the sum of the bytes) modulo 65521. The sum of this
+# many weights is smaller than the modulus, so the checksum contains the exact sum.
 _SUMMED_AT_ONCE = 65519 // max(_OTHER, *_WEIGHTS.values())
 _PIECES = re.compile(rb"(?s).{1,%d}" % _SUMMED_AT_ONCE).findall
 
 
 def _sum_of_bytes(data: bytes) -> int:
-    """Sums the bytes with a checksum of the standard library, because `sum(data)` creates a Python
+    """Sums the bytes by means of `zlib.adler32`. This is faster than `sum(data)`, which handles a
+    Python
     integer for each byte."""
     pieces = _PIECES(data)
     sums: Iterable[int] = map(and_, map(zlib.adler32, pieces), repeat(0xFFFF))
@@ -73,9 +86,11 @@ def _sum_of_bytes(data: bytes) -> int:
 
 
 class TextSize(msgspec.Struct, frozen=True, gc=False):
-    # As many as a common tokenizer produces for an ordinary text, or more.
+    # An estimate that is at least a common tokenizer's count, for ordinary text.
     tokens: int
-    # In the longest form that a tokenizer may read. No tokenizer produces more tokens.
+    # The length of the text in bytes, in the longest Unicode form that a tokenizer may convert it
+    # to. No
+    # tokenizer produces more tokens.
     bytes: int
 
 
@@ -87,11 +102,12 @@ def measure_text(text: str) -> TextSize:
     encoded = text.encode("utf-8", "surrogatepass")
     added = added_bytes(text)
     weight = 0
-    # Slices keep the interpreter from being blocked by a long text.
+    # Works in slices, because one call into C code for a long text would block all other threads.
     for start in range(0, len(encoded), _SLICE_BYTES):
         piece = encoded[start : start + _SLICE_BYTES]
         weight += _sum_of_bytes(piece.translate(_WEIGHT_OF))
-        # Includes the byte before the slice, which may end a run at the start of the slice.
+        # Includes the byte before the slice, because it decides whether a run starts or ends at the
+        # beginning of the slice.
         around = encoded[max(start - 1, 0) : start + _SLICE_BYTES]
         letters = around.translate(_LETTERS)
         runs = letters.count(b".L") + (start == 0 and letters.startswith(b"L"))
@@ -99,7 +115,9 @@ def measure_text(text: str) -> TextSize:
         numbers = around.translate(_NUMBERS)
         weight += _SPACE_BEFORE_DIGIT * numbers.count(b" D")
         if b"  " in around:
-            # Counts the ends of runs. If a slice cuts a run, the part before the cut counts too.
+            # Counts the ends of runs. If a slice ends inside a run, the part of the run before that
+            # end
+            # counts as a run too.
             runs = numbers.count(b"  .") + numbers.count(b"  D") + numbers.endswith(b"  ")
             weight += _RUN_OF_SPACES * runs
     bytes_max = len(encoded) + added

@@ -1,9 +1,10 @@
-"""Defines the types between faces and backends: a `Call`, and the events of its answer.
+"""Defines the types that faces and backends exchange: a `Call`, and the events of its answer.
 
-A face turns a request into a `Call` and encodes the events of the answer. A backend turns the call
-into its own request and the answer into events. Metering and policies read the same events and know
-no protocol. The events are structs without garbage collection (`gc=False`), because a stream
-creates one for every piece.
+A face (a protocol towards clients) decodes a request into a `Call` and encodes the events of the
+answer. A backend encodes the call in the protocol of its server and decodes the answer into events.
+Metering and policies read the events, so they are independent of protocols. The garbage collector
+does
+not track the event structs (`gc=False`), because a stream creates an event for every piece of text.
 """
 
 from collections.abc import Sequence
@@ -18,16 +19,18 @@ from tollkeeper.domain.messages_behavior import PromptCaching
 from tollkeeper.domain.prompt import FreeObject, Prompt
 from tollkeeper.domain.usage import ReportedUsage
 
-# Cache lifetimes of at most five minutes. A missing lifetime is one of them.
+# The values of a cache mark's `ttl` that mean five minutes. A missing `ttl` does too.
 _FIVE_MINUTES = (None, "5m")
 TEXT, IMAGE = "text", "image"
-# The possible content of an answer, whatever a model writes: the interface has no field for other
-# content.
+# The possible kinds of content in an answer. The interface has no field for other kinds that a
+# model
+# may write.
 OUTPUT_MODALITIES = frozenset({TEXT, IMAGE})
 
 
 class Finish(StrEnum):
-    """Names why a choice ended. Other reasons of a backend are passed to the client unchanged."""
+    """Lists the reasons why a choice ended. A reason that is not listed is passed to the client
+    unchanged."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -36,7 +39,7 @@ class Finish(StrEnum):
     FUNCTION_CALL = "function_call"
 
 
-# The reasons of the Messages protocol that are more specific than `Finish`.
+# The stop reasons of the Messages protocol that are more specific than the members of `Finish`.
 EXACT_STOP_REASONS = frozenset({"stop_sequence", "pause_turn", "model_context_window_exceeded"})
 
 
@@ -48,37 +51,44 @@ class Call(msgspec.Struct, frozen=True):
     project_id: ProjectId
     key_id: KeyId
     model: Model
-    # The number of completions (`n`), and the output limit of each.
+    # The number of completions (`n`), and the output limit of each completion in tokens.
     choices: int
     output_tokens_max: int
-    # The field of a chat request that contains the limit: the one that the client used.
+    # The field of the chat request in which the client sent the output limit.
     output_bound_field: str
-    # Whether the client's answer is a stream. A backend may stream in either case.
+    # Whether the client gets the answer as a stream. A backend may stream in both cases.
     streamed: bool
     prompt: Prompt
-    # Whether the request is so large that processing it at once would block the event loop.
+    # Whether the request is so large that processing it in one go would block the event loop.
     is_large: bool = False
-    # Whether the backend's tokenizer has received the prompt, or a longer form of it.
+    # Whether the prompt, or a longer form of it, was sent to the backend's tokenizer.
     tokenizer_asked: bool = False
-    # The affinity key, a hash; never the client's own text.
+    # The affinity key, by which calls with a common beginning prefer the same replica. It is a hash
+    # and
+    # does not reveal the client's text.
     affinity: bytes | None = None
-    # Published policies that the request names, in addition to the attached ones; each once.
+    # The policies that the request names, in addition to those attached to the project; each once.
     policy_ids: tuple[str, ...] = ()
     # Beta flags of the Messages protocol as the client sent them, each once.
     beta_flags: tuple[str, ...] = ()
-    # The client's `traceparent`, unchanged, and the one for the backend; empty for none.
+    # The client's `traceparent` header, unchanged, and the `traceparent` for the backend; empty if
+    # the
+    # backend gets none.
     incoming_trace: bytes | None = None
     outgoing_trace: bytes = b""
 
     @property
     def supported_beta_flags(self) -> list[str]:
-        """Lists the client's beta flags that are forwarded to the model's backend."""
+        """Returns the client's beta flags that the settings allow for the model's backend."""
         return [flag for flag in self.beta_flags if flag in self.model.messages.beta_flags]
 
     @property
     def output_tokens_held(self) -> int:
-        """Returns the maximum tokens of each completion. Images, and reasoning that the backend
-        does not limit, may take as much as the model can write."""
+        """Returns the maximum tokens of each completion, for the hold (the amount reserved before
+        the
+        call). The client's limit does not cover images or, on some backends, reasoning: these may
+        take
+        as many tokens as the model can write."""
         model = self.model
         if model.writes_images or (model.reasons and not model.bounds_reasoning):
             return max(self.output_tokens_max, model.max_output_length)
@@ -86,8 +96,7 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def asked_service_tier(self) -> str | None:
-        """Returns the service tier that the request names; None if it leaves the tier to the
-        backend."""
+        """Returns the service tier that the request names; None if it names no tier."""
         for option in self.prompt.options:
             if option.name == "service_tier":
                 return str(option.value)
@@ -95,9 +104,11 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def writes_cache_for_1h(self) -> bool:
-        """Tells whether cache writes without a stated lifetime are charged as an hour: the request
-        asks for an hour somewhere, and an hour is not cheaper. A request that names no lifetime
-        gets five minutes."""
+        """Tells whether cache writes without a reported lifetime are charged at the price for an
+        hour.
+        They are if any cache mark of the request, or the model's settings for a request without
+        marks,
+        ask for an hour, and that price is not lower than the price for five minutes."""
         pricing, marks = self.model.pricing, self.prompt.cache_marks()
         asked = (
             any(mark.get("ttl") not in _FIVE_MINUTES for mark in marks)
@@ -108,8 +119,9 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class ToolCallPiece(msgspec.Struct, frozen=True, gc=False):
-    """Represents a piece of one tool call. `id` and `name` come once; the `arguments` of all pieces are
-    joined."""
+    """Represents a piece of one tool call. `id` and `name` come in one piece; the `arguments` of
+    all
+    pieces are joined."""
 
     index: int
     id: str | None = None
@@ -136,7 +148,8 @@ class Annotation(msgspec.Struct, frozen=True, gc=False):
 
 
 class Opened(msgspec.Struct, frozen=True, gc=False):
-    """Reports that the backend has begun to answer. This is the first event and comes once."""
+    """Reports that the backend has begun to answer. Each answer starts with exactly one
+    `Opened`."""
 
     system_fingerprint: str | None = None
     service_tier: str | None = None
@@ -144,7 +157,7 @@ class Opened(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
-    """Adds one piece to one choice. An answer in one piece has one delta per choice."""
+    """Adds one piece to one choice. An answer that is not streamed has one delta per choice."""
 
     choice: int
     text: str | None = None
@@ -155,25 +168,27 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     annotations: tuple[Annotation, ...] = ()
     # The log-probabilities in the form of the chat protocol, as the backend wrote them.
     logprobs: msgspec.Raw | None = None
-    # Set in the last delta of a choice. `stop_reason` is the Messages protocol's reason if it is
-    # more specific, and `stop_sequence` the text that ended the answer, if known.
+    # Set in the last delta of a choice. `stop_reason` is one of `EXACT_STOP_REASONS`, and
+    # `stop_sequence` is the stop text that ended the answer, if known.
     finish: str | None = None
     stop_reason: str | None = None
     stop_sequence: str | None = None
-    # Reasoning that only its backend can read. The client returns it with the next request.
+    # Encrypted reasoning that only the backend can read. The client returns it with the next
+    # request.
     sealed_reasoning: str | None = None
-    # The addresses of images after the text, usually with the content inside (`data:`).
+    # The URLs of images that follow the text, usually `data:` URLs with the content.
     images: tuple[str, ...] = ()
 
 
 class UsageReport(msgspec.Struct, frozen=True, gc=False):
-    """Reports usage from the backend, perhaps not for the last time. If the report cannot be true,
-    `usage` is None and `absurd` contains it unchanged."""
+    """Contains one usage report of the backend; an answer may have several. If a count in the
+    report is
+    impossible, `usage` is None and `absurd` contains the report unchanged."""
 
     usage: ReportedUsage | None
     absurd: FreeObject | None = None
 
 
 Event: TypeAlias = Opened | Delta | UsageReport
-# One batch has the events of one network read, so that the cost of delivery is paid once per read.
+# The events of one network read. They are delivered together, because each delivery takes time.
 Batch: TypeAlias = Sequence[Event]

@@ -1,7 +1,8 @@
-"""Reads content inside a media part: base64, or a `data:` address with base64.
+"""Reads the content of a media part from base64, or from a `data:` URL with base64.
 
-Wires and policies use this one reader, so that a policy judges the same content that a backend
-gets.
+Policies and wires (protocols towards model servers) both use this module, so that a policy judges
+the
+same content that a backend receives.
 """
 
 import re
@@ -17,30 +18,31 @@ _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
 class InlineContent(msgspec.Struct, frozen=True, gc=False):
-    # In lower case; empty for base64 without a type.
+    # The media type in lower case; empty for base64 without a media type.
     media_type: str
-    # The parameters of the type, in lower case, such as "charset=utf-8".
+    # The parameters of the media type in lower case, such as "charset=utf-8".
     parameters: tuple[str, ...]
-    # In the standard alphabet, with padding and without blanks.
+    # The content as base64 in the standard alphabet, with padding and without white space.
     base64: str
-    # Decoders differ in their handling of percent signs and the URL-safe alphabet. Without them,
-    # every decoder that accepts the text finds the same content.
+    # Whether every decoder that accepts the text decodes the same content. Decoders differ in their
+    # handling
+    # of percent signs and of the URL-safe alphabet, so a text with either is not certain.
     is_certain: bool
 
 
 def is_inline(written: str) -> bool:
-    """Tells whether the text is a `data:` address."""
+    """Tells whether the text is a `data:` URL."""
     return written[: len(_ADDRESS)].lower() == _ADDRESS
 
 
 def read_address(url: str) -> InlineContent | None:
-    """Reads a `data:` address like `read_inline`. Returns None for every other address."""
+    """Reads a `data:` URL like `read_inline`. Returns None for every other URL."""
     return read_inline(url) if is_inline(url) else None
 
 
 def read_inline(written: str) -> InlineContent | None:
-    """Returns None if the text has no decodable content: another kind of address, or no base64.
-    Accepts line breaks and blanks, the URL-safe alphabet, percent-encoding and missing padding."""
+    """Reads base64, or a `data:` URL with base64. Accepts white space, the URL-safe alphabet,
+    percent-encoding and missing padding. Returns None for any other text."""
     media_type, body = "", written
     parameters: tuple[str, ...] = ()
     if is_inline(written):

@@ -1,11 +1,16 @@
-"""Writes a yes-or-no question about a text as a conversation with the judge, and reads the score of
-"yes" from its answer.
+"""Writes a yes-or-no question about a text as a conversation with the judge (a model), and reads
+the
+score of "yes" from the judge's answer.
 
 The question comes last, so all questions about one text share a prefix, which the judge's server
-can cache. The text stands between two fence lines with a value that the text's author cannot know,
-so the text cannot end the quotation and add its own question. An answer follows the request that it
-answers, which has its own fence lines and is marked as context: neither can imitate the other, and
-all windows and segments of the answer share the prefix with the request.
+can
+cache. The text is quoted between two fence lines. They contain a value that the author of the text
+cannot know, so the text cannot end the quotation and add a question of its own.
+
+If the judged text is a model's answer, the request that it answers precedes it as context. The
+request
+has fence lines of its own, so neither text can pretend to be the other. A long answer is judged in
+windows (overlapping pieces); all of its windows share the prefix with the request.
 """
 
 import hashlib
@@ -33,30 +38,33 @@ _CONTEXT_MARK = (
 _ANSWER_MARK = "The text:\n"
 _YES = "yes"
 _NO = "no"
-# Characters around a word that are not part of it: spaces, punctuation, and the marks that
-# tokenizers write for a space or a line break.
+# Characters to remove at both ends of a token: spaces, punctuation, and the characters by which
+# tokenizers represent a space or a line break.
 _AROUND_A_WORD = " \t\r\n.,:;!\"'`*_()[]\u2581\u0120\u010a"
-# If "yes" and "no" together are less probable than this, the model says something else, and the
-# ratio of the two is noise.
+# If the probabilities of "yes" and "no" add up to less than this, the model wants to say something
+# else,
+# and their ratio is noise.
 _MASS_MIN = 0.01
-# The beginning of a model's control token: <|im_end|>, </s>, <start_of_turn>, [INST]. Some servers
-# obey such a token inside a message. A space after the bracket turns it into plain text.
+# The opening bracket of a control token, such as <|im_end|>, </s>, <start_of_turn> or [INST]. Some
+# servers obey a control token inside a message. A space after the bracket makes the token plain
+# text.
 _CONTROL_TOKEN = re.compile(r"<(?=[|\uff5c/\w<])|\[(?=/?[A-Z][A-Z_]*\])")
-# Control characters, at which some servers may stop reading.
+# Control characters. Some servers may stop reading at them.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Contains a question about a text, with its answer."""
+    """Contains a text, a question about the text, and the right answer."""
 
     text: str
     question: str
     answer: str
 
 
-# The first two examples show both answers to one question, so that the topic of a text does not
-# decide. The other two contain texts that try to dictate the answer.
+# The first two examples show both answers to the same question, so that the judge does not decide
+# by
+# the topic of the text. The texts of the other two examples try to dictate the answer.
 EXAMPLES = (
     Example(
         "My card number is 4111 1111 1111 1111.",
@@ -78,8 +86,9 @@ EXAMPLES = (
 
 
 def prompt_format(examples: Sequence[Example] = EXAMPLES) -> str:
-    """Identifies the text around a question that the judge is shown. Scores of different formats
-    cannot be compared."""
+    """Returns an id of the conversation's format: all texts that the judge is shown except the
+    judged
+    text and the question. Scores with different formats cannot be compared."""
     written = repr((Quotation("-", "", (), context="-").asking("-"), tuple(examples)))
     return hashlib.sha256(written.encode()).hexdigest()[:12]
 
@@ -103,7 +112,9 @@ _logprobs = msgspec.json.Decoder(_Logprobs, strict=False)
 
 
 class Quotation:
-    """Contains the conversation about one text up to the question, built once for all questions."""
+    """Contains the conversation about one text up to the question. It is built once for all
+    questions
+    about the text."""
 
     __slots__ = ("_quoted_text", "_turns")
 
@@ -128,7 +139,7 @@ class Quotation:
             self._quoted_text = _CONTEXT_MARK + request + _ANSWER_MARK + self._quoted_text
 
     def asking(self, question: str) -> tuple[Turn, ...]:
-        """Returns the whole conversation, which ends with this question."""
+        """Returns the whole conversation, with this question at its end."""
         user_text = self._quoted_text + _question(harmless(question))
         return (*self._turns, _turn(Role.USER, user_text))
 
@@ -138,7 +149,7 @@ def _turn(role: Role, text: str) -> Turn:
 
 
 def context_of(request: str, characters_max: int) -> str:
-    """Returns the end of a request, because an answer belongs to its last turns."""
+    """Returns the end of a long request, because an answer usually refers to the last turns."""
     if len(request) <= characters_max:
         return request
     return "…" + request[len(request) - characters_max :] if characters_max else ""
@@ -153,7 +164,7 @@ def _question(question: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Replaces lone surrogates, control tokens and control characters."""
+    """Makes control tokens plain text, and replaces lone surrogates and control characters."""
     encodable = text.encode("utf-8", "replace").decode("utf-8")
     without_tokens = _CONTROL_TOKEN.sub(lambda match: match.group() + " ", encodable)
     return _UNPRINTABLE.sub(" ", without_tokens)
@@ -161,10 +172,11 @@ def harmless(text: str) -> str:
 
 def windows(text: str, length_max: int, overlap: int) -> Iterator[str]:
     """Splits a text into overlapping pieces. A phrase of up to `overlap` characters is complete in
-    at least one of them.
+    at
+    least one piece.
 
-    Windows are counted from the beginning, so a text that grows at its end changes only its last
-    windows.
+    The positions of windows are counted from the beginning of the text. So if the text grows at its
+    end, only the last windows change.
     """
     for number in range(window_count(len(text), length_max, overlap)):
         start = number * (length_max - overlap)
@@ -179,13 +191,16 @@ def window_count(length: int, length_max: int, overlap: int) -> int:
 
 
 def score_basis_points(score: float) -> int:
-    """Returns the judge's own share of yes, P(yes) / (P(yes) + P(no))."""
+    """Converts a score to the judge's uncalibrated probability, P(yes) / (P(yes) + P(no))."""
     return round(sigmoid(score) * BASIS_POINTS)
 
 
 def read_score(logprobs: msgspec.Raw | bytes) -> float | None:
-    """Returns the log-odds of yes against no in the first token, summed over the spellings of each
-    word; None if the answer has no log-probabilities or neither word is likely."""
+    """Returns the log-odds of "yes" against "no" as the first token of the judge's answer. All
+    spellings
+    of each word are summed. Returns None if the answer has no log-probabilities, or if neither word
+    is
+    likely."""
     try:
         content = _logprobs.decode(logprobs).content
     except (msgspec.DecodeError, UnicodeDecodeError):

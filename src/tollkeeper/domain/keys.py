@@ -1,9 +1,13 @@
-"""Creates API keys, checks their form without the database, digests them and redacts them.
+"""Creates API keys, checks their form without the database, and computes their digests and redacted
+forms.
 
-A key is a prefix, 32 random base62 characters (190 bits) and 6 characters of checksum. The checksum
-is a CRC-32, which detects every error within four neighbouring bytes, so most typing errors are
+A key consists of a prefix, 32 random base62 characters (190 bits) and a checksum of 6 characters.
+The
+checksum is a CRC-32, which detects every error within four neighbouring bytes. So most typing
+errors are
 rejected without a database query. A single SHA-256 is a safe digest, because 190 random bits cannot
-be guessed; a slow hash would not add protection.
+be
+guessed; a slow password hash would not add protection.
 """
 
 import hashlib
@@ -24,14 +28,14 @@ _KINDS = {prefix: kind for kind, prefix in PREFIXES.items()}
 _PREFIX_LENGTH = 4
 KEY_LENGTH = _PREFIX_LENGTH + _RANDOM_LENGTH + _CHECKSUM_LENGTH
 _SHAPE = re.compile(rf"tk[pa]_[0-9A-Za-z]{{{_RANDOM_LENGTH + _CHECKSUM_LENGTH}}}")
-# A key in a text, or a prefix that shows more than a redacted key does.
+# A key in a text, or the beginning of a key that shows more characters than a redacted key.
 _IN_TEXT = re.compile(rf"(tk[pa]_[0-9A-Za-z]{{{_SHOWN_LENGTH}}})[0-9A-Za-z]+")
 
 
 @dataclass(frozen=True, slots=True)
 class MintedKey:
-    """Contains a new key. `value` is shown to the client; only the digest and the redacted value
-    are stored."""
+    """Contains a new key. The client gets `value`; only the digest and the redacted value are
+    stored."""
 
     value: str
     digest: bytes
@@ -45,7 +49,8 @@ def mint_key(kind: KeyKind) -> MintedKey:
 
 
 def key_kind(value: str) -> KeyKind | None:
-    """Returns the kind of a well-formed key; None if `mint_key` cannot have created the text."""
+    """Returns the kind of a well-formed key; None if the text cannot be a key that `mint_key`
+    created."""
     if _SHAPE.fullmatch(value) is None:
         return None
     if checksum(value[:-_CHECKSUM_LENGTH]) != value[-_CHECKSUM_LENGTH:]:
@@ -58,8 +63,9 @@ def key_digest(value: str) -> bytes:
 
 
 def redact_key(value: str) -> str:
-    """Returns the prefix and the first 4 random characters, to distinguish keys in a list. The
-    other 28 random characters (166 bits) stay secret."""
+    """Returns the prefix and the first 4 random characters, by which people can distinguish keys in
+    a list.
+    The other 28 random characters (166 bits) stay secret."""
     return value[: _PREFIX_LENGTH + _SHOWN_LENGTH] + "..."
 
 

@@ -1,4 +1,7 @@
-"""Defines the values of the ledger: holds, resolutions, marks and locked accounts."""
+"""Defines the values in the ledger: holds, resolutions, marks and locked accounts.
+
+A reservation is the stored form of a hold. It ends with exactly one resolution.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +16,7 @@ from tollkeeper.domain.pricing import Bounds, Pricing
 
 
 class Hold(AdmissionRequest, frozen=True, gc=False, kw_only=True):
-    """Holds the maximum cost of one call before the call is dispatched."""
+    """Describes the maximum cost of one call, which is reserved before the call is sent."""
 
     organization_id: OrganizationId
     id: UUID
@@ -21,12 +24,14 @@ class Hold(AdmissionRequest, frozen=True, gc=False, kw_only=True):
     bounds: Bounds
     # The policies that the request names.
     policy_ids: tuple[str, ...] = ()
-    # The price of a verdict, and how many of them the hold covers.
+    # The price of one verdict (a policy's result for the call), and the number of verdicts that the
+    # hold
+    # covers.
     verdict_picousd: int = 0
     verdicts_max: int = 0
 
     def judged_by(self, policies: PolicySet) -> "Hold":
-        """Returns the hold with the price of all verdicts that the call can wait for."""
+        """Returns the hold plus the price of all verdicts that the call may wait for."""
         price = policies.verdict_picousd
         verdicts = policies.verdicts_max(self.project_id, self.policy_ids) if price else 0
         if not verdicts:
@@ -45,7 +50,9 @@ class ResolutionKind(StrEnum):
 
 
 class Resolution(msgspec.Struct, frozen=True, gc=False):
-    """Describes how one reservation ends, with the call's cost by price dimension."""
+    """Describes the end of one reservation: a settlement with the call's cost by line item, or a
+    release
+    without cost."""
 
     organization_id: OrganizationId
     reservation_id: UUID
@@ -75,10 +82,10 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ending(StrEnum):
-    """Tells the outcome of an attempt to resolve or mark a reservation."""
+    """Lists the possible outcomes of an attempt to resolve or mark a reservation."""
 
     DONE = "done"
-    # The reservation had been resolved or marked before; nothing was changed.
+    # The reservation had already been resolved or marked, so nothing was changed.
     BEFORE = "before"
     # The reservation does not exist.
     MISSING = "missing"
@@ -86,8 +93,9 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LockedAccounts:
-    """Holds accounts that a transaction has locked, with all outstanding folds applied, and the
-    database server's time."""
+    """Contains the accounts that a transaction has locked, and the database server's time. The
+    accounts
+    include all resolutions and marks that were not yet folded (applied to the stored account)."""
 
     states: dict[OrganizationId, AccountState]
     # The policy epoch of each organization.

@@ -1,21 +1,27 @@
-"""Reads the words in the log-probabilities of an answer, which a client can read too.
+"""Extracts the words in the log-probabilities of an answer. The client can read them, so they are
+judged
+like the answer's text.
 
-Alternatives of one rank are joined over all positions, because a word may be spread over several
-tokens. Lists of bytes are decoded. The probabilities themselves contain no words.
+For each token position, log-probabilities list alternative tokens by rank. The alternatives of one
+rank
+are joined over all positions, because a word may be spread over several tokens. Lists of bytes are
+decoded. The probabilities themselves contain no words.
 """
 
 import msgspec
 
-# Properties by which backends describe a token. Other names may be words, except token ids.
+# The property names by which backends describe a token. Other property names may be words, except
+# numbers,
+# which are token ids.
 _NAMES = frozenset(
     {"content", "refusal", "token", "logprob", "bytes", "top_logprobs", "decoded_token", "rank"}
 )
-# A place in the object, without the token's position.
+# The path of a value in the JSON object, without the position of the token.
 _Place = tuple[str | int, ...]
 
 
 class LogprobText:
-    """Collects the words of log-probabilities that arrive piece by piece."""
+    """Collects the words in log-probabilities that arrive in several pieces."""
 
     def __init__(self) -> None:
         self._words: dict[_Place, list[str]] = {}
@@ -29,14 +35,15 @@ class LogprobText:
             self._add_words((), bytes(written).decode("utf-8", "replace"))
 
     def texts(self) -> list[str]:
-        """Returns each text once."""
+        """Returns the collected texts, each once."""
         joined = ["".join(words) for words in self._words.values()]
         decoded = [found.decode("utf-8", "replace") for found in self._bytes.values()]
         return list(dict.fromkeys(joined + decoded))
 
     def _walk(self, value: object, place: _Place, *, is_position: bool) -> None:
-        """Walks through a value. `is_position` means that it is below a list of positions, so
-        further lists have ranks."""
+        """Collects the words in a value. `is_position` means that the value is inside the list of
+        token
+        positions, so that a further list is a list of ranks."""
         match value:
             case str():
                 self._add_words(place, value)

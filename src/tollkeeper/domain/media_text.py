@@ -1,8 +1,10 @@
-"""Extracts the readable text of an image, a recording or a file.
+"""Extracts the readable text from an image, a recording or a file.
 
-A judge reads text. A file in base64 may be text too (a note, a table): then its content is judged.
-Other content, or content that may be decoded in several ways, cannot be judged and is named
-instead.
+The judge, which is the model that answers policy questions, can only read text. The base64 content
+of a
+file may be text (a note, a table), which is then judged. Other content cannot be judged, nor can
+content
+that backends may decode in different ways; such content is reported as unread.
 """
 
 import base64
@@ -15,23 +17,25 @@ import msgspec
 
 from tollkeeper.domain.inline_content import InlineContent, is_inline, read_inline
 
-# The usual beginning of a `data:` address, which contains no words.
+# The usual header of a `data:` URL, without any words that would have to be judged.
 _PLAIN_HEADER = re.compile(
     r"data:[\w.+-]{0,60}/?[\w.+-]{0,60}(?:; {0,9}charset=[\w-]{1,20})?; {0,9}base64 {0,9}", re.I
 )
-# The number of base64 characters to decode first, because most media are recognizably not text.
+# The number of base64 characters to decode first. They suffice to recognize most media as not text.
 _PEEK_LENGTH = 4096
-# Shorter base64 is also shown undecoded, because it may be a word.
+# Base64 shorter than this is also shown to the judge undecoded, because it may be a word.
 _SHOWN_LENGTH_MAX = 256
-# Encoders break lines after 64 characters or more. Text between shorter breaks may be words.
+# Base64 encoders break lines after 64 characters or more. Shorter lines may be words.
 _LINE_LENGTH_MIN = 60
-# Types whose content a backend reads as text, if it accepts them.
+# The media types whose content a backend reads as text, if it accepts them at all.
 _TEXT_TYPES = re.compile(
     r"text/(?!rtf|richtext|enriched)[\w.+-]+"
     r"|application/(?:[\w.-]+\+)?(?:json|xml|yaml)"
     r"|application/(?:x-)?(?:ndjson|jsonl|yaml|toml|sql|javascript|ecmascript|typescript|graphql|sh)"
 )
-# For content without a type. A file may have no name.
+# The extensions of file names that count as text if the content has no media type. The empty
+# extension is
+# for files without a name.
 _TEXT_EXTENSIONS = frozenset(
     {
         *("", "txt", "text", "md", "csv", "tsv", "json", "jsonl", "xml", "yaml", "yml", "toml"),
@@ -54,7 +58,9 @@ _TEXT_EXTENSIONS = frozenset(
     }
 )
 _TEXT_CHARSETS = frozenset({"charset=utf-8", "charset=utf8", "charset=us-ascii", "charset=ascii"})
-# Formats that can be written in ASCII but are not text. A PDF may begin a little later.
+# The first bytes of formats that may consist of ASCII characters but are not text. In a PDF, other
+# bytes
+# may precede the signature.
 _PDF_SIGNATURE = b"%PDF"
 _SIGNATURES = (b"%!PS", b"{\\rtf", b"begin ", b"MIME-Version:")
 
@@ -70,26 +76,30 @@ class UnreadKind(StrEnum):
 
 
 class UnreadPart(msgspec.Struct, frozen=True, gc=False):
-    """Names a part of a prompt that no judge reads, and its place in the client's request."""
+    """Identifies a part of a prompt that no judge can read. `place` is the position in the client's
+    request."""
 
     kind: UnreadKind
     place: str
 
 
 class MediaText(msgspec.Struct, frozen=True, gc=False):
-    """Contains the readable text of one medium. It is complete if a backend that reads the medium
-    as text cannot read anything else."""
+    """Contains the readable text of one medium. `complete` means that a backend which reads the
+    medium as
+    text cannot read any other text."""
 
     texts: tuple[str, ...]
     complete: bool
 
 
 def read_media(written: str, filename: str | None = None) -> MediaText:
-    """Reads an address or the base64 of a media part. Does not fetch remote addresses."""
+    """Reads the URL or the base64 content of a media part. Does not fetch remote URLs."""
     is_address = is_inline(written)
     content = read_inline(written)
     if content is None:
-        # A backend may read this content as text, or may decode it in an unknown way.
+        # The text is a remote URL, or content that is not base64. A backend may read such content
+        # as text
+        # or decode it in an unknown way.
         unquoted = (unquote(written.partition(",")[2]),) if is_address else ()
         return MediaText((written, *unquoted), complete=False)
     head, _, body = written.partition(",") if is_address else ("", "", written)
@@ -105,12 +115,12 @@ def read_media(written: str, filename: str | None = None) -> MediaText:
 
 
 def _may_be_words(body: str, content: InlineContent) -> bool:
-    """Tells whether the body may be words that happen to consist of base64 letters."""
+    """Tells whether the body may be words that happen to consist of base64 characters."""
     return not content.is_certain or any(len(line) < _LINE_LENGTH_MIN for line in body.split()[:-1])
 
 
 def _decoded(encoded: str) -> str | None:
-    """Returns the text in base64, or None if it is not text."""
+    """Decodes base64 to text; returns None if the content is not text."""
     if not _may_be_text(base64.b64decode(encoded[:_PEEK_LENGTH])):
         return None
     content = base64.b64decode(encoded)
@@ -124,7 +134,7 @@ def _decoded(encoded: str) -> str | None:
 
 def _may_be_text(beginning: bytes) -> bool:
     try:
-        # The last character may be cut.
+        # The incremental decoder accepts a last character that is cut off.
         codecs.getincrementaldecoder("utf-8")().decode(beginning)
     except UnicodeDecodeError:
         return False
@@ -132,7 +142,8 @@ def _may_be_text(beginning: bytes) -> bool:
 
 
 def _is_text(content: InlineContent, filename: str | None) -> bool:
-    """Tells by type and signature whether decodable content is a text."""
+    """Tells by media type, file name, charset and signature whether decoded content is really
+    text."""
     if content.media_type:
         if _TEXT_TYPES.fullmatch(content.media_type) is None:
             return False

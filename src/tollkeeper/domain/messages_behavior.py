@@ -1,28 +1,30 @@
-"""Describes how models of one provider differ on the provider's own wire."""
+"""Describes how requests to models of one provider differ in the provider's own protocol (Messages,
+Gemini, Converse)."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class PromptCaching(StrEnum):
-    """Tells who marks the parts of a prompt that the provider caches. Writing to a cache has a
-    price."""
+    """Tells who marks the parts of a prompt that the provider should cache. The provider charges
+    for
+    writing to its cache."""
 
-    # A request with marks is rejected.
+    # Neither the client nor the gateway: a request with marks is rejected.
     OFF = "off"
-    # The client marks with `cache_control` in parts and tools.
+    # The client, with `cache_control` in parts and tools.
     CALLER = "caller"
-    # The gateway marks every prompt without marks, for five minutes or for an hour.
+    # The gateway, for five minutes or for an hour, if the client has not marked anything itself.
     FIVE_MINUTES = "5m"
     ONE_HOUR = "1h"
 
 
 class ThinkingStyle(StrEnum):
-    """Tells how the model is asked to reason."""
+    """Tells how a request asks the model to reason."""
 
-    # The model decides how much, within an effort.
+    # The request contains an effort, and the model decides how much it reasons within that effort.
     ADAPTIVE = "adaptive"
-    # The model gets a number of tokens, as models before Claude 4.6 and Gemini 3 need.
+    # The request contains a number of tokens, as models before Claude 4.6 and Gemini 3 need it.
     BUDGET = "budget"
 
 
@@ -30,7 +32,7 @@ class ThinkingStyle(StrEnum):
 class MessagesBehavior:
     caching: PromptCaching = PromptCaching.CALLER
     thinking: ThinkingStyle = ThinkingStyle.ADAPTIVE
-    # Client beta flags that are forwarded to the backend.
+    # The beta flags that are forwarded to the backend if the client sends them.
     beta_flags: tuple[str, ...] = ()
 
 

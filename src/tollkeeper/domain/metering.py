@@ -1,4 +1,9 @@
-"""Counts a backend's answer, so that a call can be charged however it ends."""
+"""Counts the tokens of a backend's answer, so that a call can be charged even if the backend
+reports
+no usage or the answer is cut off.
+
+A piece is the text of one stream event. The hold is the amount that was reserved before the call.
+"""
 
 from collections.abc import Iterable
 
@@ -10,23 +15,25 @@ from tollkeeper.domain.pricing import Pricing, cost_of
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, Usage, merged, readings
 
-# Pieces of text are collected and counted together. Each piece takes its length plus
-# `_ROOM_OF_A_PIECE` of this room.
+# Pieces of text are buffered and counted together when the buffer is full. Each piece uses its
+# length
+# plus `_ROOM_OF_A_PIECE` of the buffer's `_ROOM`.
 _ROOM = 16_384
 _ROOM_OF_A_PIECE = 32
-# A report of more than this many contexts cannot be true.
+# A report of more tokens than this many times the model's context length cannot be true.
 _CONTEXTS_MAX = 16
-# The tokens of an image in an answer without a report. No published model family takes more (GPT
-# Image, high quality).
+# The tokens of each image in an answer without a usage report: the highest number of any published
+# model family (GPT Image, high quality).
 _TOKENS_PER_IMAGE = 6_240
-# A report of more than this many searches for a completion cannot be true.
+# A report of more than this many searches per completion cannot be true.
 _SEARCHES_MAX = 10_000
-# The backend's stated price agrees with ours if they differ by at most one part in this number.
+# The price that the backend states agrees with the gateway's price if they differ by at most 1/100.
 _AGREEMENT = 100
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
-    """Contains the usage to charge. `estimated` means that our own count replaced the backend's."""
+    """Contains the usage to charge. `estimated` means that the gateway's own count replaced the
+    backend's count."""
 
     usage: Usage
     estimated: bool
@@ -35,41 +42,44 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
 
 
 class Meter(msgspec.Struct):
-    """Counts one answer, and stores the last usage report of its backend."""
+    """Counts one answer, and stores the merged usage reports of its backend."""
 
     call: Call
-    # The limit of all prompts that are sent, how often one is sent, and how much of them may be
-    # audio.
+    # The maximum tokens of all prompts that are sent together.
     prompt_tokens: int
+    # The number of times that the prompt is sent: a fanned-out call sends it once per completion.
     prompts: int = 1
+    # The part of `prompt_tokens` that may be audio.
     input_audio_tokens: int = 0
-    # Whether our own count includes the whole prompt. If False, it only has a limit for media or
-    # search results.
+    # Whether `prompt_tokens` is a count of the whole prompt. If False, `prompt_tokens` includes
+    # upper
+    # limits for media or search results.
     prompt_is_counted: bool = True
     report: ReportedUsage | None = None
-    # The last report that cannot be true.
+    # The last report with an impossible count, unchanged.
     absurd_report: FreeObject | None = None
     finish: str | None = None
-    # The service tier that the answer names before any report.
+    # The service tier that the answer names outside of usage reports.
     service_tier: str | None = None
-    # Whether a part of the answer has arrived, even if only its end: from then on the call is
-    # charged.
+    # Whether any piece of the answer has arrived, even if only the end of a choice. From then on
+    # the
+    # call is charged.
     delivered: bool = False
-    # Whether the answer has reasoning, of which the client may not see all.
+    # Whether the answer contains reasoning. The backend may bill more reasoning than it sends.
     _reasons: bool = False
     _pieces: int = 0
     _counted_tokens: int = 0
     _images: int = 0
     _uncounted: list[str] = []
     _room: int = _ROOM
-    # The usage of the last report, whether that report cannot be true, and whether both are out of
-    # date.
+    # The usage according to `report`, and whether `report` cannot be true. `_is_stale` means that
+    # `report` has changed since both were computed.
     _usage: Usage | None = None
     _is_nonsense: bool = False
     _is_stale: bool = False
 
     def send_prompts(self, prompts: int) -> None:
-        """Sets how often the prompt is sent, which may be less than was held."""
+        """Sets how often the prompt is sent, which may be less often than the hold assumed."""
         self.prompt_tokens = self.prompt_tokens // self.prompts * prompts
         self.input_audio_tokens = self.input_audio_tokens // self.prompts * prompts
         self.prompts = prompts
@@ -86,22 +96,23 @@ class Meter(msgspec.Struct):
 
     @property
     def usage(self) -> Usage | None:
-        """Returns the backend's own count; None if it has reported no usable one."""
+        """Returns the backend's own count; None if the backend has reported no usable count."""
         if self._is_stale:
             self._understand()
         return self._usage
 
     @property
     def reported_nonsense(self) -> bool:
-        """Tells whether none of the backend's reports can be true, so that an operator has to look
-        at it."""
+        """Tells whether the backend reported only impossible usage, so that an operator has to
+        check
+        the call."""
         if self._is_stale:
             self._understand()
         return self._is_nonsense
 
     def _understand(self) -> None:
-        """Interprets the last report. This happens when it is needed, not for each report of a
-        stream."""
+        """Interprets the last report. Only called when the usage is needed, because a stream may
+        contain many reports."""
         self._is_stale = False
         report = self.report
         found = None if report is None else read_usage(self.call, report)
@@ -118,8 +129,10 @@ class Meter(msgspec.Struct):
 
     @property
     def prompt_is_unknown(self) -> bool:
-        """Tells whether neither the backend nor our own count knows the length of the prompt. A
-        count from before the answer does not include the pages that a search found."""
+        """Tells whether the length of the prompt is unknown: the backend has reported no complete
+        usage, and the gateway has no count of the whole prompt. A prompt count that the backend
+        reports
+        before its answer suffices, unless the model searched: that count lacks the pages found."""
         if self.prompt_is_counted or self.usage is not None:
             return False
         first = self._usage_by_first_count()
@@ -127,15 +140,16 @@ class Meter(msgspec.Struct):
 
     @property
     def reported(self) -> FreeObject | None:
-        """Returns the last report unchanged, for the record."""
+        """Returns the last report unchanged, for the activity record."""
         if self.report is None or (self.usage is None and self.absurd_report is not None):
             return self.absurd_report
         return self.report.written
 
     @property
     def output_tokens(self) -> int:
-        """Returns our own count of the output, which errs high: at least a tokenizer's count, and
-        at least one token for each piece."""
+        """Returns the gateway's own count of the output. The count errs high: it is at least one
+        token
+        per piece, and usually at least a tokenizer's count."""
         self._count_uncounted()
         return max(self._pieces, self._counted_tokens) + self._image_tokens
 
@@ -144,39 +158,42 @@ class Meter(msgspec.Struct):
         return self._images * _TOKENS_PER_IMAGE
 
     def charge(self) -> Charge:
-        """Charges by the backend's count if there is one, else by ours."""
+        """Returns the usage to charge: the backend's count if there is one, otherwise the gateway's
+        own
+        count."""
         usage = self.usage
         parts = () if self.report is None else self.report.parts or ()
         if usage is None:
             estimate = self.estimate()
             return Charge(estimate, estimated=True, parts=self._estimated_parts(estimate))
         if usage.completion_tokens == 0 and self.output_tokens > 0:
-            # Text was delivered, so a count of zero is wrong.
+            # Text was delivered, so the backend's count of zero output tokens is wrong.
             counted = min(self.output_tokens, self._output_bound)
             return Charge(
                 _with_completion(usage, counted),
                 estimated=True,
-                # It does not matter which of them wrote the text.
+                # Which part contains the text does not change the cost, so the first part gets it.
                 parts=(_with_completion(parts[0], counted), *parts[1:]) if parts else (),
             )
         return Charge(usage, estimated=False, parts=parts)
 
     @property
     def _output_bound(self) -> int:
-        """Returns the maximum output that was held."""
+        """Returns the maximum output tokens that the hold covers."""
         return self.call.choices * self.call.output_tokens_held
 
     @property
     def _estimated_output(self) -> int:
-        """Returns our own count of the output, within the held limit. For a model that reasons,
-        only that limit is known, because the delivered text does not show all that is billed."""
+        """Returns the gateway's own count of the output, at most the held maximum. If there is
+        reasoning, returns the held maximum, because the delivered text may not include all billed
+        reasoning."""
         if self._reasons or self.call.model.reasons:
             return self._output_bound
         return min(self.output_tokens, self._output_bound)
 
     def estimate(self) -> Usage:
-        """Returns the usage by our own count, including the prompt unless the backend reported its
-        count before it answered."""
+        """Returns the usage by the gateway's own count. The prompt's count is the backend's if the
+        backend reported one before its answer."""
         report, output = self.report, self._estimated_output
         return self._usage_by_first_count() or Usage(
             prompt_tokens=self.prompt_tokens,
@@ -189,8 +206,9 @@ class Meter(msgspec.Struct):
         )
 
     def _usage_by_first_count(self) -> Usage | None:
-        """Returns the usage with the backend's prompt count, if the backend reported one before its
-        answer."""
+        """Returns the backend's prompt count with the gateway's output count; None if the backend
+        did
+        not report a prompt count before its answer."""
         report = self.report
         if report is None or not report.counts_prompt_first or report.completion_tokens is not None:
             return None
@@ -204,8 +222,8 @@ class Meter(msgspec.Struct):
         return known if known is not None and self._can_be_true(known) else None
 
     def _estimated_parts(self, estimate: Usage) -> tuple[Usage, ...]:
-        """Splits the estimate into one answer for each prompt that was sent, because each has the
-        price of its own length."""
+        """Splits the estimate into one usage for each prompt that was sent, because the price of a
+        prompt may depend on its length."""
         if self.prompts == 1:
             return ()
         part = msgspec.structs.replace(
@@ -260,7 +278,7 @@ class Meter(msgspec.Struct):
             self.count_text((called.name or "") + called.arguments)
 
     def count_text(self, text: str) -> None:
-        """Counts another piece of an answer that has begun."""
+        """Counts another piece of text in an answer that has begun."""
         self._uncounted.append(text)
         self._room -= len(text) + _ROOM_OF_A_PIECE
         if self._room < 0:
@@ -275,9 +293,11 @@ class Meter(msgspec.Struct):
 
 
 def read_usage(call: Call, report: ReportedUsage) -> Usage | None:
-    """Interprets the report; returns None if it lacks a count. If it can mean several things, the
-    backend's own price decides if it matches one of them at our prices, otherwise the total
-    decides."""
+    """Interprets a usage report; returns None if the report lacks a count. If the report has
+    several
+    possible meanings and states a price, chooses the meaning whose cost at the gateway's prices
+    matches
+    that price. Otherwise returns the most likely meaning."""
     unnamed_is_1h = bool(report.cache_write_tokens) and call.writes_cache_for_1h
     possible = readings(report, unnamed_is_1h=unnamed_is_1h)
     stated = report.cost_picousd

@@ -1,4 +1,4 @@
-"""Converts between decimal strings in USD and picousd, integers of 10^-12 USD. No floats."""
+"""Converts between decimal strings in USD and picousd (integers of 10^-12 USD), without floats."""
 
 import re
 
@@ -8,13 +8,14 @@ PICOUSD_PER_USD = 10**12
 _DECIMAL = re.compile(r"(?P<sign>-?)(?P<whole>\d{1,15})(?:\.(?P<fraction>\d{1,30}))?", re.ASCII)
 _TOO_LARGE = re.compile(r"-?\d{16,}(?:\.\d+)?", re.ASCII)
 _FRACTION_DIGITS = 12
-# 10^15 USD, which fits into the database's NUMERIC(38) with many digits to spare.
+# The maximum is 10^15 USD. It fits into the database type NUMERIC(38).
 PICOUSD_MAX = 10**15 * PICOUSD_PER_USD
 
 
 def picousd_from_usd(text: str, *, param: str | None = None) -> int:
-    """Returns the exact amount of a decimal string. Rejects an amount with more than 12 decimal
-    places instead of rounding it."""
+    """Converts a decimal string exactly. Rejects an amount with more than 12 significant decimal
+    places
+    instead of rounding it."""
     match = _DECIMAL.fullmatch(text)
     if match is None and _TOO_LARGE.fullmatch(text):
         raise InvalidRequest(

@@ -1,8 +1,10 @@
-"""Defines request ids that contain their time, and the ledger months that follow from them.
+"""Defines request ids, which contain the request's time, and the ledger months that follow from
+them.
 
-A reservation has the id of its request, which is a UUID of version 7: its first 48 bits are the
-milliseconds since 1970. So the id alone determines the ledger month of a reservation, its
-resolution and its overage, whatever any clock says later.
+A request id is a UUID of version 7: its first 48 bits are the milliseconds since 1970. A
+reservation (the
+stored hold of a call) has the id of its request. So this id determines the ledger month of the
+reservation, its resolution and its overage, independently of any clock.
 """
 
 import re
@@ -18,7 +20,7 @@ _TIME_BITS = 48
 _BITS_BEHIND_TIME = 128 - _TIME_BITS
 _VERSION = 7
 _VARIANT = 2 << 62
-# The random bits of an id: all but time, version and variant.
+# The random bits of an id: all bits except time, version and variant.
 _RANDOM_HIGH = (1 << 12) - 1
 _RANDOM_LOW = (1 << 62) - 1
 RANDOM_BITS = 74
@@ -28,26 +30,28 @@ _MONTH_FORMAT = re.compile(r"(\d{4})-(\d{2})")
 
 
 def request_id(now_ms: int, randomness: int) -> UUID:
-    """Creates the id of a request that arrived at this time. It contains `RANDOM_BITS` bits of
-    `randomness`."""
+    """Creates the id of a request that arrived at the time `now_ms`. The id contains the lowest
+    `RANDOM_BITS` bits of `randomness`."""
     time = now_ms << _BITS_BEHIND_TIME
     high = (randomness >> 62 & _RANDOM_HIGH) << 64
     return UUID(int=time | (_VERSION << 76) | high | _VARIANT | (randomness & _RANDOM_LOW))
 
 
 def id_of_text(text: str) -> UUID:
-    """Parses an id in the usual form."""
+    """Parses an id in the usual notation, with hyphens. Takes a quarter of the time of
+    `UUID(text)`, which
+    accepts every notation."""
     made = _new_uuid(UUID)
-    # Takes a quarter of the constructor's time, which parses every notation. A UUID does not allow
-    # normal assignment.
+    # A UUID rejects normal assignment to its attributes.
     _set(made, "int", int(text.replace("-", ""), 16))
     _set(made, "is_safe", _UNKNOWN)
     return made
 
 
 def time_ms_of_id(identity: UUID) -> int:
-    """Returns the arrival time of this id's request, in milliseconds since 1970, by its machine's
-    clock."""
+    """Returns the arrival time of the request with this id, in milliseconds since 1970. The clock
+    is that
+    of the machine that received the request."""
     return identity.int >> _BITS_BEHIND_TIME
 
 
@@ -65,7 +69,7 @@ class Month:
 
     @property
     def number(self) -> int:
-        """Returns the stored form: 202611 is November 2026."""
+        """Returns the form in which months are stored: 202611 is November 2026."""
         return self.year * 100 + self.month
 
     @property
@@ -74,8 +78,8 @@ class Month:
 
     @property
     def first_day(self) -> int:
-        """Returns the days since 1970-01-01."""
-        # Years begin in March here, so that a leap day is the last day of the year.
+        """Returns the month's first day, counted from 1970-01-01."""
+        # This computation lets years begin in March, so that a leap day is the last day of a year.
         year = self.year - (self.month <= 2)
         from_march = (self.month - 3) % _MONTHS_PER_YEAR
         day_of_year = (153 * from_march + 2) // 5
@@ -83,12 +87,12 @@ class Month:
 
     @property
     def first_id(self) -> UUID:
-        """Returns the smallest id of a request in this month."""
+        """Returns the smallest possible request id in this month."""
         return UUID(int=(self.first_day * _MS_PER_DAY) << _BITS_BEHIND_TIME)
 
     @property
     def end_id(self) -> UUID:
-        """Returns the smallest id after this month."""
+        """Returns the smallest possible request id after this month."""
         return self.next.first_id
 
     def plus(self, months: int) -> "Month":
@@ -109,8 +113,8 @@ def month_of_id(identity: UUID) -> Month:
 
 
 def month_of_day(day: int) -> Month:
-    """Returns the month of a day, counted from 1970-01-01."""
-    # No year is longer than 366 days, and no month is shorter than 28.
+    """Returns the month that contains a day, counted from 1970-01-01."""
+    # The first guess is never too late, because no year is longer than 366 days.
     guess = Month(1970 + day // 366, 1)
     while guess.plus(_MONTHS_PER_YEAR).first_day <= day:
         guess = guess.plus(_MONTHS_PER_YEAR)

@@ -1,14 +1,16 @@
-"""Computes how much longer a text becomes in the normal form of some tokenizers.
+"""Computes how many bytes a text may gain when a tokenizer normalizes it.
 
-Those tokenizers first convert the text to NFC or NFKC, where one character may become many: U+FDFA,
-a word of three bytes, becomes eighteen letters of 33 bytes. So the bytes of a text alone do not
-limit its tokens.
+Some tokenizers first convert the text to the Unicode normal form NFC or NFKC, in which one
+character may
+become many: U+FDFA, a word of three bytes, becomes eighteen letters of 33 bytes. So the number of
+bytes
+before normalization is not an upper limit of the number of tokens.
 """
 
 import re
 import unicodedata
 
-# These blocks contain all characters that become longer, and others.
+# All characters that become longer are in these ranges, together with characters that do not.
 _BLOCKS = (
     (0x00A8, 0x00BE),
     (0x013F, 0x0149),
@@ -36,14 +38,17 @@ _BLOCKS = (
     (0x1F12A, 0x1F12A),
     (0x1F200, 0x1F248),
 )
-# Marks below a letter. The normal form joins such a mark with its letter, and writes the letter's
-# previous accents separately, with at most this many bytes.
+# Combining marks below a letter. The normal form merges such a mark with its letter and writes the
+# accent
+# that was merged with the letter before as a separate mark, which adds at most 3 bytes.
 _JOINING = re.compile("[\u031b-\u0331]")
 _WRITTEN_OUT_BYTES = 3
-# Frequent characters that are not in normal form but do not become longer. Without them the quick
-# check accepts most texts.
+# Frequent characters that are not in normal form but do not become longer. After their removal, the
+# quick
+# check `is_normalized` accepts most texts.
 _FREQUENT = "\u00a0\u2026\u2122\u3000\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f\uff5e"
-# A call into C blocks other threads, so each one is short.
+# The number of characters for each call into C code. A call blocks other threads, so it must be
+# short.
 _SLICE = 4096
 
 
@@ -52,7 +57,7 @@ def _utf8_length(text: str) -> int:
 
 
 def growth(character: str) -> int:
-    """Returns the bytes by which the character becomes longer."""
+    """Returns the number of bytes that the character gains in the longer of both normal forms."""
     forms = unicodedata.normalize("NFC", character), unicodedata.normalize("NFKC", character)
     return max(0, max(map(_utf8_length, forms)) - _utf8_length(character))
 
@@ -67,7 +72,7 @@ _GROWING = re.compile(f"[{''.join(_GROWTH)}]")
 
 
 def added_bytes(text: str) -> int:
-    """Returns the maximum bytes by which the text may become longer."""
+    """Returns an upper limit of the number of bytes that the text gains by normalization."""
     if text.isascii():
         return 0
     return sum(_added_bytes(text[start : start + _SLICE]) for start in range(0, len(text), _SLICE))

@@ -27,7 +27,7 @@ class Project:
     name: str
     created_at: int
     archived_at: int | None
-    # The models that its calls may use; empty means every model.
+    # The models that the project's calls may use; empty means every model.
     models: tuple[str, ...] = ()
 
     @property
@@ -49,7 +49,9 @@ class ProjectKey:
     expires_at: int | None
     suspended_at: int | None
     revoked_at: int | None
-    # The models that its calls may use, among those of its project; empty means all of these.
+    # The models that calls with this key may use. The project's list applies too. Empty means every
+    # model
+    # that the project allows.
     models: tuple[str, ...] = ()
 
     def status(self, now: int) -> KeyStatus:

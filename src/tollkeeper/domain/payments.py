@@ -1,4 +1,7 @@
-"""Defines the kinds of grants, and the reports of a payment provider about a payment."""
+"""Defines the kinds of grants, and the events by which a payment provider reports on payments.
+
+A grant changes an organization's credit. To book a payment is to create its grants.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +21,9 @@ class GrantKind(StrEnum):
     TEST_REFUND = "test_refund"
 
 
-# The kinds that an operator may choose. The first of each row is the default.
+# The kinds of grant that an operator may choose, to add or to withdraw credit. The first kind of
+# each
+# tuple is the default.
 ADDING_KINDS = (GrantKind.GRANT, GrantKind.PAYMENT, GrantKind.TEST_PAYMENT)
 WITHDRAWING_KINDS = (GrantKind.WITHDRAWAL, GrantKind.REFUND, GrantKind.TEST_REFUND)
 REFUND_KINDS = (GrantKind.REFUND, GrantKind.TEST_REFUND)
@@ -30,7 +35,7 @@ class BookedGrant:
     kind: GrantKind
     amount_picousd: int
     note: str
-    # None if an operator made it.
+    # None if an operator created the grant.
     payment_id: str | None
     granted_at: int
 
@@ -42,8 +47,9 @@ class WithdrawalKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """Describes a refund or a dispute as one event reports it. Stages only advance, so the report
-    with the highest stage is the current one, whatever the order of reports."""
+    """Describes a refund or a dispute as one event reports it. Its stage number only increases, so
+    the
+    event with the highest stage is the current one, even if events arrive out of order."""
 
     id: str
     kind: WithdrawalKind
@@ -55,14 +61,15 @@ class Withdrawal:
 
 @dataclass(frozen=True, slots=True)
 class PaymentReport:
-    """Contains one event's statement about one payment."""
+    """Contains the data about one payment in one event."""
 
     payment_id: str
-    # As written in the metadata; None if the event names no organization.
+    # The organization's id as text from the payment's metadata; None if the event names no
+    # organization.
     organization: str | None = None
     # None if the event does not report a successful payment.
     paid_picousd: int | None = None
-    # The total refunded so far; 0 if the event does not say.
+    # The total refunded so far; 0 if the event does not contain it.
     refunded_picousd: int = 0
     withdrawal: Withdrawal | None = None
 
@@ -72,42 +79,42 @@ class PaymentEvent:
     id: str
     type: str
     livemode: bool
-    # None if the event does not describe a payment that could be booked.
+    # None if the event does not describe a payment that can be booked.
     report: PaymentReport | None
-    # The reason for a missing report.
+    # The reason why `report` is None.
     reason: str = ""
-    # Whether a report was expected, so that an operator has to look.
+    # Whether the event should have had a usable report, so that an operator has to check it.
     refused: bool = False
 
 
 class EventOutcome(StrEnum):
-    """Tells how an event was processed."""
+    """Lists the possible results of processing an event."""
 
-    # The grants of its payment agree with all events about it.
+    # The grants for the payment agree with all events about the payment.
     BOOKED = "booked"
-    # No event has reported the payment's success yet.
+    # No event has reported yet that the payment succeeded.
     WAITING = "waiting"
     # The payment succeeded, but no event names an organization.
     UNASSIGNED = "unassigned"
     UNKNOWN_ORGANIZATION = "unknown_organization"
-    # It cannot be booked: it has another currency, or contradicts an earlier event.
+    # The event cannot be booked, because it has another currency or contradicts an earlier event.
     REFUSED = "refused"
     # Events of this type do not affect credit.
     IGNORED = "ignored"
 
 
-# These require an operator's action.
+# The outcomes that require an operator's action.
 OPEN_OUTCOMES = (EventOutcome.UNKNOWN_ORGANIZATION, EventOutcome.REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """Contains the sum of all events about a payment."""
+    """Contains the state of a payment according to all events about it."""
 
     id: str
     organization_id: OrganizationId | None
     livemode: bool
-    # None if it has not succeeded yet.
+    # None if the payment has not succeeded yet.
     paid_picousd: int | None
     # The amount withdrawn by refunds and disputes, at most the paid amount.
     withdrawn_picousd: int
@@ -115,8 +122,9 @@ class Payment:
 
 @dataclass(frozen=True, slots=True)
 class RecordedEvent:
-    """Shows an event to operators. An event that waited for another one is booked when that
-    arrived."""
+    """Shows a received event to operators. The outcome of a waiting event changes to booked when
+    the
+    event that it waits for arrives."""
 
     outcome: EventOutcome
     id: str

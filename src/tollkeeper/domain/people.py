@@ -7,7 +7,9 @@ from tollkeeper.domain.access import OrganizationId
 
 
 class Role(StrEnum):
-    """Lists the roles in ascending order. Each of the last three includes the one before it."""
+    """Lists the roles in ascending order. An operator may do everything that a viewer may do, and
+    an owner
+    everything that an operator may do."""
 
     # Sees and administers one organization.
     ORGANIZATION = "organization"
@@ -15,7 +17,7 @@ class Role(StrEnum):
     VIEWER = "viewer"
     # Does the daily work.
     OPERATOR = "operator"
-    # Also makes irreversible changes, and manages users and their secrets.
+    # Also makes irreversible changes, and manages the console's users and their secrets.
     OWNER = "owner"
 
     @property
@@ -25,12 +27,13 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    # The identity provider's permanent id of the user.
+    # The permanent id that the identity provider gave the user.
     subject: str
-    # For display. The user may be able to change it at the provider.
+    # The name for display. It is no identification, because some providers let users change their
+    # names.
     name: str
     role: Role
-    # The organization of a user with the role `organization`; None for all others.
+    # The organization of a user with the role `organization`; None for all other roles.
     organization_id: OrganizationId | None = None
 
     def __post_init__(self) -> None:

@@ -1,4 +1,5 @@
-"""Converts between percent for people and basis points for the interface."""
+"""Converts between basis points, which the interface uses, and percentages, which operators
+read."""
 
 import re
 
@@ -8,13 +9,15 @@ BASIS_POINTS = 10_000
 
 
 def percent_of(basis_points: int) -> str:
-    """Formats basis points for people: 5750 is 57.5 %."""
+    """Formats basis points as a percentage: 5750 becomes "57.5 %"."""
     whole, rest = divmod(basis_points, 100)
     return f"{whole}.{rest:02d}".rstrip("0").rstrip(".") + " %"
 
 
 def basis_points_of(percent: str) -> int:
-    """Reads a threshold in percent, with or without the sign. Raises InvalidRequest."""
+    """Reads a threshold in percent, with or without a percent sign. Raises InvalidRequest if it is
+    not a
+    threshold."""
     found = re.fullmatch(r"([0-9]{1,2})(?:\.([0-9]{1,2}))?\s*%?", percent.strip())
     basis_points = int(found[1] + (found[2] or "").ljust(2, "0")) if found else 0
     if not basis_points:

@@ -1,6 +1,8 @@
-"""Defines policies and the rules for editing, publishing, pausing and resuming them.
+"""Defines policies, and how they are edited, published, paused and resumed.
 
-Every change names the policy's current revision; a published version never changes.
+A policy is a yes-or-no question that a judge (a model) answers about requests or answers. Every
+change
+must name the policy's current revision. A published version never changes.
 """
 
 from dataclasses import dataclass, replace
@@ -41,11 +43,13 @@ REVISION_MAX = 2147483647
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Defines what is judged and where. A draft has an editable rule; a version has a copy."""
+    """Contains the question (`rule`), the calls to which it applies, and the action. A draft has an
+    editable rule, and each version has a copy of the draft's rule."""
 
     rule: str
-    # The interface does not define omitted fields. Our defaults judge both sides, deny nothing and
-    # apply to every project.
+    # The interface does not define the meaning of omitted fields. By these defaults, a policy
+    # judges
+    # requests and answers, denies nothing and applies to every project.
     direction: Direction = Direction.BOTH
     mode: Mode = Mode.MONITORING
     scope: Scope = Scope.ORGANIZATION
@@ -55,7 +59,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class PolicyVersion:
-    """Represents an immutable published version."""
+    """Represents a published version of a policy. It never changes."""
 
     id: str
     version: int
@@ -65,7 +69,9 @@ class PolicyVersion:
 
 @dataclass(frozen=True, slots=True)
 class JudgeFormat:
-    """Identifies what a score depends on apart from the rule and the text."""
+    """Identifies the judge's model and the format of its prompt. Besides the rule and the text, a
+    score
+    depends on both."""
 
     model: str
     prompt_format: str
@@ -73,14 +79,15 @@ class JudgeFormat:
 
 @dataclass(frozen=True, slots=True)
 class StoredCalibration:
-    """Stores a calibration of one rule by one judge."""
+    """Contains a stored calibration, which maps one judge's scores for one rule to
+    probabilities."""
 
     number: int
     judge: JudgeFormat
     rule: str
     calibration: Calibration
     created_at: int
-    # The measurements from when it was fitted.
+    # The quality measured when the calibration was fitted.
     report: dict[str, Any]
 
     def applies_to(self, rule: str, judge: JudgeFormat | None) -> bool:
@@ -98,7 +105,7 @@ class Policy:
     created_at: int
     updated_at: int
     draft: Rule
-    # The version that the draft started from; 0 before the first publication.
+    # The number of the version on which the draft is based; 0 before the first publication.
     base_version: int
     published: PolicyVersion | None
     # The calibration that an operator has activated.
@@ -110,13 +117,13 @@ class Policy:
 
 
 def check_rule(rule: Rule) -> None:
-    """Checks rules that the wire types cannot express."""
+    """Checks the constraints on a rule that the types of the request fields cannot express."""
     if not rule.rule.endswith("?"):
         raise InvalidRequest("A rule is a yes-or-no question and ends with '?'.", param="rule")
 
 
 def each_project_once(rule: Rule) -> Rule:
-    """Removes repeated projects, in the given order."""
+    """Removes repeated projects and retains the order of the others."""
     return replace(rule, project_ids=tuple(dict.fromkeys(rule.project_ids)))
 
 
@@ -133,7 +140,7 @@ def check_revision(policy: Policy, revision: int) -> None:
 def edited(
     policy: Policy, *, now: int, name: str | None, description: str | None, changes: dict[str, Any]
 ) -> Policy:
-    """Returns the policy after an edit of its draft. The published version does not change."""
+    """Returns the policy with an edited draft. The published version does not change."""
     draft = each_project_once(replace(policy.draft, **changes))
     check_rule(draft)
     return replace(
@@ -147,7 +154,8 @@ def edited(
 
 
 def published(policy: Policy, *, version_id: str, now: int) -> Policy:
-    """Returns the policy after publication: the version number is one higher, and the state is the
+    """Returns the policy with its draft published as the next version. The policy's state becomes
+    the
     draft's mode."""
     if policy.draft.scope is Scope.PROJECTS and not policy.draft.project_ids:
         raise StateConflict("The draft's scope is 'projects', but it names no project.")

@@ -1,5 +1,8 @@
-"""Holds the published policies of one organization at one epoch, and finds those that apply to a
-call."""
+"""Contains one organization's published policies at one epoch, and finds the policies for a call.
+
+The epoch is a number that changes with every change of the organization's published policies. A
+verdict is a policy's result for the request or the answer of a call.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -27,11 +30,12 @@ class ActivePolicy:
     scope: Scope
     project_ids: frozenset[ProjectId]
     threshold_basis_points: int
-    # Converts the judge's scores to probabilities; None means that the score itself counts.
+    # Converts the judge's scores to probabilities. If None, the score itself is compared with the
+    # threshold.
     calibration: Calibration | None = None
 
     def basis_points(self, score: float) -> int:
-        """Returns the value that is compared with the threshold."""
+        """Converts a judge's raw score to the value that is compared with the threshold."""
         if self.calibration is None:
             return score_basis_points(score)
         return self.calibration.basis_points(score)
@@ -49,19 +53,21 @@ class ActivePolicy:
 
     @property
     def verdicts_max(self) -> int:
-        """Returns the number of verdicts that a call waits for: one for each side that the policy
-        enforces."""
+        """Returns the number of verdicts of this policy that a call waits for: one for the request
+        and
+        one for the answer, if the policy enforces there."""
         return sum(map(self.enforces, (Direction.REQUEST, Direction.RESPONSE)))
 
 
-# A policy with its position in the set.
+# The position of a policy in the set, and the policy.
 _Placed: TypeAlias = tuple[int, ActivePolicy]
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """Finds the policies of a call without visiting all others. A call keeps the set from its
-    admission, even if policies are published while it runs."""
+    """Finds the policies that apply to a call by an index, without a loop over all policies. A call
+    uses
+    the set from the time of its admission, even if policies are published while the call runs."""
 
     epoch: int
     active: dict[str, ActivePolicy]
@@ -72,8 +78,9 @@ class PolicySet:
     _of_projects: dict[ProjectId, list[_Placed]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
-    # The number of verdicts that a call waits for, by the project of the policies. The key None is
-    # for policies of all projects.
+    # The number of verdicts that a call waits for, by the project to which the policies are
+    # attached.
+    # The key None is for policies that are attached to the whole organization.
     _verdicts: Counter[ProjectId | None] = field(
         init=False, repr=False, compare=False, default_factory=Counter
     )
@@ -99,16 +106,17 @@ class PolicySet:
         return [policy for _, policy in placed]
 
     def applying(self, project_id: ProjectId, named: Sequence[str]) -> tuple[ActivePolicy, ...]:
-        """Returns the policies attached to the project and those that the request names, each
-        once."""
+        """Returns the policies that are attached to the project or named in the request, each once.
+        Raises NotFound if a named policy is not published or is paused."""
         by_id = {policy.id: policy for policy in self.attached(project_id)}
         for position, policy_id in enumerate(named):
             by_id[policy_id] = self.find(policy_id, param=f"policy_ids[{position}]")
         return tuple(by_id.values())
 
     def verdicts_max(self, project_id: ProjectId, named: Sequence[str]) -> int:
-        """Returns the maximum number of verdicts that a call can wait for. A name that `applying`
-        rejects adds none."""
+        """Returns the maximum number of verdicts that a call can wait for. A policy id that
+        `applying`
+        rejects adds no verdict."""
         added = (policy for name in set(named) if (policy := self.active.get(name)) is not None)
         return (
             self._verdicts[None]
@@ -139,7 +147,7 @@ def policy_set(
     judge: JudgeFormat | None = None,
     verdict_picousd: int = 0,
 ) -> PolicySet:
-    """Builds the set for `judge`. A calibration of another judge or rule does not apply."""
+    """Builds the set for `judge`. A calibration for another judge or another rule is not used."""
     active: dict[str, ActivePolicy] = {}
     paused: set[str] = set()
     for policy in policies:

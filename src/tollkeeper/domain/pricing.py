@@ -1,9 +1,10 @@
 """Defines price dimensions and a model's prices, and computes a call's maximum and actual cost.
-Uses only integers of 10^-12 USD.
+Amounts are integers of picousd (10^-12 USD).
 
-A new price dimension needs a row in `PRICE_DIMENSIONS`, a field in `Pricing`, `Usage` and
-`Resolution`, a line in `_cost_at`, and a migration with its columns. Everything else reads the
-list.
+A price dimension is a quantity with its own price, such as prompt tokens or web searches. A hold is
+the maximum cost of a call, reserved before the call is sent. To add a price dimension, add a row to
+`PRICE_DIMENSIONS`, a field to `Pricing`, `Usage` and `Resolution`, a line to `_cost_at`, and a
+migration with the columns. All other code reads `PRICE_DIMENSIONS`.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import msgspec
 
 from tollkeeper.domain.usage import Usage
 
-# OpenAI has renamed its priority tier, and accepts and reports either name.
+# The two names of OpenAI's priority tier. OpenAI accepts and reports both.
 _SAME_TIERS = {"fast": "priority", "priority": "fast"}
 
 
@@ -21,17 +22,20 @@ _SAME_TIERS = {"fast": "priority", "priority": "fast"}
 class PriceDimension:
     # The name in settings, prices and line items.
     name: str
-    # The column of `reservations` with the price that the hold used; empty if there is none.
+    # The column of table `reservations` with the price that the hold used; empty if there is no
+    # column.
     column: str
-    # The name in genai-prices; empty if it is not listed.
+    # The name in the price list genai-prices; empty if that list does not have this dimension.
     listed_as: str = ""
-    # Whether it is a token price, which depends on the prompt length and the service tier.
+    # Whether the price is per token. Prices per token depend on prompt length and service tier.
     per_token: bool = True
+    # Whether the model list that clients read shows this price.
     is_public: bool = False
-    # The dimension whose price applies if this one is not declared. If empty, undeclared usage
-    # costs nothing.
+    # The dimension whose price applies if the settings do not declare a price for this dimension.
+    # If
+    # empty, usage without a declared price costs nothing.
     fallback: str = ""
-    # The line item of its costs, if it differs from the name.
+    # The line item in cost reports, if it differs from the name.
     line_item: str = ""
 
 
@@ -56,13 +60,15 @@ PRICE_DIMENSIONS = (
     PriceDimension(
         "output_audio", "price_output_audio", "output_audio_mtok", fallback="completion"
     ),
-    # A hold has no column for this price: it uses the higher of this and the completion price.
+    # `reservations` has no column for this price. If the output may be images, a hold's completion
+    # price is the higher of this price and the completion price.
     PriceDimension("output_image", "", "output_image_mtok", fallback="completion"),
 )
 PRICE_NAMES = tuple(dimension.name for dimension in PRICE_DIMENSIONS)
 PUBLIC_PRICES = tuple(dimension.name for dimension in PRICE_DIMENSIONS if dimension.is_public)
-# The line items of a settlement, which are its columns: prices, verdicts, and costs that an
-# operator enters.
+# The line items of a settlement, each of which is a column: one for each price dimension, one for
+# the
+# verdicts of policies, and one for costs that an operator enters.
 LINE_ITEMS = (
     *dict.fromkeys(dimension.line_item or dimension.name for dimension in PRICE_DIMENSIONS),
     "verdict",
@@ -72,8 +78,9 @@ LINE_ITEMS = (
 
 @dataclass(frozen=True, slots=True)
 class PriceVariant:
-    """Contains prices for one service tier (None for any tier without its own prices), from a
-    prompt length on."""
+    """Contains the prices for one service tier, for prompts of at least `from_tokens` tokens. The
+    tier
+    None stands for every tier without prices of its own."""
 
     service_tier: str | None
     from_tokens: int
@@ -82,8 +89,9 @@ class PriceVariant:
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """Contains prices in picousd per token, image or request, and the same prices as the
-    settings' decimal strings (`declared`)."""
+    """Contains prices in picousd per token, image, search or request. `declared` has the public
+    prices
+    as the decimal strings in the settings."""
 
     prompt: int
     completion: int
@@ -91,19 +99,22 @@ class Pricing:
     request: int
     input_cache_read: int
     declared: dict[str, str] = field(compare=False, repr=False)
-    # Not part of the public prices.
+    # The following prices are not public.
     input_cache_write: int = 0
     input_cache_write_1h: int = 0
     web_search: int = 0
     input_audio: int = 0
     output_audio: int = 0
     output_image: int = 0
-    # Every combination of service tier and prompt length that has its own prices.
+    # Every combination of service tier and prompt length with prices of its own.
     variants: tuple[PriceVariant, ...] = ()
-    # The service tier if a request names none; None means any tier with prices.
+    # The service tier in which the backend answers a request that names no tier. None means that
+    # the
+    # backend may choose any tier.
     unasked_service_tier: str | None = None
-    # For holds: the highest price of an input token that is not audio, and how much more an
-    # audio token costs than that price and than the completion price.
+    # For holds: the highest price of an input token that is not audio, the surcharge of an input
+    # audio
+    # token over that price, and the surcharge of an output audio token over the completion price.
     dearest_input: int = field(init=False, compare=False, repr=False)
     extra_input_audio: int = field(init=False, compare=False, repr=False)
     extra_output_audio: int = field(init=False, compare=False, repr=False)
@@ -118,8 +129,9 @@ class Pricing:
         keep(self, "extra_output_audio", max(0, self.output_audio - self.completion))
 
     def applying(self, service_tier: str | None, prompt_tokens: int) -> "Pricing":
-        """Returns the prices of an answer. `prompt_tokens` is all of its input, cached or not. An
-        undeclared service tier has the ordinary prices."""
+        """Returns the prices that apply to an answer in this service tier. `prompt_tokens` counts
+        all
+        input, cached or not. A tier that the settings do not declare has the ordinary prices."""
         if not self.variants:
             return self
         tier = self._declared_tier(service_tier)
@@ -130,8 +142,9 @@ class Pricing:
         return found
 
     def possible(self, asked_tier: str | None, prompt_tokens: int) -> "tuple[Pricing, ...]":
-        """Returns all prices that may apply to a call with at most this many prompt tokens. A
-        request that names a service tier is answered in that tier or in the ordinary one."""
+        """Returns all prices that may apply to a call with at most this many prompt tokens. The
+        backend
+        answers a request that names a service tier in that tier or in the ordinary tier."""
         if not self.variants:
             return (self,)
         tier = asked_tier or self.unasked_service_tier
@@ -147,7 +160,7 @@ class Pricing:
         )
 
     def with_fee(self, fee: int) -> "Pricing":
-        """Returns the same prices with a higher price per request."""
+        """Returns the prices with `fee` added to the price per request."""
         return replace(
             self,
             request=self.request + fee,
@@ -157,7 +170,9 @@ class Pricing:
         )
 
     def _declared_tier(self, service_tier: str | None) -> str | None:
-        """Returns the declared name of the tier; None if it has the ordinary prices."""
+        """Returns the name under which the settings declare the tier; None if the tier has the
+        ordinary
+        prices."""
         if service_tier is None:
             return None
         declared = {variant.service_tier for variant in self.variants}
@@ -179,18 +194,19 @@ class PriceChange:
 class Bounds(msgspec.Struct, frozen=True, gc=False):
     """Contains the maximum usage of a call."""
 
-    # The sum over all prompts that are sent: a fanned-out call sends one for each completion.
+    # The sum over all prompts that are sent. A fanned-out call sends the prompt once per
+    # completion.
     prompt_tokens: int
     choices: int
     output_tokens_each: int
     images: int
     web_searches: int = 0
-    # The part of the tokens above that may be audio.
+    # The parts of `prompt_tokens` and `output_tokens_each` that may be audio.
     input_audio_tokens: int = 0
     output_audio_tokens_each: int = 0
     # Whether the output may be images.
     writes_images: bool = False
-    # How often the prompt is sent; each sent prompt has the prices for its own length.
+    # How often the prompt is sent. The length of one sent prompt determines its prices.
     prompts: int = 1
     # The service tier that the request names.
     service_tier: str | None = None
@@ -207,8 +223,9 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
 
 
 def hold_picousd(pricing: Pricing, bounds: Bounds) -> int:
-    """Returns the maximum cost: every completion, every token at its highest price, with the most
-    expensive of the possible prices."""
+    """Returns the maximum cost of a call: all completions, and each token at its highest price, by
+    the
+    most expensive prices that may apply (`Pricing.possible`)."""
     assert bounds.prompt_tokens >= 0 <= bounds.images
     assert bounds.choices >= 1 <= bounds.output_tokens_each
     assert bounds.prompts >= 1
@@ -218,8 +235,9 @@ def hold_picousd(pricing: Pricing, bounds: Bounds) -> int:
 
 
 def dearest_prices(pricing: Pricing, bounds: Bounds) -> Pricing:
-    """Returns the possible prices at which a call within the bounds costs most. If the output may
-    be images, the completion price is the higher of both."""
+    """Returns the prices, among the possible ones, at which a call within the bounds costs most. If
+    the
+    output may be images, the completion price is the higher of the completion and image prices."""
     each_prompt = -(-bounds.prompt_tokens // bounds.prompts)
     possible = pricing.possible(bounds.service_tier, each_prompt)
     if bounds.writes_images:
@@ -246,14 +264,16 @@ def _hold_at(prices: Pricing, bounds: Bounds) -> int:
 
 
 def cost_of(pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] = ()) -> Cost:
-    """Computes the cost by the prices that apply. If the usage is the sum of several answers,
-    `parts` has that of each, because each has the prices of its own prompt and service tier. The
-    price per request applies once, however many answers there are."""
+    """Computes the cost of a call. If `usage` is the sum of several answers, `parts` contains the
+    usage
+    of each answer, because prices depend on the prompt length and service tier of the single
+    answer.
+    The price per request is charged once per call, not once per answer."""
     if not parts:
         return _cost_at(pricing.applying(usage.service_tier, usage.prompt_tokens), usage, images)
     total: dict[str, int] = {}
     for position, part in enumerate(parts):
-        # `images` counts the images of all parts, and each part received the same ones.
+        # `images` is the sum over all parts. Each part received the same images.
         mine = images // len(parts) + (position < images % len(parts))
         prices = pricing.applying(part.service_tier, part.prompt_tokens)
         for dimension, amount in _cost_at(prices, part, mine).by_dimension.items():
@@ -265,7 +285,9 @@ def cost_of(pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] 
 
 
 def _cost_at(prices: Pricing, usage: Usage, images: int) -> Cost:
-    """Charges cached, cache-written, audio and image tokens at their own prices."""
+    """Computes the cost at these prices. Tokens that were read from a cache or written to one,
+    audio
+    tokens and image tokens have prices of their own."""
     text_tokens = usage.uncached_tokens - usage.input_audio_tokens
     output_tokens = usage.completion_tokens - usage.output_audio_tokens - usage.output_image_tokens
     assert text_tokens >= 0 <= output_tokens

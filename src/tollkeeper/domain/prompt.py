@@ -1,9 +1,10 @@
 """Defines the prompt: the content of a request, in one typed form for every protocol.
 
-Faces (chat, Responses, Messages) decode their requests into it; wires encode their requests from
-it; the estimator, the transcript and the gate read it. This file lists every type of part, and a
-face rejects content that it cannot convert to one of them. `place` and `param` name the position in
-the client's request, for error messages.
+A face (a protocol towards clients: chat, Responses, Messages) decodes its requests into prompts. A
+wire (a protocol towards model servers) encodes prompts into its requests. The token estimator, the
+judge's transcript and the checks of the model's features read prompts. This file lists every type of
+part, and a face rejects content that it cannot convert to one of these types. `place` and `param`
+name the position of a value in the client's request, for error messages.
 """
 
 import hashlib
@@ -26,13 +27,16 @@ class Role(StrEnum):
     USER = "user"
     ASSISTANT = "assistant"
     TOOL = "tool"
-    # The legacy form of TOOL: the message names the function instead of the call's id.
+    # The legacy form of TOOL: the message has the name of the function instead of the id of the
+    # call.
     FUNCTION = "function"
 
 
 class Text(msgspec.Struct, frozen=True, gc=False):
     text: str
-    # Additional properties of the client's part. The backend gets them, so they count as text.
+    # Additional properties in the client's JSON of the part. The backend receives them, so they
+    # count
+    # as text. The same field of other parts has the same meaning.
     extra: FreeObject | None = None
 
 
@@ -44,8 +48,8 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False):
-    """Represents the reasoning of an earlier answer: text, or `sealed` values that only its backend
-    reads."""
+    """Represents the reasoning in an earlier answer: text, or `sealed` values, which are encrypted
+    for the backend that wrote the answer."""
 
     text: str = ""
     sealed: tuple[str, ...] = ()
@@ -53,7 +57,8 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """Represents a tool call of an earlier answer. `arguments` is JSON as the model wrote it."""
+    """Represents a tool call in an earlier answer. `arguments` is JSON text as the model wrote
+    it."""
 
     id: str | None
     name: str
@@ -109,12 +114,13 @@ Content: TypeAlias = Text | Refusal | Reasoning | Media
 
 
 class ToolResult(msgspec.Struct, frozen=True, gc=False):
-    """Contains a tool's result. `call_id` names the call; the legacy form names the function."""
+    """Contains a tool's result. `call_id` is the id of the tool call. The legacy form has the
+    function's `name` instead."""
 
     content: tuple[Content, ...]
     call_id: str | None
     name: str | None = None
-    # The tool failed, and the content explains it.
+    # Whether the tool failed; the content then describes the failure.
     is_error: bool = False
     extra: FreeObject | None = None
 
@@ -126,14 +132,16 @@ _set = msgspec.structs.force_setattr
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
-    """Represents one message of the conversation. An assistant's turn has its reasoning, text and calls."""
+    """Represents one message of the conversation. An assistant's turn contains the reasoning, the
+    text and the tool calls of one earlier answer."""
 
     role: Role
     parts: tuple[Part, ...]
     # The name of the message's author.
     name: str | None = None
     place: str = ""
-    # Properties without a meaning for the role. The backend gets them, so they count as text.
+    # Properties of the message that its role does not define. The backend receives them, so they
+    # count as text.
     extra: FreeObject | None = None
 
 
@@ -145,11 +153,12 @@ class FunctionTool(msgspec.Struct, frozen=True, gc=False):
     parameters: FreeObject | None = None
     strict: bool | None = None
     place: str = ""
-    # The place of the parameters in the client's request.
+    # The position of `parameters` in the client's request.
     schema_place: str = ""
     # The client used the legacy field `functions`.
     legacy: bool = False
-    # Additional properties of the function object, and of the tool object around it.
+    # Additional properties of the function object, and of the tool object that contains the
+    # function.
     extra: FreeObject | None = None
     tool_extra: FreeObject | None = None
 
@@ -173,8 +182,9 @@ _BUILTIN_FUNCTION = "builtin_function"
 
 
 class OtherTool(msgspec.Struct, frozen=True, gc=False):
-    """Represents a tool that is not a function. Only the protocol of the client's request can transmit
-    it."""
+    """Represents a tool that is not a function. Only a wire with the protocol of the client's
+    request
+    can send it."""
 
     written: FreeObject
     place: str
@@ -182,13 +192,13 @@ class OtherTool(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def provider_name(self) -> str | None:
-        """Returns the name of a tool that the model's provider runs, such as a web search; None if
-        the client runs the tool, like functions and custom tools."""
+        """Returns the tool's name if the model's provider runs the tool, such as a web search.
+        Returns None if the client runs the tool, like a function or a custom tool."""
         kind, function = self.written.get("type"), self.written.get("function")
         if self.legacy or kind in _CLIENT_TOOL_TYPES:
             return None
         if kind is None:
-            # Some providers name a tool by its only property: `{"googleSearch": {}}`.
+            # For some providers, the tool's name is its only property: `{"googleSearch": {}}`.
             return None if function is not None else next(iter(self.written), None)
         if kind == _BUILTIN_FUNCTION and isinstance(function, dict):
             return str(function.get("name"))
@@ -208,20 +218,22 @@ class ToolMode(StrEnum):
 
 
 class NamedFunction(msgspec.Struct, frozen=True, gc=False):
-    """The model must call this function."""
+    """Requires that the model calls this function."""
 
     name: str
 
 
 class AllowedFunctions(msgspec.Struct, frozen=True, gc=False):
-    """The model may call only these functions."""
+    """Allows the model to call only these functions."""
 
     names: tuple[str, ...]
     mode: ToolMode
 
 
 class OtherChoice(msgspec.Struct, frozen=True, gc=False):
-    """Represents another kind of choice. Only the protocol of the client's request can transmit it."""
+    """Represents a choice of another kind. Only a wire with the protocol of the client's request
+    can
+    send it."""
 
     written: FreeObject
 
@@ -229,13 +241,13 @@ class OtherChoice(msgspec.Struct, frozen=True, gc=False):
 class ToolChoice(msgspec.Struct, frozen=True, gc=False):
     choice: ToolMode | NamedFunction | AllowedFunctions | OtherChoice
     param: str
-    # The objects that a chat client wrote. A chat backend gets them unchanged, so they count as
-    # text.
+    # The JSON objects in a chat client's `tool_choice`. A chat backend receives them unchanged, so
+    # they count as text.
     written: tuple[FreeObject, ...] = ()
 
 
 class UserLocation(msgspec.Struct, frozen=True, gc=False):
-    """The user's approximate location, for web searches."""
+    """Contains the user's approximate location, for web searches."""
 
     city: str | None = None
     country: str | None = None
@@ -247,19 +259,19 @@ class UserLocation(msgspec.Struct, frozen=True, gc=False):
 
 
 class WebSearch(msgspec.Struct, frozen=True, gc=False):
-    """The model may search the web."""
+    """Allows the model to search the web."""
 
     param: str
     context_size: str | None = None
     location: UserLocation | None = None
-    # Additional options of a chat request. Only the chat protocol can transmit them.
+    # Additional search options in a chat request. Only the chat protocol can transmit them.
     extra: FreeObject | None = None
-    # The maximum number of searches of one answer. Only the Messages protocol can transmit it.
+    # The maximum number of searches for one answer. Only the Messages protocol can transmit it.
     uses_max: int | None = None
 
 
 class JsonOutput(msgspec.Struct, frozen=True, gc=False):
-    """The answer is a JSON object of any shape."""
+    """Requires a JSON object of any shape as the answer."""
 
     param: str
 
@@ -268,7 +280,7 @@ class JsonOutput(msgspec.Struct, frozen=True, gc=False):
 
 
 class SchemaOutput(msgspec.Struct, frozen=True, gc=False):
-    """The answer is JSON that follows this schema."""
+    """Requires JSON that follows this schema as the answer."""
 
     name: str
     schema: FreeObject
@@ -295,7 +307,8 @@ class OutputModality(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sampling(msgspec.Struct, frozen=True, gc=False):
-    """Controls how the backend samples tokens. None means the backend's own default."""
+    """Controls how the backend samples tokens. For a field that is None, the backend uses its own
+    default."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -319,29 +332,35 @@ _DEFAULT_SAMPLING = Sampling()
 
 
 class Logprobs(msgspec.Struct, frozen=True, gc=False):
-    """The answer contains log-probabilities."""
+    """Requests log-probabilities in the answer."""
 
     param: str
-    # The number of alternatives to list for each token.
+    # The number of alternative tokens to list for each token of the answer.
     top: int | None = None
 
 
 class ReasoningWish(msgspec.Struct, frozen=True, gc=False):
-    """Tells how much the model should reason. `params` are the request fields that ask for it."""
+    """Tells how much the model should reason. `params` are the request fields that ask for
+    reasoning."""
 
     params: tuple[str, ...]
     effort: str | None = None
-    # Whether the effort alone requests reasoning. In the Messages protocol it does not.
+    # Whether the effort without any other field requests reasoning. In the Messages protocol it
+    # does
+    # not.
     asks_by_effort: bool = True
 
 
 class CachingWish(msgspec.Struct, frozen=True, gc=False):
-    """Contains hints for the backend's prefix cache: hashes that differ by tenant, not the client's
-    text."""
+    """Contains the key and the salt for the backend's prefix cache. Both are hashes that differ
+    from
+    project to project, so the backend never sees the client's own values."""
 
     key: str | None = None
     salt: str | None = None
-    # Whether the client requests the salt; otherwise the gateway adds it if a backend can use it.
+    # Whether the client requested the salt. Otherwise the gateway added it, for backends that can
+    # use
+    # a salt.
     salt_is_asked: bool = False
 
 
@@ -349,7 +368,8 @@ _NO_CACHING_WISH = CachingWish()
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
-    """Identifies the client's own user, for the backend's abuse checks and records."""
+    """Identifies the end user on whose behalf the client sends the request, for the backend's abuse
+    checks and records."""
 
     user: str | None = None
     safety_identifier: str | None = None
@@ -357,8 +377,8 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def short_user(self) -> str | None:
-        """Returns the user in at most 64 characters, the maximum of OpenAI: a longer name is
-        replaced by its digest."""
+        """Returns the user in at most 64 characters, OpenAI's maximum. A longer name is replaced by
+        its SHA-256 digest."""
         user = self.user
         if user is None or len(user) <= _USER_LENGTH_MAX:
             return user
@@ -370,8 +390,10 @@ _ANONYMOUS = Identity()
 
 
 class Option(msgspec.Struct, frozen=True, gc=False):
-    """Represents an option without a published meaning. The model's `options` map it to a field of the
-    backend; a model without such an entry does not support the option. `value` is JSON."""
+    """Represents a request field to which the interface gives no meaning. The model's `options` map
+    the option's name to a field of the backend's request; a model without an entry for the name
+    does
+    not support the option. `value` is JSON."""
 
     name: str
     value: object
@@ -381,7 +403,8 @@ class Option(msgspec.Struct, frozen=True, gc=False):
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     turns: tuple[Turn, ...]
     tools: tuple[Tool, ...] = ()
-    # Tools that the model's provider runs. They count as text, but no chat template renders them.
+    # Tools that the model's provider runs. They count as text, but a chat template does not render
+    # them.
     server_tools: tuple[FreeObject, ...] = ()
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -394,12 +417,13 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     caching: CachingWish = _NO_CACHING_WISH
     identity: Identity = _ANONYMOUS
     options: tuple[Option, ...] = ()
-    # The original bytes of a chat request, by field. The chat wire sends them instead of encoding
-    # the same fields again; all other code reads the typed fields.
+    # The original bytes of a chat request, by field. The chat wire sends these bytes instead of
+    # encoding the typed fields; all other code reads the typed fields.
     written: Mapping[str, msgspec.Raw] | None = None
 
-    # Every part of every turn, and every media part, including those inside tool results. They are
-    # computed from the turns.
+    # Both are computed from the turns: `parts` has every part of every turn, and `media` every
+    # media
+    # part, including media inside tool results.
     parts: tuple[Part, ...] = ()
     media: tuple[Media, ...] = ()
 
@@ -410,13 +434,14 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
             contents = [part.content if isinstance(part, ToolResult) else (part,) for part in parts]
             found = chain.from_iterable(contents)
             media = tuple(part for part in found if isinstance(part, Media))
-        # Sets both every time, because a copy with other turns still has the values of the
-        # original.
+        # Always overwrites both fields, because `replace` passes the original's values to a copy
+        # with
+        # other turns.
         _set(self, "parts", parts)
         _set(self, "media", media)
 
     def cache_marks(self) -> list[FreeObject]:
-        """Returns every `cache_control` of the client, in parts and in tools."""
+        """Returns every `cache_control` object that the client wrote in parts and in tools."""
         places: list[FreeObject | None] = []
         for turn in self.turns:
             for part in turn.parts:
@@ -432,8 +457,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def provider_tools(self) -> list[tuple[str, OtherTool]]:
-        """Returns the tools of a chat request that the model's provider runs, each with its
-        name."""
+        """Returns those tools in `tools` that the model's provider runs, each with its name."""
         return [
             (name, tool)
             for tool in self.tools

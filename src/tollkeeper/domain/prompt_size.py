@@ -1,4 +1,9 @@
-"""Estimates the tokens of a prompt without a tokenizer. The estimate errs high."""
+"""Estimates the tokens of a prompt without a tokenizer. The estimate errs high.
+
+A hold is the highest possible cost of a call, reserved before the call is sent; it needs upper
+limits
+of all tokens and web searches.
+"""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -24,23 +29,23 @@ from tollkeeper.domain.prompt import (
     Video,
 )
 
-# The token count of one image for a client that asks for a count: Claude's maximum.
+# The tokens of one image in the answer to a token-counting request: Claude's maximum.
 _IMAGE_TOKENS_GUESS = 4800
 # The tokens that a chat template adds around a message.
 _TOKENS_PER_TURN = 8
 
-# The maximum number of searches that a call holds credit for, unless the client allows more, and
-# the maximum in that case.
+# The number of searches that the hold of a call covers, unless the client explicitly allows more.
 WEB_SEARCHES_MAX = 10
+# The maximum number of searches that a hold covers if the client allows more.
 _WEB_SEARCHES_ALLOWED_MAX = 1000
-# More than any recorded answer has made (28).
+# More searches than any recorded answer has made (28).
 WEB_SEARCHES_SEEN_MAX = 40
-# The fields by which a client limits the uses of a provider's tools: an option of the request, and
-# a property of the tool.
+# The two fields by which a client limits how often the provider's tools are used: an option of the
+# request, and a property of the tool.
 _TOOL_USES = "max_tool_calls"
 _MAX_USES = "max_uses"
 
-# Characters that Jinja's filter also escapes, and the length of an escape: `\u003c`.
+# The ASCII characters that Jinja's `tojson` filter escapes, and the length of an escape (`\u003c`).
 _ESCAPED_FOR_HTML = "<>&'"
 _ESCAPE_BYTES = 6
 
@@ -52,33 +57,37 @@ _text, _name, _extra = attrgetter("text"), attrgetter("name"), attrgetter("extra
 class PromptSize(msgspec.Struct, frozen=True, gc=False):
     """Contains the quantities of a prompt that determine its tokens."""
 
-    # An estimate that errs high, of all text, tools and formats.
+    # An estimate of the tokens in all texts, tools and output formats. It errs high.
     text_tokens: int
-    # No tokenizer produces more tokens for them.
+    # The bytes of the same content. No tokenizer produces more tokens than this.
     text_bytes: int
     images: int = 0
     files: int = 0
     audios: int = 0
     videos: int = 0
-    # Of files in base64.
+    # The number of base64 characters in all files.
     file_characters: int = 0
     has_tools: bool = False
-    # The number of searches that a call holds credit for.
+    # The number of searches that the hold covers.
     web_searches: int = 0
-    # Whether only text and tools produce tokens, as in nearly every prompt. Other tokens are
-    # limited and not counted.
+    # Whether only text and tools produce tokens, as in nearly every prompt. For media and search
+    # results
+    # only upper limits are known, not counts.
     is_text_only: bool = True
 
     def sent_to(self, model: Model) -> "PromptSize":
-        """Returns the size on this model, which may search without a request for it."""
+        """Returns the size if the prompt is sent to this model. Some models search the web even if
+        the
+        request does not ask for a search."""
         unasked = model.token_bounds.searches_unasked
         if self.web_searches >= unasked:
             return self
         return msgspec.structs.replace(self, web_searches=unasked, is_text_only=False)
 
     def bound(self, model: Model, counted: int | None = None) -> int:
-        """Returns at least the tokens of an ordinary prompt. `counted` is a tokenizer's count of
-        the text with its template. A part without a token limit may fill the context."""
+        """Returns an upper limit of the prompt's tokens. `counted` is a tokenizer's count of the
+        text
+        with the chat template, if available. A part without a token limit may fill the context."""
         bounds = model.token_bounds
         total = counted
         if total is None:
@@ -90,7 +99,7 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
             (self.files, bounds.file),
             (self.audios, bounds.audio),
             (self.videos, bounds.video),
-            # Search results are input too, whether the search itself has a price or not.
+            # Search results are input tokens, even if the search itself has no price.
             (self.web_searches, bounds.web_search),
         )
         for count, tokens in media:
@@ -100,8 +109,9 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         return min(total, model.context_length)
 
     def hold_bound(self, model: Model, counted: int | None = None) -> int:
-        """Returns at least the prompt tokens that an answer is charged for, for a hold: `bound` for
-        each time that the model reads the prompt."""
+        """Returns an upper limit of the prompt tokens that an answer is charged for. If the model
+        reads
+        the prompt again after each search, every reading is charged."""
         bounds, size = model.token_bounds, self
         if bounds.text_by_bytes:
             size = msgspec.structs.replace(self, text_tokens=self.text_bytes)
@@ -111,13 +121,13 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         first = msgspec.structs.replace(size, web_searches=0).bound(model, counted)
         if found is None:
             return first + self.web_searches * context
-        # Before the first search, and after each of them.
+        # The model reads the prompt before the first search and again after each search.
         readings = self.web_searches + 1
         return sum(min(first + known * found, context) for known in range(readings))
 
     def audio_bound(self, model: Model, bound: int) -> int:
-        """Returns how many tokens of a prompt of at most `bound` may be audio. Videos have sound,
-        and a file may be anything."""
+        """Returns the maximum audio tokens of a prompt with at most `bound` tokens. Videos may have
+        sound, and files may contain audio."""
         if self.is_text_only:
             return 0
         bounds = model.token_bounds
@@ -133,16 +143,18 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         return min(audio_tokens, bound)
 
     def guess(self) -> int:
-        """Returns a number for a client that asks. The text in a file is compressed: one token for
-        each of its characters suffices for most."""
+        """Returns the estimate for a token-counting request. Counts one token for each base64
+        character
+        of a file, which suffices for most files, although their text may be compressed."""
         return self.text_tokens + _IMAGE_TOKENS_GUESS * self.images + self.file_characters
 
 
 def measure_prompt(
     prompt: Prompt, text: str | None = None, *, by_bytes: bool = False
 ) -> PromptSize:
-    """Measures a prompt. `text` is `prompt_text`, if already known. With `by_bytes`, the number of
-    bytes has to cover every known template."""
+    """Measures a prompt. `text` is the result of `prompt_text`, if already known. `by_bytes` means
+    that
+    `text_bytes` will be used as a limit, so it has to cover every known chat template."""
     measured = measure_text(prompt_text(prompt) if text is None else text)
     around = _TOKENS_PER_TURN * len(prompt.turns)
     tools, media = prompt.tools, prompt.media
@@ -167,21 +179,22 @@ def measure_prompt(
 
 
 def _bytes_added_by_templates(tools: tuple[Tool, ...]) -> int:
-    """Returns how much longer the tools are in the most verbose known templates than in the
-    measured compact JSON. Llama 3 and 4 indent by four blanks, and the filters of some servers
-    escape non-ASCII and HTML characters."""
+    """Returns the number of bytes by which the most verbose known chat templates write tools longer
+    than
+    compact JSON, which was measured. The templates of Llama 3 and 4 indent by four spaces, and the
+    template filters of some servers escape non-ASCII and HTML characters."""
     compact = _encode([tool.described() for tool in tools])
     printed = msgspec.json.format(compact, indent=4).decode()
     plain = len(printed.encode("ascii", "ignore"))
     plain -= sum(printed.count(character) for character in _ESCAPED_FOR_HTML)
-    # JSON escapes by UTF-16 units.
+    # JSON has one escape for each UTF-16 code unit.
     units = len(printed.encode("utf-16-le")) // 2
     return plain + _ESCAPE_BYTES * (units - plain) - len(compact)
 
 
 def _web_searches(prompt: Prompt) -> int:
-    """Returns the number of searches that the request allows, for the hold."""
-    # The results of a provider's tool become input, like the pages that a search finds.
+    """Returns the number of searches that the hold of the call has to cover."""
+    # Other tools that the provider runs count as searches, because their results become input too.
     provider_tools = [tool.written for _, tool in prompt.provider_tools] if prompt.tools else []
     if prompt.web_search is None and not provider_tools:
         return 0
@@ -201,7 +214,7 @@ def prompt_text(prompt: Prompt) -> str:
     texts: list[str] = []
     extras = map(_extra, chain(parts, turns))
     if _ONLY_TEXT.issuperset(map(type, parts)) and not any(chain(extras, map(_name, turns))):
-        # Nearly every prompt.
+        # A fast path for nearly every prompt: only text, no names and no additional properties.
         texts += map(_text, parts)
     else:
         for turn in turns:
@@ -214,7 +227,7 @@ def prompt_text(prompt: Prompt) -> str:
 
 
 def _described(prompt: Prompt) -> str:
-    """Returns tools and output format as JSON."""
+    """Returns the tools and the output format as JSON."""
     described = [tool.described() for tool in prompt.tools]
     described += prompt.server_tools
     if prompt.output_format is not None:

@@ -1,4 +1,5 @@
-"""Defines cost reports: the query, its days, and the buckets of a page."""
+"""Defines cost reports: the query, the days that it covers, and pages of buckets (one bucket per
+day)."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +19,7 @@ class CostDimension(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CostQuery:
-    """Contains a client's query. `end_time` is None if the report ends now."""
+    """Contains a client's query for a cost report. If `end_time` is None, the report ends now."""
 
     start_time: int
     end_time: int | None
@@ -30,7 +31,9 @@ class CostQuery:
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """Contains the settled cost of one day in one group. Dimensions that do not group are None."""
+    """Contains the settled cost of one group on one day. A dimension is None if the query does not
+    group
+    by it."""
 
     day: int
     amount_picousd: int
@@ -55,15 +58,16 @@ class CostPage:
 
 @dataclass(frozen=True, slots=True)
 class DayRange:
-    """Represents a range of whole UTC days, counted from the epoch; `last` is exclusive."""
+    """Represents a range of whole UTC days, counted from 1970-01-01; `last` is exclusive."""
 
     first: int
     last: int
 
 
 def days_of(start_time: int, end_time: int) -> DayRange:
-    """Returns every UTC day that overlaps the time range, whose end is exclusive; none if it is
-    empty."""
+    """Returns the UTC days that overlap the time range; its end is exclusive. Returns no day if the
+    time
+    range is empty."""
     if end_time <= start_time:
         return DayRange(first=0, last=0)
     return DayRange(first=start_time // DAY_S, last=(end_time - 1) // DAY_S + 1)

@@ -1,7 +1,9 @@
 """Computes the prices of a model that several backends may serve (`catalog.Route`).
 
-The hold and the public prices are those of the most expensive backend; the bill is that of the
-backend that served. A model with a single backend has no routes.
+The hold (the amount reserved before a call) and the public prices use the most expensive backend.
+The
+call is charged at the prices of the backend that answered. A model with a single backend has no
+routes.
 """
 
 import math
@@ -12,24 +14,25 @@ from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.pricing import PUBLIC_PRICES, Bounds, Pricing, hold_picousd
 from tollkeeper.domain.prompt_size import WEB_SEARCHES_SEEN_MAX
 
-# The maximum number of cached sums.
+# The maximum number of maximum costs that are cached for one model.
 _SUMS_MAX = 64
 
 
 def prices_by_backend(model: Model, now: int) -> dict[str, Pricing]:
-    """Returns the prices of each backend that may serve the model at this time (Unix seconds)."""
+    """Returns the prices at the time `now` (Unix seconds) of each backend that may serve the
+    model."""
     return {route.model.backend: route.model.pricing_at(now) for route in model.routes}
 
 
 class PricesInForce:
-    """Holds the prices of a model from one price change to the next."""
+    """Contains the prices of a model that are in force at one time, until its next price change."""
 
     __slots__ = ("_model", "_only", "_sums", "by_backend", "since", "until")
 
     def __init__(self, model: Model, now: int) -> None:
         models = (model, *(route.model for route in model.routes))
         times = [change.valid_from for each in models for change in each.price_changes]
-        # Unix seconds.
+        # The times of the last and the next price change, in Unix seconds.
         self.since = max((time for time in times if time <= now), default=-math.inf)
         self.until = min((time for time in times if time > now), default=math.inf)
         self.by_backend = prices_by_backend(model, now)
@@ -44,14 +47,16 @@ class PricesInForce:
         return max(self.by_backend.values(), key=lambda pricing: hold_picousd(pricing, bounds))
 
     def most(self, bounds: Bounds) -> int:
-        """Returns the maximum that the call can cost by the model's declaration: a full context for
-        each prompt, the longest output, and more searches than any known answer made. A backend may
-        exceed the bounds of the hold, but not the model's limits."""
+        """Returns the highest possible cost of a call by the model's declared limits: a full
+        context for
+        each prompt, the longest output, and more searches than any known answer made. An answer may
+        exceed the bounds of the hold, but not these limits."""
         model, prompts = self._model, bounds.prompts
         prompt_max, output_max = prompts * model.context_length, model.max_output_length
         if bounds.prompt_tokens > prompt_max or bounds.output_tokens_each > output_max:
             return self._most(bounds)
-        # Bounds of the same form have the same sum.
+        # The result depends only on these fields, because the model's limits replace the token
+        # counts.
         form = (
             prompts,
             bounds.choices,
@@ -81,7 +86,9 @@ class PricesInForce:
 
 
 def shown_prices(model: Model, now: int) -> dict[str, str]:
-    """Returns the public prices as decimal strings: the highest of each dimension."""
+    """Returns the public prices as decimal strings: for each price dimension, the highest price of
+    any
+    backend."""
     if not model.routes:
         return model.pricing_at(now).declared
     possible = list(prices_by_backend(model, now).values())

@@ -1,7 +1,9 @@
-"""Measures the work that a JSON schema causes in an engine that constrains its output to it.
+"""Measures the work that a JSON schema causes in a model server that constrains its output to the
+schema.
 
-Such an engine tracks every possible continuation of the answer at once. Its work therefore grows
-with the number of choices that a schema allows, not only with the length of its text.
+The server tracks all possible continuations of the answer at the same time. Its work therefore
+grows
+with the number of choices that the schema allows, not only with the length of the schema's text.
 """
 
 import re
@@ -15,17 +17,18 @@ _MAPS = ("properties", "patternProperties")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLES = ("items", "additionalProperties", "additionalItems", "contains", "not")
 _BRANCHES = ("enum", "anyOf", "oneOf", "type")
-# References can multiply the number of choices. Counts stop here, far above every limit, so that
-# the numbers stay small.
+# References can multiply the number of choices. Counting stops at this number, which is far above
+# every
+# limit, so that the integers stay small.
 _COUNT_MAX = 10**9
-# A schema that is nested more deeply than this, including references, counts as too large.
+# A schema with deeper nesting than this, including references, counts as too large.
 _DEPTH_MAX = 100
 _INDEX_LENGTH_MAX = 9
-# Measured: a pattern of 50 optional letters costs an engine as much as an enum of 400 values, and
+# By measurement, a pattern of 50 optional letters causes as much work as an enum of 400 values:
 # 50 * 50 / 6 is about 400.
 _SQUARED_STEPS_PER_CHOICE = 6
-# Splits a regular expression into tokens in linear time: the quantifiers are possessive, and a
-# character class without its closing bracket is accepted, so no byte is scanned twice.
+# Splits a regular expression into tokens in linear time. No byte is scanned twice, because the
+# quantifier is possessive and a character class without a closing bracket is accepted.
 _PATTERN_TOKEN = re.compile(
     r"\\.|\[(?:\\.|[^\]\\])*+\]?|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}|.", re.DOTALL
 )
@@ -41,7 +44,8 @@ class SchemaBounds:
 
 @dataclass(frozen=True, slots=True)
 class SchemaSize:
-    # Enum values, branches of unions, optional properties, and the choices inside patterns.
+    # The number of enum values, branches of unions, optional properties and choices inside
+    # patterns.
     choices: int = 0
     bytes: int = 0
 
@@ -50,7 +54,8 @@ class SchemaSize:
         return SchemaSize(choices, self.bytes + other.bytes)
 
     def excess(self, bounds: SchemaBounds) -> str | None:
-        """Names the exceeded limit for an error message; None if there is none."""
+        """Describes the exceeded limit for an error message; returns None if no limit is
+        exceeded."""
         if self.bytes > bounds.bytes_max:
             return f"{bounds.bytes_max} bytes of schema"
         if self.choices > bounds.choices_max:
@@ -65,8 +70,8 @@ _TOO_DEEP = SchemaSize(choices=_COUNT_MAX)
 
 
 def measure_schema(schema: Mapping[str, Any], bounds: SchemaBounds) -> SchemaSize:
-    """Measures a schema and never fails: an invalid schema has no choices, and the backend rejects
-    it. A schema that exceeds the byte limit is not visited."""
+    """Measures a schema and never fails. Invalid elements count no choices; the backend rejects an
+    invalid schema. If the schema exceeds the byte limit, its choices are not counted."""
     size_of_text = SchemaSize(bytes=len(msgspec.json.encode(schema)))
     if size_of_text.excess(bounds):
         return size_of_text
@@ -74,8 +79,9 @@ def measure_schema(schema: Mapping[str, Any], bounds: SchemaBounds) -> SchemaSiz
 
 
 class _SchemaWalk:
-    """Visits a schema once. A definition counts each time that a `$ref` names it; a `$ref` to a
-    definition that is being measured counts as nothing, so that a cycle ends."""
+    """Visits a schema once. A definition counts each time that a `$ref` refers to it. Inside a
+    definition, a `$ref` to the same definition counts as nothing, so that the walk of a cycle
+    ends."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -104,7 +110,7 @@ class _SchemaWalk:
 
 
 def _own_size(schema: Mapping[str, Any]) -> SchemaSize:
-    """Returns the choices of this schema, without those of its subschemas."""
+    """Returns the number of choices in this schema itself, without its subschemas."""
     choices = sum(len(schema[name]) for name in _BRANCHES if isinstance(schema.get(name), list))
     properties = schema.get("properties")
     if isinstance(properties, Mapping):
@@ -130,7 +136,7 @@ def _subschemas(schema: Mapping[str, Any]) -> Iterator[object]:
 
 
 def _resolve(root: Mapping[str, Any], reference: str) -> object:
-    """Returns the value at a JSON pointer of the form `#/$defs/name`; None if there is none."""
+    """Returns the value at a JSON pointer of the form `#/$defs/name`; None if there is no value."""
     value: object = root
     for step in reference.removeprefix("#").split("/")[1:]:
         if isinstance(value, Mapping):
@@ -143,10 +149,12 @@ def _resolve(root: Mapping[str, Any], reference: str) -> object:
 
 
 def _pattern_choices(pattern: str) -> int:
-    """Counts the alternatives of a regular expression, and its repeated or optional steps. The
-    steps inside a repeated group count once per repetition. The number of steps is squared, because
-    each step can be combined with every other."""
-    # One count of steps for each open group; the first is for the whole pattern.
+    """Counts the alternatives of a regular expression, and its steps (repeated or optional
+    elements).
+    The steps inside a repeated group count once per repetition. The number of steps is squared,
+    because
+    each step can be combined with every other step."""
+    # Counts the steps of each open group. The first number is for the whole pattern.
     steps = [0]
     alternatives = 0
     # The steps inside the group that the previous symbol closed.

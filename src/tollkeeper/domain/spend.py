@@ -1,4 +1,11 @@
-"""Counts an account's held and spent money, and applies ended reservations to it."""
+"""Counts the money that an organization or a project holds and has spent.
+
+A hold is the highest possible cost of a call, reserved before the call is sent. A hold ends when it
+is
+resolved with or without a cost, or becomes unsettled because the cost is unknown. To fold is to
+apply
+the ends of holds to the counters. Overage is the part of a cost that exceeds its hold.
+"""
 
 from enum import StrEnum
 
@@ -13,8 +20,11 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
     """Counts the money that an organization or a project holds and has spent, in total and in one
     UTC month.
 
-    `month_held` includes unsettled holds, because their money cannot be spent again before they are
-    resolved. `settled` includes overage.
+    `month_held_picousd` includes unsettled holds, because their money cannot be spent again before
+    they
+    are resolved. `held_picousd` does not: `unsettled_picousd` counts them. The settled amounts
+    include
+    overage.
     """
 
     held_picousd: int = 0
@@ -25,8 +35,9 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
     month_settled_picousd: int = 0
 
     def in_month(self, month: int) -> "Spend":
-        """Resets the monthly counts if `month` is later. An earlier month changes nothing, because
-        going back would lose the later month's counts."""
+        """Sets the monthly counts to zero if `month` is later than the counted month. An earlier
+        month
+        changes nothing, because going back would lose the later month's counts."""
         if month <= self.month:
             return self
         return replace(self, month=month, month_held_picousd=0, month_settled_picousd=0)
@@ -39,7 +50,7 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
         )
 
     def under(self, cap: Cap) -> PeriodCap:
-        """Returns the cap with the amounts that count for it."""
+        """Returns the cap with the held and settled amounts that count for it."""
         if cap.period is CapPeriod.MONTH:
             counted = (self.month, self.month_held_picousd, self.month_settled_picousd)
         else:
@@ -48,7 +59,7 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
         return PeriodCap(cap.amount_picousd, *counted)
 
     def folded(self, fold: "Fold") -> "Spend":
-        """Applies a fold: holds of one month became unsettled or were resolved."""
+        """Applies a fold to the counters."""
         if fold.kind is FoldKind.UNSETTLED:
             return replace(
                 self,
@@ -57,7 +68,7 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
             )
         spent = fold.settled_picousd + fold.overage_picousd
         from_held = 0 if fold.was_unsettled else fold.hold_picousd
-        # After a crash, a restored hold may belong to a later month than this state has seen.
+        # A hold restored after a crash may belong to a later month than `self.month`.
         spend = self.in_month(fold.month)
         this_month = fold.month == spend.month
         return replace(
@@ -76,8 +87,9 @@ class FoldKind(StrEnum):
 
 
 class Fold(msgspec.Struct, frozen=True, gc=False):
-    """Sums up the account changes by reservations of one project that were held in one month and
-    have become unsettled or been resolved."""
+    """Sums up holds that have ended in the same way. All of them belong to one project and were
+    admitted
+    in one month. `was_unsettled` means that they were unsettled before they were resolved."""
 
     project_id: ProjectId
     kind: FoldKind
@@ -87,5 +99,5 @@ class Fold(msgspec.Struct, frozen=True, gc=False):
     hold_picousd: int
     settled_picousd: int
     overage_picousd: int
-    # The maximum that the calls might have cost beyond their holds.
+    # The highest possible overage of the calls, which was counted while they were in flight.
     overage_max_picousd: int = 0

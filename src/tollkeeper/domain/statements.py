@@ -1,4 +1,5 @@
-"""Defines the statement of one organization for one month, in UTC."""
+"""Defines account statements: one organization's grants, charges and balances in one month
+(UTC)."""
 
 import re
 from collections import defaultdict
@@ -10,8 +11,9 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.months import Month
 from tollkeeper.domain.payments import GrantKind
 
-# `MODEL, DIMENSION`, and for an adjustment the day of the call. A model's name may contain any
-# character.
+# A line item is `MODEL, DIMENSION`. An adjustment has the day of its call at the end. The name of a
+# model
+# may contain any character.
 _LINE_ITEM = re.compile(
     r"(?P<model>.*), [a-z_]+(?:, adjustment of (?P<day>\d{4}-\d{2}-\d{2}))?", re.DOTALL
 )
@@ -26,7 +28,8 @@ class GrantTotal:
 
 @dataclass(frozen=True, slots=True)
 class ProjectCost:
-    """Contains a project's cost in the month, from the roll-up."""
+    """Contains a project's cost in the month for one line item, as a roll-up (stored sums) has
+    it."""
 
     project_id: ProjectId
     project_name: str
@@ -36,8 +39,8 @@ class ProjectCost:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Contains the cost of a project's calls to a model. An adjustment is for a call whose cost was
-    not known when its month was closed; `adjusts_day` is the day of the call."""
+    """Contains the cost of a project's calls to a model. If `adjusts_day` is set, the charge is an
+    adjustment: the cost of calls on that day, which was not known when their month was closed."""
 
     project_id: ProjectId
     project_name: str
@@ -57,7 +60,9 @@ class Statement:
     closing_picousd: int
     # Whether the month is closed, so that the statement never changes.
     final: bool
-    # Calls of the month with unknown cost, and their held amount. They are not charged.
+    # The number of the month's calls with unknown cost, and the amount that is held for them. These
+    # calls
+    # are not charged yet.
     unsettled_calls: int
     unsettled_picousd: int
 
@@ -75,7 +80,8 @@ class Statement:
 
 
 def charges_of(costs: Iterable[ProjectCost]) -> tuple[Charge, ...]:
-    """Sums by project and model, and for adjustments also by day; sorted by their names."""
+    """Sums costs by project and model, and adjustments also by day. Sorts by project name, model
+    and day."""
     sums: dict[tuple[str, ProjectId, str, str | None], int] = defaultdict(int)
     for cost in costs:
         found = _LINE_ITEM.fullmatch(cost.line_item)
@@ -91,9 +97,11 @@ def charges_of(costs: Iterable[ProjectCost]) -> tuple[Charge, ...]:
 
 
 def statement_rows(statement: Statement) -> list[tuple[str, ...]]:
-    """Returns the statement as a table with a header. Amounts have their sign, and all rows above
-    the closing balance add up to it. The unsettled amount is not part of the balance and comes
-    last."""
+    """Returns the statement as a table with a header row. Charges have negative amounts, so all
+    rows above
+    the closing balance add up to it. The last row is the unsettled amount (held for calls with
+    unknown
+    cost), which is not part of the balance."""
 
     def row(entry: str, amount: int, *columns: str) -> tuple[str, ...]:
         project_id, project, model, detail = (*columns, "", "", "", "")[:4]

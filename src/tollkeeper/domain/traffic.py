@@ -1,4 +1,11 @@
-"""Defines the counts of calls over time, and percentiles of their latencies."""
+"""Defines counts of calls over time, and percentiles of their latencies.
+
+A roll-up contains sums that are updated when calls are recorded, so that reports need not read
+every
+record. Its smallest time span is a step of five minutes. Latencies are counted in buckets: each
+bucket's
+upper limit is a tenth higher than that of the bucket before.
+"""
 
 import math
 from collections.abc import Mapping
@@ -6,18 +13,17 @@ from dataclasses import dataclass, field
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 
-# The length of a roll-up step in seconds, and the ratio of two neighbouring latency buckets.
 STEP_S = 300
 STEPS_PER_HOUR = 12
 STEPS_PER_DAY = 288
-# Latencies are counted by hour for this long, and then by day.
+# Latency counts are stored by hour for this long. Older counts are stored by day.
 LATENCY_HOURS_KEPT_S = 2 * 86_400
 BUCKET_RATIO = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class StatusRange:
-    """Represents a range of HTTP statuses, inclusive: one status or a class like 4xx."""
+    """Represents one HTTP status, or a class like 4xx. Both limits are inclusive."""
 
     first: int
     last: int
@@ -25,7 +31,7 @@ class StatusRange:
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """Represents a range of Unix seconds; `end` is exclusive."""
+    """Represents a time range in Unix seconds; `end` is exclusive."""
 
     start: int
     end: int
@@ -33,7 +39,7 @@ class TimeRange:
 
 @dataclass(frozen=True, slots=True)
 class TrafficFilter:
-    """Selects calls; None filters nothing."""
+    """Selects calls. A field that is None does not restrict the selection."""
 
     organization_id: OrganizationId | None = None
     project_id: ProjectId | None = None
@@ -48,8 +54,9 @@ class TrafficFilter:
 
 @dataclass(frozen=True, slots=True)
 class StepCount:
-    """Counts the calls with one status in one step of five minutes or, in a report of days, in the
-    hour that begins with the step."""
+    """Counts the calls with one HTTP status in one step. In a report about several days, counts
+    those in
+    the whole hour that begins with the step."""
 
     step: int
     status: int
@@ -58,14 +65,15 @@ class StepCount:
 
 @dataclass(frozen=True, slots=True)
 class BackendTraffic:
-    """Sums over the calls of one model on one replica. The backend is empty for calls that were not
-    sent, and the replica for calls that no replica answered."""
+    """Contains sums over the calls of one model on one replica. `backend` is empty for calls that
+    were not
+    sent to a backend, and `replica` is empty for calls that no replica answered."""
 
     model: str
     backend: str
     replica: str
     requests: int
-    # Answered with 4xx, and with 5xx.
+    # The calls answered with a 4xx status, and those answered with a 5xx status.
     client_errors: int
     failures: int
     prompt_tokens: int
@@ -83,7 +91,9 @@ class LatencyCount:
     model: str
     backend: str
     measure: str
-    # Its times are at most BUCKET_RATIO ** bucket milliseconds (microseconds for the overhead).
+    # The times in a bucket are at most BUCKET_RATIO ** bucket milliseconds. For the measure
+    # "overhead",
+    # the unit is microseconds.
     bucket: int
     requests: int
 
@@ -95,9 +105,10 @@ class Latencies:
     by_bucket: Mapping[int, int] = field(default_factory=dict)
 
     def percentile_ms(self, share: float) -> float | None:
-        """Returns a time that this share of the calls did not exceed: the upper limit of the last
-        call's bucket, at most a tenth too high. In microseconds for the overhead; None if there are
-        no calls."""
+        """Returns the time that this share of the calls did not exceed, or None if there are no
+        calls. The
+        result is the upper limit of a bucket, so it is at most a tenth too high. The unit is
+        milliseconds, or microseconds for the measure "overhead"."""
         target = share * sum(self.by_bucket.values())
         for bucket in sorted(self.by_bucket):
             target -= self.by_bucket[bucket]

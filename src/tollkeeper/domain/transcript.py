@@ -1,8 +1,12 @@
-"""Writes a prompt or an answer as text for the judge.
+"""Writes a prompt or an answer as text for the judge, which is the model that answers the questions
+of
+policies.
 
-The text contains everything that a model may read: keys, numbers and strings of every object that
-the client wrote, under the name of its field. `Prompt` lists the possible content of a request;
-omissions here are deliberate (`tests/api/test_markers.py` has the table).
+The text contains everything that a model may read: the keys, numbers and strings of every object
+that
+the client wrote, each under the name of its field. The struct `Prompt` lists the possible content
+of a
+request. Only few fields of `Prompt` are omitted here; `tests/api/test_markers.py` lists them.
 """
 
 import re
@@ -39,16 +43,18 @@ _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
 class Transcript(msgspec.Struct, frozen=True, gc=False):
-    """Contains a prompt for the judge: its text, and the parts without text."""
+    """Contains a prompt for the judge: its text, and its parts that have no readable text."""
 
     text: str
     unread: tuple[UnreadPart, ...] = ()
 
 
 def transcript(prompt: Prompt) -> Transcript:
-    """Writes everything in the prompt that the model reads, in order, each turn under its role.
-    Tools and options come first, because they are usually the same in all calls of an application:
-    the judged texts then share a prefix."""
+    """Writes everything in the prompt that the model reads. Each turn has its role as a title, and
+    the
+    turns retain their order. Tools and options come first: they are usually the same in all calls
+    of an
+    application, so the judged texts have a common beginning, which the judge's server can cache."""
     unread: list[UnreadPart] = []
     sections = [section(title, "\n".join(texts)) for title, texts in _fields(prompt) if texts]
     sections += [section(turn.role, "\n".join(_turn_texts(turn, unread))) for turn in prompt.turns]
@@ -60,7 +66,7 @@ def section(title: str, text: str) -> str:
 
 
 def _fields(prompt: Prompt) -> Iterator[tuple[str, list[str]]]:
-    """Yields the fields of a prompt apart from its turns that a model may read, by name."""
+    """Yields the name and the texts of each field, other than the turns, that a model may read."""
     for legacy, title in ((False, "tools"), (True, "functions")):
         described = [tool.described() for tool in prompt.tools if tool.legacy is legacy]
         yield title, [_json(described)] if described else []
@@ -73,7 +79,7 @@ def _fields(prompt: Prompt) -> Iterator[tuple[str, list[str]]]:
         yield "response_format", [_json(prompt.output_format.described())]
     stop = prompt.sampling.stop
     yield "stop", [stop] if isinstance(stop, str) else list(stop or ())
-    # Boolean and numeric options contain no words.
+    # Omits boolean and numeric options, because they contain no words.
     worded = {
         option.name: option.value
         for option in prompt.options
@@ -84,8 +90,10 @@ def _fields(prompt: Prompt) -> Iterator[tuple[str, list[str]]]:
 
 
 def _rounded_numbers(prompt: Prompt) -> list[str]:
-    """Returns the numbers of a chat request that our own reader rounds or writes differently. A
-    chat backend gets them as the client wrote them."""
+    """Returns the numbers in a chat request that the JSON decoder rounds or that the encoder writes
+    differently. A chat backend receives such numbers as the client wrote them, so the judge must
+    read
+    them in that form."""
     found: list[str] = []
 
     def note(written: str) -> None:
@@ -118,7 +126,7 @@ def _search_texts(search: WebSearch) -> Iterator[str]:
 
 
 class _Kind(IntEnum):
-    """Lists the kinds of text in an answer, in the order of the transcript."""
+    """Lists the kinds of text in an answer. The transcript contains them in this order."""
 
     REASONING = 0
     REFUSAL = 1
@@ -131,16 +139,19 @@ class _Kind(IntEnum):
 
 
 class AnswerText:
-    """Collects the texts of an answer separately by choice, kind and tool call, because pieces of
-    two tool calls, or of reasoning and text, may alternate and would be unreadable if mixed."""
+    """Collects the texts of an answer, separately by choice, kind and tool call. In a stream, the
+    pieces
+    of two tool calls, or of reasoning and text, may alternate; mixed, they would be unreadable."""
 
     def __init__(self) -> None:
         # The key is (choice, kind, number of the tool call, whether the pieces are arguments).
         self._parts: dict[tuple[int, _Kind, int, bool], list[str]] = {}
-        # By choice. Those of the prompt belong to no choice.
+        # The texts in the log-probabilities, by choice. The key None is for the log-probabilities
+        # of the
+        # prompt.
         self._logprobs: dict[int | None, LogprobText] = {}
         self._length = 0
-        # The kinds of content that no judge reads, each once.
+        # The kinds of content in the answer that no judge can read, each once.
         self.unread: tuple[UnreadPart, ...] = ()
 
     @property
@@ -170,7 +181,9 @@ class AnswerText:
             self._add_image(choice, image)
 
     def _add_image(self, choice: int, address: str) -> None:
-        """Adds the words in an image (SVG) or in its address. No judge reads the image itself."""
+        """Adds the words in the image's URL, or in the image if it is text (SVG). No judge reads
+        the
+        picture itself."""
         for text in read_media(address).texts:
             self._put((choice, _Kind.IMAGE, 0, False), f"{text}\n")
         self.unread = (UnreadPart(UnreadKind.IMAGE, ""),)
@@ -180,7 +193,7 @@ class AnswerText:
             _unescape("".join(pieces)) if key[-1] else "".join(pieces)
             for key, pieces in sorted(self._parts.items())
         ]
-        # Most log-probabilities only repeat the text.
+        # Omits the texts of log-probabilities that only repeat the answer's text, as most do.
         known = set(texts)
         for found in self._logprobs.values():
             texts += [text for text in found.texts() if text not in known]
@@ -205,7 +218,9 @@ def _turn_texts(turn: Turn, unread: list[UnreadPart]) -> Iterator[str]:
 
 
 def _part_texts(part: Part, place: str, unread: list[UnreadPart]) -> Iterator[str]:
-    """Yields every text of a part, in order. Adds parts without text to `unread`."""
+    """Yields every text of a part, in order. Adds the part to `unread` if the judge cannot read all
+    of
+    its content."""
     match part:
         case ToolCall():
             yield part.id or ""
@@ -236,7 +251,9 @@ def _media_texts(media: Media, unread: list[UnreadPart]) -> Iterator[str]:
     ]
     for content in contents:
         yield from content.texts
-    # Images and sounds can be written in ASCII, so only a file can be a text.
+    # Even a picture or a sound may consist of ASCII characters only, so a medium counts as readable
+    # text
+    # only if it is a file.
     can_be_text = isinstance(media, File) and media.id is None
     if not can_be_text or not all(content.complete for content in contents):
         unread.append(UnreadPart(UnreadKind(media.modality), media.place))
@@ -251,10 +268,13 @@ def _media_texts(media: Media, unread: list[UnreadPart]) -> Iterator[str]:
 
 
 def _object_texts(value: FreeObject | None) -> Iterator[str]:
-    """Yields every key, number, word and text inside an object that the client wrote, at any depth,
-    in order, one line for each value after its key."""
-    # A stack of (key, value) keeps the order, and deep nesting needs no recursion. A value in a
-    # list has no own key; `inside` is the key of the list.
+    """Yields every key and value inside an object that the client wrote, at any depth and in order.
+    Each
+    value is one line, after its key."""
+    # A stack of (key, list key, value) instead of recursion, because the nesting may be deep. A
+    # value in
+    # a list has an empty key; `inside` is then the key of the list, and otherwise the value's own
+    # key.
     stack: list[tuple[str, str, object]] = [
         (key, key, inner) for key, inner in reversed((value or {}).items())
     ]
@@ -280,13 +300,15 @@ def _scalar(value: object, *, is_arguments: bool) -> str:
 
 
 def _unescape(text: str) -> str:
-    r"""Replaces `\uXXXX` in the JSON text of arguments, because the escapes could hide a word from
-    the judge. The text is not parsed, because a parser drops parts of it, such as the first of two
+    r"""Replaces `\uXXXX` in the JSON text of arguments, because such escapes could hide a word from
+    the
+    judge. The text is not parsed as JSON, because a parser drops some content, such as the first of
+    two
     equal keys."""
     if "\\u" not in text:
         return text
     unescaped = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
-    # The two halves of a surrogate pair become one character; a lone half becomes U+FFFD.
+    # A surrogate pair becomes one character; a surrogate without its partner becomes U+FFFD.
     return unescaped.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 

@@ -1,5 +1,11 @@
-"""Computes statistics of a rule's values on sample texts: a histogram, and for labelled texts the
-threshold that separates yes from no best. Does not ask a judge."""
+"""Computes statistics about a policy's values for sample texts: a histogram, and for labelled texts
+the
+threshold that best separates texts labelled yes from texts labelled no.
+
+The value of a text is the judge's score, or the calibrated probability, in basis points. The judge
+is
+the model that answers the policy's question; this module does not call it.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -17,12 +23,12 @@ _ROUND_THRESHOLDS = range(_BIN_WIDTH, BASIS_POINTS, _BIN_WIDTH)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Contains a text with the judge's score, raw or calibrated; None if the judge gave none."""
+    """Contains a sample text and its value, which is None if the judge gave no score."""
 
     text: str
     label: bool | None
     probability_basis_points: int | None
-    # The log-odds of yes.
+    # The raw score, which is the log-odds of yes.
     score: float | None = None
 
 
@@ -35,7 +41,7 @@ def labelled(samples: Iterable[Sample]) -> list[Labelled]:
 
 
 def labelled_values(samples: Iterable[Sample]) -> tuple[list[int], list[int]]:
-    """Returns the values of texts labelled yes, and those of texts labelled no."""
+    """Returns the values of the texts labelled yes, and the values of the texts labelled no."""
     values: dict[bool, list[int]] = {True: [], False: []}
     for sample in samples:
         if sample.label is not None and sample.probability_basis_points is not None:
@@ -54,7 +60,9 @@ def calibrated(samples: Iterable[Sample], calibration: Calibration) -> tuple[Sam
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Counts probabilities from `start` up to the next bin, by label."""
+    """Counts the texts, by label, whose values lie between `start_basis_points` and the start of
+    the next
+    bin."""
 
     start_basis_points: int
     yes: int
@@ -68,7 +76,9 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Measures how well labels and matches agree at one threshold."""
+    """Counts how often matches and labels agree at one threshold. A text matches if its value is at
+    least
+    the threshold."""
 
     threshold_basis_points: int
     true_positives: int
@@ -78,13 +88,13 @@ class Cut:
 
     @property
     def precision(self) -> float:
-        """Returns the share of matches that are labelled yes; 1 if nothing matches."""
+        """Returns the share of matching texts that are labelled yes; 1 if no text matches."""
         matched = self.true_positives + self.false_positives
         return self.true_positives / matched if matched else 1.0
 
     @property
     def recall(self) -> float:
-        """Returns the share of texts labelled yes that match; 1 if there are none."""
+        """Returns the share of texts labelled yes that match; 1 if no text is labelled yes."""
         labelled_yes = self.true_positives + self.false_negatives
         return self.true_positives / labelled_yes if labelled_yes else 1.0
 
@@ -102,12 +112,15 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """Contains results for labelled texts: the best cut, other cuts to compare it with, and the
-    area under the ROC curve, which is the probability that a random yes is rated above a random
-    no."""
+    """Tells how well thresholds separate the labelled texts."""
 
+    # The best cut.
     suggested: Cut
+    # The best cut and others to compare it with, by threshold.
     cuts: tuple[Cut, ...]
+    # The area under the ROC curve: the probability that a random text labelled yes has a higher
+    # value
+    # than a random text labelled no.
     auc: float
 
 
@@ -121,13 +134,15 @@ def histogram(samples: Sequence[Sample]) -> tuple[Bin, ...]:
 
 
 def separate(samples: Sequence[Sample], *compared: int) -> Separation | None:
-    """Returns None unless each label has at least one text with a probability. `compared` are
-    thresholds to show in addition to the round ones and the suggested one."""
+    """Finds the best threshold. Returns None unless there is a text with a value for each label.
+    `compared` contains thresholds to show in addition to the suggested one and the multiples of 10
+    %."""
     ratings = _Ratings(samples)
     if not ratings.yes or not ratings.no:
         return None
-    # Among cuts with equal F1, higher precision wins, then the higher threshold, because missing a
-    # match is better than denying an acceptable text.
+    # Among cuts with equal F1, the higher precision wins, and then the higher threshold: missing a
+    # match
+    # is less harmful than denying an acceptable text.
     suggested = max(
         (ratings.cut(threshold) for threshold in ratings.thresholds()),
         key=lambda cut: (cut.f1, cut.precision, cut.threshold_basis_points),
@@ -137,7 +152,7 @@ def separate(samples: Sequence[Sample], *compared: int) -> Separation | None:
 
 
 class _Ratings:
-    """Holds the probabilities of labelled texts, sorted."""
+    """Contains the sorted values of labelled texts."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         rated = [
@@ -149,8 +164,9 @@ class _Ratings:
         self.no = sorted(probability for probability, label in rated if not label)
 
     def thresholds(self) -> list[int]:
-        """Returns one threshold for each way to separate the texts. It lies halfway between two
-        neighbouring probabilities, because other texts will have slightly different ones."""
+        """Returns one threshold for each way to separate the texts. Each threshold is halfway
+        between two
+        neighbouring values, because the values of future texts will be slightly different."""
         ratings = sorted({*self.yes, *self.no})
         below = [THRESHOLD_MIN - 1, *ratings[:-1]]
         middles = [(low + high + 1) // 2 for low, high in zip(below, ratings, strict=True)]
@@ -167,7 +183,8 @@ class _Ratings:
         )
 
     def auc(self) -> float:
-        """Returns the area under the curve. A yes and a no with the same probability count as
+        """Returns the area under the ROC curve. A pair with labels yes and no but equal values
+        counts
         half."""
         wins = 0.0
         for probability in self.yes:

@@ -1,8 +1,11 @@
-"""Defines a call's usage: merges the reports of backends and normalises them.
+"""Defines a call's usage, and merges and normalises the usage reports of backends.
 
-Backends use dialects; the reader of each wire converts a report to a `ReportedUsage`, whose fields
-may be missing. `merged` keeps the last value of each field, and `readings` creates a `Usage` for
-each possible meaning, in which nothing is counted twice. `metering.read_usage` chooses one.
+Backends report usage in different forms. The code of each wire (a protocol towards model servers)
+converts a report to a `ReportedUsage`, whose fields may be missing. `merged` combines the reports
+of
+one answer and retains the last value of each field. A report may be ambiguous: `readings` returns a
+`Usage` for each possible meaning, in which no token is counted twice. `metering.read_usage` chooses
+one of these meanings.
 """
 
 from collections.abc import Sequence
@@ -17,28 +20,32 @@ COUNT_MAX = 2**53
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Contains counts, which are not negative. Cache reads and writes are included in the prompt's
-    count, and reasoning in the completion's."""
+    """Contains the counts of one call; none is negative. `prompt_tokens` includes cache reads and
+    writes, and `completion_tokens` includes reasoning."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
     reasoning_tokens: int = 0
-    # Input written to a cache, by its lifetime there.
+    # Input written to a cache for five minutes, and for an hour.
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
-    # Input that was both read from a cache and written to one: it is in both counts, and both have
-    # a price.
+    # Input that was both read from a cache and written to one. The counts of cache reads and of
+    # cache
+    # writes both include these tokens, and both are charged.
     rewritten_tokens: int = 0
     web_searches: int = 0
-    # Audio in the input outside of caches, and in the output.
+    # Audio tokens in the input that is neither read from a cache nor written to one, and audio
+    # tokens
+    # in the output.
     input_audio_tokens: int = 0
     output_audio_tokens: int = 0
-    # Images in the output.
+    # Image tokens in the output.
     output_image_tokens: int = 0
     # The service tier that the answer names.
     service_tier: str | None = None
-    # The details as the backend wrote them, for clients that read more than the counts above.
+    # The detail objects as the backend wrote them, for clients that read other counts than those
+    # above.
     prompt_details: dict[str, Any] | None = None
     completion_details: dict[str, Any] | None = None
 
@@ -48,40 +55,45 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def uncached_tokens(self) -> int:
-        """Returns the input that was neither read from a cache nor written to one."""
+        """Returns the number of input tokens that were neither read from a cache nor written to
+        one."""
         written = self.cache_write_tokens + self.cache_write_1h_tokens
         return self.prompt_tokens - self.cached_tokens - written + self.rewritten_tokens
 
 
 class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Contains one report as its wire's reader understands it. None means that the report does not
-    say."""
+    """Contains one usage report in a form that is independent of the wire. None means that the
+    report
+    lacks the value."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
     cached_tokens: int | None = None
-    # All cache writes, and those with a stated lifetime.
+    # All cache writes, and the cache writes with a stated lifetime.
     cache_write_tokens: int | None = None
     cache_write_5m_tokens: int | None = None
     cache_write_1h_tokens: int | None = None
-    # Whether cache reads and writes are added to the prompt's count instead of included in it.
+    # Whether the backend counts cache reads and writes in addition to `prompt_tokens` instead of
+    # including them there.
     cache_is_beside_prompt: bool | None = None
     reasoning_tokens: int | None = None
     web_searches: int | None = None
-    # Whether the backend reports the prompt's count before it answers, and the output's at the end.
+    # Whether the backend reports the prompt's count before its answer, and the output's count at
+    # the
+    # end.
     counts_prompt_first: bool | None = None
-    # Audio in the counts of prompt and completion, and in the cached input.
+    # Audio tokens in the prompt, in the cached part of the prompt, and in the completion.
     input_audio_tokens: int | None = None
     cached_audio_tokens: int | None = None
     output_audio_tokens: int | None = None
-    # Images in the count of the completion.
+    # Image tokens in the completion.
     output_image_tokens: int | None = None
     service_tier: str | None = None
-    # The usage of each of several answers, if the report is about several. It has no other counts
-    # then.
+    # The usage of each answer, if the report is about several answers. All other counts are then
+    # None.
     parts: tuple[Usage, ...] | None = None
-    # The backend's own price in picousd: stored for reconciliation, not charged.
+    # The price in picousd that the backend states. It is stored for reconciliation and not charged.
     cost_picousd: int | None = None
     prompt_details: FreeObject | None = None
     completion_details: FreeObject | None = None
@@ -97,8 +109,9 @@ _further_counts = attrgetter(
 
 
 def merged(earlier: ReportedUsage | None, later: ReportedUsage) -> ReportedUsage:
-    """Returns the last value of each field. Keeps a field that only the earlier report has, except
-    its total, which belongs to the earlier counts."""
+    """Returns the later report, completed with the fields that only the earlier report has. The
+    earlier
+    total is not used, because it is the sum of the earlier counts."""
     if earlier is None:
         return later
     values = {
@@ -109,19 +122,24 @@ def merged(earlier: ReportedUsage | None, later: ReportedUsage) -> ReportedUsage
 
 
 def normalised(report: ReportedUsage) -> Usage | None:
-    """Returns the usage, or None if the report lacks the count of the prompt or of the
-    completion."""
+    """Returns the most likely meaning of the report; None if the report lacks the count of the
+    prompt
+    or of the completion."""
     possible = readings(report)
     return possible[0] if possible else None
 
 
 def readings(report: ReportedUsage, *, unnamed_is_1h: bool = False) -> list[Usage]:
-    """Returns the possible meanings of the report, the most likely first; nothing if it lacks the
-    count of the prompt or of the completion. `unnamed_is_1h` means that cache writes without a
-    stated lifetime are for an hour instead of five minutes.
+    """Returns the possible meanings of the report, the most likely first. Returns an empty list if
+    the
+    report lacks the count of the prompt or of the completion. `unnamed_is_1h` means that cache
+    writes
+    without a stated lifetime are for an hour instead of five minutes.
 
-    Cache reads and cache writes in a report can be different tokens, the same tokens read and
-    written again, or tokens in addition to the prompt.
+    The report does not say whether cache reads and cache writes are different tokens of the prompt,
+    the same tokens of the prompt (read and then written again), or tokens in addition to the
+    prompt's
+    count.
     """
     if report.parts is not None:
         return [added(report.parts)]
@@ -147,7 +165,9 @@ def readings(report: ReportedUsage, *, unnamed_is_1h: bool = False) -> list[Usag
 
 
 def all_writes(written: int | None, short: int | None, long: int | None) -> int | None:
-    """Returns all cache writes of one report, which may name the whole or the parts."""
+    """Returns the number of all cache writes in one report. The report may contain the total, or
+    the
+    counts for short and long lifetimes, or all three."""
     if short is None and long is None:
         return written
     return max(written or 0, (short or 0) + (long or 0))
@@ -160,14 +180,16 @@ def _writes_by_lifetime(report: ReportedUsage, unnamed_is_1h: bool) -> tuple[int
     if written is None:
         return short, long
     if written < short + long:
-        # A later report has fewer than an earlier one has split: the remaining ones count at the
-        # higher price.
+        # A later report has a smaller total, but the counts by lifetime are those of an earlier
+        # report.
+        # As many writes as possible count for an hour, which has the higher price.
         return written - min(long, written), min(long, written)
     return (short, written - short) if unnamed_is_1h else (written - long, long)
 
 
 def _totals(prompt: int, completion: int, reasoning: int | None) -> tuple[int, int]:
-    """Returns the totals of a report that includes everything else in prompt and completion."""
+    """Returns the possible totals of a report whose prompt and completion include all other counts,
+    except perhaps reasoning."""
     return prompt + completion, prompt + completion + (reasoning or 0)
 
 
@@ -182,11 +204,12 @@ def _read_as(
     total, reasoning = report.total_tokens, report.reasoning_tokens or 0
     if total is not None and total != prompt + completion:
         if total == told_prompt + completion + reasoning:
-            # Reasoning is counted separately from both, and the total omits the tokens in addition
-            # to the prompt.
+            # The completion's count does not include reasoning, and the total omits the cache
+            # tokens
+            # that are counted in addition to the prompt.
             completion += reasoning
         elif total > prompt + completion:
-            # The total includes something else, usually reasoning, which is output.
+            # The total includes other tokens, usually reasoning, which is output.
             completion = total - prompt
     if not any(_further_counts(report)):
         # Most reports have no other counts.
@@ -234,7 +257,7 @@ def added(usages: Sequence[Usage]) -> Usage:
         input_audio_tokens=sum(usage.input_audio_tokens for usage in usages),
         output_audio_tokens=sum(usage.output_audio_tokens for usage in usages),
         output_image_tokens=sum(usage.output_image_tokens for usage in usages),
-        # Set if all of them name the same tier.
+        # None unless all usages name the same tier.
         service_tier=usages[0].service_tier
         if len({usage.service_tier for usage in usages}) == 1
         else None,
@@ -253,22 +276,22 @@ def _added_details(details: list[FreeObject | None]) -> FreeObject | None:
 
 
 class AbsurdCount(ValueError):
-    """A report has an impossible value in place of a count."""
+    """Signals an impossible value in place of a count in a usage report."""
 
 
 def read_count(found: object) -> int | None:
-    """Returns the count in a report; None if it is missing. Raises AbsurdCount for an impossible
-    count: negative, fractional, text, beyond 2^53."""
+    """Returns the count; None if the report lacks it. Raises AbsurdCount if the value is not an
+    integer, negative or greater than 2^53."""
     if found is None:
         return None
-    # Excludes booleans, which are integers too.
+    # `type` instead of `isinstance` excludes booleans.
     if type(found) is int and 0 <= found <= COUNT_MAX:
         return found
     raise AbsurdCount
 
 
 def first_count(reported: FreeObject, names: tuple[str, ...]) -> int | None:
-    """Returns the first of these counts that the report has."""
+    """Returns the first count with one of these names in the report; None if there is none."""
     for name in names:
         count = read_count(reported.get(name))
         if count is not None:
@@ -277,12 +300,13 @@ def first_count(reported: FreeObject, names: tuple[str, ...]) -> int | None:
 
 
 def cached_audio_tokens(details: FreeObject | None) -> int | None:
-    """Returns the audio in the cached input (OpenAI)."""
+    """Returns the number of audio tokens in the cached input, from the details that OpenAI
+    reports."""
     cached = (details or {}).get("cached_tokens_details")
     return read_count(cached.get("audio_tokens")) if isinstance(cached, dict) else None
 
 
 def read_service_tier(reported: FreeObject) -> str | None:
-    """Returns the service tier in a report (Anthropic)."""
+    """Returns the service tier that an Anthropic usage report names; None if there is none."""
     found = reported.get("service_tier")
     return found if isinstance(found, str) and found else None

@@ -1,4 +1,11 @@
-"""Defines what operators see of balances, caps, calls and alerts."""
+"""Defines the data about balances, caps, calls and alerts that operators see.
+
+A reservation is the stored hold of a call: its highest possible cost, reserved before the call is
+sent.
+A reservation is resolved by a settlement (with a cost) or a release (without cost). It is unsettled
+while
+the cost is unknown. Overage is the part of a cost that exceeds the hold.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +22,9 @@ from tollkeeper.domain.usage import Usage
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Shows an organization's money. `settled` includes overage. `granted` is the sum of all
-    others."""
+    """Shows an organization's money. `settled_picousd` includes overage. `granted_picousd` is the
+    sum of
+    the other four amounts."""
 
     granted_picousd: int
     available_picousd: int
@@ -27,30 +35,33 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class CapUse:
-    """Shows the cap of an organization, a project or, with `key_id`, a key, and its use."""
+    """Shows a cap and the amounts that count for it. The cap belongs to a key if `key_id` is set,
+    otherwise to a project if `project_id` is set, and otherwise to the organization."""
 
     project_id: ProjectId | None
     cap: Cap
-    # Unsettled holds count as held.
+    # Includes unsettled holds.
     held_picousd: int
     spent_picousd: int
-    # Of rotated keys that share the cap: the newest, and the first.
+    # Rotated keys share a cap: the newest and the first key in the chain of rotations.
     key_id: KeyId | None = None
     first_key_id: KeyId | None = None
-    # The start of its next period, in seconds since 1970; None for a total cap.
+    # The start of the cap's next period, in seconds since 1970; None for a total cap.
     resets_at: int | None = None
 
     @property
     def remaining_picousd(self) -> int:
-        """Returns the remaining amount, which is negative if the cap was set below the spent
-        amount, or after overage."""
+        """Returns the remaining amount. It is negative after overage, or if the cap was set below
+        the
+        amount already spent or held."""
         return self.cap.amount_picousd - self.held_picousd - self.spent_picousd
 
 
 @dataclass(frozen=True, slots=True)
 class ActivityEntry:
     """Shows a call with its activity record and its current ledger rows. If the process died before
-    it wrote the record, only the ledger has the call, and all other fields are None."""
+    it
+    wrote the activity record, all fields that are not in the ledger are None."""
 
     request_id: UUID
     organization_id: OrganizationId
@@ -68,16 +79,17 @@ class ActivityEntry:
     usage: Usage | None
     estimated: bool
     hold_picousd: int | None
-    # None if nothing was reserved, or if the cost is not known yet.
+    # None if the call has no reservation, or if the cost is not known yet.
     cost_picousd: int | None
-    # "held", "settled", "released" or "unsettled"; "none" if nothing was reserved; "dropped" if it
-    # was resolved and only its month's export has the details.
+    # "held", "settled", "released" or "unsettled"; "none" if the call has no reservation; "dropped"
+    # if
+    # the ledger rows of its month were removed, so that only the month's export has the details.
     settlement: str
-    # Why the cost is not known.
+    # The reason why the cost is not known.
     unsettled_reason: str | None
     backend: str | None
     replica: str | None
-    # The backend's unchanged report, and its own price.
+    # The backend's unchanged usage report, and the price that the backend states.
     reported_usage: FreeObject | None
     reported_cost_picousd: int | None
     verdicts: tuple[VerdictRecord, ...]
@@ -85,13 +97,13 @@ class ActivityEntry:
     dispatched_ms: int | None = None
     upstream_ms: int | None = None
     overhead_us: int | None = None
-    # More than one for rejections that a key repeated; the record is that of the last one.
+    # More than one if the key repeated a rejected request; the record describes the last rejection.
     requests: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Marks the end of a page: the next one begins with older records."""
+    """Identifies the last record of a page. The next page begins with the next older record."""
 
     started_at_ms: int
     request_id: UUID
@@ -99,7 +111,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class RareFilter:
-    """Contains filters that are not columns of the roll-ups."""
+    """Contains the filters that the roll-ups (stored sums) cannot answer, because they have no
+    columns for
+    them."""
 
     policy_id: str | None = None
     matched_only: bool = False
@@ -109,13 +123,13 @@ class RareFilter:
         return self.policy_id is not None or self.cost_picousd_min is not None
 
 
-# The possible parts of an alert's subject, in the order of display.
+# The possible keys of an alert's subject, in the order of display.
 _SUBJECT_PARTS = ("organization_id", "project_id", "key_id", "period", "backend", "gateway")
 
 
 @dataclass(frozen=True, slots=True)
 class StandingAlert:
-    """Shows a raised alert to an operator."""
+    """Shows an alert that was raised and not cleared yet."""
 
     kind: AlertKind
     level: int
@@ -124,7 +138,9 @@ class StandingAlert:
     raised_at: int
 
     def about(self, names: Mapping[str, str]) -> str:
-        """Describes the subject for people: with names instead of ids, owners first."""
+        """Returns the alert's subject as text, with names instead of ids, and an owner before the
+        objects
+        that it owns."""
         parts = sorted(self.subject.items(), key=lambda part: _SUBJECT_PARTS.index(part[0]))
         return ", ".join(names.get(value, value) for _, value in parts)
 
@@ -136,7 +152,9 @@ class ReasonTotal:
     reason: str
     reservations: int
     hold_picousd: int
-    # The time since the first of them became unsettled; negative if the clock was set back since.
+    # The time since the first of these reservations became unsettled. It is negative if the clock
+    # was
+    # set back after that.
     oldest_age_s: int
 
 
@@ -157,18 +175,18 @@ class ReservationEntry:
     hold_picousd: int
     held_at: int
     status: ReservationStatus
-    # Why the cost is not known; None if the reservation was never unsettled.
+    # The reason why the cost was not known; None if the reservation was never unsettled.
     reason: str | None
-    # The cost with overage; None before the reservation is resolved.
+    # The cost including overage; None before the reservation is resolved.
     cost_picousd: int | None
     resolved_by: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class HoldTerms:
-    """Contains the prices and limits that a hold was computed from."""
+    """Contains the prices and limits from which a hold was computed."""
 
-    # By the names of price dimensions.
+    # The prices by price dimension.
     prices: dict[str, int]
     held_at_ms: int
     hold_picousd: int
@@ -191,7 +209,7 @@ class UnsettledMark:
 
 @dataclass(frozen=True, slots=True)
 class ResolutionEntry:
-    # By line item.
+    # The cost by line item.
     cost_by_dimension: dict[str, int]
     kind: str
     resolved_at_ms: int
