@@ -49,7 +49,7 @@ PRICE_BUGS = {
     ),
     # What providers do, over whole calls.
     "the first of cumulative reports is charged": Bug(
-        "Meter._take",
+        "Meter._take_report",
         "self.report = merged(self.report, event.usage)",
         "self.report = self.report or event.usage",
         CALL_HISTORIES,
@@ -73,7 +73,7 @@ PRICE_BUGS = {
         ("domain/test_reading_usage.py",),
     ),
     "a last report that cannot be true is replaced by our own count": Bug(
-        "Meter._understand",
+        "Meter._interpret_report",
         "absurd = self.absurd_report is not None",
         "absurd = report is None and self.absurd_report is not None",
         ("domain/test_reading_usage.py",),

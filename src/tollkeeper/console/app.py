@@ -47,8 +47,8 @@ _log = structlog.get_logger("tollkeeper.console")
 
 
 async def _healthy(_request: Request) -> Response:
-    """Answers liveness probes. Does not ask the database, because restarting the console would not
-    repair it."""
+    """Answers liveness probes. Does not check the database, because a restart of the console would
+    not repair the database."""
     return PlainTextResponse("ok")
 
 
@@ -142,7 +142,7 @@ def build_console(console: Console, hosts: frozenset[str]) -> Starlette:
 
 
 def _permitted(route: Route) -> Route:
-    """Wraps the route in a permission check."""
+    """Wraps the route in a check of the user's permission."""
     (method,) = set(route.methods or ()) - {"HEAD"}
     if f"{method} {route.path}" in PUBLIC:
         return route
@@ -170,7 +170,7 @@ async def _no_such_page(request: Request, exc: Exception) -> Response:
 
 async def _failed(request: Request, exc: Exception) -> Response:
     _log.error("a page failed", path=request.url.path, exc_info=exc)
-    return _problem(request, "The console failed. Its log says why.", 500)
+    return _problem(request, "The console failed. Its log contains the reason.", 500)
 
 
 def _problem(request: Request, message: str, status: int) -> Response:

@@ -1,6 +1,8 @@
-"""Processes every form that changes something: checks the form, asks the operator to confirm
-changes that are irreversible or move money, calls the service, and redirects to a page that shows
-the result."""
+"""Processes every form that makes a change.
+
+Checks the form, asks the operator to confirm a change that is irreversible or moves money, calls
+the service, and redirects the browser to a page that shows the result.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -41,20 +43,20 @@ def status_of(error: TollkeeperError) -> int:
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 409)
 
 
-# Shows a page, with the reason if one of its forms was rejected.
+# Shows a page. If one of its forms was rejected, the second argument contains the reason.
 Page = Callable[[Request, Refused | None], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Describes a change that an operator has to confirm: its amount and its consequence."""
+    """Contains the texts of a page that asks the operator to confirm a change."""
 
     title: str
     consequence: str
     # The label of the button that confirms the change.
     button: str
     facts: Mapping[str, object] = field(default_factory=dict)
-    # Fields that the confirmed form has in addition to those of the first form.
+    # The fields that the confirmation form has in addition to those of the first form.
     carried: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -65,10 +67,10 @@ Ask = Callable[[Form], Awaitable[Question | None]]
 
 @dataclass(frozen=True, slots=True)
 class Action(Generic[T]):
-    """Describes the change behind a button."""
+    """Describes the change that a button of a page makes."""
 
-    # The key of the notice that the next page shows. A function derives it, with an amount, from
-    # the result.
+    # The key of the notice that the next page shows, or a function that computes the key and an
+    # amount from the result of `work`.
     notice: str | Callable[[Any], Notice]
     work: Callable[[Services, T, Form], Awaitable[Any]]
     # Returns the question to confirm, or None if the change needs no confirmation.
@@ -76,7 +78,8 @@ class Action(Generic[T]):
 
 
 async def checked_form(request: Request) -> Form:
-    """Returns the form if it belongs to a page of this session and was not sent before."""
+    """Reads the form. Raises an error if it does not come from a page of this session, or was sent
+    before."""
     form = await _form_of_session(request)
     _require_not_sent_before(request, form)
     return form
@@ -98,7 +101,8 @@ def _require_not_sent_before(request: Request, form: Form) -> None:
 async def act(
     request: Request, actions: Mapping[str, Action[T]], subject: T, address: str, page: Page
 ) -> Response:
-    """Runs the action in the address on the subject."""
+    """Runs the action that the request's path names, with `subject` as the object to change.
+    Afterwards redirects to `address`."""
     action = actions.get(request.path_params["action"])
     if action is None:
         raise NotFound("There is no such page.")
@@ -125,19 +129,21 @@ async def answer_form(
     ask: Ask | None = None,
     back: str = "/",
 ) -> Response:
-    """Runs `handle`, whose change the audit assigns to this session. If `ask` returns a question, a
-    page asks it first, with a link to `back`. If the change is rejected, the page is shown again
-    with the reason and the submitted fields."""
+    """Runs `handle`, with the session's user as the actor in the audit. If `ask` returns a
+    question, a confirmation page with a link to `back` comes first. If the change is rejected,
+    `page` is shown again with the reason and the submitted fields."""
     filled: Mapping[str, str] = {}
     try:
         form = await _form_of_session(request)
         filled = form.filled
-        # A form that still has to be confirmed does not count as sent.
+        # A form that still has to be confirmed is not recorded as sent, because the confirmation
+        # sends it again.
         if ask is not None and not form.text("confirmed", default=""):
             question = await ask(form)
             if question is not None:
                 return _confirmation(request, question, form, back)
-            # The script only asks whether there is a question.
+            # console.js sends `asking` to find out whether there is a question, without making the
+            # change.
             if form.text("asking", default=""):
                 return Response(status_code=204)
         _require_not_sent_before(request, form)
@@ -168,7 +174,8 @@ def _confirmation(request: Request, question: Question, form: Form, back: str) -
 
 
 def done(request: Request, address: str, notice: str, amount: int | None = None) -> Response:
-    """Redirects the browser, so that reloading the page repeats nothing."""
+    """Redirects the browser after a change, so that reloading the page does not repeat the
+    change."""
     query: dict[str, object] = {"notice": notice}
     if amount is not None:
         secret = console_of(request).sessions.form_token(session_of(request))

@@ -1,4 +1,4 @@
-"""Prepares chart data; static/charts.js draws it."""
+"""Prepares the data of charts, which static/charts.js draws."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -8,17 +8,17 @@ from tollkeeper.domain.traffic import STEP_S, STEPS_PER_HOUR, StepCount, TimeRan
 
 # The maximum number of bars in a chart over time.
 _BARS_MAX = 72
-# Bars of more steps cover whole hours.
+# A bar that would cover more steps (of five minutes) than this covers whole hours instead.
 _STEPS_PER_BAR_MAX = 6
 _CLASSES = (("2xx", "good"), ("4xx", "warning"), ("5xx", "bad"))
 
 
 def traffic_chart(steps: Sequence[StepCount], time: TimeRange) -> dict[str, Any]:
-    """Builds bars of calls over time, stacked by status class."""
+    """Builds a bar chart of calls over time, stacked by class of HTTP status."""
     first, last = time.start // STEP_S, (time.end - 1) // STEP_S
     width = -(-(last - first + 1) // _BARS_MAX)
     if width > _STEPS_PER_BAR_MAX:
-        # Reports of several days have hourly counts.
+        # The counts of a report about several days are hourly.
         width = -(-width // STEPS_PER_HOUR) * STEPS_PER_HOUR
     first -= first % width
     starts = range(first, last + 1, width)
@@ -39,7 +39,8 @@ def traffic_chart(steps: Sequence[StepCount], time: TimeRange) -> dict[str, Any]
 
 
 def stacked_days(days: Sequence[str], series: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Builds bars of daily amounts, one colour per name. Amounts are decimal strings."""
+    """Builds a stacked bar chart of daily amounts, with one colour per name. Amounts are decimal
+    strings."""
     return {
         "kind": "bars",
         "x": list(days),
@@ -53,7 +54,7 @@ def stacked_days(days: Sequence[str], series: Mapping[str, Sequence[str]]) -> di
 
 
 def hourly(hours: Sequence[int], amounts: Sequence[str]) -> dict[str, Any]:
-    """Builds bars of hourly amounts. Hours count from 1970."""
+    """Builds a bar chart of hourly amounts. Hours are counted from 1970."""
     return {
         "kind": "bars",
         "x": [_iso(hour * 3600) for hour in hours],
@@ -64,8 +65,8 @@ def hourly(hours: Sequence[int], amounts: Sequence[str]) -> dict[str, Any]:
 
 
 def burn_down(days: Sequence[str], left: Sequence[str], pace: Sequence[str]) -> dict[str, Any]:
-    """Builds lines of a cap's remaining amount: actual, and at an even pace. Amounts are decimal
-    strings."""
+    """Builds a line chart of a cap's remaining amount. One line is the actual amount, and the other
+    the amount at an even pace of spending. Amounts are decimal strings."""
     return {
         "kind": "lines",
         "x": list(days),
@@ -78,7 +79,8 @@ def burn_down(days: Sequence[str], left: Sequence[str], pace: Sequence[str]) -> 
 
 
 def counted_days(days: Sequence[str], series: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """Builds bars of daily counts next to each other."""
+    """Builds a bar chart of daily counts. The bars of the series overlap instead of being
+    stacked."""
     return {
         "kind": "bars",
         "x": list(days),
@@ -96,8 +98,9 @@ def threshold_chart(
     value: str = "score",
     guarantees: Sequence[Sequence[float]] | None = None,
 ) -> dict[str, Any]:
-    """Builds a histogram of values with a movable threshold. `value` names the values. `guarantees`
-    are the shares of false denials and misses that labelled texts support at 1 % to 99 %."""
+    """Builds a histogram of a policy's values with a movable threshold. `value` is the axis title.
+    `guarantees` contains the upper limits of the shares of false denials and misses for each
+    threshold from 1 % to 99 % (see `calibration.guarantees`)."""
     return {
         "kind": "threshold",
         "points": [list(point) for point in points],

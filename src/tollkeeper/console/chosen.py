@@ -1,4 +1,4 @@
-"""Finds the organization in the address, for pages that show one at a time."""
+"""Finds the organization that the URL names, for pages that show one organization at a time."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,15 @@ from tollkeeper.domain.organization import Organization
 
 @dataclass(frozen=True, slots=True)
 class ChosenOrganization:
-    """Holds the selected organization, or None if there are no organizations."""
+    """Contains the selected organization, which is None if there are no organizations, and all
+    organizations."""
 
     organization: Organization | None
     all: tuple[Organization, ...]
 
 
 async def chosen_organization(request: Request) -> ChosenOrganization:
-    """Returns the organization in the address, or the first one."""
+    """Returns the organization that the URL names, or the first organization if it names none."""
     organizations = console_of(request).services.organizations
     every = tuple(await organizations.organization_list())
     named = optional(request.query_params, "organization")

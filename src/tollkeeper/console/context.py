@@ -1,4 +1,4 @@
-"""Holds the objects that every page uses."""
+"""Defines the objects that every page uses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,7 +22,8 @@ from tollkeeper.settings.origins import SettingOrigin
 
 @dataclass(frozen=True, slots=True)
 class ProbedReplica:
-    """Tells whether a replica can be reached now, with a sentence for the operator."""
+    """Tells whether a replica (one address of a backend) can be reached now. `detail` is a sentence
+    for the operator."""
 
     backend: str
     url: str
@@ -32,9 +33,10 @@ class ProbedReplica:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Holds one result of `tollkeeper doctor`: ok, warning or bad."""
+    """Contains the result of one check, for example by `tollkeeper doctor`."""
 
     name: str
+    # For `tollkeeper doctor`: ok, warning or bad.
     verdict: str
     detail: str
 
@@ -45,17 +47,18 @@ Probe = Callable[[], Awaitable[list[ProbedReplica]]]
 
 @dataclass(frozen=True, slots=True)
 class MachineChecks:
-    """Provides the checks of this machine that commands implement."""
+    """Provides the checks that have to run on this machine. The code of the commands implements
+    them."""
 
     # Probes every replica of every backend.
     replicas: Probe
-    # Returns the alerts in the memory of the gateway on this machine.
+    # Returns the alerts that the gateway on this machine has only in its memory.
     gateway_alerts: Callable[[], Awaitable[list[StandingAlert]]]
     # Runs the checks of `tollkeeper doctor`.
     doctor: Callable[[], Awaitable[list[Finding]]]
 
 
-# Tells whether a body has this signature.
+# Tells whether the signature of a payment event's body is valid.
 SignatureCheck = Callable[[bytes, str], bool]
 OpenJudge = Callable[[], AbstractAsyncContextManager[Judge]]
 
@@ -68,26 +71,29 @@ class Console:
     sessions: Sessions
     attempts: SignInAttempts
     vault: Vault
-    # None: users sign in with the operator token only.
+    # None if users can sign in with the operator token only.
     provider: IdentityProvider | None
-    # Returns the last known state of the replicas.
+    # Returns whether each replica could be reached at the last probe.
     probe: Probe
     machine: MachineChecks
-    # Opens the judge for rule trials; None if none is configured.
+    # Opens the judge (the model that answers policy questions) for trials; None if no judge is
+    # configured.
     open_judge: OpenJudge | None
     # Whether cookies are sent over HTTPS only.
     secure: bool
-    # Checks payment events; None if the settings have no secret for them.
+    # Checks the signatures of payment events; None if the settings contain no secret for them.
     is_signed: SignatureCheck | None = None
     webhook_bodies: SmallBodies = field(default_factory=SmallBodies)
-    # Only one trial runs at a time, because each may start the local engine.
+    # Allows one trial, check or export at a time (see `turn`). A trial may start the embedded model
+    # server.
     _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
-    # Limits long answers: live tails and downloads.
+    # Limits the number of long responses, which are live tails and downloads.
     _streams: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_STREAMS_MAX))
 
     async def stream(self, pieces: AsyncIterator[str], deadline_s: float) -> AsyncIterator[str]:
-        """Passes the pieces on for at most `deadline_s`. Call `require_stream` first."""
+        """Yields the pieces of a long response for at most `deadline_s` seconds. Call
+        `require_stream` before the response begins."""
         try:
             async with self._streams, asyncio.timeout(deadline_s):
                 async for piece in pieces:
@@ -96,14 +102,15 @@ class Console:
             raise DeadlineExceeded(f"This took longer than {deadline_s:.0f} s.") from None
 
     def require_stream(self) -> None:
+        """Raises Unavailable if there are too many long responses already."""
         if self._streams.locked():
             raise Unavailable(f"There are {_STREAMS_MAX} open tails and downloads; end one first.")
 
     @asynccontextmanager
     async def turn(self, deadline_s: float) -> AsyncIterator[None]:
-        """Reserves the console for one trial, check or export, because they use machines or tables
-        exclusively. Raises Unavailable if another one runs, and DeadlineExceeded after
-        `deadline_s`."""
+        """Lets one trial, check or export run at a time, because each of them may occupy the
+        machine or whole tables. Raises Unavailable if another one is running, and DeadlineExceeded
+        after `deadline_s` seconds."""
         if self._turn.locked():
             raise Unavailable(
                 "Another trial, check or export is running; try again when it has ended."
@@ -116,7 +123,8 @@ class Console:
 
 
 def console_of(request: Request) -> Console:
-    """Returns the console with the use cases that the user may see."""
+    """Returns the console. For a user of an organization, its services are restricted to that
+    organization."""
     console = request.app.state.console
     assert isinstance(console, Console)
     session = request.scope["session"]
@@ -128,5 +136,5 @@ def console_of(request: Request) -> Console:
 
 def session_of(request: Request) -> Session:
     session = request.scope["session"]
-    assert isinstance(session, Session), "the guard lets nobody else through"
+    assert isinstance(session, Session), "the guard rejects requests without a session"
     return session

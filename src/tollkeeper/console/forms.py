@@ -1,4 +1,4 @@
-"""Reads forms and addresses. Each error names its field."""
+"""Reads values from forms and URLs. An error names the field with the invalid value."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from tollkeeper.domain.reports import TIME_MAX
 from tollkeeper.domain.traffic import StatusRange, TimeRange
 
 _FIELDS_MAX = 200
-# The guard already rejects larger forms.
+# This is no limit in practice, because the guard already rejects larger bodies.
 _TEXT_MAX = 8_388_608
 RANGES_S = {"1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
 
@@ -72,7 +72,8 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Holds the reason why a change was rejected, and the form's content for correction."""
+    """Contains the reason why a change was rejected, and the content of the form, so that the user
+    can correct it."""
 
     error: TollkeeperError
     filled: Mapping[str, str]
@@ -110,7 +111,7 @@ def optional(query: QueryParams, name: str) -> str | None:
 
 
 def status_range(text: str | None) -> StatusRange | None:
-    """Reads a status like 429, a class like 4xx, or `error` for everything from 400 on."""
+    """Reads an HTTP status like 429, a class like 4xx, or `error`, which means 400 to 599."""
     if text is None:
         return None
     if text == "error":
@@ -126,13 +127,14 @@ def status_range(text: str | None) -> StatusRange | None:
 
 
 def time_range(query: QueryParams, now: int, *, default: str = "24h") -> TimeRange:
-    """Reads `since` and `until`, or the hours or days in `range` until now."""
+    """Reads a time range: from `since` to `until`, or the last hours or days according to
+    `range`."""
     since, until = optional(query, "since"), optional(query, "until")
     if (since is not None or until is not None) and optional(query, "range") is None:
-        end = now + 1 if until is None else moment(until, "until")
-        start = end - RANGES_S[default] if since is None else moment(since, "since")
+        end = now + 1 if until is None else unix_time(until, "until")
+        start = end - RANGES_S[default] if since is None else unix_time(since, "since")
         if start > end:
-            raise InvalidRequest("The time ends before it begins.", param="until")
+            raise InvalidRequest("The time range ends before it begins.", param="until")
         return TimeRange(max(0, start), end)
     name = optional(query, "range") or default
     if name not in RANGES_S:
@@ -140,8 +142,8 @@ def time_range(query: QueryParams, now: int, *, default: str = "24h") -> TimeRan
     return TimeRange(max(0, now + 1 - RANGES_S[name]), now + 1)
 
 
-def moment(text: str, param: str) -> int:
-    """Reads Unix seconds, a date, or a date and a time, in UTC."""
+def unix_time(text: str, param: str) -> int:
+    """Reads Unix seconds, a date in UTC, or a date and time in UTC. Returns Unix seconds."""
     try:
         if text.isascii() and text.isdigit():
             found = int(text)

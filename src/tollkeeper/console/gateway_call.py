@@ -1,4 +1,4 @@
-"""Makes one streamed chat call through the gateway, like a tenant's program."""
+"""Sends one streamed chat request to the gateway, as a tenant's program would."""
 
 import asyncio
 import http.client
@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.settings import Settings
 
-_EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, and not listened on
+# For a gateway that listens on all addresses: the address to connect to.
+_LOOPBACK_OF_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, and not listened on
 _LINE_BYTES_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Reports that the gateway has answered: the call has its hold, or was rejected."""
+    """Reports that the gateway has sent its response headers. The call was rejected, or its hold
+    (the amount reserved before the call) exists now."""
 
     request_id: str
     status: int
@@ -23,7 +25,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Contains a piece of the answer or of the error."""
+    """Contains a piece of the answer, or the error message."""
 
     text: str
 
@@ -31,10 +33,10 @@ class Piece:
 async def call_gateway(
     settings: Settings, key: str, model: str, prompt: str, *, timeout_s: float
 ) -> AsyncGenerator[Opened | Piece, None]:
-    """Yields the answer. Raises Unavailable if the gateway cannot be reached, or is silent for
-    `timeout_s`."""
+    """Yields the parts of the gateway's response. Raises Unavailable if the gateway cannot be
+    reached, or sends nothing for `timeout_s` seconds."""
     server = settings.server
-    host = _EVERY_ADDRESS.get(server.host, server.host)
+    host = _LOOPBACK_OF_ANY_ADDRESS.get(server.host, server.host)
     connection = http.client.HTTPConnection(host, server.port, timeout=timeout_s)
     body = {
         "model": model,

@@ -1,5 +1,5 @@
-"""Checks every request before it reaches a page (Host header, body size, session), and sets the
-security headers."""
+"""Checks every request before it reaches a page (Host header, origin, body size, session), and adds
+security headers to every response."""
 
 import asyncio
 from urllib.parse import quote
@@ -17,14 +17,15 @@ from tollkeeper.services.request_ids import new_request_id_text
 BODY_BYTES_MAX = 4 * 1024 * 1024
 _BODY_TIMEOUT_S = 60
 _SIGN_IN = "/sign-in"
-# Payment events have their own signature.
+# Paths that need no session. Payment events (`/webhooks/`) are signed instead.
 _WITHOUT_SESSION = ("/static/", "/healthz", "/webhooks/")
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
-# Marks requests that console.js sends automatically.
+# The header by which console.js marks automatic refreshes.
 _REFRESH = "x-refresh"
 
-# Plotly's script adds one style element, for maps. This is the hash of its text, so no other inline
-# style is allowed. console.css contains the style sheet for its charts (templates/base.html).
+# Plotly's script adds a style element for maps. Only this element is allowed, by the hash of its
+# text; all other inline styles are forbidden. The styles of Plotly's charts are in console.css
+# instead (see templates/base.html).
 _PLOTLY_STYLE = "'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='"
 CONTENT_POLICY = "; ".join(
     (
@@ -50,10 +51,12 @@ _HEADERS = {
 
 
 class BodyTooLarge(Exception):
-    """The body is larger than any form."""
+    """Signals a request body that is larger than any form of the console."""
 
 
 class Guard:
+    """Wraps the console's application as ASGI middleware."""
+
     def __init__(
         self, app: ASGIApp, *, sessions: Sessions, hosts: frozenset[str], secure: bool
     ) -> None:
@@ -80,10 +83,12 @@ class Guard:
             await PlainTextResponse("The form is too large.", 413)(scope, receive, respond)
 
     async def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """Returns the error response for a request that may not reach a page, or None."""
+        """Returns the response to a request that must not reach a page: an error, or a redirect to
+        the sign-in page. Returns None if the request is acceptable."""
         host = headers.get("host", "").lower()
         if _without_port(host) not in self._hosts:
-            # Another site could point its host name at this address to read our pages.
+            # Prevents DNS rebinding: another site could point its own host name at the console's
+            # address and then read the console's pages.
             return PlainTextResponse("This console does not have that name.", 421)
         method, path = scope["method"], scope["path"]
         if method not in _SAFE_METHODS and not _same_origin(headers, host):
@@ -125,12 +130,12 @@ class Guard:
 
 
 def _limited(receive: Receive) -> Receive:
-    """Limits the body's size and the time to receive each piece."""
+    """Limits the size of the request body, and the waiting time for each piece of it."""
     read, complete = 0, False
 
     async def receive_limited() -> Message:
         nonlocal read, complete
-        if complete:  # Only the disconnect message follows, at any time.
+        if complete:  # Only the disconnect message can follow. It may come after any time.
             return await receive()
         async with asyncio.timeout(_BODY_TIMEOUT_S):
             message = await receive()

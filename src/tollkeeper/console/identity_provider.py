@@ -1,4 +1,8 @@
-"""Signs users in with an OpenID Connect provider: authorization code, PKCE, state and nonce."""
+"""Signs users in with an OpenID Connect provider, by the authorization code flow with PKCE, state
+and nonce.
+
+A sign-in has two steps, `begin` and `finish`. In between, the user is at the provider's pages.
+"""
 
 import asyncio
 import json
@@ -25,27 +29,28 @@ from tollkeeper.domain.people import Person, Role
 from tollkeeper.services.clock import Clock
 from tollkeeper.settings.schema import SignInSettings
 
-# The deadline for all requests of one call of `begin` or `finish`.
+# The deadline for all requests to the provider in one step.
 _DEADLINE_S = 10
-# Far larger than any document of a real provider.
+# The maximum size of a response, which is far larger than any document of a real provider.
 _ANSWER_BYTES_MAX = 1 << 20
 _CLOCK_SKEW_S = 60
-# How long the provider's metadata is cached, and how long a failure to read it is remembered.
+# The provider's metadata is cached for `_METADATA_S`. After a failure to read it, the next attempt
+# is made after `_FAILURE_S`.
 _METADATA_S = 3600
 _FAILURE_S = 5
-# The maximum number of concurrent steps that call the provider.
+# The maximum number of concurrent steps.
 _CONCURRENT_STEPS_MAX = 16
 _TEXT_MAX = 255
-# The claim with the organization id for the role `organization`.
+# The claim that contains the id of the organization, for users with the role `organization`.
 _ORGANIZATION = "organization"
-# Signatures that only the provider can create, unlike those with a shared secret.
+# The accepted signature algorithms. All are asymmetric: only the provider can create a signature.
 _ALGORITHMS = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 )
 _DOWN = "The identity provider does not answer properly. Try again, or use the operator token."
 _INVALID = "The identity provider's answer is not valid for this console. Sign in again."
-# The errors that a missing or malformed answer of the provider raises.
-_NONSENSE = (
+# The exceptions that a missing or malformed response from the provider causes.
+_BAD_RESPONSE_ERRORS = (
     *(TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, LookupError, ValueError),
     *(TypeError, AttributeError, RecursionError),
 )
@@ -54,8 +59,8 @@ _log = structlog.get_logger("tollkeeper.console")
 
 @dataclass(frozen=True, slots=True)
 class PendingSignIn:
-    """Contains the state of a sign-in, which the browser stores sealed while the user is at the
-    provider."""
+    """Contains the state of a sign-in between its two steps. The browser stores this state
+    encrypted, in a cookie."""
 
     state: str
     nonce: str
@@ -66,7 +71,7 @@ class PendingSignIn:
 
 
 class NoRole(PermissionDenied):
-    """The provider knows the user, but no setting assigns a role."""
+    """Signals a user whom the provider knows, but to whom the settings assign no role."""
 
     def __init__(self, subject: str) -> None:
         super().__init__("You are signed in at the identity provider, but have no role here.")
@@ -74,7 +79,8 @@ class NoRole(PermissionDenied):
 
 
 class _Client(AsyncOAuth2Client):  # type: ignore[misc]
-    """Refuses answers that are too large, and compressed ones, which can become large."""
+    """Rejects responses that are too large. Rejects compressed responses too, because a small
+    compressed body can become large."""
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         answer = await super().send(request, **{**options, "stream": True})
@@ -106,8 +112,9 @@ class IdentityProvider:
         self._step_slots = asyncio.Semaphore(_CONCURRENT_STEPS_MAX)
 
     async def begin(self, next_page: str, callback: str) -> tuple[str, PendingSignIn]:
-        """Returns the provider's sign-in address, from which the provider redirects to `callback`,
-        and the state for the browser. Raises Unavailable."""
+        """Returns the URL of the provider's sign-in page, and the state for the browser. After the
+        sign-in, the provider redirects the browser to `callback`. Raises Unavailable if the
+        provider fails."""
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         pending = PendingSignIn(state, nonce, verifier, next_page, self._clock())
         async with self._step(callback) as client:
@@ -122,8 +129,8 @@ class IdentityProvider:
         return address, pending
 
     async def finish(self, code: str, pending: PendingSignIn, callback: str) -> Person:
-        """Returns the user to whom the provider issued the code. Raises Unavailable, or
-        PermissionDenied if the answer is invalid or the user has no role."""
+        """Returns the user to whom the provider issued the code. Raises Unavailable if the provider
+        fails, and PermissionDenied if its response is invalid or the user has no role."""
         async with self._step(callback) as client:
             metadata = await self._current_metadata(client)
             client.token_endpoint_auth_method = self._auth_method(metadata)
@@ -138,8 +145,8 @@ class IdentityProvider:
 
     @asynccontextmanager
     async def _step(self, callback: str) -> AsyncIterator[Any]:
-        """Provides an HTTP client for a step. Converts errors to one of two messages and logs the
-        details."""
+        """Provides an HTTP client for a step. Converts every error to `_INVALID` or `_DOWN` for the
+        user, and logs the details."""
         if self._step_slots.locked():
             raise Unavailable("Too many people are signing in. Try again.")
         try:
@@ -159,7 +166,7 @@ class IdentityProvider:
         except (OAuthError, JoseError) as exc:
             _log.warning("a sign-in was refused", reason=str(exc))
             raise PermissionDenied(_INVALID) from exc
-        except _NONSENSE as exc:
+        except _BAD_RESPONSE_ERRORS as exc:
             _log.warning("the identity provider failed", reason=repr(exc))
             raise Unavailable(_DOWN) from exc
 
@@ -170,8 +177,8 @@ class IdentityProvider:
         return "client_secret_basic" if "client_secret_basic" in known else "client_secret_post"
 
     async def _current_metadata(self, client: Any) -> dict[str, Any]:
-        """Reads the discovery document once for all waiting sign-ins. Raises ValueError if it
-        belongs to another provider."""
+        """Returns the provider's discovery document. Concurrent sign-ins wait for the same request.
+        Raises ValueError if the document belongs to another provider."""
         async with self._reading:
             now = self._clock()
             if self._metadata and now - self._read_at < _METADATA_S:
@@ -184,7 +191,7 @@ class IdentityProvider:
                 client, f"{issuer.rstrip('/')}/.well-known/openid-configuration"
             )
             if found.get("issuer") != issuer:
-                raise ValueError(f"it says that its issuer is {found.get('issuer')!r}")
+                raise ValueError(f"the metadata names the issuer {found.get('issuer')!r}")
             for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
                 if not str(found[name]).startswith(issuer.partition("://")[0] + "://"):
                     raise ValueError(f"{name} has another scheme than the issuer")
@@ -192,8 +199,8 @@ class IdentityProvider:
             return found
 
     async def _claims(self, client: Any, token: Mapping[str, Any], nonce: str) -> dict[str, Any]:
-        """Returns the verified claims of the ID token. Reads the provider's keys again if none
-        matches, because the provider may have rotated them."""
+        """Returns the verified claims in the ID token. If the cached keys cannot verify the token,
+        reads the provider's keys again, because the provider may have rotated its keys."""
         metadata, id_token = self._metadata, str(token["id_token"])
         announced = metadata.get("id_token_signing_alg_values_supported") or ["RS256"]
         registry = JWSRegistry(
@@ -257,7 +264,8 @@ class IdentityProvider:
 
 
 def _scopes(metadata: Mapping[str, Any], claims: tuple[str, ...]) -> list[str]:
-    """Returns the scopes to request. Some providers have a scope for each claim, and say so."""
+    """Returns the scopes to request. For some providers, each claim needs a scope of the same name,
+    which the metadata then lists."""
     published = metadata.get("scopes_supported")
     known = published if isinstance(published, list) else []
     return ["openid", "profile", "email", *(name for name in claims if name in known)]
@@ -268,7 +276,7 @@ async def _read_json(client: Any, address: str) -> dict[str, Any]:
     answer.raise_for_status()
     found = json.loads(answer.content)
     if not isinstance(found, dict):
-        raise ValueError(f"{address} is no JSON object")  # noqa: TRY004 - it is the provider's fault
+        raise ValueError(f"{address} is not a JSON object")  # noqa: TRY004 - the provider's fault
     return found
 
 

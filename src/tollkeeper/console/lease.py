@@ -1,4 +1,5 @@
-"""Holds the console's lease, so that `migrate` knows that code of this version is running."""
+"""Renews the console's lease, a database row by which `migrate` knows that a process with this
+version of the code is running."""
 
 import asyncio
 import contextlib
@@ -20,8 +21,9 @@ _log = structlog.get_logger("tollkeeper.console")
 
 @asynccontextmanager
 async def held_lease(database: Database) -> AsyncIterator[None]:
-    """Sends heartbeats during the context, and removes the lease when it ends. If the schema becomes
-    too new for this code, sends SIGTERM to this process and then raises StateConflict."""
+    """Renews the lease by heartbeats during the context, and removes it at the end. If the database
+    schema becomes too new for this version of the code, sends SIGTERM to this process, so that the
+    context ends, and then raises StateConflict."""
     lease = Lease(database, uuid4(), kind=KIND)
     outdated: list[str] = []
 
@@ -36,7 +38,8 @@ async def held_lease(database: Database) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.wait([task])
-        # If the database cannot be reached, the lease expires like that of a dead process.
+        # If the database cannot be reached, the lease expires by itself, like the lease of a dead
+        # process.
         with contextlib.suppress(TollkeeperError):
             await lease.sign_off()
     if outdated:

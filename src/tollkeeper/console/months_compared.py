@@ -1,4 +1,4 @@
-"""Compares this month's costs with the previous month's."""
+"""Compares the costs of this month with those of the previous month."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from tollkeeper.domain.reports import DAY_S, DayRange
 
 @dataclass(frozen=True, slots=True)
 class MonthsCompared:
-    """Holds the costs of this month so far, the previous month until the same day, and the whole
-    previous month."""
+    """Contains three costs: of this month so far, of the previous month up to the same day, and of
+    the whole previous month."""
 
     this_picousd: int
     last_so_far_picousd: int
@@ -41,6 +41,6 @@ def compare_months(by_day: Mapping[int, int], now: int) -> MonthsCompared:
 
 
 def _first_day(day: int) -> int:
-    """Returns the first day of a day's month. Days count from 1970."""
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day)
-    return day - moment.day + 1
+    """Returns the first day of the month that contains `day`. Days are counted from 1970-01-01."""
+    date = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day)
+    return day - date.day + 1

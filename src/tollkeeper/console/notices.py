@@ -1,5 +1,8 @@
-"""Defines the notices that pages show after a change. The address only names a notice, so links
-cannot inject other text. An amount in the address requires a signature of the session."""
+"""Defines the notices that pages show after a change.
+
+The URL contains only the key of a notice, so a malicious link cannot show any other text. An amount
+in the URL needs a signature that only the session's own pages contain.
+"""
 
 import hmac
 from collections.abc import Mapping
@@ -14,7 +17,7 @@ NOTICES = {
     "credit-withdrawn": "{amount} was withdrawn.",
     "cap-set": "The cap is set.",
     "cap-cleared": "The cap was removed.",
-    "overage-set": "The bound of overage is set.",
+    "overage-set": "The overage bound is set.",
     "overage-cleared": "Calls of the organization are admitted again.",
     "check-granted": "The check was granted.",
     "check-revoked": "The check was revoked.",
@@ -31,7 +34,7 @@ NOTICES = {
     "all-released": "The unsettled calls are released: {amount} was given back.",
     "verified": "The ledger was verified.",
     "policy-created": "The policy was created as a draft. Nothing is judged before it is published.",
-    "policy-edited": "The draft was changed. What is published stays in force until you publish.",
+    "policy-edited": "The draft was changed. The published version stays in force until you publish.",
     "policy-published": "The draft is published.",
     "policy-paused": "The policy is paused.",
     "policy-resumed": "The policy is in force again.",
@@ -41,7 +44,7 @@ NOTICES = {
     "calibrated": "The calibration in use is changed.",
     "recovered": "The holds of dead processes are marked as unsettled.",
     "month-closed": "The month is closed. Keep its digest elsewhere too.",
-    "month-exported": "The export is noted.",
+    "month-exported": "The month is marked as exported.",
     "month-dropped": "The rows of the month are dropped.",
     "signed-out": "You are signed out.",
     "sessions-ended": "All sessions of this person have ended.",
@@ -49,8 +52,8 @@ NOTICES = {
 
 
 def notice_text(query: Mapping[str, str], secret: str) -> str | None:
-    """Returns the notice, or None if the address names none or has an amount without its
-    signature."""
+    """Returns the notice that the URL names. Returns None if it names no notice, or if the
+    signature of the amount is missing or wrong."""
     name, amount = query.get("notice", ""), query.get("amount", "")
     text = NOTICES.get(name)
     if text is None or "{amount}" not in text:
@@ -63,4 +66,5 @@ def notice_text(query: Mapping[str, str], secret: str) -> str | None:
 
 
 def notice_mark(secret: str, name: str, amount: str) -> str:
+    """Returns the signature of a notice with an amount."""
     return hmac.digest(secret.encode(), f"{name} {amount}".encode(), "sha256").hex()[:32]

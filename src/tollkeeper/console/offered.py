@@ -1,4 +1,4 @@
-"""Removes forms and links that the user may not use from templates."""
+"""Removes from templates the forms and links that the user may not use."""
 
 import re
 
@@ -10,7 +10,7 @@ _VALUE = re.compile(r"\{\{(.*?)\}\}")
 
 
 class Offered(Extension):
-    """Wraps forms and links of a template in the condition `may(method, address)`."""
+    """Wraps each form and link of a template in a condition with `may(method, address)`."""
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
         source = _FORM.sub(
@@ -21,7 +21,8 @@ class Offered(Extension):
 
 
 def _link(found: re.Match[str]) -> str:
-    """Removes a button, but keeps the text of any other link."""
+    """Wraps a link in a condition. A forbidden link that looks like a button disappears; of any
+    other forbidden link, the text stays."""
     question = f"{{% if may('GET', {_address(found[3])}) %}}"
     if "button" in found[2] or "offer" in found[2]:
         return f"{question}{found[0]}{{% endif %}}"
@@ -29,7 +30,7 @@ def _link(found: re.Match[str]) -> str:
 
 
 def _address(text: str) -> str:
-    """Converts an address to a template expression. Values in an address are ids, and the
-    permission does not depend on the id."""
+    """Converts the address in a template to an expression. If the address contains other text too,
+    its values are ids and become `x`, because the permission does not depend on an id."""
     whole = _VALUE.fullmatch(text)
     return whole[1].strip() if whole else repr(_VALUE.sub("x", text))

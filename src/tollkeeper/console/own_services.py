@@ -1,6 +1,9 @@
-"""Restricts the services for users of one organization to the listed use cases and to their own
-organization's objects. A page that forgets to filter gets an error instead of other tenants'
-data."""
+"""Restricts the services for users with the role `organization`: they may use only the listed use
+cases, and only for objects of their own organization.
+
+The restriction also protects against pages that forget to filter: such a page gets an error instead
+of another tenant's data.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -10,90 +13,96 @@ from tollkeeper.domain.errors import NotFound, PermissionDenied
 from tollkeeper.services.use_cases import Services
 
 Arguments = tuple[Any, ...]
-# Tells whether the arguments belong to the organization.
+# Tells whether the arguments of a use case refer to an object of the organization.
 Check = Callable[[Services, OrganizationId, Arguments], Awaitable[bool]]
 
 
-async def _names_it(_: Services, own: OrganizationId, arguments: Arguments) -> bool:
+async def _is_own_organization(_: Services, own: OrganizationId, arguments: Arguments) -> bool:
     return bool(arguments[0] == own)
 
 
-async def _names_its_project(services: Services, own: OrganizationId, arguments: Arguments) -> bool:
+async def _is_own_project(services: Services, own: OrganizationId, arguments: Arguments) -> bool:
     return (await services.projects.project_show(arguments[0])).organization_id == own
 
 
-async def _names_its_policy(services: Services, own: OrganizationId, arguments: Arguments) -> bool:
+async def _is_own_policy(services: Services, own: OrganizationId, arguments: Arguments) -> bool:
     return await services.policies.policy_organization(arguments[0]) == own
 
 
-async def _is_its_request(_: Services, own: OrganizationId, arguments: Arguments) -> bool:
+async def _is_own_request(_: Services, own: OrganizationId, arguments: Arguments) -> bool:
     return bool(arguments[-1].organization_id == own)
 
 
-async def _makes_a_plain_key(services: Services, own: OrganizationId, arguments: Arguments) -> bool:
-    """Rejects chosen permissions, because the organization API always gives new keys the default
-    permissions."""
+async def _creates_default_key(
+    services: Services, own: OrganizationId, arguments: Arguments
+) -> bool:
+    """Raises PermissionDenied if the form chooses permissions. The API for organizations gives
+    every new key the default permissions, so their users in the console may not choose either."""
     if arguments[2] is not None:
         raise PermissionDenied("The permissions of a key are chosen by operators.")
-    return await _names_its_project(services, own, arguments)
+    return await _is_own_project(services, own, arguments)
 
 
-# Everything that the organization API allows, and what the pages need to show it.
+# The allowed use cases: everything that the API for organizations allows, and everything that the
+# pages for these use cases read.
 _USE_CASES: dict[str, Check] = {
-    "organizations.organization_show": _names_it,
-    "projects.project_list": _names_it,
-    "projects.project_show": _names_its_project,
-    "projects.project_archive": _names_it,
-    "project_keys.project_key_list": _names_its_project,
-    "project_keys.project_key_list_of_organization": _names_it,
-    "project_keys.project_key_create_by_operator": _makes_a_plain_key,
-    "admin_keys.admin_key_list": _names_it,
-    "admin_keys.admin_key_revoke": _names_it,
-    "policies.policy_list": _names_it,
-    "policies.policy_organization": _names_its_policy,
-    "policies.policy_show": _names_it,
-    "policies.policy_versions": _names_it,
-    "policies.policy_create": _is_its_request,
-    "policies.policy_edit": _names_it,
-    "policies.policy_pause": _names_it,
-    "policies.effective_policy_list": _names_it,
-    "policy_statistics.policy_counts": _names_it,
-    "policy_statistics.policy_report": _names_it,
-    "policy_statistics.policy_drift": _names_it,
-    "costs.whole_cost_report": _names_it,
-    "traffic.cache_savings": _names_it,
-    "ledger_overview.costs_by_hour": _names_it,
-    "billing.credit_show": _names_it,
-    "billing.credit_list": _names_it,
-    "billing.overage_show": _names_it,
-    "billing.limit_show": _names_its_project,
-    "caps.cap_show": _names_it,
-    "calibrations.calibration_list": _names_it,
-    "statements.statement_show": _names_it,
+    "organizations.organization_show": _is_own_organization,
+    "projects.project_list": _is_own_organization,
+    "projects.project_show": _is_own_project,
+    "projects.project_archive": _is_own_organization,
+    "project_keys.project_key_list": _is_own_project,
+    "project_keys.project_key_list_of_organization": _is_own_organization,
+    "project_keys.project_key_create_by_operator": _creates_default_key,
+    "admin_keys.admin_key_list": _is_own_organization,
+    "admin_keys.admin_key_revoke": _is_own_organization,
+    "policies.policy_list": _is_own_organization,
+    "policies.policy_organization": _is_own_policy,
+    "policies.policy_show": _is_own_organization,
+    "policies.policy_versions": _is_own_organization,
+    "policies.policy_create": _is_own_request,
+    "policies.policy_edit": _is_own_organization,
+    "policies.policy_pause": _is_own_organization,
+    "policies.effective_policy_list": _is_own_organization,
+    "policy_statistics.policy_counts": _is_own_organization,
+    "policy_statistics.policy_report": _is_own_organization,
+    "policy_statistics.policy_drift": _is_own_organization,
+    "costs.whole_cost_report": _is_own_organization,
+    "traffic.cache_savings": _is_own_organization,
+    "ledger_overview.costs_by_hour": _is_own_organization,
+    "billing.credit_show": _is_own_organization,
+    "billing.credit_list": _is_own_organization,
+    "billing.overage_show": _is_own_organization,
+    "billing.limit_show": _is_own_project,
+    "caps.cap_show": _is_own_organization,
+    "calibrations.calibration_list": _is_own_organization,
+    "statements.statement_show": _is_own_organization,
 }
-# These contain no tenant data.
+# Attributes of `Services` without any tenant's data.
 _SHARED = frozenset({"clock", "catalog", "default_threshold"})
 
 
-class _OwnNoun:
-    def __init__(self, services: Services, own: OrganizationId, noun: str) -> None:
+class _OwnService:
+    """Restricts one attribute of `Services`, such as `projects`."""
+
+    def __init__(self, services: Services, own: OrganizationId, service_name: str) -> None:
         self._services = services
         self._own = own
-        self._noun = noun
+        self._service_name = service_name
 
     def __getattr__(self, name: str) -> Any:
-        if (self._noun, name) == ("organizations", "organization_list"):
+        if (self._service_name, name) == ("organizations", "organization_list"):
             return self._organization_list
-        check = _USE_CASES.get(f"{self._noun}.{name}")
+        check = _USE_CASES.get(f"{self._service_name}.{name}")
         if check is None:
-            raise PermissionDenied("This is not for people of an organization.")
-        use_case = getattr(getattr(self._services, self._noun), name)
+            raise PermissionDenied("Users of an organization may not do this.")
+        use_case = getattr(getattr(self._services, self._service_name), name)
 
         async def checked(*arguments: Any, **options: Any) -> Any:
-            # Ids in keyword arguments would not be checked.
-            assert arguments, "what belongs to an organization is named by position"
+            # The checks read only positional arguments, so an id must not be a keyword argument.
+            assert arguments, "the id of the object is a positional argument"
             if not await check(self._services, self._own, arguments):
-                # The same error as for an object that does not exist.
+                # Raises the same error as for an object that does not exist, so that users cannot
+                # find out which ids exist.
                 raise NotFound(f"There is no {arguments[0]}.")
             return await use_case(*arguments, **options)
 
@@ -108,10 +117,10 @@ class _OwnServices:
         self._services = services
         self._own = own
 
-    def __getattr__(self, noun: str) -> Any:
-        if noun in _SHARED:
-            return getattr(self._services, noun)
-        return _OwnNoun(self._services, self._own, noun)
+    def __getattr__(self, service_name: str) -> Any:
+        if service_name in _SHARED:
+            return getattr(self._services, service_name)
+        return _OwnService(self._services, self._own, service_name)
 
 
 def own_services(services: Services, organization_id: OrganizationId) -> Services:

@@ -1,4 +1,5 @@
-"""Receives Stripe's events. Does nothing before the signature is verified."""
+"""Receives payment events from Stripe. Reads nothing from an event before its signature is
+verified."""
 
 import structlog
 from starlette.exceptions import HTTPException
@@ -15,8 +16,8 @@ _log = structlog.get_logger("tollkeeper.console")
 
 
 async def receive(request: Request) -> Response:
-    """Books one event. Answers 2xx if a repetition would not help, because Stripe repeats other
-    events for days."""
+    """Processes one event. Answers 2xx unless sending the event again would help, because Stripe
+    repeats an event without a 2xx answer for days."""
     console = console_of(request)
     if console.is_signed is None:
         raise HTTPException(404)
@@ -31,7 +32,8 @@ async def receive(request: Request) -> Response:
         booking = await console.services.payments.payment_receive(event)
     if booking.outcome in OPEN_OUTCOMES:
         _log.warning("a payment event was not booked", id=event.id, reason=booking.detail)
-    # Before the next repetition, an operator may create the organization or restore a newer backup.
+    # Lets Stripe repeat an event for an unknown organization: until then, an operator may have
+    # created the organization or restored a newer backup.
     repeat = booking.outcome is EventOutcome.UNKNOWN_ORGANIZATION
     words = f"{booking.outcome}: {booking.detail}" if booking.detail else booking.outcome
     return PlainTextResponse(words, 422 if repeat else 200)

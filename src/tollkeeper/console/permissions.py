@@ -1,4 +1,4 @@
-"""Defines the minimum role for each route and action of the console."""
+"""Defines which roles may use each route and action of the console."""
 
 import re
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from tollkeeper.domain.people import Person, Role
 class Access:
     # The minimum role: viewer, operator or owner.
     minimum: Role
-    # Whether users with the role `organization` may use it too, restricted to their own
-    # organization: see own_services.py.
+    # Whether users with the role `organization` may use the route too. `own_services.py` restricts
+    # them to their own organization.
     organization: bool = False
 
     def allows(self, role: Role) -> bool:
@@ -28,7 +28,7 @@ _READ = Access(Role.VIEWER)
 _READ_OWN = Access(Role.VIEWER, organization=True)
 _WORK = Access(Role.OPERATOR)
 _WORK_OWN = Access(Role.OPERATOR, organization=True)
-# Irreversible changes, and changes about users and their secrets.
+# For irreversible changes, and for changes of users and their secrets.
 _OWNER = Access(Role.OWNER)
 _OWNER_OWN = Access(Role.OWNER, organization=True)
 
@@ -41,11 +41,11 @@ PUBLIC = frozenset(
         "GET /sign-in/callback",
         "GET /static/{name}",
         "GET /healthz",
-        # Stripe's events have no session; each is signed.
+        # Stripe signs its events instead of having a session.
         "POST /webhooks/stripe",
     }
 )
-# A route with {action} has an entry for each action.
+# The required role for each route. A route with {action} has one entry for each action.
 PERMISSIONS = {
     "POST /sign-out": _READ_OWN,
     "GET /": _READ,
@@ -55,7 +55,8 @@ PERMISSIONS = {
     "GET /organizations/{organization}": _READ_OWN,
     "GET /organizations/{organization}/statement": _READ_OWN,
     "GET /organizations/{organization}/statement.csv": _READ_OWN,
-    # The organization API cannot create Admin API keys either.
+    # Users of an organization may not do this, because the API for organizations cannot create
+    # Admin API keys either.
     "POST /organizations/{organization}/admin-keys": _OWNER,
     "POST /organizations/{organization}/admin-keys/{key}": _OWNER_OWN,
     "POST /organizations/{organization}/admin-keys/{key}/rename": _WORK,
@@ -104,18 +105,20 @@ PERMISSIONS = {
     "GET /unsettled": _READ,
     "POST /unsettled/recover": _WORK,
     "POST /unsettled/all": _OWNER,
-    # An operator can correct a wrong amount with credit.
+    # This cannot be undone, but an operator may do it, because granting credit corrects a wrong
+    # amount.
     "POST /unsettled/{reservation}": _WORK,
     "GET /policies": _READ_OWN,
     "POST /policies": _WORK_OWN,
     "GET /policies/try": _READ,
-    # A trial changes nothing, but the judge costs money.
+    # A trial changes nothing, but the calls to the judge cost money.
     "POST /policies/try": _WORK,
     "GET /policies/{policy}": _READ_OWN,
     "POST /policies/{policy}/edit": _WORK_OWN,
     "POST /policies/{policy}/set-threshold": _WORK_OWN,
     "POST /policies/{policy}/pause": _WORK_OWN,
-    # The organization API cannot publish or resume policies either.
+    # Users of an organization may not do this, because the API for organizations cannot publish or
+    # resume policies either.
     "POST /policies/{policy}/publish": _WORK,
     "POST /policies/{policy}/resume": _WORK,
     "POST /policies/{policy}/calibrate": _WORK,
@@ -140,14 +143,16 @@ PERMISSIONS = {
 
 
 def access_to(method: str, route: str, action: str | None) -> Access | None:
-    """Returns None if the table has no entry: no user may use that route."""
+    """Returns the roles that may use a route. Returns None if the table has no entry; then no user
+    may use the route."""
     method = "GET" if method == "HEAD" else method
     path = route if action is None else route.replace("{action}", action)
     return PERMISSIONS.get(f"{method} {path}")
 
 
 def require(person: Person, method: str, route: str, action: str | None) -> None:
-    """Raises PermissionDenied, or NotFound for an unknown action."""
+    """Raises PermissionDenied if the user's role does not allow the request, and NotFound if the
+    action is unknown."""
     access = access_to(method, route, action)
     if access is None:
         raise NotFound("There is no such page.")
@@ -164,7 +169,8 @@ class Offers:
 
     def may(self, person: Person, method: str, address: str) -> bool:
         path = re.split(r"[?#]", address)[0]
-        # The permission does not depend on the id.
+        # Replaces ids by `x`, so that addresses with different ids share one cache entry. The
+        # permission does not depend on the id.
         access = self._access(method, re.sub(r"/[^/.]*\d[^/.]*", "/x", path))
         return access is not None and access.allows(person.role)
 

@@ -1,4 +1,4 @@
-"""Reads a policy's draft from a form, with the limits of the API."""
+"""Reads the draft of a policy from a form. Texts have the same maximum lengths as in the API."""
 
 from tollkeeper.console.forms import Form, project_id
 from tollkeeper.domain.errors import InvalidRequest

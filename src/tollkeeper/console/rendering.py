@@ -1,5 +1,5 @@
-"""Renders pages: loads the templates, formats numbers, amounts and times, and adds the frame of
-every page."""
+"""Renders pages: loads the templates, formats numbers, amounts and times, and adds the navigation
+and the other elements that all pages have."""
 
 import json
 import re
@@ -31,8 +31,9 @@ from tollkeeper.services.csv_text import csv_lines
 _TEMPLATES = Path(__file__).parent / "templates"
 _SHORT_DIGITS = 3
 _DOLLAR_PLACES = 4
-# A dash in place of a missing value.
-_NOTHING = "\u2013"
+# The dash that is shown for a missing value.
+_DASH = "\u2013"
+# Percentiles of fewer calls are not shown.
 _PERCENTILE_CALLS_MIN = 20
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
@@ -84,7 +85,7 @@ NAVIGATION = (
 
 
 class Fields(dict[str, str]):
-    """Holds the fields of a form or an address. A missing field is empty."""
+    """Contains the fields of a form or of a URL query. A missing field is an empty string."""
 
     def __missing__(self, name: str) -> str:
         return ""
@@ -100,8 +101,8 @@ def render(
     filled: Mapping[str, str] | None = None,
     **values: Any,
 ) -> Response:
-    """Renders a page. Shows `refused` at its top and fills its forms with the rejected values.
-    `filled` fills the forms of a page that answers a form."""
+    """Renders a page. If `refused` is set, shows the error at the top of the page and fills the
+    forms with the rejected values. Otherwise fills the forms with `filled`."""
     console = console_of(request)
     session = session_of(request)
     form_token = console.sessions.form_token(session)
@@ -113,7 +114,7 @@ def render(
         may=may,
         person=session.person,
         form_token=form_token,
-        once=_once,
+        once=_form_id,
         problem=None if refused is None else refused.error,
         filled=Fields((filled or {}) if refused is None else refused.filled),
         notice=notice_text(request.query_params, form_token),
@@ -135,19 +136,20 @@ def csv_file(name: str, rows: Iterable[Sequence[object]]) -> Response:
 
 
 def fragment(request: Request, template: str, **values: Any) -> str:
-    """Renders a part of a streamed page."""
+    """Renders one part of a page that is sent as a stream."""
     return _environment.get_template(template).render(may=_may(request), **values)
 
 
 def _may(request: Request) -> Callable[[str, str], bool]:
-    """Returns a function that tells whether the user may send a method to an address."""
+    """Returns a function that tells whether the user may send a request with this method and
+    path."""
     return partial(request.app.state.offers.may, session_of(request).person)
 
 
 def _navigation(
     person: Person, may: Callable[[str, str], bool]
 ) -> list[tuple[str, list[NavEntry]]]:
-    """Returns the entries for pages that the user may see."""
+    """Returns the navigation entries for the pages that the user may see."""
     found = [
         (heading, [entry for entry in entries if may("GET", entry.address)])
         for heading, entries in NAVIGATION
@@ -165,7 +167,7 @@ def render_outside(template: str, **values: Any) -> HTMLResponse:
 
 
 def address_with(request: Request, **changes: object) -> str:
-    """Returns this page's address with changed filters; None removes a filter."""
+    """Returns the URL of this page with changed filters. A change to None removes a filter."""
     kept = {
         name: value
         for name, value in request.query_params.items()
@@ -175,15 +177,16 @@ def address_with(request: Request, **changes: object) -> str:
     return request.url.path + (f"?{urlencode(kept)}" if kept else "")
 
 
-def _once() -> str:
+def _form_id() -> str:
+    """Returns a random id for a form, by which a second submission of the form is recognized."""
     return secrets.token_hex(16)
 
 
 def usd(picousd: int | None) -> Markup | str:
-    """Formats an amount with four decimal places, or with its first significant digits below one
-    dollar. The tooltip has the exact amount."""
+    """Formats an amount with up to four decimal places, or below one dollar with three significant
+    digits. If the amount is rounded, its tooltip has the exact amount."""
     if picousd is None:
-        return _NOTHING
+        return _DASH
     exact = usd_from_picousd(picousd)
     digits = Decimal(exact)
     places = _DOLLAR_PLACES if abs(digits) >= 1 else _SHORT_DIGITS - 1 - digits.adjusted()
@@ -202,18 +205,18 @@ def usd(picousd: int | None) -> Markup | str:
 
 def exact_usd(picousd: int | None) -> str:
     if picousd is None:
-        return _NOTHING
+        return _DASH
     return f"{'-' if picousd < 0 else ''}${usd_from_picousd(abs(picousd))}"
 
 
 def number(value: float | None) -> str:
-    return _NOTHING if value is None else f"{value:,.0f}".replace(",", "\u202f")
+    return _DASH if value is None else f"{value:,.0f}".replace(",", "\u202f")
 
 
 def compact(value: float | None) -> str:
-    """Formats 1234567 as 1.2 M."""
+    """Formats a large number with a unit: 1234567 becomes "1.2 M"."""
     if value is None:
-        return _NOTHING
+        return _DASH
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
         if abs(value) >= size:
             return f"{value / (1e3 if unit == 'k' else size):.1f} {unit}"
@@ -222,7 +225,7 @@ def compact(value: float | None) -> str:
 
 def milliseconds(value: float | None) -> str:
     if value is None:
-        return _NOTHING
+        return _DASH
     if value < 1000:
         return f"{value:.0f} ms"
     return f"{value / 1000:.2f} s" if value < 60_000 else f"{value / 60_000:.1f} min"
@@ -235,7 +238,8 @@ def microseconds(value: float | None) -> str:
 
 
 def percentile(latencies: Latencies, share: float) -> float | None:
-    """Returns None if there are too few calls for a meaningful percentile."""
+    """Returns the latency that this share of the calls did not exceed; None if there are too few
+    calls for a meaningful percentile."""
     calls = sum(latencies.by_bucket.values())
     return None if calls < _PERCENTILE_CALLS_MIN else latencies.percentile_ms(share)
 
@@ -247,12 +251,12 @@ def latency(value: float | None, unit: str = "ms") -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    return _NOTHING if not whole else f"{100 * part / whole:.1f} %"
+    return _DASH if not whole else f"{100 * part / whole:.1f} %"
 
 
 def duration(seconds: float | None) -> str:
     if seconds is None:
-        return _NOTHING
+        return _DASH
     for unit, size in (("d", _DAY_S), ("h", _HOUR_S), ("min", _MINUTE_S)):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
@@ -261,7 +265,7 @@ def duration(seconds: float | None) -> str:
 
 def when(unix_s: float | None) -> Markup | str:
     if unix_s is None:
-        return _NOTHING
+        return _DASH
     time = datetime.fromtimestamp(unix_s, UTC)
     return Markup('<time datetime="{}">{}</time>').format(
         time.isoformat(), time.strftime("%Y-%m-%d %H:%M:%S")
@@ -269,7 +273,7 @@ def when(unix_s: float | None) -> Markup | str:
 
 
 def clock(unix_s: float) -> Markup:
-    """Formats a time of this year without the year."""
+    """Formats a date and time without the year."""
     time = datetime.fromtimestamp(unix_s, UTC)
     return Markup('<time datetime="{}">{}</time>').format(
         time.isoformat(), time.strftime("%b %d %H:%M:%S")
@@ -277,16 +281,17 @@ def clock(unix_s: float) -> Markup:
 
 
 def day(unix_s: float | None) -> str:
-    return _NOTHING if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d")
+    return _DASH if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d")
 
 
 def local(unix_s: float) -> str:
-    """Formats a time for a date and time field."""
+    """Formats a time as the value of an input field for date and time."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def ago(unix_s: float | None, now: int) -> Markup | str:
-    """Formats an age. The tooltip has the time."""
+    """Formats the time that has passed since `unix_s`, or the time until then. The tooltip has the
+    date and time."""
     if unix_s is None:
         return "never"
     time = datetime.fromtimestamp(unix_s, UTC)
@@ -297,7 +302,7 @@ def ago(unix_s: float | None, now: int) -> Markup | str:
 
 
 def chart_data(value: Mapping[str, Any]) -> Markup:
-    """Encodes a chart as JSON that is safe inside a script element."""
+    """Encodes the data of a chart as JSON that is safe inside a script element."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=True)
     return Markup(  # noqa: S704 - every character with a meaning in HTML is escaped
         text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
@@ -305,7 +310,8 @@ def chart_data(value: Mapping[str, Any]) -> Markup:
 
 
 def labelled(table: str) -> Markup:
-    """Adds its column's heading to each cell, because a narrow screen shows each row as a card."""
+    """Adds to each table cell the heading of its column. A narrow screen shows each row as a card,
+    in which each cell needs a heading."""
     columns = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table, re.DOTALL)
     headings = [escape(Markup(text).striptags()) for text in columns]  # noqa: S704 - our own template
 
@@ -313,7 +319,7 @@ def labelled(table: str) -> Markup:
         columns = iter(headings)
 
         def label_cell(cell: re.Match[str]) -> str:
-            # A cell that spans several columns has no heading of its own.
+            # A cell that spans several columns gets the heading of the first of these columns.
             spanned = [next(columns, "") for _ in range(int(cell[2] or 1))]
             return f'<{cell[1]} data-label="{spanned[0]}"{cell[0][3:]}'
 

@@ -1,4 +1,4 @@
-"""Shows how the gateway processes see the replicas."""
+"""Shows the states of replicas (the addresses of a backend) as each gateway process sees them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ class Badge:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """Describes one replica from the view of one gateway process."""
+    """Describes the state of one replica as one gateway process sees it."""
 
     process: ProcessReport
     replica: ReplicaReport
-    # Unix time until which the process does not call the replica, or None.
+    # The Unix time until which the process does not call the replica; None if it calls the replica.
     ejected_until: float | None
 
     @property
@@ -42,7 +42,7 @@ class ReplicaViews:
         return [view for view in self._views if view.replica.backend == backend]
 
     def badges(self, backend: str, url: str) -> list[Badge]:
-        """Combines the views of all processes."""
+        """Returns the badges for a replica, which combine the views of all processes."""
         views = self.of_backend(backend)
         if _has_address(url):
             views = [view for view in views if view.replica.url == url]
@@ -52,8 +52,8 @@ class ReplicaViews:
 def traffic_by_replica(
     traffic: Sequence[BackendTraffic], replicas: Sequence[ProbedReplica]
 ) -> dict[tuple[str, str], list[BackendTraffic]]:
-    """Groups traffic by backend and by replica as named in the settings. Calls that no replica
-    answered are under ""."""
+    """Groups traffic by backend and by the replica's name in the settings. The name is empty for
+    calls that no replica answered."""
     unaddressed = {one.backend: one.url for one in replicas if not _has_address(one.url)}
     found: dict[tuple[str, str], list[BackendTraffic]] = {}
     for one in traffic:
@@ -63,8 +63,8 @@ def traffic_by_replica(
 
 
 def _has_address(replica: str) -> bool:
-    """Tells whether the replica has an address. The engine has a name instead, because its address
-    changes with each start. It is the only replica of its backend."""
+    """Tells whether the replica is identified by an address. The embedded model server has a name
+    instead, because its address changes with each start. It is the only replica of its backend."""
     return "://" in replica
 
 

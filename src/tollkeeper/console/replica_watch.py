@@ -1,4 +1,5 @@
-"""Caches the state of the replicas, because probing them can take seconds."""
+"""Caches whether replicas (the addresses of a backend) can be reached, because probing can take
+seconds."""
 
 import asyncio
 import time
@@ -6,8 +7,9 @@ from collections.abc import Awaitable, Callable
 
 from tollkeeper.console.context import ProbedReplica
 
+# The results of a probe are used for this long before the next probe starts.
 _FRESH_S = 5.0
-# The time a page waits for a new answer before it shows the previous one.
+# The time that a page waits for a running probe before it shows the previous results.
 _PATIENCE_S = 0.25
 
 

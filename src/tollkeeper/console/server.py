@@ -1,4 +1,4 @@
-"""Runs the console's HTTP server. Only this file knows the server library."""
+"""Runs the console's HTTP server. No other file of the console uses the server library."""
 
 import socket
 from collections.abc import Callable
@@ -12,14 +12,15 @@ _KEEP_ALIVE_S = 30
 _GRACE_S = 3
 
 
-# Receives the function to call when a signal stops the process.
+# Registers the function that stops the server, so that it is called when a signal stops the
+# process.
 TakeSignals = Callable[[Callable[[], None]], None]
 
 
 async def serve(
     app: Any, settings: Settings, listener: socket.socket, take_signals: TakeSignals
 ) -> None:
-    """Serves on the bound socket until SIGTERM or SIGINT."""
+    """Serves the application on the listening socket until SIGTERM or SIGINT."""
     console = settings.console
     certificate, key = console.tls_files or (None, None)
     config = uvicorn.Config(
@@ -40,6 +41,7 @@ async def serve(
     def stop() -> None:
         server.should_exit = True
 
-    # The server installs its own handlers while it serves, which do not see earlier signals.
+    # uvicorn installs its own signal handlers only when it begins to serve, so it would miss an
+    # earlier signal.
     take_signals(stop)
     await server.serve(sockets=[listener])

@@ -1,4 +1,5 @@
-"""Manages sessions that expire, form tokens, and the limit on sign-in attempts."""
+"""Manages the console's sessions, the tokens that protect its forms, and the limit on sign-in
+attempts."""
 
 import hashlib
 import hmac
@@ -16,7 +17,8 @@ from tollkeeper.storage.console_sessions import StoredSession
 COOKIE = "tollkeeper_console"
 TOKEN_PREFIX = "tko_"  # noqa: S105 - the beginning of every token
 _FORM_TOKEN_BYTES = 16
-# The number of wrong tokens that one address, and all addresses together, may send in this time.
+# The number of wrong tokens that one client address, and all addresses together, may send in
+# `_WINDOW_S` seconds.
 _WINDOW_S = 300
 _WRONG_MAX = 10
 _WRONG_MAX_IN_ALL = 100
@@ -29,12 +31,12 @@ def new_token() -> str:
 
 
 def token_digest(token: str) -> str:
-    """Returns the digest for the settings. A token has 256 random bits, so a plain digest cannot be
-    reversed."""
+    """Returns the digest of an operator token, which the settings contain. A plain SHA-256
+    suffices, because a token has 256 random bits and cannot be guessed."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-# The operator token does not identify a person.
+# The user of a session that began with the operator token. The token does not identify a person.
 TOKEN_HOLDER = Person("", "Operator token", Role.OWNER)
 
 
@@ -42,13 +44,15 @@ TOKEN_HOLDER = Person("", "Operator token", Role.OWNER)
 class Session:
     # The SHA-256 of the cookie.
     digest: bytes
+    # Identifies the credential with which the session began: a value derived from the operator
+    # token or from the settings of the identity provider.
     credential: bytes
     person: Person
 
     @property
     def actor(self) -> str:
-        """Returns the user's name for the audit, or the session's if the operator token was used.
-        The cookie cannot be derived from it."""
+        """Returns the user's name for the audit. For a session with the operator token, returns an
+        id of the session, from which the cookie cannot be derived."""
         person = self.person
         if not person.subject:
             return f"session {self.digest.hex()[:8]}"
@@ -58,7 +62,7 @@ class Session:
 
 
 class NewestValues:
-    """A set that drops its oldest value when it exceeds `most`."""
+    """Represents a set that drops its oldest value when it has more than `most` values."""
 
     def __init__(self, most: int = _REMEMBERED_MAX) -> None:
         self._most = most
@@ -74,14 +78,15 @@ class NewestValues:
 
 
 class Sessions:
-    """Stores sessions. The cookie is a random value, and the database has its digest. A session is
-    valid while its credential is unchanged: the token, or the settings of the identity provider."""
+    """Begins, finds and ends sessions. The cookie is a random value, and the database contains its
+    digest. A session is valid as long as its credential does not change: the operator token, or the
+    settings of the identity provider."""
 
     def __init__(
         self, vault: Vault, stored: ConsoleSessions, *, token_sha256: str, sign_in: bytes
     ) -> None:
-        """`sign_in` contains every setting that roles depend on; empty without an identity
-        provider."""
+        """Takes in `sign_in` every setting on which roles depend; `sign_in` is empty without an
+        identity provider."""
         self._vault = vault
         self._stored = stored
         self._token_sha256 = token_sha256
@@ -93,7 +98,8 @@ class Sessions:
         return hmac.compare_digest(token_digest(presented), self._token_sha256)
 
     async def begin(self, person: Person, credential: bytes, before: Session | None) -> str:
-        """Creates a session that replaces the browser's previous one, and returns its cookie."""
+        """Creates a session and returns its cookie. The new session replaces `before`, the previous
+        session of the browser."""
         cookie = secrets.token_urlsafe(32)
         await self._stored.console_session_begin(
             _digest(cookie), credential, person, replaces=None if before is None else before.digest
@@ -101,8 +107,8 @@ class Sessions:
         return cookie
 
     async def read(self, cookie: str, *, used: bool = True) -> Session | None:
-        """Returns None if the session has ended or its credential has changed. Raises Unavailable
-        if the database does not answer."""
+        """Returns the session with this cookie; None if the session has ended or its credential has
+        changed. `used` extends the session. Raises Unavailable if the database does not answer."""
         if not cookie:
             return None
         found = await self._stored.console_session_find(_digest(cookie), used=used)
@@ -123,15 +129,16 @@ class Sessions:
         await self._stored.console_session_end_all(credential, subject)
 
     def form_token(self, session: Session) -> str:
-        """Returns the token for the session's forms, which other sites cannot know."""
+        """Returns the token in all forms of the session. Other web sites cannot know this token, so
+        they cannot submit forms in the user's name."""
         return self._vault.derive("console-form", session.digest)[:_FORM_TOKEN_BYTES].hex()
 
     def form_is_ours(self, session: Session, presented: str) -> bool:
         return hmac.compare_digest(presented.encode(), self.form_token(session).encode())
 
     def sent_before(self, once: str) -> bool:
-        """Tells whether this form was sent before, by a second click or a reload, and records it as
-        sent."""
+        """Records that the form with the id `once` was sent. Tells whether it had been sent before,
+        for example by a second click or a reload."""
         known = once.encode() in self._sent_forms
         self._sent_forms.add(once.encode())
         return known
@@ -143,15 +150,17 @@ def _digest(cookie: str) -> bytes:
 
 @dataclass(slots=True)
 class SignInAttempts:
-    """Limits wrong tokens by address. The right token is never rejected: its 256 random bits cannot
-    be guessed, and clients at the same address must not lock the operator out."""
+    """Limits the wrong tokens from each client address. The right token is always accepted: its 256
+    random bits cannot be guessed, and other clients at the operator's address must not lock the
+    operator out."""
 
     clock: Clock
     _wrong: OrderedDict[str, deque[int]] = field(default_factory=OrderedDict)
     _wrong_in_all: deque[int] = field(default_factory=deque)
 
     def _wait_s(self, address: str) -> int:
-        """Returns how long the address must wait before its next wrong token; may be 0."""
+        """Returns the number of seconds that the address has to wait before its next attempt; may
+        be 0."""
         now = self.clock()
         own = self._wrong.get(address, deque())
         for attempts, most in ((own, _WRONG_MAX), (self._wrong_in_all, _WRONG_MAX_IN_ALL)):
@@ -162,8 +171,8 @@ class SignInAttempts:
         return 0
 
     def was_wrong(self, address: str) -> int:
-        """Counts a wrong token, and returns the time to wait before the next one. A token that came
-        too early does not count."""
+        """Counts a wrong token and returns 0. If the address had to wait before this attempt,
+        returns the remaining seconds and does not count the token."""
         wait_s = self._wait_s(address)
         if wait_s:
             return wait_s

@@ -1,4 +1,4 @@
-"""Signs users in, with the operator token or the identity provider, and signs them out."""
+"""Signs users in with the operator token or through the identity provider, and signs them out."""
 
 import base64
 import binascii
@@ -22,7 +22,8 @@ from tollkeeper.domain.people import Person
 from tollkeeper.services.console_sessions import SESSION_S
 
 _ADDRESS = re.compile(r"/(?![/\\])[^\s\\]{0,2000}")
-# Contains a PendingSignIn. SameSite is Lax, because the provider's page leads back to the console.
+# The cookie with the encrypted PendingSignIn. Its SameSite attribute is Lax, because the browser
+# has to send the cookie when the provider's page redirects back to the console.
 PENDING_COOKIE = "tollkeeper_sign_in"
 _PENDING_PATH = "/sign-in"
 _PENDING_S = 600
@@ -77,7 +78,8 @@ async def show_provider(request: Request) -> Response:
 
 
 async def finish_sign_in(request: Request) -> Response:
-    """Signs the user in with the provider's answer, which is valid once."""
+    """Signs the user in when the provider redirects the browser back. The redirect can be used only
+    once."""
     console, next_page = console_of(request), "/"
     try:
         pending = _pending(console, request)
@@ -88,8 +90,9 @@ async def finish_sign_in(request: Request) -> Response:
     else:
         credential = console.sessions.sign_in_credential
         assert credential is not None, "there is an identity provider"
-        # Returns a page instead of a redirect: a browser that comes from another site does not send
-        # the session's cookie, not even to a redirect's target.
+        # Returns a page instead of a redirect. The session cookie has SameSite=Strict: after a
+        # navigation from another site, the browser would not send it, not even to the target of a
+        # redirect.
         response = render_outside("signed_in.html", next=next_page, person=person)
         await _begin_session(request, response, person, credential)
         _log.info("a person has signed in", subject=person.subject, role=person.role)
@@ -100,7 +103,8 @@ async def finish_sign_in(request: Request) -> Response:
 
 
 def _pending(console: Console, request: Request) -> PendingSignIn:
-    """Returns the sign-in that this browser began, if it waits for this answer."""
+    """Returns the sign-in that this browser began. Raises PermissionDenied if the request does not
+    belong to it, or if it has expired or was used before."""
     try:
         sealed = base64.urlsafe_b64decode(request.cookies.get(PENDING_COOKIE, ""))
     except (binascii.Error, ValueError):
@@ -125,15 +129,15 @@ async def _person(console: Console, request: Request, pending: PendingSignIn) ->
     if console.provider is None or query.get("iss", issuer) != issuer:
         raise PermissionDenied(_STALE)
     if "code" not in query:
-        # The provider's `error` parameter is not shown, because anyone can write any text into the
-        # address.
+        # Does not show the `error` parameter, because the author of a link can put any text into
+        # it.
         raise PermissionDenied("The identity provider did not sign you in.")
     try:
         person = await console.provider.finish(query["code"], pending, _callback(request))
         if person.organization_id is not None:
             await _require_organization(console, person)
     except NoRole as exc:
-        # The user may still have sessions from an earlier role.
+        # Ends the user's sessions from the time when the user still had a role.
         assert sessions.sign_in_credential is not None
         await sessions.end_all(sessions.sign_in_credential, exc.subject)
         _log.warning("a person without a role was refused", subject=exc.subject)
@@ -175,7 +179,7 @@ async def sign_out(request: Request) -> Response:
 
 
 def _refused(request: Request, next_page: str, wait_s: int) -> Response:
-    """Answers a wrong token; after too many, says how long to wait."""
+    """Answers a wrong token. After too many wrong tokens, the page says how long to wait."""
     if not wait_s:
         page = _page(request, next_page, "This is not the operator token.")
         page.status_code = 403
@@ -206,11 +210,13 @@ def _page(request: Request, next_page: str, problem: str, notice: str = "") -> R
 
 
 def _callback(request: Request) -> str:
-    """The address that the provider sends the browser to: at the name by which the browser knows the
-    console, which is one of `console.allowed_hosts`."""
+    """Returns the URL to which the provider redirects the browser. Its host name is the one by
+    which the browser reached the console; the guard has checked it against
+    `console.allowed_hosts`."""
     return str(request.url.replace(path="/sign-in/callback", query=""))
 
 
 def _own_address(text: str) -> str:
-    """Returns an address of this console, or the first page for any other address."""
+    """Returns the address if it is a path in this console; otherwise returns the path of the first
+    page."""
     return text if _ADDRESS.fullmatch(text) else "/"

@@ -1,4 +1,4 @@
-"""Reads the bodies of unauthenticated requests within limits of size, time and number."""
+"""Reads the bodies of unauthenticated requests, with limits on their size, time and number."""
 
 import asyncio
 from collections import OrderedDict
@@ -13,14 +13,15 @@ _DEADLINE_S = 10.0
 
 
 class SmallBodies:
-    """If too many bodies are being read, the oldest one is cancelled. A deliberately slow sender is
-    the oldest, so it cannot block others."""
+    """Reads bodies concurrently. If `READING_MAX` bodies are being read, a new one cancels the
+    oldest. A deliberately slow sender becomes the oldest, so slow senders cannot block others."""
 
     def __init__(self) -> None:
         self._reading: OrderedDict[asyncio.Timeout, None] = OrderedDict()
 
     async def read(self, request: Request) -> bytes:
-        """Reads one body. Raises TimeoutError or BodyTooLarge."""
+        """Reads one body. Raises BodyTooLarge, or TimeoutError if the body is late or was
+        cancelled."""
         body = bytearray()
         async with asyncio.timeout(_DEADLINE_S) as timeout:
             if len(self._reading) >= READING_MAX:

@@ -1,4 +1,4 @@
-"""Starts the console: checks its address and host names, and creates its parts."""
+"""Starts the console: checks its address and host names, and creates its objects."""
 
 import ipaddress
 import socket
@@ -34,7 +34,7 @@ from tollkeeper.settings.origins import setting_origins
 
 
 def require_safe_address(settings: Settings) -> None:
-    """Raises StateConflict if the console would send its token unencrypted over a network."""
+    """Raises StateConflict if browsers would send the operator token unencrypted over a network."""
     console = settings.console
     if console.tls_files or console.trusted_proxies or _is_loopback(console.host):
         return
@@ -62,7 +62,7 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
 
 
 def is_secure(settings: Settings) -> bool:
-    """Tells whether browsers use HTTPS."""
+    """Tells whether browsers reach the console over HTTPS."""
     console = settings.console
     return bool(console.tls_files or console.trusted_proxies)
 
@@ -120,8 +120,8 @@ async def run_console(
     machine: MachineChecks,
     take_signals: TakeSignals,
 ) -> None:
-    """Serves until SIGTERM or SIGINT. Raises StateConflict if the schema has become too new for
-    this code."""
+    """Serves the console until SIGTERM or SIGINT. Raises StateConflict if the database schema
+    becomes too new for this version of the code."""
     async with (
         running_services(settings, conninfo) as services,
         held_lease(services.database),

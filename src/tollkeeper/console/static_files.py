@@ -1,4 +1,5 @@
-"""Serves the console's style sheet and scripts, and Plotly's script from its installed package."""
+"""Serves the console's style sheet, scripts and icon, and Plotly's script from the installed
+package."""
 
 import gzip
 import hashlib
@@ -10,11 +11,11 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-_OWN = Path(__file__).parent / "static"
+_STATIC_FOLDER = Path(__file__).parent / "static"
 
 
 def _plotly() -> Path:
-    """Finds the script in the installed package without importing it."""
+    """Finds Plotly's script in the installed package without importing the package."""
     package = find_spec("plotly")
     assert package is not None
     assert package.origin is not None
@@ -22,10 +23,10 @@ def _plotly() -> Path:
 
 
 _FILES = {
-    "console.css": (_OWN / "console.css", "text/css; charset=utf-8"),
-    "console.js": (_OWN / "console.js", "text/javascript; charset=utf-8"),
-    "charts.js": (_OWN / "charts.js", "text/javascript; charset=utf-8"),
-    "icon.svg": (_OWN / "icon.svg", "image/svg+xml"),
+    "console.css": (_STATIC_FOLDER / "console.css", "text/css; charset=utf-8"),
+    "console.js": (_STATIC_FOLDER / "console.js", "text/javascript; charset=utf-8"),
+    "charts.js": (_STATIC_FOLDER / "charts.js", "text/javascript; charset=utf-8"),
+    "icon.svg": (_STATIC_FOLDER / "icon.svg", "image/svg+xml"),
     "plotly.js": (_plotly(), "text/javascript; charset=utf-8"),
 }
 _COMPRESSION = 6

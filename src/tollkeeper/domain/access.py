@@ -46,8 +46,7 @@ class KeyStatus(StrEnum):
 
 def key_status(*, revoked: bool, suspended: bool, expires_at: int | None, now: int) -> KeyStatus:
     """Returns the most permanent status that applies. A revocation is final, an expiry depends on
-    the
-    clock, and an operator can end a suspension."""
+    the clock, and an operator can end a suspension."""
     if revoked:
         return KeyStatus.REVOKED
     if expires_at is not None and expires_at <= now:
@@ -75,8 +74,7 @@ class ProjectCaller:
     key_id: KeyId
     permissions: frozenset[str]
     # The model lists of the key and of its project at the time of authentication. Admission reads
-    # both
-    # lists again.
+    # both lists again.
     model_lists: tuple[tuple[str, ...], ...] = ()
 
     def may_use(self, model_id: str) -> bool:

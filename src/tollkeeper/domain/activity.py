@@ -9,8 +9,8 @@ from tollkeeper.domain.prompt import FreeObject
 
 class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
     """Records one policy's verdict (result) on the request or the answer of a call. The probability
-    is None
-    if the judge, the model that answers policy questions, gave no score."""
+    is None if the judge, which is the model that answers policy questions, gave no score or no
+    complete one."""
 
     policy_id: str
     version: int
@@ -24,17 +24,15 @@ class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
     # The kinds of content in the call that no judge can read, such as "image".
     unread: tuple[str, ...] = ()
     # The score of the first of two judges; None if only one judge is configured. If the first
-    # judge's score
-    # is conclusive, the second judge is not asked, and this score is also the probability.
+    # judge's score is conclusive, the second judge is not asked, and this score is also the
+    # probability.
     first_basis_points: int | None = None
 
 
 class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     """Describes one inference request that has ended. If a key repeats a rejected request, one
-    record with
-    the last rejection stands for all of them. Metrics, the log line and the database row are
-    created from
-    the record; many records are processed together."""
+    record with the last rejection stands for all of them. Metrics, the log line and the database
+    row are created from the record; many records are processed together."""
 
     request_id: str
     organization_id: OrganizationId
@@ -80,8 +78,8 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     reported_usage: FreeObject | None = None
     reported_cost_picousd: int | None = None
     # The time until the call was sent to its backend, the time that the backend took, and the
-    # remaining
-    # time, which neither the backend nor the judge took. All are None if the call was not sent.
+    # remaining time, which neither the backend nor the judge took. All are None if the call was not
+    # sent.
     dispatched_us: int | None = None
     upstream_us: int | None = None
     overhead_us: int | None = None

@@ -36,8 +36,7 @@ from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.domain.spend import Fold, FoldKind, Spend
 
 # A project's rate bucket counts units. One request takes 60 million units, so a limit of one
-# request
-# per minute adds exactly one unit per microsecond, and all counts are integers.
+# request per minute adds exactly one unit per microsecond, and all counts are integers.
 RATE_UNITS_PER_REQUEST = 60_000_000
 _US_PER_S = 1_000_000
 _US_PER_MINUTE = 60 * _US_PER_S
@@ -170,8 +169,7 @@ class Refusal(StrEnum):
 
 class Decision(msgspec.Struct, frozen=True):
     """Contains the decision on one request, which is admitted if `refusal` is None. The amounts of
-    a
-    refusal are those that were compared."""
+    a refusal are those that were compared."""
 
     refusal: Refusal | None = None
     key_status: KeyStatus | None = None
@@ -211,8 +209,7 @@ def decide(
     state: AccountState, requests: Sequence[AdmissionRequest], *, now_us: int, month: int
 ) -> tuple[AccountState, list[Decision]]:
     """Decides on a batch. If the account has already counted in a later month than `month` (the
-    clock
-    was set back), the holds of this batch count in that later month."""
+    clock was set back), the holds of this batch count in that later month."""
     spend = state.spend.in_month(month)
     day = state.spending_day
     if day is not None:
@@ -309,8 +306,7 @@ def _refuse_by_credit(working: _BatchState, request: AdmissionRequest) -> Decisi
         held_picousd=held,
         spent_picousd=working.spend.settled_picousd,
         # A retry is useful if the credit suffices after all calls in flight have ended without
-        # cost.
-        # Unsettled holds do not end by themselves, so they do not count here.
+        # cost. Unsettled holds do not end by themselves, so they do not count here.
         retry_after_s=1
         if request.hold_picousd <= working.available + working.spend.held_picousd
         else None,
@@ -430,13 +426,11 @@ def _consume(
 
 def _refill_rate(project: ProjectState, now_us: int) -> ProjectState:
     """Adds the units that the project's rate bucket gained since `rate_at_us`. A full bucket
-    contains
-    the requests of one minute.
+    contains the requests of one minute.
 
     If `now_us` is at most a minute before `rate_at_us`, no units are added and `rate_at_us` does
-    not
-    change, so that no time is counted twice. If `now_us` is earlier still, the clock was set back,
-    and `rate_at_us` becomes `now_us`.
+    not change, so that no time is counted twice. If `now_us` is earlier still, the clock was set
+    back, and `rate_at_us` becomes `now_us`.
     """
     full = project.requests_per_minute * RATE_UNITS_PER_REQUEST
     elapsed = now_us - project.rate_at_us

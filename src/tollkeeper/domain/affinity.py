@@ -1,10 +1,9 @@
 """Computes the order in which a session prefers replicas, and the hashes that a backend's cache
-gets
-instead of a client's text.
+gets instead of a client's text.
 
 Nothing is stored. Every hash depends on the gateway's secret, the organization and the project. So
-the
-same text has unrelated hashes for two projects, and nobody can compute a hash without the secret.
+the same text has unrelated hashes for two projects, and nobody can compute a hash without the
+secret.
 """
 
 import hashlib

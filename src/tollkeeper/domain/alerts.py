@@ -8,8 +8,7 @@ from enum import StrEnum
 # An alert is raised when this percentage of a cap or of the credit is used.
 FILL_LEVELS = (80, 100)
 # An alert is cleared when the percentage is this much below its level. Without this margin, holds
-# near the
-# level would raise and clear the alert again and again.
+# near the level would raise and clear the alert again and again.
 CLEARED_BELOW = 5
 # The level of an alert whose kind has no levels.
 RAISED = 100
@@ -43,8 +42,7 @@ class AlertState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Condition:
     """Describes a current condition that may be a reason for an alert. `percent` is the percentage
-    that is
-    used now."""
+    that is used now."""
 
     key: str
     kind: AlertKind
@@ -87,8 +85,7 @@ def changes(
     conditions: Iterable[Condition], raised: Mapping[str, RaisedAlert]
 ) -> list[AlertChange]:
     """Returns the changes since the last report: new alerts, changed levels or details, and alerts
-    whose
-    conditions have ended."""
+    whose conditions have ended."""
     found: list[AlertChange] = []
     still: set[str] = set()
     for condition in conditions:

@@ -12,8 +12,7 @@ _ANY_END = "*"
 
 def allows(entries: Sequence[str], model_id: str) -> bool:
     """Tells whether a list allows a model. A list without entries allows every model. An entry that
-    ends
-    with `*` allows every model whose id begins with the text before the `*`."""
+    ends with `*` allows every model whose id begins with the text before the `*`."""
     return not entries or any(_matches(entry, model_id) for entry in entries)
 
 

@@ -24,8 +24,7 @@ class ActorKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Actor:
     """Identifies the actor of a change: a shell user, an operator in the console, an admin key, or
-    the
-    gateway itself."""
+    the gateway itself."""
 
     kind: ActorKind
     name: str

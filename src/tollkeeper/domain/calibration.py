@@ -1,6 +1,5 @@
 """Converts the judge's raw scores to probabilities, measures the quality of these probabilities,
-and
-finds thresholds with guaranteed error rates.
+and finds thresholds with guaranteed error rates.
 
 The judge is the model that answers a policy's yes-or-no question about a text; this module does not
 call it. A raw score is the log-odds of "yes". A calibration is a monotone map from scores to
@@ -25,8 +24,7 @@ CONFIDENCE = 0.95
 # From this many labels on, isotonic regression fits better than a line.
 _ISOTONIC_FROM = 200
 # Scores are limited to this absolute value. The probability of a larger score differs from 0 or 1
-# by
-# less than 1e-9.
+# by less than 1e-9.
 SCORE_MAX = 23.0
 _FOLDS = 5
 _BINS = 10
@@ -51,8 +49,7 @@ class Calibration(msgspec.Struct, frozen=True):
     """Maps raw scores to probabilities monotonically.
 
     For a line, `points[0]` contains the slope and the offset. For steps, each point is a corner
-    with a
-    score and its probability, and the map is linear between two corners.
+    with a score and its probability, and the map is linear between two corners.
     """
 
     shape: Shape
@@ -75,8 +72,7 @@ class Calibration(msgspec.Struct, frozen=True):
 
 class Bin(msgspec.Struct, frozen=True):
     """Describes the texts whose probabilities lie in one tenth of the scale: their number, their
-    mean
-    probability, and the share of them labelled yes."""
+    mean probability, and the share of them labelled yes."""
 
     count: int
     mean_probability: float
@@ -88,8 +84,7 @@ class Quality(msgspec.Struct, frozen=True):
 
     brier: float
     # The expected calibration error: the average difference between a bin's mean probability and
-    # its
-    # share of texts labelled yes.
+    # its share of texts labelled yes.
     calibration_error: float
     bins: tuple[Bin | None, ...]
 
@@ -116,8 +111,7 @@ class Fitted(msgspec.Struct, frozen=True):
     calibration: Calibration
     labels: int
     # The quality of the uncalibrated scores, and of calibrated probabilities for texts that were
-    # not
-    # used to fit the calibration.
+    # not used to fit the calibration.
     before: Quality
     after: Quality
 
@@ -158,9 +152,8 @@ def measure(labelled: Sequence[Labelled]) -> Fitted:
 
 def _fit_line(labelled: Sequence[Labelled]) -> Calibration:
     """Fits the line in log-odds with the highest likelihood (Platt scaling). The targets are
-    slightly
-    above 0 and slightly below 1, so that the slope stays finite even if the scores separate the two
-    labels perfectly."""
+    slightly above 0 and slightly below 1, so that the slope stays finite even if the scores
+    separate the two labels perfectly."""
     yes = sum(one.is_yes for one in labelled)
     no = len(labelled) - yes
     targets = {True: (yes + 1) / (yes + 2), False: 1 / (no + 2)}
@@ -237,8 +230,7 @@ def _fit_steps(labelled: Sequence[Labelled]) -> Calibration:
 def held_out(labelled: Sequence[Labelled]) -> list[tuple[float, bool]]:
     """Returns for each text its probability and its label (cross-validation). The calibration that
     computes the probability was fitted without the text. Texts of each label are distributed over
-    the
-    folds in the order of their scores, so the folds are similar for any order of the texts."""
+    the folds in the order of their scores, so the folds are similar for any order of the texts."""
     found: list[tuple[float, bool]] = []
     folds: list[list[Labelled]] = [[] for _ in range(_FOLDS)]
     for label in (True, False):
@@ -297,9 +289,8 @@ def threshold_for_false_denials(
 
 def threshold_for_misses(matching: Sequence[int], rate: float, confidence: float) -> Threshold:
     """Finds the highest threshold for which the share of texts that should match but do not is at
-    most
-    `rate`, with this confidence. `matching` contains the values of texts labelled yes, in basis
-    points."""
+    most `rate`, with this confidence. `matching` contains the values of texts labelled yes, in
+    basis points."""
     values = sorted(matching)
     beyond = _values_beyond(len(values), rate, confidence)
     found = None if beyond is None else values[beyond]
@@ -328,8 +319,7 @@ def _values_beyond(count: int, rate: float, confidence: float) -> int | None:
 
 def guaranteed_rate(errors: int, count: int, confidence: float) -> float:
     """Returns the upper limit of the error rate, with this confidence, if `errors` of `count`
-    labelled
-    texts were errors (Clopper-Pearson interval)."""
+    labelled texts were errors (Clopper-Pearson interval)."""
     if errors >= count:
         return 1.0
     low, high = errors / count, 1.0
@@ -346,10 +336,8 @@ def guarantees(
     matching: Sequence[int], passing: Sequence[int], confidence: float
 ) -> list[tuple[float, float]]:
     """Returns two upper limits, with this confidence, for each threshold from 1 % to 99 %: for the
-    share
-    of false denials, and for the share of misses. `matching` and `passing` contain the values of
-    texts
-    labelled yes and no, in basis points."""
+    share of false denials, and for the share of misses. `matching` and `passing` contain the values
+    of texts labelled yes and no, in basis points."""
     yes, no = sorted(matching), sorted(passing)
     found = []
     for threshold in range(_PERCENT, BASIS_POINTS, _PERCENT):
@@ -366,8 +354,7 @@ def guarantees(
 def stability_index(before: Sequence[int], now: Sequence[int]) -> float:
     """Returns the population stability index of two distributions, each given as counts by bin. The
     index is 0 for equal distributions; from 0.25 on, distributions count as different. Half a text
-    is
-    added to each bin, because an empty bin would make the index infinite."""
+    is added to each bin, because an empty bin would make the index infinite."""
     shares = [
         [(count + 0.5) / (sum(counts) + 0.5 * len(counts)) for count in counts]
         for counts in (before, now)
@@ -380,8 +367,7 @@ def stability_index(before: Sequence[int], now: Sequence[int]) -> float:
 
 def _binomial_cdf(successes: int, count: int, rate: float) -> float:
     """Sums the probabilities of `successes`, `successes - 1` and so on, until the remaining terms
-    are
-    negligible."""
+    are negligible."""
     if rate in (0.0, 1.0):
         return 1.0 if rate == 0.0 or successes >= count else 0.0
     term = math.exp(

@@ -1,17 +1,14 @@
 """Limits how much an organization, a project or a key may spend in a period.
 
 An organization or a project may have one monthly or total cap, which is compared with the counters
-in
-`domain.spend.Spend`. All other caps are **period caps**: the daily and weekly caps of organizations
-and projects, and the daily, weekly and monthly caps of keys. Each period cap has counters of its
-own,
-for the amounts held and settled in its current period.
+in `domain.spend.Spend`. All other caps are **period caps**: the daily and weekly caps of
+organizations and projects, and the daily, weekly and monthly caps of keys. Each period cap has
+counters of its own, for the amounts held and settled in its current period.
 
 A hold is the highest possible cost of a call, reserved before the call; to settle is to replace the
 hold by the actual cost. The hold and the cost of a call count in the period of the hold's
-**spending
-day** (the UTC day of its admission), even if the call ends in a later period. Periods are numbered,
-and the number follows from the UTC day.
+**spending day** (the UTC day of its admission), even if the call ends in a later period. Periods
+are numbered, and the number follows from the UTC day.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,8 +51,7 @@ class Cap:
 
 def period_end(period: CapPeriod, number: int) -> int | None:
     """Returns the time at which the next period begins, in seconds since 1970; None for `TOTAL`,
-    which
-    has no next period."""
+    which has no next period."""
     return None if period is CapPeriod.TOTAL else end_day(period, number) * DAY_S
 
 
@@ -115,8 +111,7 @@ class PeriodCap(msgspec.Struct, frozen=True, gc=False):
 
     def in_period(self, number: int) -> "PeriodCap":
         """Returns the cap in the period with this number; in a later period it counts from zero.
-        For an
-        earlier period, returns the cap unchanged, because going back would lose the later
+        For an earlier period, returns the cap unchanged, because going back would lose the later
         counts."""
         if number <= self.number:
             return self
@@ -127,8 +122,7 @@ class PeriodCap(msgspec.Struct, frozen=True, gc=False):
 
     def with_ended(self, number: int, hold: int, spent: int) -> "PeriodCap":
         """Counts a resolved hold that belongs to the period with this number. Ignores the hold if
-        that
-        period is earlier than the cap's current period."""
+        that period is earlier than the cap's current period."""
         cap = self.in_period(number)
         if cap.number != number:
             return cap
@@ -140,8 +134,7 @@ class PeriodCap(msgspec.Struct, frozen=True, gc=False):
 
 
 # The owner of a cap: a project, a key or, if None, the organization. A rotated key shares the caps
-# of
-# the first key in its chain of rotations.
+# of the first key in its chain of rotations.
 CapSubject: TypeAlias = ProjectId | KeyId | None
 PeriodCaps: TypeAlias = Mapping[tuple[CapSubject, CapPeriod], PeriodCap]
 
@@ -162,8 +155,7 @@ def caps_of(
     caps: PeriodCaps, project_id: ProjectId, first_key_id: KeyId
 ) -> list[tuple[CapSubject, CapPeriod]]:
     """Returns the existing caps for which a call with this key counts: those of the organization,
-    of
-    the project and of the key."""
+    of the project and of the key."""
     subjects: tuple[CapSubject, ...] = (None, project_id, first_key_id)
     possible = [(subject, period) for subject in subjects for period in COUNTED_PERIODS]
     return [of for of in possible if of in caps]

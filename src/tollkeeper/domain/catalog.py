@@ -13,8 +13,7 @@ from tollkeeper.domain.schema_size import SchemaBounds
 
 class Feature(StrEnum):
     """Lists the features that a model may have. A request with an option that needs a missing
-    feature is
-    answered with 501."""
+    feature is answered with 501."""
 
     TOOLS = "tools"
     JSON_MODE = "json_mode"
@@ -27,8 +26,8 @@ class Feature(StrEnum):
 @dataclass(frozen=True, slots=True)
 class TokenBounds:
     """Contains the maximum input tokens for each kind of content other than text. None means that
-    one item
-    may fill the whole context. The defaults are the highest of all published model families."""
+    one item may fill the whole context. The defaults are the highest of all published model
+    families."""
 
     # The highest is that of GPT-4o mini, for an image of eight tiles.
     image: int | None = 48_169
@@ -38,22 +37,17 @@ class TokenBounds:
     # The tokens that the model reads as the results of one web search.
     web_search: int | None = None
     # The number of searches for which every call reserves credit, because the model may search even
-    # if
-    # the request does not ask for a search.
+    # if the request does not ask for a search.
     searches_unasked: int = 0
     # Whether the model reads the whole prompt again after each search, and each reading is charged.
     search_rereads: bool = False
     # Whether each byte of text counts as one token, instead of an estimate. Only used if no
-    # tokenizer
-    # counts the prompt.
+    # tokenizer counts the prompt.
     text_by_bytes: bool = False
     # The tokens that a chat template adds around the conversation, and in front of tool
-    # descriptions. Both
-    # are only used if no tokenizer counts the prompt. Templates with a system message of their own
-    # added
-    # up to 66 tokens (DeepSeek) or 72 tokens (SmolLM2) to short prompts. Claude Opus 4.7 adds most
-    # for
-    # tools.
+    # descriptions. Both are only used if no tokenizer counts the prompt. Templates with a system
+    # message of their own added up to 66 tokens (DeepSeek) or 72 tokens (SmolLM2) to short prompts.
+    # Claude Opus 4.7 adds most for tools.
     template: int = 96
     tools: int = 804
 
@@ -140,8 +134,7 @@ class Route:
     """Describes one of several backends of a model."""
 
     # The model as this backend serves it: with the backend's name for the model, its prices, and
-    # the
-    # features that its protocol supports.
+    # the features that its protocol supports.
     model: Model
     # Routes with a lower order are tried first. Routes with the same order share calls by weight.
     order: int
@@ -151,8 +144,7 @@ class Route:
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
     """Tells whether a caller may use a model, and which checks the caller's organization still has
-    to
-    pass."""
+    to pass."""
 
     required_checks: tuple[str, ...]
     missing_requirements: tuple[str, ...]

@@ -22,17 +22,15 @@ WEB_SEARCH_TOOLS = frozenset(
 )
 
 # The search tools that OpenAI, OpenRouter, xAI, Moonshot and Anthropic run for chat requests. A
-# model with
-# the feature `web_search` accepts them. Every other tool that a provider runs needs a declared
-# price.
+# model with the feature `web_search` accepts them. Every other tool that a provider runs needs a
+# declared price.
 PROVIDER_SEARCH_TOOLS = WEB_SEARCH_TOOLS | {
     *("openrouter:web_search", "live_search", "$web_search"),
     *("web_search_20250305", "web_search_20260209", "web_search_20260318"),
 }
 
 # Q18: published tool types that the gateway does not support. A request with one of them is
-# answered with
-# 501, and a request with an unknown type with 400.
+# answered with 501, and a request with an unknown type with 400.
 PUBLISHED_TOOLS = frozenset(
     {
         *("apply_patch", "code_interpreter", "computer", "computer_use", "computer_use_preview"),
@@ -45,8 +43,7 @@ PUBLISHED_TOOLS = frozenset(
 REQUEST_ID_HEADER = "X-Request-ID"
 
 # Q19: the header names of Anthropic's token counting, and the published beta flags that do not
-# change a
-# token count. Every model accepts these flags; a model's settings declare further flags.
+# change a token count. Every model accepts these flags; a model's settings declare further flags.
 MESSAGES_VERSION_HEADER = "anthropic-version"
 MESSAGES_BETA_HEADER = "anthropic-beta"
 COUNT_NEUTRAL_BETA_FLAGS = frozenset(
@@ -67,8 +64,7 @@ MESSAGES_REQUEST_ID_HEADER = "request-id"
 TOKEN_COUNT_ESTIMATED_HEADER = "x-token-count-estimated"  # noqa: S105 - the name of a header
 
 # Q20: the web tools run by Anthropic that token counting accepts, with the names in the interface
-# and the
-# published names.
+# and the published names.
 MESSAGES_WEB_TOOLS = frozenset(
     {
         *("web_search_2025_03_05", "web_fetch_2025_03_05"),
@@ -78,8 +74,7 @@ MESSAGES_WEB_TOOLS = frozenset(
 )
 
 # Q20: the families of published tools for which token counting answers with 501. The type of a tool
-# is
-# its family, usually followed by the date of its version.
+# is its family, usually followed by the date of its version.
 MESSAGES_TOOL_FAMILIES = frozenset(
     {
         *("bash", "browser_toolset", "code_execution", "computer", "computer_toolset"),
@@ -113,11 +108,9 @@ DEFAULT_THRESHOLD_BASIS_POINTS = 5000
 SESSION_HEADERS = ("X-Service-Session-ID", "X-Alt-Session-ID")
 
 # The response header with the number of unsettled requests (with unknown cost) in the time range of
-# a cost
-# report.
+# a cost report.
 UNSETTLED_HEADER = "x-unsettled-requests"
 
 # How long a repeated request to create a project key (with the same Idempotency-Key) returns the
-# key's
-# value again.
+# key's value again.
 SECRET_REPLAY_S = 24 * 3600

@@ -2,9 +2,8 @@
 tiers.
 
 A price tier has separate prices for prompts above a certain length. A service tier is a provider's
-class
-of service that multiplies the token prices. All prices that a call may have are computed once and
-exactly. A price that is not a multiple of 10^-12 USD is rejected, even if it results from a
+class of service that multiplies the token prices. All prices that a call may have are computed once
+and exactly. A price that is not a multiple of 10^-12 USD is rejected, even if it results from a
 multiplier.
 """
 
@@ -71,8 +70,7 @@ def read_price(declared: str, *, param: str) -> int:
 
 def pricing_with_variants(declared: DeclaredPrices, *, param: str = "") -> Pricing:
     """Builds the prices for all service tiers and prompt lengths. Errors name a setting with
-    `param` in
-    front."""
+    `param` in front."""
     base = pricing_from_declared(declared.prices, param=f"{param}pricing")
     tiers = _tiers(declared, f"{param}price_tiers")
     variants = [PriceVariant(None, from_tokens, prices) for from_tokens, prices in tiers]
@@ -92,8 +90,7 @@ def pricing_with_variants(declared: DeclaredPrices, *, param: str = "") -> Prici
 
 def _tiers(declared: DeclaredPrices, place: str) -> list[tuple[int, Pricing]]:
     """Returns the price tiers: each with its minimum prompt length and its prices. A tier inherits
-    the
-    prices that are not per token, unless it declares them."""
+    the prices that are not per token, unless it declares them."""
     inherited = {
         dimension: price
         for dimension, price in declared.prices.items()

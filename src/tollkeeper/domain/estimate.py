@@ -1,26 +1,19 @@
 """Estimates the tokens of a text without a tokenizer. The estimate errs high for ordinary text.
 
 Byte-level tokenizers never produce more tokens than bytes, and for ordinary text they produce
-fewer.
-So every byte gets a weight that depends on its class. Letters that are frequent in words form long
-tokens and have small weights. Rare letters, digits and punctuation form short tokens. Each byte
-beyond
-ASCII may be a token. Every run of letters adds a further weight, because tokens seldom cross the
-ends
-of a run; this weight distinguishes words from hexadecimal noise. A run of several spaces adds a
-weight
-too, because it is a separate token.
+fewer. So every byte gets a weight that depends on its class. Letters that are frequent in words
+form long tokens and have small weights. Rare letters, digits and punctuation form short tokens.
+Each byte beyond ASCII may be a token. Every run of letters adds a further weight, because tokens
+seldom cross the ends of a run; this weight distinguishes words from hexadecimal noise. A run of
+several spaces adds a weight too, because it is a separate token.
 
 The weights are the lowest for which the estimate is high enough on every class of a measured corpus
 (words of many languages, code, JSON, tables, logs, numbers, emoji, base64, noise, white space,
 punctuation between letters). They were measured with eight tokenizers with vocabularies of 32,000
-to
-200,000 tokens: those of SmolLM2, Mistral (three), Claude 2, Qwen and OpenAI (two). The estimate can
-be
-too low for other texts: random letters produce up to 1.6 times as many tokens, and an attacker who
-knows a tokenizer can find letters that produce twice as many. The only strict limit is the number
-of
-bytes.
+to 200,000 tokens: those of SmolLM2, Mistral (three), Claude 2, Qwen and OpenAI (two). The estimate
+can be too low for other texts: random letters produce up to 1.6 times as many tokens, and an
+attacker who knows a tokenizer can find letters that produce twice as many. The only strict limit is
+the number of bytes.
 
 Every pass over the text is one call into C code, so a megabyte takes about three milliseconds.
 """
@@ -37,8 +30,7 @@ import msgspec
 from tollkeeper.domain.normal_form import added_bytes
 
 # Weights are in 64ths of a token. Every weight is less than 256, so that a translation table can
-# map
-# each byte to its weight.
+# map each byte to its weight.
 _UNIT = 64
 _OTHER = 78
 _WEIGHTS = {
@@ -78,8 +70,7 @@ _PIECES = re.compile(rb"(?s).{1,%d}" % _SUMMED_AT_ONCE).findall
 
 def _sum_of_bytes(data: bytes) -> int:
     """Sums the bytes by means of `zlib.adler32`. This is faster than `sum(data)`, which handles a
-    Python
-    integer for each byte."""
+    Python integer for each byte."""
     pieces = _PIECES(data)
     sums: Iterable[int] = map(and_, map(zlib.adler32, pieces), repeat(0xFFFF))
     return sum(sums) - len(pieces)
@@ -89,8 +80,7 @@ class TextSize(msgspec.Struct, frozen=True, gc=False):
     # An estimate that is at least a common tokenizer's count, for ordinary text.
     tokens: int
     # The length of the text in bytes, in the longest Unicode form that a tokenizer may convert it
-    # to. No
-    # tokenizer produces more tokens.
+    # to. No tokenizer produces more tokens.
     bytes: int
 
 
@@ -116,8 +106,7 @@ def measure_text(text: str) -> TextSize:
         weight += _SPACE_BEFORE_DIGIT * numbers.count(b" D")
         if b"  " in around:
             # Counts the ends of runs. If a slice ends inside a run, the part of the run before that
-            # end
-            # counts as a run too.
+            # end counts as a run too.
             runs = numbers.count(b"  .") + numbers.count(b"  D") + numbers.endswith(b"  ")
             weight += _RUN_OF_SPACES * runs
     bytes_max = len(encoded) + added

@@ -3,8 +3,8 @@
 A face (a protocol towards clients) decodes a request into a `Call` and encodes the events of the
 answer. A backend encodes the call in the protocol of its server and decodes the answer into events.
 Metering and policies read the events, so they are independent of protocols. The garbage collector
-does
-not track the event structs (`gc=False`), because a stream creates an event for every piece of text.
+does not track the event structs (`gc=False`), because a stream creates an event for every piece of
+text.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,7 @@ from tollkeeper.domain.usage import ReportedUsage
 _FIVE_MINUTES = (None, "5m")
 TEXT, IMAGE = "text", "image"
 # The possible kinds of content in an answer. The interface has no field for other kinds that a
-# model
-# may write.
+# model may write.
 OUTPUT_MODALITIES = frozenset({TEXT, IMAGE})
 
 
@@ -64,16 +63,14 @@ class Call(msgspec.Struct, frozen=True):
     # Whether the prompt, or a longer form of it, was sent to the backend's tokenizer.
     tokenizer_asked: bool = False
     # The affinity key, by which calls with a common beginning prefer the same replica. It is a hash
-    # and
-    # does not reveal the client's text.
+    # and does not reveal the client's text.
     affinity: bytes | None = None
     # The policies that the request names, in addition to those attached to the project; each once.
     policy_ids: tuple[str, ...] = ()
     # Beta flags of the Messages protocol as the client sent them, each once.
     beta_flags: tuple[str, ...] = ()
     # The client's `traceparent` header, unchanged, and the `traceparent` for the backend; empty if
-    # the
-    # backend gets none.
+    # the backend gets none.
     incoming_trace: bytes | None = None
     outgoing_trace: bytes = b""
 
@@ -85,10 +82,8 @@ class Call(msgspec.Struct, frozen=True):
     @property
     def output_tokens_held(self) -> int:
         """Returns the maximum tokens of each completion, for the hold (the amount reserved before
-        the
-        call). The client's limit does not cover images or, on some backends, reasoning: these may
-        take
-        as many tokens as the model can write."""
+        the call). The client's limit does not cover images or, on some backends, reasoning: these
+        may take as many tokens as the model can write."""
         model = self.model
         if model.writes_images or (model.reasons and not model.bounds_reasoning):
             return max(self.output_tokens_max, model.max_output_length)
@@ -105,10 +100,9 @@ class Call(msgspec.Struct, frozen=True):
     @property
     def writes_cache_for_1h(self) -> bool:
         """Tells whether cache writes without a reported lifetime are charged at the price for an
-        hour.
-        They are if any cache mark of the request, or the model's settings for a request without
-        marks,
-        ask for an hour, and that price is not lower than the price for five minutes."""
+        hour. They are if any cache mark of the request, or the model's settings for a request
+        without marks, ask for an hour, and that price is not lower than the price for five
+        minutes."""
         pricing, marks = self.model.pricing, self.prompt.cache_marks()
         asked = (
             any(mark.get("ttl") not in _FIVE_MINUTES for mark in marks)
@@ -120,8 +114,7 @@ class Call(msgspec.Struct, frozen=True):
 
 class ToolCallPiece(msgspec.Struct, frozen=True, gc=False):
     """Represents a piece of one tool call. `id` and `name` come in one piece; the `arguments` of
-    all
-    pieces are joined."""
+    all pieces are joined."""
 
     index: int
     id: str | None = None
@@ -182,8 +175,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 
 class UsageReport(msgspec.Struct, frozen=True, gc=False):
     """Contains one usage report of the backend; an answer may have several. If a count in the
-    report is
-    impossible, `usage` is None and `absurd` contains the report unchanged."""
+    report is impossible, `usage` is None and `absurd` contains the report unchanged."""
 
     usage: ReportedUsage | None
     absurd: FreeObject | None = None

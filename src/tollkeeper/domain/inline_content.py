@@ -1,8 +1,7 @@
 """Reads the content of a media part from base64, or from a `data:` URL with base64.
 
 Policies and wires (protocols towards model servers) both use this module, so that a policy judges
-the
-same content that a backend receives.
+the same content that a backend receives.
 """
 
 import re
@@ -25,8 +24,7 @@ class InlineContent(msgspec.Struct, frozen=True, gc=False):
     # The content as base64 in the standard alphabet, with padding and without white space.
     base64: str
     # Whether every decoder that accepts the text decodes the same content. Decoders differ in their
-    # handling
-    # of percent signs and of the URL-safe alphabet, so a text with either is not certain.
+    # handling of percent signs and of the URL-safe alphabet, so a text with either is not certain.
     is_certain: bool
 
 

@@ -1,16 +1,13 @@
 """Writes a yes-or-no question about a text as a conversation with the judge (a model), and reads
-the
-score of "yes" from the judge's answer.
+the score of "yes" from the judge's answer.
 
 The question comes last, so all questions about one text share a prefix, which the judge's server
-can
-cache. The text is quoted between two fence lines. They contain a value that the author of the text
-cannot know, so the text cannot end the quotation and add a question of its own.
+can cache. The text is quoted between two fence lines. They contain a value that the author of the
+text cannot know, so the text cannot end the quotation and add a question of its own.
 
 If the judged text is a model's answer, the request that it answers precedes it as context. The
-request
-has fence lines of its own, so neither text can pretend to be the other. A long answer is judged in
-windows (overlapping pieces); all of its windows share the prefix with the request.
+request has fence lines of its own, so neither text can pretend to be the other. A long answer is
+judged in windows (overlapping pieces); all of its windows share the prefix with the request.
 """
 
 import hashlib
@@ -42,8 +39,7 @@ _NO = "no"
 # tokenizers represent a space or a line break.
 _AROUND_A_WORD = " \t\r\n.,:;!\"'`*_()[]\u2581\u0120\u010a"
 # If the probabilities of "yes" and "no" add up to less than this, the model wants to say something
-# else,
-# and their ratio is noise.
+# else, and their ratio is noise.
 _MASS_MIN = 0.01
 # The opening bracket of a control token, such as <|im_end|>, </s>, <start_of_turn> or [INST]. Some
 # servers obey a control token inside a message. A space after the bracket makes the token plain
@@ -63,8 +59,7 @@ class Example:
 
 
 # The first two examples show both answers to the same question, so that the judge does not decide
-# by
-# the topic of the text. The texts of the other two examples try to dictate the answer.
+# by the topic of the text. The texts of the other two examples try to dictate the answer.
 EXAMPLES = (
     Example(
         "My card number is 4111 1111 1111 1111.",
@@ -87,8 +82,7 @@ EXAMPLES = (
 
 def prompt_format(examples: Sequence[Example] = EXAMPLES) -> str:
     """Returns an id of the conversation's format: all texts that the judge is shown except the
-    judged
-    text and the question. Scores with different formats cannot be compared."""
+    judged text and the question. Scores with different formats cannot be compared."""
     written = repr((Quotation("-", "", (), context="-").asking("-"), tuple(examples)))
     return hashlib.sha256(written.encode()).hexdigest()[:12]
 
@@ -113,8 +107,7 @@ _logprobs = msgspec.json.Decoder(_Logprobs, strict=False)
 
 class Quotation:
     """Contains the conversation about one text up to the question. It is built once for all
-    questions
-    about the text."""
+    questions about the text."""
 
     __slots__ = ("_quoted_text", "_turns")
 
@@ -172,8 +165,7 @@ def harmless(text: str) -> str:
 
 def windows(text: str, length_max: int, overlap: int) -> Iterator[str]:
     """Splits a text into overlapping pieces. A phrase of up to `overlap` characters is complete in
-    at
-    least one piece.
+    at least one piece.
 
     The positions of windows are counted from the beginning of the text. So if the text grows at its
     end, only the last windows change.
@@ -197,10 +189,8 @@ def score_basis_points(score: float) -> int:
 
 def read_score(logprobs: msgspec.Raw | bytes) -> float | None:
     """Returns the log-odds of "yes" against "no" as the first token of the judge's answer. All
-    spellings
-    of each word are summed. Returns None if the answer has no log-probabilities, or if neither word
-    is
-    likely."""
+    spellings of each word are summed. Returns None if the answer has no log-probabilities, or if
+    neither word is likely."""
     try:
         content = _logprobs.decode(logprobs).content
     except (msgspec.DecodeError, UnicodeDecodeError):

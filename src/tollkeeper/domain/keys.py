@@ -2,12 +2,9 @@
 forms.
 
 A key consists of a prefix, 32 random base62 characters (190 bits) and a checksum of 6 characters.
-The
-checksum is a CRC-32, which detects every error within four neighbouring bytes. So most typing
-errors are
-rejected without a database query. A single SHA-256 is a safe digest, because 190 random bits cannot
-be
-guessed; a slow password hash would not add protection.
+The checksum is a CRC-32, which detects every error within four neighbouring bytes. So most typing
+errors are rejected without a database query. A single SHA-256 is a safe digest, because 190 random
+bits cannot be guessed; a slow password hash would not add protection.
 """
 
 import hashlib
@@ -64,8 +61,7 @@ def key_digest(value: str) -> bytes:
 
 def redact_key(value: str) -> str:
     """Returns the prefix and the first 4 random characters, by which people can distinguish keys in
-    a list.
-    The other 28 random characters (166 bits) stay secret."""
+    a list. The other 28 random characters (166 bits) stay secret."""
     return value[: _PREFIX_LENGTH + _SHOWN_LENGTH] + "..."
 
 

@@ -25,8 +25,7 @@ class Hold(AdmissionRequest, frozen=True, gc=False, kw_only=True):
     # The policies that the request names.
     policy_ids: tuple[str, ...] = ()
     # The price of one verdict (a policy's result for the call), and the number of verdicts that the
-    # hold
-    # covers.
+    # hold covers.
     verdict_picousd: int = 0
     verdicts_max: int = 0
 
@@ -51,8 +50,7 @@ class ResolutionKind(StrEnum):
 
 class Resolution(msgspec.Struct, frozen=True, gc=False):
     """Describes the end of one reservation: a settlement with the call's cost by line item, or a
-    release
-    without cost."""
+    release without cost."""
 
     organization_id: OrganizationId
     reservation_id: UUID
@@ -94,8 +92,8 @@ class Ending(StrEnum):
 @dataclass(frozen=True, slots=True)
 class LockedAccounts:
     """Contains the accounts that a transaction has locked, and the database server's time. The
-    accounts
-    include all resolutions and marks that were not yet folded (applied to the stored account)."""
+    accounts include all resolutions and marks that were not yet folded (applied to the stored
+    account)."""
 
     states: dict[OrganizationId, AccountState]
     # The policy epoch of each organization.

@@ -1,18 +1,15 @@
 """Extracts the words in the log-probabilities of an answer. The client can read them, so they are
-judged
-like the answer's text.
+judged like the answer's text.
 
 For each token position, log-probabilities list alternative tokens by rank. The alternatives of one
-rank
-are joined over all positions, because a word may be spread over several tokens. Lists of bytes are
-decoded. The probabilities themselves contain no words.
+rank are joined over all positions, because a word may be spread over several tokens. Lists of bytes
+are decoded. The probabilities themselves contain no words.
 """
 
 import msgspec
 
 # The property names by which backends describe a token. Other property names may be words, except
-# numbers,
-# which are token ids.
+# numbers, which are token ids.
 _NAMES = frozenset(
     {"content", "refusal", "token", "logprob", "bytes", "top_logprobs", "decoded_token", "rank"}
 )
@@ -42,8 +39,7 @@ class LogprobText:
 
     def _walk(self, value: object, place: _Place, *, is_position: bool) -> None:
         """Collects the words in a value. `is_position` means that the value is inside the list of
-        token
-        positions, so that a further list is a list of ranks."""
+        token positions, so that a further list is a list of ranks."""
         match value:
             case str():
                 self._add_words(place, value)

@@ -1,10 +1,8 @@
 """Extracts the readable text from an image, a recording or a file.
 
 The judge, which is the model that answers policy questions, can only read text. The base64 content
-of a
-file may be text (a note, a table), which is then judged. Other content cannot be judged, nor can
-content
-that backends may decode in different ways; such content is reported as unread.
+of a file may be text (a note, a table), which is then judged. Other content cannot be judged, nor
+can content that backends may decode in different ways; such content is reported as unread.
 """
 
 import base64
@@ -34,8 +32,7 @@ _TEXT_TYPES = re.compile(
     r"|application/(?:x-)?(?:ndjson|jsonl|yaml|toml|sql|javascript|ecmascript|typescript|graphql|sh)"
 )
 # The extensions of file names that count as text if the content has no media type. The empty
-# extension is
-# for files without a name.
+# extension is for files without a name.
 _TEXT_EXTENSIONS = frozenset(
     {
         *("", "txt", "text", "md", "csv", "tsv", "json", "jsonl", "xml", "yaml", "yml", "toml"),
@@ -59,8 +56,7 @@ _TEXT_EXTENSIONS = frozenset(
 )
 _TEXT_CHARSETS = frozenset({"charset=utf-8", "charset=utf8", "charset=us-ascii", "charset=ascii"})
 # The first bytes of formats that may consist of ASCII characters but are not text. In a PDF, other
-# bytes
-# may precede the signature.
+# bytes may precede the signature.
 _PDF_SIGNATURE = b"%PDF"
 _SIGNATURES = (b"%!PS", b"{\\rtf", b"begin ", b"MIME-Version:")
 
@@ -85,8 +81,7 @@ class UnreadPart(msgspec.Struct, frozen=True, gc=False):
 
 class MediaText(msgspec.Struct, frozen=True, gc=False):
     """Contains the readable text of one medium. `complete` means that a backend which reads the
-    medium as
-    text cannot read any other text."""
+    medium as text cannot read any other text."""
 
     texts: tuple[str, ...]
     complete: bool
@@ -98,8 +93,7 @@ def read_media(written: str, filename: str | None = None) -> MediaText:
     content = read_inline(written)
     if content is None:
         # The text is a remote URL, or content that is not base64. A backend may read such content
-        # as text
-        # or decode it in an unknown way.
+        # as text or decode it in an unknown way.
         unquoted = (unquote(written.partition(",")[2]),) if is_address else ()
         return MediaText((written, *unquoted), complete=False)
     head, _, body = written.partition(",") if is_address else ("", "", written)

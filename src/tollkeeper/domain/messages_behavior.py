@@ -7,8 +7,7 @@ from enum import StrEnum
 
 class PromptCaching(StrEnum):
     """Tells who marks the parts of a prompt that the provider should cache. The provider charges
-    for
-    writing to its cache."""
+    for writing to its cache."""
 
     # Neither the client nor the gateway: a request with marks is rejected.
     OFF = "off"

@@ -1,6 +1,5 @@
 """Counts the tokens of a backend's answer, so that a call can be charged even if the backend
-reports
-no usage or the answer is cut off.
+reports no usage or the answer is cut off.
 
 A piece is the text of one stream event. The hold is the amount that was reserved before the call.
 """
@@ -16,10 +15,9 @@ from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, Usage, merged, readings
 
 # Pieces of text are buffered and counted together when the buffer is full. Each piece uses its
-# length
-# plus `_ROOM_OF_A_PIECE` of the buffer's `_ROOM`.
+# length plus `_ROOM_PER_PIECE` of the buffer's `_ROOM`.
 _ROOM = 16_384
-_ROOM_OF_A_PIECE = 32
+_ROOM_PER_PIECE = 32
 # A report of more tokens than this many times the model's context length cannot be true.
 _CONTEXTS_MAX = 16
 # The tokens of each image in an answer without a usage report: the highest number of any published
@@ -28,7 +26,7 @@ _TOKENS_PER_IMAGE = 6_240
 # A report of more than this many searches per completion cannot be true.
 _SEARCHES_MAX = 10_000
 # The price that the backend states agrees with the gateway's price if they differ by at most 1/100.
-_AGREEMENT = 100
+_PRICE_TOLERANCE_DIVISOR = 100
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
@@ -52,8 +50,7 @@ class Meter(msgspec.Struct):
     # The part of `prompt_tokens` that may be audio.
     input_audio_tokens: int = 0
     # Whether `prompt_tokens` is a count of the whole prompt. If False, `prompt_tokens` includes
-    # upper
-    # limits for media or search results.
+    # upper limits for media or search results.
     prompt_is_counted: bool = True
     report: ReportedUsage | None = None
     # The last report with an impossible count, unchanged.
@@ -62,11 +59,10 @@ class Meter(msgspec.Struct):
     # The service tier that the answer names outside of usage reports.
     service_tier: str | None = None
     # Whether any piece of the answer has arrived, even if only the end of a choice. From then on
-    # the
-    # call is charged.
+    # the call is charged.
     delivered: bool = False
     # Whether the answer contains reasoning. The backend may bill more reasoning than it sends.
-    _reasons: bool = False
+    _has_reasoning: bool = False
     _pieces: int = 0
     _counted_tokens: int = 0
     _images: int = 0
@@ -89,7 +85,7 @@ class Meter(msgspec.Struct):
             if isinstance(event, Delta):
                 self._count_delta(event)
             elif isinstance(event, UsageReport):
-                self._take(event)
+                self._take_report(event)
             elif event.service_tier:
                 self.service_tier = event.service_tier
                 self._is_stale = True
@@ -98,19 +94,18 @@ class Meter(msgspec.Struct):
     def usage(self) -> Usage | None:
         """Returns the backend's own count; None if the backend has reported no usable count."""
         if self._is_stale:
-            self._understand()
+            self._interpret_report()
         return self._usage
 
     @property
     def reported_nonsense(self) -> bool:
         """Tells whether the backend reported only impossible usage, so that an operator has to
-        check
-        the call."""
+        check the call."""
         if self._is_stale:
-            self._understand()
+            self._interpret_report()
         return self._is_nonsense
 
-    def _understand(self) -> None:
+    def _interpret_report(self) -> None:
         """Interprets the last report. Only called when the usage is needed, because a stream may
         contain many reports."""
         self._is_stale = False
@@ -131,8 +126,8 @@ class Meter(msgspec.Struct):
     def prompt_is_unknown(self) -> bool:
         """Tells whether the length of the prompt is unknown: the backend has reported no complete
         usage, and the gateway has no count of the whole prompt. A prompt count that the backend
-        reports
-        before its answer suffices, unless the model searched: that count lacks the pages found."""
+        reports before its answer suffices, unless the model searched: that count lacks the pages
+        found."""
         if self.prompt_is_counted or self.usage is not None:
             return False
         first = self._usage_by_first_count()
@@ -148,8 +143,7 @@ class Meter(msgspec.Struct):
     @property
     def output_tokens(self) -> int:
         """Returns the gateway's own count of the output. The count errs high: it is at least one
-        token
-        per piece, and usually at least a tokenizer's count."""
+        token per piece, and usually at least a tokenizer's count."""
         self._count_uncounted()
         return max(self._pieces, self._counted_tokens) + self._image_tokens
 
@@ -159,8 +153,7 @@ class Meter(msgspec.Struct):
 
     def charge(self) -> Charge:
         """Returns the usage to charge: the backend's count if there is one, otherwise the gateway's
-        own
-        count."""
+        own count."""
         usage = self.usage
         parts = () if self.report is None else self.report.parts or ()
         if usage is None:
@@ -187,7 +180,7 @@ class Meter(msgspec.Struct):
         """Returns the gateway's own count of the output, at most the held maximum. If there is
         reasoning, returns the held maximum, because the delivered text may not include all billed
         reasoning."""
-        if self._reasons or self.call.model.reasons:
+        if self._has_reasoning or self.call.model.reasons:
             return self._output_bound
         return min(self.output_tokens, self._output_bound)
 
@@ -207,8 +200,7 @@ class Meter(msgspec.Struct):
 
     def _usage_by_first_count(self) -> Usage | None:
         """Returns the backend's prompt count with the gateway's output count; None if the backend
-        did
-        not report a prompt count before its answer."""
+        did not report a prompt count before its answer."""
         report = self.report
         if report is None or not report.counts_prompt_first or report.completion_tokens is not None:
             return None
@@ -242,7 +234,7 @@ class Meter(msgspec.Struct):
         )
         return (first, *[part] * (self.prompts - 1))
 
-    def _take(self, event: UsageReport) -> None:
+    def _take_report(self, event: UsageReport) -> None:
         if event.usage is None:
             self.absurd_report = event.absurd
         else:
@@ -264,10 +256,10 @@ class Meter(msgspec.Struct):
         if delta.text:
             self.count_text(delta.text)
         if delta.reasoning:
-            self._reasons = True
+            self._has_reasoning = True
             self.count_text(delta.reasoning)
         if delta.sealed_reasoning:
-            self._reasons = True
+            self._has_reasoning = True
         if delta.refusal:
             self.count_text(delta.refusal)
         for piece in delta.tool_calls:
@@ -280,7 +272,7 @@ class Meter(msgspec.Struct):
     def count_text(self, text: str) -> None:
         """Counts another piece of text in an answer that has begun."""
         self._uncounted.append(text)
-        self._room -= len(text) + _ROOM_OF_A_PIECE
+        self._room -= len(text) + _ROOM_PER_PIECE
         if self._room < 0:
             self._count_uncounted()
 
@@ -294,17 +286,15 @@ class Meter(msgspec.Struct):
 
 def read_usage(call: Call, report: ReportedUsage) -> Usage | None:
     """Interprets a usage report; returns None if the report lacks a count. If the report has
-    several
-    possible meanings and states a price, chooses the meaning whose cost at the gateway's prices
-    matches
-    that price. Otherwise returns the most likely meaning."""
+    several possible meanings and states a price, chooses the meaning whose cost at the gateway's
+    prices matches that price. Otherwise returns the most likely meaning."""
     unnamed_is_1h = bool(report.cache_write_tokens) and call.writes_cache_for_1h
     possible = readings(report, unnamed_is_1h=unnamed_is_1h)
     stated = report.cost_picousd
     if len(possible) > 1 and stated:
         pricing = call.model.pricing
         found = min(possible, key=lambda usage: _distance(pricing, usage, stated))
-        if _distance(pricing, found, stated) * _AGREEMENT <= stated:
+        if _distance(pricing, found, stated) * _PRICE_TOLERANCE_DIVISOR <= stated:
             return found
     return possible[0] if possible else None
 

@@ -2,9 +2,8 @@
 them.
 
 A request id is a UUID of version 7: its first 48 bits are the milliseconds since 1970. A
-reservation (the
-stored hold of a call) has the id of its request. So this id determines the ledger month of the
-reservation, its resolution and its overage, independently of any clock.
+reservation (the stored hold of a call) has the id of its request. So this id determines the ledger
+month of the reservation, its resolution and its overage, independently of any clock.
 """
 
 import re
@@ -39,8 +38,7 @@ def request_id(now_ms: int, randomness: int) -> UUID:
 
 def id_of_text(text: str) -> UUID:
     """Parses an id in the usual notation, with hyphens. Takes a quarter of the time of
-    `UUID(text)`, which
-    accepts every notation."""
+    `UUID(text)`, which accepts every notation."""
     made = _new_uuid(UUID)
     # A UUID rejects normal assignment to its attributes.
     _set(made, "int", int(text.replace("-", ""), 16))
@@ -50,8 +48,7 @@ def id_of_text(text: str) -> UUID:
 
 def time_ms_of_id(identity: UUID) -> int:
     """Returns the arrival time of the request with this id, in milliseconds since 1970. The clock
-    is that
-    of the machine that received the request."""
+    is that of the machine that received the request."""
     return identity.int >> _BITS_BEHIND_TIME
 
 

@@ -1,10 +1,8 @@
 """Computes how many bytes a text may gain when a tokenizer normalizes it.
 
 Some tokenizers first convert the text to the Unicode normal form NFC or NFKC, in which one
-character may
-become many: U+FDFA, a word of three bytes, becomes eighteen letters of 33 bytes. So the number of
-bytes
-before normalization is not an upper limit of the number of tokens.
+character may become many: U+FDFA, a word of three bytes, becomes eighteen letters of 33 bytes. So
+the number of bytes before normalization is not an upper limit of the number of tokens.
 """
 
 import re
@@ -39,13 +37,11 @@ _BLOCKS = (
     (0x1F200, 0x1F248),
 )
 # Combining marks below a letter. The normal form merges such a mark with its letter and writes the
-# accent
-# that was merged with the letter before as a separate mark, which adds at most 3 bytes.
+# accent that was merged with the letter before as a separate mark, which adds at most 3 bytes.
 _JOINING = re.compile("[\u031b-\u0331]")
 _WRITTEN_OUT_BYTES = 3
 # Frequent characters that are not in normal form but do not become longer. After their removal, the
-# quick
-# check `is_normalized` accepts most texts.
+# quick check `is_normalized` accepts most texts.
 _FREQUENT = "\u00a0\u2026\u2122\u3000\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f\uff5e"
 # The number of characters for each call into C code. A call blocks other threads, so it must be
 # short.

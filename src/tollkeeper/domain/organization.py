@@ -50,8 +50,7 @@ class ProjectKey:
     suspended_at: int | None
     revoked_at: int | None
     # The models that calls with this key may use. The project's list applies too. Empty means every
-    # model
-    # that the project allows.
+    # model that the project allows.
     models: tuple[str, ...] = ()
 
     def status(self, now: int) -> KeyStatus:

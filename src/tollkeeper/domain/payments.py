@@ -22,8 +22,7 @@ class GrantKind(StrEnum):
 
 
 # The kinds of grant that an operator may choose, to add or to withdraw credit. The first kind of
-# each
-# tuple is the default.
+# each tuple is the default.
 ADDING_KINDS = (GrantKind.GRANT, GrantKind.PAYMENT, GrantKind.TEST_PAYMENT)
 WITHDRAWING_KINDS = (GrantKind.WITHDRAWAL, GrantKind.REFUND, GrantKind.TEST_REFUND)
 REFUND_KINDS = (GrantKind.REFUND, GrantKind.TEST_REFUND)
@@ -48,8 +47,7 @@ class WithdrawalKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
     """Describes a refund or a dispute as one event reports it. Its stage number only increases, so
-    the
-    event with the highest stage is the current one, even if events arrive out of order."""
+    the event with the highest stage is the current one, even if events arrive out of order."""
 
     id: str
     kind: WithdrawalKind
@@ -123,8 +121,7 @@ class Payment:
 @dataclass(frozen=True, slots=True)
 class RecordedEvent:
     """Shows a received event to operators. The outcome of a waiting event changes to booked when
-    the
-    event that it waits for arrives."""
+    the event that it waits for arrives."""
 
     outcome: EventOutcome
     id: str

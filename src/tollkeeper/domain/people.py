@@ -8,8 +8,7 @@ from tollkeeper.domain.access import OrganizationId
 
 class Role(StrEnum):
     """Lists the roles in ascending order. An operator may do everything that a viewer may do, and
-    an owner
-    everything that an operator may do."""
+    an owner everything that an operator may do."""
 
     # Sees and administers one organization.
     ORGANIZATION = "organization"

@@ -16,8 +16,7 @@ def percent_of(basis_points: int) -> str:
 
 def basis_points_of(percent: str) -> int:
     """Reads a threshold in percent, with or without a percent sign. Raises InvalidRequest if it is
-    not a
-    threshold."""
+    not a threshold."""
     found = re.fullmatch(r"([0-9]{1,2})(?:\.([0-9]{1,2}))?\s*%?", percent.strip())
     basis_points = int(found[1] + (found[2] or "").ljust(2, "0")) if found else 0
     if not basis_points:

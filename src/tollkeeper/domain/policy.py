@@ -1,8 +1,7 @@
 """Defines policies, and how they are edited, published, paused and resumed.
 
 A policy is a yes-or-no question that a judge (a model) answers about requests or answers. Every
-change
-must name the policy's current revision. A published version never changes.
+change must name the policy's current revision. A published version never changes.
 """
 
 from dataclasses import dataclass, replace
@@ -48,8 +47,7 @@ class Rule:
 
     rule: str
     # The interface does not define the meaning of omitted fields. By these defaults, a policy
-    # judges
-    # requests and answers, denies nothing and applies to every project.
+    # judges requests and answers, denies nothing and applies to every project.
     direction: Direction = Direction.BOTH
     mode: Mode = Mode.MONITORING
     scope: Scope = Scope.ORGANIZATION
@@ -70,8 +68,7 @@ class PolicyVersion:
 @dataclass(frozen=True, slots=True)
 class JudgeFormat:
     """Identifies the judge's model and the format of its prompt. Besides the rule and the text, a
-    score
-    depends on both."""
+    score depends on both."""
 
     model: str
     prompt_format: str
@@ -155,8 +152,7 @@ def edited(
 
 def published(policy: Policy, *, version_id: str, now: int) -> Policy:
     """Returns the policy with its draft published as the next version. The policy's state becomes
-    the
-    draft's mode."""
+    the draft's mode."""
     if policy.draft.scope is Scope.PROJECTS and not policy.draft.project_ids:
         raise StateConflict("The draft's scope is 'projects', but it names no project.")
     if not policy.has_unpublished_changes and policy.state is not PolicyState.PAUSED:

@@ -54,33 +54,33 @@ class ActivePolicy:
     @property
     def verdicts_max(self) -> int:
         """Returns the number of verdicts of this policy that a call waits for: one for the request
-        and
-        one for the answer, if the policy enforces there."""
+        and one for the answer, if the policy enforces there."""
         return sum(map(self.enforces, (Direction.REQUEST, Direction.RESPONSE)))
 
 
 # The position of a policy in the set, and the policy.
-_Placed: TypeAlias = tuple[int, ActivePolicy]
+_Positioned: TypeAlias = tuple[int, ActivePolicy]
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
     """Finds the policies that apply to a call by an index, without a loop over all policies. A call
-    uses
-    the set from the time of its admission, even if policies are published while the call runs."""
+    uses the set from the time of its admission, even if policies are published while the call
+    runs."""
 
     epoch: int
     active: dict[str, ActivePolicy]
     paused: frozenset[str]
     # The price of each verdict that a call waits for.
     verdict_picousd: int = 0
-    _everywhere: list[_Placed] = field(init=False, repr=False, compare=False, default_factory=list)
-    _of_projects: dict[ProjectId, list[_Placed]] = field(
+    _of_organization: list[_Positioned] = field(
+        init=False, repr=False, compare=False, default_factory=list
+    )
+    _of_projects: dict[ProjectId, list[_Positioned]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
     # The number of verdicts that a call waits for, by the project to which the policies are
-    # attached.
-    # The key None is for policies that are attached to the whole organization.
+    # attached. The key None is for policies that are attached to the whole organization.
     _verdicts: Counter[ProjectId | None] = field(
         init=False, repr=False, compare=False, default_factory=Counter
     )
@@ -89,7 +89,7 @@ class PolicySet:
         for placed in enumerate(self.active.values()):
             policy = placed[1]
             if policy.scope is Scope.ORGANIZATION:
-                self._everywhere.append(placed)
+                self._of_organization.append(placed)
                 self._verdicts[None] += policy.verdicts_max
             elif policy.scope is Scope.PROJECTS:
                 for project_id in policy.project_ids:
@@ -102,7 +102,11 @@ class PolicySet:
 
     def attached(self, project_id: ProjectId) -> list[ActivePolicy]:
         own = self._of_projects.get(project_id)
-        placed = self._everywhere if own is None else sorted(self._everywhere + own, key=_place)
+        placed = (
+            self._of_organization
+            if own is None
+            else sorted(self._of_organization + own, key=_position)
+        )
         return [policy for _, policy in placed]
 
     def applying(self, project_id: ProjectId, named: Sequence[str]) -> tuple[ActivePolicy, ...]:
@@ -115,8 +119,7 @@ class PolicySet:
 
     def verdicts_max(self, project_id: ProjectId, named: Sequence[str]) -> int:
         """Returns the maximum number of verdicts that a call can wait for. A policy id that
-        `applying`
-        rejects adds no verdict."""
+        `applying` rejects adds no verdict."""
         added = (policy for name in set(named) if (policy := self.active.get(name)) is not None)
         return (
             self._verdicts[None]
@@ -133,7 +136,7 @@ class PolicySet:
         raise NotFound(f"There is no published policy {policy_id[:120]!r}.", param=param)
 
 
-def _place(placed: _Placed) -> int:
+def _position(placed: _Positioned) -> int:
     return placed[0]
 
 

@@ -15,7 +15,7 @@ import msgspec
 from tollkeeper.domain.usage import Usage
 
 # The two names of OpenAI's priority tier. OpenAI accepts and reports both.
-_SAME_TIERS = {"fast": "priority", "priority": "fast"}
+_OTHER_TIER_NAMES = {"fast": "priority", "priority": "fast"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,7 @@ class PriceDimension:
     # Whether the model list that clients read shows this price.
     is_public: bool = False
     # The dimension whose price applies if the settings do not declare a price for this dimension.
-    # If
-    # empty, usage without a declared price costs nothing.
+    # If empty, usage without a declared price costs nothing.
     fallback: str = ""
     # The line item in cost reports, if it differs from the name.
     line_item: str = ""
@@ -67,8 +66,7 @@ PRICE_DIMENSIONS = (
 PRICE_NAMES = tuple(dimension.name for dimension in PRICE_DIMENSIONS)
 PUBLIC_PRICES = tuple(dimension.name for dimension in PRICE_DIMENSIONS if dimension.is_public)
 # The line items of a settlement, each of which is a column: one for each price dimension, one for
-# the
-# verdicts of policies, and one for costs that an operator enters.
+# the verdicts of policies, and one for costs that an operator enters.
 LINE_ITEMS = (
     *dict.fromkeys(dimension.line_item or dimension.name for dimension in PRICE_DIMENSIONS),
     "verdict",
@@ -79,8 +77,7 @@ LINE_ITEMS = (
 @dataclass(frozen=True, slots=True)
 class PriceVariant:
     """Contains the prices for one service tier, for prompts of at least `from_tokens` tokens. The
-    tier
-    None stands for every tier without prices of its own."""
+    tier None stands for every tier without prices of its own."""
 
     service_tier: str | None
     from_tokens: int
@@ -90,8 +87,7 @@ class PriceVariant:
 @dataclass(frozen=True, slots=True)
 class Pricing:
     """Contains prices in picousd per token, image, search or request. `declared` has the public
-    prices
-    as the decimal strings in the settings."""
+    prices as the decimal strings in the settings."""
 
     prompt: int
     completion: int
@@ -109,12 +105,11 @@ class Pricing:
     # Every combination of service tier and prompt length with prices of its own.
     variants: tuple[PriceVariant, ...] = ()
     # The service tier in which the backend answers a request that names no tier. None means that
-    # the
-    # backend may choose any tier.
+    # the backend may choose any tier.
     unasked_service_tier: str | None = None
     # For holds: the highest price of an input token that is not audio, the surcharge of an input
-    # audio
-    # token over that price, and the surcharge of an output audio token over the completion price.
+    # audio token over that price, and the surcharge of an output audio token over the completion
+    # price.
     dearest_input: int = field(init=False, compare=False, repr=False)
     extra_input_audio: int = field(init=False, compare=False, repr=False)
     extra_output_audio: int = field(init=False, compare=False, repr=False)
@@ -130,8 +125,8 @@ class Pricing:
 
     def applying(self, service_tier: str | None, prompt_tokens: int) -> "Pricing":
         """Returns the prices that apply to an answer in this service tier. `prompt_tokens` counts
-        all
-        input, cached or not. A tier that the settings do not declare has the ordinary prices."""
+        all input, cached or not. A tier that the settings do not declare has the ordinary
+        prices."""
         if not self.variants:
             return self
         tier = self._declared_tier(service_tier)
@@ -143,8 +138,7 @@ class Pricing:
 
     def possible(self, asked_tier: str | None, prompt_tokens: int) -> "tuple[Pricing, ...]":
         """Returns all prices that may apply to a call with at most this many prompt tokens. The
-        backend
-        answers a request that names a service tier in that tier or in the ordinary tier."""
+        backend answers a request that names a service tier in that tier or in the ordinary tier."""
         if not self.variants:
             return (self,)
         tier = asked_tier or self.unasked_service_tier
@@ -171,14 +165,13 @@ class Pricing:
 
     def _declared_tier(self, service_tier: str | None) -> str | None:
         """Returns the name under which the settings declare the tier; None if the tier has the
-        ordinary
-        prices."""
+        ordinary prices."""
         if service_tier is None:
             return None
         declared = {variant.service_tier for variant in self.variants}
         if service_tier in declared:
             return service_tier
-        other_name = _SAME_TIERS.get(service_tier)
+        other_name = _OTHER_TIER_NAMES.get(service_tier)
         return other_name if other_name in declared else None
 
 
@@ -224,8 +217,7 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
 
 def hold_picousd(pricing: Pricing, bounds: Bounds) -> int:
     """Returns the maximum cost of a call: all completions, and each token at its highest price, by
-    the
-    most expensive prices that may apply (`Pricing.possible`)."""
+    the most expensive prices that may apply (`Pricing.possible`)."""
     assert bounds.prompt_tokens >= 0 <= bounds.images
     assert bounds.choices >= 1 <= bounds.output_tokens_each
     assert bounds.prompts >= 1
@@ -236,8 +228,8 @@ def hold_picousd(pricing: Pricing, bounds: Bounds) -> int:
 
 def dearest_prices(pricing: Pricing, bounds: Bounds) -> Pricing:
     """Returns the prices, among the possible ones, at which a call within the bounds costs most. If
-    the
-    output may be images, the completion price is the higher of the completion and image prices."""
+    the output may be images, the completion price is the higher of the completion and image
+    prices."""
     each_prompt = -(-bounds.prompt_tokens // bounds.prompts)
     possible = pricing.possible(bounds.service_tier, each_prompt)
     if bounds.writes_images:
@@ -265,10 +257,8 @@ def _hold_at(prices: Pricing, bounds: Bounds) -> int:
 
 def cost_of(pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] = ()) -> Cost:
     """Computes the cost of a call. If `usage` is the sum of several answers, `parts` contains the
-    usage
-    of each answer, because prices depend on the prompt length and service tier of the single
-    answer.
-    The price per request is charged once per call, not once per answer."""
+    usage of each answer, because prices depend on the prompt length and service tier of the single
+    answer. The price per request is charged once per call, not once per answer."""
     if not parts:
         return _cost_at(pricing.applying(usage.service_tier, usage.prompt_tokens), usage, images)
     total: dict[str, int] = {}
@@ -286,8 +276,7 @@ def cost_of(pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] 
 
 def _cost_at(prices: Pricing, usage: Usage, images: int) -> Cost:
     """Computes the cost at these prices. Tokens that were read from a cache or written to one,
-    audio
-    tokens and image tokens have prices of their own."""
+    audio tokens and image tokens have prices of their own."""
     text_tokens = usage.uncached_tokens - usage.input_audio_tokens
     output_tokens = usage.completion_tokens - usage.output_audio_tokens - usage.output_image_tokens
     assert text_tokens >= 0 <= output_tokens

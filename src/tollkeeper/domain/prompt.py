@@ -2,9 +2,9 @@
 
 A face (a protocol towards clients: chat, Responses, Messages) decodes its requests into prompts. A
 wire (a protocol towards model servers) encodes prompts into its requests. The token estimator, the
-judge's transcript and the checks of the model's features read prompts. This file lists every type of
-part, and a face rejects content that it cannot convert to one of these types. `place` and `param`
-name the position of a value in the client's request, for error messages.
+judge's transcript and the checks of the model's features read prompts. This file lists every type
+of part, and a face rejects content that it cannot convert to one of these types. `place` and
+`param` name the position of a value in the client's request, for error messages.
 """
 
 import hashlib
@@ -35,8 +35,7 @@ class Role(StrEnum):
 class Text(msgspec.Struct, frozen=True, gc=False):
     text: str
     # Additional properties in the client's JSON of the part. The backend receives them, so they
-    # count
-    # as text. The same field of other parts has the same meaning.
+    # count as text. The same field of other parts has the same meaning.
     extra: FreeObject | None = None
 
 
@@ -183,8 +182,7 @@ _BUILTIN_FUNCTION = "builtin_function"
 
 class OtherTool(msgspec.Struct, frozen=True, gc=False):
     """Represents a tool that is not a function. Only a wire with the protocol of the client's
-    request
-    can send it."""
+    request can send it."""
 
     written: FreeObject
     place: str
@@ -232,8 +230,7 @@ class AllowedFunctions(msgspec.Struct, frozen=True, gc=False):
 
 class OtherChoice(msgspec.Struct, frozen=True, gc=False):
     """Represents a choice of another kind. Only a wire with the protocol of the client's request
-    can
-    send it."""
+    can send it."""
 
     written: FreeObject
 
@@ -346,21 +343,18 @@ class ReasoningWish(msgspec.Struct, frozen=True, gc=False):
     params: tuple[str, ...]
     effort: str | None = None
     # Whether the effort without any other field requests reasoning. In the Messages protocol it
-    # does
-    # not.
+    # does not.
     asks_by_effort: bool = True
 
 
 class CachingWish(msgspec.Struct, frozen=True, gc=False):
     """Contains the key and the salt for the backend's prefix cache. Both are hashes that differ
-    from
-    project to project, so the backend never sees the client's own values."""
+    from project to project, so the backend never sees the client's own values."""
 
     key: str | None = None
     salt: str | None = None
     # Whether the client requested the salt. Otherwise the gateway added it, for backends that can
-    # use
-    # a salt.
+    # use a salt.
     salt_is_asked: bool = False
 
 
@@ -392,8 +386,7 @@ _ANONYMOUS = Identity()
 class Option(msgspec.Struct, frozen=True, gc=False):
     """Represents a request field to which the interface gives no meaning. The model's `options` map
     the option's name to a field of the backend's request; a model without an entry for the name
-    does
-    not support the option. `value` is JSON."""
+    does not support the option. `value` is JSON."""
 
     name: str
     value: object
@@ -422,8 +415,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     written: Mapping[str, msgspec.Raw] | None = None
 
     # Both are computed from the turns: `parts` has every part of every turn, and `media` every
-    # media
-    # part, including media inside tool results.
+    # media part, including media inside tool results.
     parts: tuple[Part, ...] = ()
     media: tuple[Media, ...] = ()
 
@@ -435,8 +427,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
             found = chain.from_iterable(contents)
             media = tuple(part for part in found if isinstance(part, Media))
         # Always overwrites both fields, because `replace` passes the original's values to a copy
-        # with
-        # other turns.
+        # with other turns.
         _set(self, "parts", parts)
         _set(self, "media", media)
 

@@ -1,8 +1,7 @@
 """Estimates the tokens of a prompt without a tokenizer. The estimate errs high.
 
 A hold is the highest possible cost of a call, reserved before the call is sent; it needs upper
-limits
-of all tokens and web searches.
+limits of all tokens and web searches.
 """
 
 from collections.abc import Iterator
@@ -71,14 +70,12 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     # The number of searches that the hold covers.
     web_searches: int = 0
     # Whether only text and tools produce tokens, as in nearly every prompt. For media and search
-    # results
-    # only upper limits are known, not counts.
+    # results only upper limits are known, not counts.
     is_text_only: bool = True
 
     def sent_to(self, model: Model) -> "PromptSize":
         """Returns the size if the prompt is sent to this model. Some models search the web even if
-        the
-        request does not ask for a search."""
+        the request does not ask for a search."""
         unasked = model.token_bounds.searches_unasked
         if self.web_searches >= unasked:
             return self
@@ -86,8 +83,8 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
 
     def bound(self, model: Model, counted: int | None = None) -> int:
         """Returns an upper limit of the prompt's tokens. `counted` is a tokenizer's count of the
-        text
-        with the chat template, if available. A part without a token limit may fill the context."""
+        text with the chat template, if available. A part without a token limit may fill the
+        context."""
         bounds = model.token_bounds
         total = counted
         if total is None:
@@ -110,8 +107,7 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
 
     def hold_bound(self, model: Model, counted: int | None = None) -> int:
         """Returns an upper limit of the prompt tokens that an answer is charged for. If the model
-        reads
-        the prompt again after each search, every reading is charged."""
+        reads the prompt again after each search, every reading is charged."""
         bounds, size = model.token_bounds, self
         if bounds.text_by_bytes:
             size = msgspec.structs.replace(self, text_tokens=self.text_bytes)
@@ -144,8 +140,8 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
 
     def guess(self) -> int:
         """Returns the estimate for a token-counting request. Counts one token for each base64
-        character
-        of a file, which suffices for most files, although their text may be compressed."""
+        character of a file, which suffices for most files, although their text may be
+        compressed."""
         return self.text_tokens + _IMAGE_TOKENS_GUESS * self.images + self.file_characters
 
 
@@ -153,8 +149,7 @@ def measure_prompt(
     prompt: Prompt, text: str | None = None, *, by_bytes: bool = False
 ) -> PromptSize:
     """Measures a prompt. `text` is the result of `prompt_text`, if already known. `by_bytes` means
-    that
-    `text_bytes` will be used as a limit, so it has to cover every known chat template."""
+    that `text_bytes` will be used as a limit, so it has to cover every known chat template."""
     measured = measure_text(prompt_text(prompt) if text is None else text)
     around = _TOKENS_PER_TURN * len(prompt.turns)
     tools, media = prompt.tools, prompt.media
@@ -180,9 +175,8 @@ def measure_prompt(
 
 def _bytes_added_by_templates(tools: tuple[Tool, ...]) -> int:
     """Returns the number of bytes by which the most verbose known chat templates write tools longer
-    than
-    compact JSON, which was measured. The templates of Llama 3 and 4 indent by four spaces, and the
-    template filters of some servers escape non-ASCII and HTML characters."""
+    than compact JSON, which was measured. The templates of Llama 3 and 4 indent by four spaces, and
+    the template filters of some servers escape non-ASCII and HTML characters."""
     compact = _encode([tool.described() for tool in tools])
     printed = msgspec.json.format(compact, indent=4).decode()
     plain = len(printed.encode("ascii", "ignore"))

@@ -32,8 +32,7 @@ class CostQuery:
 @dataclass(frozen=True, slots=True)
 class CostRow:
     """Contains the settled cost of one group on one day. A dimension is None if the query does not
-    group
-    by it."""
+    group by it."""
 
     day: int
     amount_picousd: int
@@ -66,8 +65,7 @@ class DayRange:
 
 def days_of(start_time: int, end_time: int) -> DayRange:
     """Returns the UTC days that overlap the time range; its end is exclusive. Returns no day if the
-    time
-    range is empty."""
+    time range is empty."""
     if end_time <= start_time:
         return DayRange(first=0, last=0)
     return DayRange(first=start_time // DAY_S, last=(end_time - 1) // DAY_S + 1)

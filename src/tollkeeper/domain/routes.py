@@ -1,8 +1,7 @@
 """Computes the prices of a model that several backends may serve (`catalog.Route`).
 
 The hold (the amount reserved before a call) and the public prices use the most expensive backend.
-The
-call is charged at the prices of the backend that answered. A model with a single backend has no
+The call is charged at the prices of the backend that answered. A model with a single backend has no
 routes.
 """
 
@@ -48,9 +47,8 @@ class PricesInForce:
 
     def most(self, bounds: Bounds) -> int:
         """Returns the highest possible cost of a call by the model's declared limits: a full
-        context for
-        each prompt, the longest output, and more searches than any known answer made. An answer may
-        exceed the bounds of the hold, but not these limits."""
+        context for each prompt, the longest output, and more searches than any known answer made.
+        An answer may exceed the bounds of the hold, but not these limits."""
         model, prompts = self._model, bounds.prompts
         prompt_max, output_max = prompts * model.context_length, model.max_output_length
         if bounds.prompt_tokens > prompt_max or bounds.output_tokens_each > output_max:
@@ -87,8 +85,7 @@ class PricesInForce:
 
 def shown_prices(model: Model, now: int) -> dict[str, str]:
     """Returns the public prices as decimal strings: for each price dimension, the highest price of
-    any
-    backend."""
+    any backend."""
     if not model.routes:
         return model.pricing_at(now).declared
     possible = list(prices_by_backend(model, now).values())

@@ -2,8 +2,8 @@
 schema.
 
 The server tracks all possible continuations of the answer at the same time. Its work therefore
-grows
-with the number of choices that the schema allows, not only with the length of the schema's text.
+grows with the number of choices that the schema allows, not only with the length of the schema's
+text.
 """
 
 import re
@@ -18,14 +18,13 @@ _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLES = ("items", "additionalProperties", "additionalItems", "contains", "not")
 _BRANCHES = ("enum", "anyOf", "oneOf", "type")
 # References can multiply the number of choices. Counting stops at this number, which is far above
-# every
-# limit, so that the integers stay small.
+# every limit, so that the integers stay small.
 _COUNT_MAX = 10**9
 # A schema with deeper nesting than this, including references, counts as too large.
 _DEPTH_MAX = 100
 _INDEX_LENGTH_MAX = 9
-# By measurement, a pattern of 50 optional letters causes as much work as an enum of 400 values:
-# 50 * 50 / 6 is about 400.
+# By measurement, a pattern of 50 optional letters causes as much work as an enum of 400 values: 50
+# * 50 / 6 is about 400.
 _SQUARED_STEPS_PER_CHOICE = 6
 # Splits a regular expression into tokens in linear time. No byte is scanned twice, because the
 # quantifier is possessive and a character class without a closing bracket is accepted.
@@ -150,10 +149,8 @@ def _resolve(root: Mapping[str, Any], reference: str) -> object:
 
 def _pattern_choices(pattern: str) -> int:
     """Counts the alternatives of a regular expression, and its steps (repeated or optional
-    elements).
-    The steps inside a repeated group count once per repetition. The number of steps is squared,
-    because
-    each step can be combined with every other step."""
+    elements). The steps inside a repeated group count once per repetition. The number of steps is
+    squared, because each step can be combined with every other step."""
     # Counts the steps of each open group. The first number is for the whole pattern.
     steps = [0]
     alternatives = 0

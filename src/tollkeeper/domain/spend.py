@@ -1,10 +1,8 @@
 """Counts the money that an organization or a project holds and has spent.
 
 A hold is the highest possible cost of a call, reserved before the call is sent. A hold ends when it
-is
-resolved with or without a cost, or becomes unsettled because the cost is unknown. To fold is to
-apply
-the ends of holds to the counters. Overage is the part of a cost that exceeds its hold.
+is resolved with or without a cost, or becomes unsettled because the cost is unknown. To fold is to
+apply the ends of holds to the counters. Overage is the part of a cost that exceeds its hold.
 """
 
 from enum import StrEnum
@@ -21,10 +19,8 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
     UTC month.
 
     `month_held_picousd` includes unsettled holds, because their money cannot be spent again before
-    they
-    are resolved. `held_picousd` does not: `unsettled_picousd` counts them. The settled amounts
-    include
-    overage.
+    they are resolved. `held_picousd` does not: `unsettled_picousd` counts them. The settled amounts
+    include overage.
     """
 
     held_picousd: int = 0
@@ -36,8 +32,7 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
 
     def in_month(self, month: int) -> "Spend":
         """Sets the monthly counts to zero if `month` is later than the counted month. An earlier
-        month
-        changes nothing, because going back would lose the later month's counts."""
+        month changes nothing, because going back would lose the later month's counts."""
         if month <= self.month:
             return self
         return replace(self, month=month, month_held_picousd=0, month_settled_picousd=0)
@@ -88,8 +83,8 @@ class FoldKind(StrEnum):
 
 class Fold(msgspec.Struct, frozen=True, gc=False):
     """Sums up holds that have ended in the same way. All of them belong to one project and were
-    admitted
-    in one month. `was_unsettled` means that they were unsettled before they were resolved."""
+    admitted in one month. `was_unsettled` means that they were unsettled before they were
+    resolved."""
 
     project_id: ProjectId
     kind: FoldKind

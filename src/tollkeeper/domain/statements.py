@@ -12,8 +12,7 @@ from tollkeeper.domain.months import Month
 from tollkeeper.domain.payments import GrantKind
 
 # A line item is `MODEL, DIMENSION`. An adjustment has the day of its call at the end. The name of a
-# model
-# may contain any character.
+# model may contain any character.
 _LINE_ITEM = re.compile(
     r"(?P<model>.*), [a-z_]+(?:, adjustment of (?P<day>\d{4}-\d{2}-\d{2}))?", re.DOTALL
 )
@@ -61,8 +60,7 @@ class Statement:
     # Whether the month is closed, so that the statement never changes.
     final: bool
     # The number of the month's calls with unknown cost, and the amount that is held for them. These
-    # calls
-    # are not charged yet.
+    # calls are not charged yet.
     unsettled_calls: int
     unsettled_picousd: int
 
@@ -98,10 +96,8 @@ def charges_of(costs: Iterable[ProjectCost]) -> tuple[Charge, ...]:
 
 def statement_rows(statement: Statement) -> list[tuple[str, ...]]:
     """Returns the statement as a table with a header row. Charges have negative amounts, so all
-    rows above
-    the closing balance add up to it. The last row is the unsettled amount (held for calls with
-    unknown
-    cost), which is not part of the balance."""
+    rows above the closing balance add up to it. The last row is the unsettled amount (held for
+    calls with unknown cost), which is not part of the balance."""
 
     def row(entry: str, amount: int, *columns: str) -> tuple[str, ...]:
         project_id, project, model, detail = (*columns, "", "", "", "")[:4]

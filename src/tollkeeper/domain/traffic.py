@@ -1,10 +1,8 @@
 """Defines counts of calls over time, and percentiles of their latencies.
 
 A roll-up contains sums that are updated when calls are recorded, so that reports need not read
-every
-record. Its smallest time span is a step of five minutes. Latencies are counted in buckets: each
-bucket's
-upper limit is a tenth higher than that of the bucket before.
+every record. Its smallest time span is a step of five minutes. Latencies are counted in buckets:
+each bucket's upper limit is a tenth higher than that of the bucket before.
 """
 
 import math
@@ -55,8 +53,7 @@ class TrafficFilter:
 @dataclass(frozen=True, slots=True)
 class StepCount:
     """Counts the calls with one HTTP status in one step. In a report about several days, counts
-    those in
-    the whole hour that begins with the step."""
+    those in the whole hour that begins with the step."""
 
     step: int
     status: int
@@ -66,8 +63,7 @@ class StepCount:
 @dataclass(frozen=True, slots=True)
 class BackendTraffic:
     """Contains sums over the calls of one model on one replica. `backend` is empty for calls that
-    were not
-    sent to a backend, and `replica` is empty for calls that no replica answered."""
+    were not sent to a backend, and `replica` is empty for calls that no replica answered."""
 
     model: str
     backend: str
@@ -92,8 +88,7 @@ class LatencyCount:
     backend: str
     measure: str
     # The times in a bucket are at most BUCKET_RATIO ** bucket milliseconds. For the measure
-    # "overhead",
-    # the unit is microseconds.
+    # "overhead", the unit is microseconds.
     bucket: int
     requests: int
 
@@ -106,9 +101,8 @@ class Latencies:
 
     def percentile_ms(self, share: float) -> float | None:
         """Returns the time that this share of the calls did not exceed, or None if there are no
-        calls. The
-        result is the upper limit of a bucket, so it is at most a tenth too high. The unit is
-        milliseconds, or microseconds for the measure "overhead"."""
+        calls. The result is the upper limit of a bucket, so it is at most a tenth too high. The
+        unit is milliseconds, or microseconds for the measure "overhead"."""
         target = share * sum(self.by_bucket.values())
         for bucket in sorted(self.by_bucket):
             target -= self.by_bucket[bucket]

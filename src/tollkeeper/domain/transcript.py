@@ -1,12 +1,10 @@
 """Writes a prompt or an answer as text for the judge, which is the model that answers the questions
-of
-policies.
+of policies.
 
 The text contains everything that a model may read: the keys, numbers and strings of every object
-that
-the client wrote, each under the name of its field. The struct `Prompt` lists the possible content
-of a
-request. Only few fields of `Prompt` are omitted here; `tests/api/test_markers.py` lists them.
+that the client wrote, each under the name of its field. The struct `Prompt` lists the possible
+content of a request. Only few fields of `Prompt` are omitted here; `tests/api/test_markers.py`
+lists them.
 """
 
 import re
@@ -51,10 +49,9 @@ class Transcript(msgspec.Struct, frozen=True, gc=False):
 
 def transcript(prompt: Prompt) -> Transcript:
     """Writes everything in the prompt that the model reads. Each turn has its role as a title, and
-    the
-    turns retain their order. Tools and options come first: they are usually the same in all calls
-    of an
-    application, so the judged texts have a common beginning, which the judge's server can cache."""
+    the turns retain their order. Tools and options come first: they are usually the same in all
+    calls of an application, so the judged texts have a common beginning, which the judge's server
+    can cache."""
     unread: list[UnreadPart] = []
     sections = [section(title, "\n".join(texts)) for title, texts in _fields(prompt) if texts]
     sections += [section(turn.role, "\n".join(_turn_texts(turn, unread))) for turn in prompt.turns]
@@ -92,8 +89,7 @@ def _fields(prompt: Prompt) -> Iterator[tuple[str, list[str]]]:
 def _rounded_numbers(prompt: Prompt) -> list[str]:
     """Returns the numbers in a chat request that the JSON decoder rounds or that the encoder writes
     differently. A chat backend receives such numbers as the client wrote them, so the judge must
-    read
-    them in that form."""
+    read them in that form."""
     found: list[str] = []
 
     def note(written: str) -> None:
@@ -140,15 +136,14 @@ class _Kind(IntEnum):
 
 class AnswerText:
     """Collects the texts of an answer, separately by choice, kind and tool call. In a stream, the
-    pieces
-    of two tool calls, or of reasoning and text, may alternate; mixed, they would be unreadable."""
+    pieces of two tool calls, or of reasoning and text, may alternate; mixed, they would be
+    unreadable."""
 
     def __init__(self) -> None:
         # The key is (choice, kind, number of the tool call, whether the pieces are arguments).
         self._parts: dict[tuple[int, _Kind, int, bool], list[str]] = {}
         # The texts in the log-probabilities, by choice. The key None is for the log-probabilities
-        # of the
-        # prompt.
+        # of the prompt.
         self._logprobs: dict[int | None, LogprobText] = {}
         self._length = 0
         # The kinds of content in the answer that no judge can read, each once.
@@ -182,8 +177,7 @@ class AnswerText:
 
     def _add_image(self, choice: int, address: str) -> None:
         """Adds the words in the image's URL, or in the image if it is text (SVG). No judge reads
-        the
-        picture itself."""
+        the picture itself."""
         for text in read_media(address).texts:
             self._put((choice, _Kind.IMAGE, 0, False), f"{text}\n")
         self.unread = (UnreadPart(UnreadKind.IMAGE, ""),)
@@ -219,8 +213,7 @@ def _turn_texts(turn: Turn, unread: list[UnreadPart]) -> Iterator[str]:
 
 def _part_texts(part: Part, place: str, unread: list[UnreadPart]) -> Iterator[str]:
     """Yields every text of a part, in order. Adds the part to `unread` if the judge cannot read all
-    of
-    its content."""
+    of its content."""
     match part:
         case ToolCall():
             yield part.id or ""
@@ -252,8 +245,7 @@ def _media_texts(media: Media, unread: list[UnreadPart]) -> Iterator[str]:
     for content in contents:
         yield from content.texts
     # Even a picture or a sound may consist of ASCII characters only, so a medium counts as readable
-    # text
-    # only if it is a file.
+    # text only if it is a file.
     can_be_text = isinstance(media, File) and media.id is None
     if not can_be_text or not all(content.complete for content in contents):
         unread.append(UnreadPart(UnreadKind(media.modality), media.place))
@@ -269,12 +261,10 @@ def _media_texts(media: Media, unread: list[UnreadPart]) -> Iterator[str]:
 
 def _object_texts(value: FreeObject | None) -> Iterator[str]:
     """Yields every key and value inside an object that the client wrote, at any depth and in order.
-    Each
-    value is one line, after its key."""
+    Each value is one line, after its key."""
     # A stack of (key, list key, value) instead of recursion, because the nesting may be deep. A
-    # value in
-    # a list has an empty key; `inside` is then the key of the list, and otherwise the value's own
-    # key.
+    # value in a list has an empty key; `inside` is then the key of the list, and otherwise the
+    # value's own key.
     stack: list[tuple[str, str, object]] = [
         (key, key, inner) for key, inner in reversed((value or {}).items())
     ]
@@ -301,10 +291,8 @@ def _scalar(value: object, *, is_arguments: bool) -> str:
 
 def _unescape(text: str) -> str:
     r"""Replaces `\uXXXX` in the JSON text of arguments, because such escapes could hide a word from
-    the
-    judge. The text is not parsed as JSON, because a parser drops some content, such as the first of
-    two
-    equal keys."""
+    the judge. The text is not parsed as JSON, because a parser drops some content, such as the
+    first of two equal keys."""
     if "\\u" not in text:
         return text
     unescaped = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)

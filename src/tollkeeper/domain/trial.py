@@ -1,10 +1,8 @@
 """Computes statistics about a policy's values for sample texts: a histogram, and for labelled texts
-the
-threshold that best separates texts labelled yes from texts labelled no.
+the threshold that best separates texts labelled yes from texts labelled no.
 
 The value of a text is the judge's score, or the calibrated probability, in basis points. The judge
-is
-the model that answers the policy's question; this module does not call it.
+is the model that answers the policy's question; this module does not call it.
 """
 
 from bisect import bisect_left, bisect_right
@@ -61,8 +59,7 @@ def calibrated(samples: Iterable[Sample], calibration: Calibration) -> tuple[Sam
 @dataclass(frozen=True, slots=True)
 class Bin:
     """Counts the texts, by label, whose values lie between `start_basis_points` and the start of
-    the next
-    bin."""
+    the next bin."""
 
     start_basis_points: int
     yes: int
@@ -77,8 +74,7 @@ class Bin:
 @dataclass(frozen=True, slots=True)
 class Cut:
     """Counts how often matches and labels agree at one threshold. A text matches if its value is at
-    least
-    the threshold."""
+    least the threshold."""
 
     threshold_basis_points: int
     true_positives: int
@@ -119,8 +115,7 @@ class Separation:
     # The best cut and others to compare it with, by threshold.
     cuts: tuple[Cut, ...]
     # The area under the ROC curve: the probability that a random text labelled yes has a higher
-    # value
-    # than a random text labelled no.
+    # value than a random text labelled no.
     auc: float
 
 
@@ -141,8 +136,7 @@ def separate(samples: Sequence[Sample], *compared: int) -> Separation | None:
     if not ratings.yes or not ratings.no:
         return None
     # Among cuts with equal F1, the higher precision wins, and then the higher threshold: missing a
-    # match
-    # is less harmful than denying an acceptable text.
+    # match is less harmful than denying an acceptable text.
     suggested = max(
         (ratings.cut(threshold) for threshold in ratings.thresholds()),
         key=lambda cut: (cut.f1, cut.precision, cut.threshold_basis_points),
@@ -165,8 +159,8 @@ class _Ratings:
 
     def thresholds(self) -> list[int]:
         """Returns one threshold for each way to separate the texts. Each threshold is halfway
-        between two
-        neighbouring values, because the values of future texts will be slightly different."""
+        between two neighbouring values, because the values of future texts will be slightly
+        different."""
         ratings = sorted({*self.yes, *self.no})
         below = [THRESHOLD_MIN - 1, *ratings[:-1]]
         middles = [(low + high + 1) // 2 for low, high in zip(below, ratings, strict=True)]
@@ -184,8 +178,7 @@ class _Ratings:
 
     def auc(self) -> float:
         """Returns the area under the ROC curve. A pair with labels yes and no but equal values
-        counts
-        half."""
+        counts half."""
         wins = 0.0
         for probability in self.yes:
             below = bisect_left(self.no, probability)

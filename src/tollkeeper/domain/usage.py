@@ -2,10 +2,9 @@
 
 Backends report usage in different forms. The code of each wire (a protocol towards model servers)
 converts a report to a `ReportedUsage`, whose fields may be missing. `merged` combines the reports
-of
-one answer and retains the last value of each field. A report may be ambiguous: `readings` returns a
-`Usage` for each possible meaning, in which no token is counted twice. `metering.read_usage` chooses
-one of these meanings.
+of one answer and retains the last value of each field. A report may be ambiguous: `readings`
+returns a `Usage` for each possible meaning, in which no token is counted twice.
+`metering.read_usage` chooses one of these meanings.
 """
 
 from collections.abc import Sequence
@@ -31,13 +30,11 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
     # Input that was both read from a cache and written to one. The counts of cache reads and of
-    # cache
-    # writes both include these tokens, and both are charged.
+    # cache writes both include these tokens, and both are charged.
     rewritten_tokens: int = 0
     web_searches: int = 0
     # Audio tokens in the input that is neither read from a cache nor written to one, and audio
-    # tokens
-    # in the output.
+    # tokens in the output.
     input_audio_tokens: int = 0
     output_audio_tokens: int = 0
     # Image tokens in the output.
@@ -63,8 +60,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Contains one usage report in a form that is independent of the wire. None means that the
-    report
-    lacks the value."""
+    report lacks the value."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -80,8 +76,7 @@ class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     reasoning_tokens: int | None = None
     web_searches: int | None = None
     # Whether the backend reports the prompt's count before its answer, and the output's count at
-    # the
-    # end.
+    # the end.
     counts_prompt_first: bool | None = None
     # Audio tokens in the prompt, in the cached part of the prompt, and in the completion.
     input_audio_tokens: int | None = None
@@ -101,7 +96,7 @@ class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     written: FreeObject | None = None
 
 
-_further_counts = attrgetter(
+_optional_counts = attrgetter(
     *("cached_tokens", "cache_write_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens"),
     *("reasoning_tokens", "web_searches", "input_audio_tokens", "output_audio_tokens"),
     "output_image_tokens",
@@ -110,8 +105,7 @@ _further_counts = attrgetter(
 
 def merged(earlier: ReportedUsage | None, later: ReportedUsage) -> ReportedUsage:
     """Returns the later report, completed with the fields that only the earlier report has. The
-    earlier
-    total is not used, because it is the sum of the earlier counts."""
+    earlier total is not used, because it is the sum of the earlier counts."""
     if earlier is None:
         return later
     values = {
@@ -123,23 +117,19 @@ def merged(earlier: ReportedUsage | None, later: ReportedUsage) -> ReportedUsage
 
 def normalised(report: ReportedUsage) -> Usage | None:
     """Returns the most likely meaning of the report; None if the report lacks the count of the
-    prompt
-    or of the completion."""
+    prompt or of the completion."""
     possible = readings(report)
     return possible[0] if possible else None
 
 
 def readings(report: ReportedUsage, *, unnamed_is_1h: bool = False) -> list[Usage]:
     """Returns the possible meanings of the report, the most likely first. Returns an empty list if
-    the
-    report lacks the count of the prompt or of the completion. `unnamed_is_1h` means that cache
-    writes
-    without a stated lifetime are for an hour instead of five minutes.
+    the report lacks the count of the prompt or of the completion. `unnamed_is_1h` means that cache
+    writes without a stated lifetime are for an hour instead of five minutes.
 
     The report does not say whether cache reads and cache writes are different tokens of the prompt,
     the same tokens of the prompt (read and then written again), or tokens in addition to the
-    prompt's
-    count.
+    prompt's count.
     """
     if report.parts is not None:
         return [added(report.parts)]
@@ -166,8 +156,7 @@ def readings(report: ReportedUsage, *, unnamed_is_1h: bool = False) -> list[Usag
 
 def all_writes(written: int | None, short: int | None, long: int | None) -> int | None:
     """Returns the number of all cache writes in one report. The report may contain the total, or
-    the
-    counts for short and long lifetimes, or all three."""
+    the counts for short and long lifetimes, or all three."""
     if short is None and long is None:
         return written
     return max(written or 0, (short or 0) + (long or 0))
@@ -181,8 +170,7 @@ def _writes_by_lifetime(report: ReportedUsage, unnamed_is_1h: bool) -> tuple[int
         return short, long
     if written < short + long:
         # A later report has a smaller total, but the counts by lifetime are those of an earlier
-        # report.
-        # As many writes as possible count for an hour, which has the higher price.
+        # report. As many writes as possible count for an hour, which has the higher price.
         return written - min(long, written), min(long, written)
     return (short, written - short) if unnamed_is_1h else (written - long, long)
 
@@ -195,7 +183,7 @@ def _totals(prompt: int, completion: int, reasoning: int | None) -> tuple[int, i
 
 def _read_as(
     report: ReportedUsage,
-    told_prompt: int,
+    reported_prompt: int,
     completion: int,
     writes: tuple[int, int],
     prompt: int,
@@ -203,15 +191,14 @@ def _read_as(
 ) -> Usage:
     total, reasoning = report.total_tokens, report.reasoning_tokens or 0
     if total is not None and total != prompt + completion:
-        if total == told_prompt + completion + reasoning:
+        if total == reported_prompt + completion + reasoning:
             # The completion's count does not include reasoning, and the total omits the cache
-            # tokens
-            # that are counted in addition to the prompt.
+            # tokens that are counted in addition to the prompt.
             completion += reasoning
         elif total > prompt + completion:
             # The total includes other tokens, usually reasoning, which is output.
             completion = total - prompt
-    if not any(_further_counts(report)):
+    if not any(_optional_counts(report)):
         # Most reports have no other counts.
         return Usage(
             prompt,

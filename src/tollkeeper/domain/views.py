@@ -1,10 +1,8 @@
 """Defines the data about balances, caps, calls and alerts that operators see.
 
 A reservation is the stored hold of a call: its highest possible cost, reserved before the call is
-sent.
-A reservation is resolved by a settlement (with a cost) or a release (without cost). It is unsettled
-while
-the cost is unknown. Overage is the part of a cost that exceeds the hold.
+sent. A reservation is resolved by a settlement (with a cost) or a release (without cost). It is
+unsettled while the cost is unknown. Overage is the part of a cost that exceeds the hold.
 """
 
 from collections.abc import Mapping
@@ -23,8 +21,7 @@ from tollkeeper.domain.usage import Usage
 @dataclass(frozen=True, slots=True)
 class Balance:
     """Shows an organization's money. `settled_picousd` includes overage. `granted_picousd` is the
-    sum of
-    the other four amounts."""
+    sum of the other four amounts."""
 
     granted_picousd: int
     available_picousd: int
@@ -52,16 +49,14 @@ class CapUse:
     @property
     def remaining_picousd(self) -> int:
         """Returns the remaining amount. It is negative after overage, or if the cap was set below
-        the
-        amount already spent or held."""
+        the amount already spent or held."""
         return self.cap.amount_picousd - self.held_picousd - self.spent_picousd
 
 
 @dataclass(frozen=True, slots=True)
 class ActivityEntry:
     """Shows a call with its activity record and its current ledger rows. If the process died before
-    it
-    wrote the activity record, all fields that are not in the ledger are None."""
+    it wrote the activity record, all fields that are not in the ledger are None."""
 
     request_id: UUID
     organization_id: OrganizationId
@@ -82,8 +77,7 @@ class ActivityEntry:
     # None if the call has no reservation, or if the cost is not known yet.
     cost_picousd: int | None
     # "held", "settled", "released" or "unsettled"; "none" if the call has no reservation; "dropped"
-    # if
-    # the ledger rows of its month were removed, so that only the month's export has the details.
+    # if the ledger rows of its month were removed, so that only the month's export has the details.
     settlement: str
     # The reason why the cost is not known.
     unsettled_reason: str | None
@@ -112,8 +106,7 @@ class Position:
 @dataclass(frozen=True, slots=True)
 class RareFilter:
     """Contains the filters that the roll-ups (stored sums) cannot answer, because they have no
-    columns for
-    them."""
+    columns for them."""
 
     policy_id: str | None = None
     matched_only: bool = False
@@ -139,8 +132,7 @@ class StandingAlert:
 
     def about(self, names: Mapping[str, str]) -> str:
         """Returns the alert's subject as text, with names instead of ids, and an owner before the
-        objects
-        that it owns."""
+        objects that it owns."""
         parts = sorted(self.subject.items(), key=lambda part: _SUBJECT_PARTS.index(part[0]))
         return ", ".join(names.get(value, value) for _, value in parts)
 
@@ -153,8 +145,7 @@ class ReasonTotal:
     reservations: int
     hold_picousd: int
     # The time since the first of these reservations became unsettled. It is negative if the clock
-    # was
-    # set back after that.
+    # was set back after that.
     oldest_age_s: int
 
 

@@ -1,1 +1,1 @@
-"""Contains the console's pages, one file for each."""
+"""Contains the console's pages, with one module for each page or group of pages."""

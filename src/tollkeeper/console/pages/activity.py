@@ -1,4 +1,4 @@
-"""Shows calls as a list with filters, their volume over time, a live tail and downloads."""
+"""Shows the list of calls, with filters, a chart of calls over time, a live tail and downloads."""
 
 import asyncio
 import re
@@ -30,11 +30,12 @@ from tollkeeper.services.use_cases import Services
 
 _LIMIT = 50
 _EXPORT_S = 600.0
-# The tail ends after this time, and the browser opens another one, which checks the session again.
+# A live tail ends after this time. The browser then opens another one, for which the session is
+# checked again.
 _TAIL_S = 60.0
 _TAIL_EVERY_S = 1.0
 _TAIL_RANGE_S = 300
-# The sort orders within a page. The list itself starts with the newest calls.
+# The sort orders of the calls on one page. Without a sort order, the newest calls come first.
 SORTS: dict[str, Callable[[ActivityEntry], int]] = {
     "cost": lambda entry: entry.cost_picousd or 0,
     "duration": lambda entry: entry.duration_ms or 0,
@@ -86,7 +87,7 @@ async def show(request: Request) -> Response:
 
 
 async def export(request: Request) -> Response:
-    """Sends the matching records in the format of `tollkeeper activity export`."""
+    """Sends the selected activity records in the format of `tollkeeper activity export`."""
     console, query = console_of(request), request.query_params
     services = console.services
     try:
@@ -101,7 +102,8 @@ async def export(request: Request) -> Response:
         form,
     )
     console.require_stream()
-    # Filter errors must be reported before the first byte is sent.
+    # Reads the first part before the response begins, so that an invalid filter can still be
+    # answered with an error page.
     first, _ = await anext(pages)
 
     async def texts() -> AsyncIterator[str]:
@@ -117,7 +119,8 @@ async def export(request: Request) -> Response:
 
 
 async def tail(request: Request) -> Response:
-    """Sends an event when there are new matching calls. The page then loads them."""
+    """Sends an event when there are new calls that match the filters. The page then loads the
+    calls."""
     console, query = console_of(request), request.query_params
     services = console.services
     traffic_filter, rare = await _filter(services, query), _rare(query)
@@ -129,13 +132,14 @@ async def tail(request: Request) -> Response:
         return str(page.entries[0].request_id) if page.entries else ""
 
     async def events() -> AsyncIterator[str]:
-        # The last event that the page has seen, if the browser reconnects.
+        # A browser that reconnects names the last event that it received.
         last_sent = request.headers.get("last-event-id") or await newest()
         yield f"retry: 1000\nid: {last_sent}\nevent: open\ndata:\n\n"
         for _ in range(int(_TAIL_S / _TAIL_EVERY_S)):
             await asyncio.sleep(_TAIL_EVERY_S)
             found = await newest()
-            # A comment keeps the connection alive, and detects a disconnected browser.
+            # Without new calls, sends a comment (":"), which keeps the connection alive and fails
+            # if the browser has disconnected.
             yield f"id: {found}\ndata: {found}\n\n" if found not in ("", last_sent) else ":\n\n"
             last_sent = found or last_sent
 
@@ -152,8 +156,8 @@ def _sorted(entries: Sequence[ActivityEntry], sort: str | None) -> Sequence[Acti
 
 
 async def _filter(services: Services, query: QueryParams) -> TrafficFilter:
-    """Builds the filter. Projects and keys may be given by name or id, within the selected
-    organization."""
+    """Builds the filter from the query. A project or key may be given by id or, within the selected
+    organization, by name."""
     organization, project = optional(query, "organization"), optional(query, "project")
     key, names = optional(query, "key"), services.names
     owner = None if organization is None else organization_id(organization)
@@ -193,6 +197,6 @@ def _position_text(position: Position) -> str:
 
 
 def _range(query: QueryParams) -> str | None:
-    """Returns the selected range, or None if the address has days instead."""
+    """Returns the selected range; None if the URL has `since` or `until` instead."""
     days = optional(query, "since") or optional(query, "until")
     return optional(query, "range") or (None if days else "24h")

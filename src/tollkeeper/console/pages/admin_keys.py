@@ -1,4 +1,4 @@
-"""Creates, renames and revokes Admin API keys on the organization's page."""
+"""Creates, renames and revokes Admin API keys. The organization's page contains their forms."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,7 +15,7 @@ _DAY_S = 86_400
 
 
 async def create(request: Request) -> Response:
-    """Creates a key. Its value is shown only on the page that answers the form."""
+    """Creates a key. Only the page that answers the form shows the key's value."""
     identity = organization_id(request.path_params["organization"])
 
     async def handle(form: Form) -> Response:

@@ -1,4 +1,4 @@
-"""Shows current alerts, their age and the remedy."""
+"""Shows current alerts with their age, and the section of the runbook that helps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tollkeeper.console.rendering import render
 from tollkeeper.domain.alerts import AlertKind
 from tollkeeper.domain.views import StandingAlert
 
-# The section of docs/runbook.md for each kind.
+# The section of docs/runbook.md for each kind of alert.
 SECTIONS = {
     AlertKind.CAP: "Cap used",
     AlertKind.CREDIT: "Credit used",
@@ -37,7 +37,7 @@ class ShownAlert:
     detail: str
     raised_at: int
     section: str
-    # The console page about the problem; may be empty.
+    # The path of the console page about the problem; empty if there is none.
     page: str
 
 

@@ -1,4 +1,4 @@
-"""Shows the audit list: who changed what, and when."""
+"""Shows the audit list: every change with its actor, object and time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tollkeeper.console.context import console_of
-from tollkeeper.console.forms import moment, optional, organization_id
+from tollkeeper.console.forms import optional, organization_id, unix_time
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.audit import AuditEntry, ObjectState
 from tollkeeper.domain.errors import InvalidRequest
@@ -20,7 +20,7 @@ _ID_DIGITS_MAX = 18
 @dataclass(frozen=True, slots=True)
 class ChangedField:
     name: str
-    # None if the object did not have the field.
+    # `before` or `after` is None if the object did not have the field then.
     before: str | None
     after: str | None
 
@@ -38,8 +38,8 @@ async def show(request: Request) -> Response:
     page = await services.audit.audit_list(
         organization_id=None if organization is None else organization_id(organization),
         object_id=optional(query, "object"),
-        since=None if since is None else moment(since, "since"),
-        until=None if until is None else moment(until, "until"),
+        since=None if since is None else unix_time(since, "since"),
+        until=None if until is None else unix_time(until, "until"),
         before_id=_before(optional(query, "before")),
         limit=_LIMIT,
     )
@@ -59,7 +59,7 @@ def _before(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= _ID_DIGITS_MAX):
-        raise InvalidRequest("This is no page of the list.", param="before")
+        raise InvalidRequest("This page of the list does not exist.", param="before")
     return int(text)
 
 

@@ -1,5 +1,5 @@
-"""Shows the backends: their replicas, reachability, health in each gateway, latencies and
-settings."""
+"""Shows the backends with their settings and latencies. Shows for each replica (one address of a
+backend) whether it can be reached, and its health as each gateway process sees it."""
 
 from starlette.requests import Request
 from starlette.responses import Response

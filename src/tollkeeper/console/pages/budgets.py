@@ -1,4 +1,4 @@
-"""Shows every cap of an organization, its use and its pace."""
+"""Shows every cap of an organization, the amount used, and the pace of spending."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from tollkeeper.domain.traffic import TimeRange
 from tollkeeper.domain.views import CapUse
 from tollkeeper.services.use_cases import Services
 
-# Limited because each chart requires a cost report.
+# The number of charts is limited, because each chart needs a cost report of its own.
 _CHARTS_MAX = 12
 
 
@@ -27,9 +27,9 @@ _CHARTS_MAX = 12
 class Budget:
     use: CapUse
     name: str
-    # None for caps per day or for all time, and for caps after the first charts.
+    # None for daily and total caps, and for all caps after the first `_CHARTS_MAX`.
     chart: dict[str, object] | None
-    # The days of the period so far, with the remaining amount at the end of each.
+    # Each day of the period so far, with the remaining amount at the end of the day.
     left: tuple[tuple[str, int], ...] = ()
 
 

@@ -1,4 +1,8 @@
-"""Shows everything about one call: admission, verdicts, replica, times, usage and settlement."""
+"""Shows all data about one call: admission, verdicts of policies, replica, times, usage and
+settlement.
+
+The hold is the highest possible cost, which was reserved before the call was sent.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,16 +17,16 @@ from tollkeeper.console.rendering import render
 from tollkeeper.domain.views import ActivityEntry, HoldTerms
 from tollkeeper.services.calls.traffic import CallStory
 
-# The waterfall's width in drawing units.
+# The width of the drawing of the call's spans, in drawing units.
 _WIDTH = 1000
 _RESOLVED = "Resolved in the ledger"
-# For these settlements, a call without usage was not charged.
+# A call with one of these settlements was not charged for any usage.
 _WITHOUT_USAGE = ("released", "none")
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Represents one product of the hold's calculation."""
+    """Represents one row in the calculation of the hold: a count multiplied by a price."""
 
     title: str
     count: str
@@ -32,13 +36,14 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Represents a part of the call's duration, in milliseconds since its start."""
+    """Represents a part of the call's duration. Times are milliseconds since the start of the
+    call."""
 
     title: str
     start_ms: int
     end_ms: int
     tone: str
-    # The position in the drawing.
+    # The position and width in the drawing.
     x: int = 0
     width: int = 1
 
@@ -60,7 +65,8 @@ async def show(request: Request) -> Response:
         nav="activity",
         title="Call",
         entry=entry,
-        # The ledger has the call, but its process did not write the activity record.
+        # Whether only the ledger has the call, because its process did not write the activity
+        # record.
         unrecorded=entry.status is None,
         without_usage=_was_without_usage(story),
         ledger=story.ledger,
@@ -86,7 +92,7 @@ def _was_without_usage(story: CallStory) -> bool:
 
 
 def _terms(hold: HoldTerms) -> list[Term]:
-    """Lists how the hold was computed: each limit times its highest price."""
+    """Returns the calculation of the hold: each limit multiplied by its highest price."""
     prices = hold.prices
     prompt_price = max(
         price for name, price in prices.items() if name == "prompt" or "cache" in name
@@ -125,7 +131,8 @@ def _terms(hold: HoldTerms) -> list[Term]:
 
 
 def _audio_terms(hold: HoldTerms, prompt_price: int) -> list[Term]:
-    """Lists the cost of audio in addition to the text price that is already included."""
+    """Returns the surcharge for audio tokens. The price of the same number of text tokens is
+    already in the rows for prompt and completion."""
     prices = hold.prices
     output = hold.choices * hold.output_audio_tokens_max
     dearer = (
@@ -158,8 +165,8 @@ def _spans(story: CallStory) -> list[Span]:
 
 
 def _backend_spans(entry: ActivityEntry) -> Iterator[Span]:
-    """Yields the time from the dispatch to the first piece, and from there to the end of the
-    answer; nothing if no backend was called."""
+    """Yields two spans: from sending the call to the first piece of the answer, and from there to
+    the end of the answer. Yields nothing if no backend was called."""
     if entry.dispatched_ms is None or entry.duration_ms is None:
         return
     sent = entry.dispatched_ms
@@ -173,7 +180,8 @@ def _backend_spans(entry: ActivityEntry) -> Iterator[Span]:
 
 
 def _placed(spans: list[Span]) -> list[Span]:
-    """Adds drawing positions to the spans. A span far after the call's end is drawn at the edge."""
+    """Adds drawing positions to the spans. A resolution after the end of the call is drawn at the
+    right edge."""
     ends = sorted(span.end_ms for span in spans if span.title != _RESOLVED)
     longest = max([1, *ends])
     placed = []

@@ -1,4 +1,5 @@
-"""Runs checks that an operator starts: `tollkeeper doctor`, and real calls to a backend."""
+"""Runs the checks that an operator starts: `tollkeeper doctor`, and a trial with real calls to a
+backend."""
 
 from collections.abc import Sequence
 
@@ -59,13 +60,14 @@ async def run_trial(request: Request) -> Response:
     async def ask(_form: Form) -> Question:
         return Question(
             f"Make real calls to {name}?",
-            "An answer, a stream, a tool and a count. The provider charges for them; no tenant does.",
+            "The trial asks for an answer, a stream, a tool call and a token count. The provider "
+            "charges for these calls, and no tenant pays for them.",
             "Try it",
             facts={"Model": model.id},
         )
 
     async def handle(_form: Form) -> Response:
-        # The trial makes four calls, each with its own deadline.
+        # The trial makes four calls, and each has the whole deadline.
         async with console.turn(4 * deadline_s), running_backend(console.settings, name) as backend:
             trial = BackendTrial(backend, model, deadline_s=deadline_s)
             results = [

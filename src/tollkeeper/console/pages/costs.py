@@ -1,4 +1,5 @@
-"""Shows daily costs from the API's cost report as a chart, a table and a file."""
+"""Shows daily costs as a chart, a table and a CSV file. The costs are those of the API's cost
+report."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -37,7 +38,7 @@ from tollkeeper.services.use_cases import Services
 
 _NAMES_MAX = 1000
 _HOURS = 48
-# A chart can show this many groups; it combines the smallest ones.
+# The maximum number of groups in a chart. All smaller groups are combined.
 _SERIES_MAX = 9
 _OTHERS = "others"
 
@@ -61,7 +62,7 @@ GROUPINGS = {
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """Holds exact amounts by group and day, the most expensive group first."""
+    """Contains exact amounts by group and day. The most expensive group comes first."""
 
     days: tuple[str, ...]
     by_group: dict[str, tuple[int, ...]]
@@ -78,7 +79,8 @@ class CostTable:
 
 
 async def show_all(request: Request) -> Response:
-    """Shows this month, the previous month and the last 30 days of every organization."""
+    """Shows the costs of every organization in this month, in the previous month and in the last 30
+    days."""
     services = console_of(request).services
     now = services.clock()
     names = {found.id: found.name for found in await services.organizations.organization_list()}
@@ -121,7 +123,7 @@ async def cost_report(
     *,
     group_by: tuple[CostDimension, ...] = (),
 ) -> CostPage:
-    """Read the costs of each day; without ids, of all projects and keys."""
+    """Returns the costs of each day. Empty ids mean all projects and all keys."""
     query = CostQuery(time.start, time.end, project_ids, api_key_ids, group_by, COST_PAGE_MAX)
     return await services.costs.whole_cost_report(organization, query)
 
@@ -129,7 +131,7 @@ async def cost_report(
 async def month_spend(
     services: Services, organization: OrganizationId, dimension: CostDimension
 ) -> dict[str, int]:
-    """Returns this month's costs of each project or key, by id."""
+    """Returns the costs of each project or key in this month, by id."""
     now = services.clock()
     time = TimeRange(month_start(now), now + 1)
     page = await cost_report(services, organization, time, group_by=(dimension,))
@@ -158,7 +160,8 @@ async def show(request: Request) -> Response:
             "hours": await _hours_chart(services, identity),
             "months": await _months(services, identity),
             "projects": await services.projects.project_list(identity),
-            # The operator pays for the judge.
+            # The usage of the judge (the model that answers policy questions). Users of an
+            # organization do not see it, because the operator pays for the judge.
             "judged": []
             if session_of(request).person.role is Role.ORGANIZATION
             else await services.judge_costs.judge_usage(identity, days_of(time.start, time.end)),
@@ -177,7 +180,7 @@ async def show(request: Request) -> Response:
 
 
 async def _hours_chart(services: Services, identity: OrganizationId) -> dict[str, object] | None:
-    """Charts the last two days; None if they have no costs."""
+    """Returns a chart of hourly costs in the last two days; None if there were no costs."""
     last = services.clock() // 3600 + 1
     found = await services.ledger_overview.costs_by_hour(identity, last - _HOURS, last)
     hours = range(last - _HOURS, last)
@@ -197,7 +200,7 @@ async def _months(services: Services, identity: OrganizationId) -> MonthsCompare
 
 
 async def download(request: Request) -> Response:
-    """Sends the same numbers as a CSV file, with one line for each day and group."""
+    """Sends the amounts on the page as a CSV file, with one line for each day and group."""
     services = console_of(request).services
     chosen: ChosenOrganization = await chosen_organization(request)
     if chosen.organization is None:
@@ -251,7 +254,8 @@ def _chart(table: CostTable, names: dict[str, str]) -> dict[str, object]:
 
 
 async def _names(services: Services, organization: OrganizationId, by: str) -> dict[str, str]:
-    """Returns the names of projects or keys. An ambiguous name is followed by its id."""
+    """Returns the names of projects or keys by id. A name that several of them have is followed by
+    the beginning of the id."""
     if by == "project":
         found = [
             (str(one.id), one.name) for one in await services.projects.project_list(organization)

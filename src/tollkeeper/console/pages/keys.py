@@ -1,5 +1,5 @@
-"""Shows project keys (last use, expiry, permissions), and creates, rotates, suspends and revokes
-them."""
+"""Shows project keys with their last use, expiry and permissions. Creates, rotates, suspends and
+revokes keys."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -62,7 +62,7 @@ async def show_all(request: Request, refused: Refused | None = None) -> Response
 
 
 async def create(request: Request) -> Response:
-    """Creates a key. Its value is shown only on the page that answers the form."""
+    """Creates a key. Only the page that answers the form shows the key's value."""
 
     async def handle(form: Form) -> Response:
         services = console_of(request).services
@@ -70,7 +70,8 @@ async def create(request: Request) -> Response:
         days = form.integer("expires_in_days", optional=True)
         expires_in_s = None if days is None else days * _DAY_S
         key, value = await services.project_keys.project_key_create_by_operator(
-            # Users of an organization get the defaults, like in the organization API.
+            # The form for users of an organization has no permissions, so their keys get the
+            # default permissions, as in the API for organizations.
             *(project, name, form.texts("permission") or None, expires_in_s)
         )
         return created(request, key, value)
@@ -96,7 +97,7 @@ def created(
 
 
 async def rotate(request: Request) -> Response:
-    """Creates a replacement for a key, which remains valid for the grace period."""
+    """Creates a replacement for a key. The old key remains valid for the grace period."""
 
     async def handle(form: Form) -> Response:
         services, identity = console_of(request).services, key_id(request.path_params["key"])

@@ -1,4 +1,4 @@
-"""Shows the catalogue: models with prices, features and latencies."""
+"""Shows the model catalogue: all models with their prices, features and latencies."""
 
 from starlette.requests import Request
 from starlette.responses import Response

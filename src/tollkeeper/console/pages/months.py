@@ -1,4 +1,5 @@
-"""Closes, downloads, marks as exported and drops the months of the ledger."""
+"""Closes and downloads months of the ledger, marks them as exported, and drops (removes) their
+rows."""
 
 import gzip
 import tempfile
@@ -49,13 +50,15 @@ async def close(request: Request) -> Response:
 
 
 async def download(request: Request) -> Response:
-    """Sends the rows of a closed month as one file, like `tollkeeper ledger export`. The file is
-    complete before its first byte is sent, so that a browser never stores a partial month."""
+    """Sends the rows of a closed month as one file, like `tollkeeper ledger export`. The whole file
+    is written before its first byte is sent, so that a failed export never leaves a partial file in
+    the browser."""
     console = console_of(request)
     month = month_of_text(request.path_params["month"])
     with ExitStack() as stack:
         raw = stack.enter_context(tempfile.TemporaryFile())
-        # A fixed name and time make the same rows the same bytes.
+        # An empty name and a fixed time in the gzip header, so that the same rows always give the
+        # same bytes.
         async with console.turn(_EXPORT_S):
             with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
                 await console.services.months.ledger_export(month, file.write)
@@ -75,8 +78,8 @@ async def change(request: Request) -> Response:
 
 
 async def _mark_exported(services: Services, month: Month, form: Form) -> LedgerMonth:
-    """Marks the month as exported. An operator who knows the digest of the text has the whole
-    file."""
+    """Marks the month as exported. The operator enters the digest of the uncompressed file, which
+    proves that the operator has the whole file."""
     digest = form.text("sha256").lower()
     export = await services.months.ledger_export(month, lambda _: None)
     if digest != export.digest.hex():

@@ -1,4 +1,5 @@
-"""Shows organizations with credit, caps and checks; creates them and grants credit."""
+"""Shows organizations with their credit, caps and checks, creates organizations, and changes
+them."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -85,7 +86,7 @@ async def _ask_about_credit(services: Services, identity: OrganizationId, form: 
         f"{verb} {exact_usd(shown)}?",
         "The organization can spend it at once."
         if amount > 0
-        else "Calls are refused as soon as the rest is spent.",
+        else "Calls are refused as soon as the remaining credit is spent.",
         f"{verb} {exact_usd(shown)}",
         facts={
             "Organization": organization.name,
@@ -145,7 +146,7 @@ _ACTIONS: dict[str, Action[OrganizationId]] = {
     ),
     "set-overage": Action(
         "overage-set",
-        # An empty field means the default limit of the settings.
+        # An empty field means the default bound in the settings.
         lambda services, identity, form: services.billing.overage_set(
             identity, form.picousd("bound") if form.text("bound", default="") else None
         ),
@@ -169,7 +170,7 @@ _ACTIONS: dict[str, Action[OrganizationId]] = {
 
 
 async def _key_names(services: Services, identity: OrganizationId) -> dict[KeyId, str]:
-    """Returns the names of the newest keys, for those that have caps."""
+    """Returns the names of the newest keys. The page shows the names of keys that have caps."""
     keys = await services.project_keys.project_key_list_of_organization(
         identity, limit=_KEYS_NAMED_MAX
     )

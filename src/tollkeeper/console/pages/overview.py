@@ -1,4 +1,5 @@
-"""Shows the first page: current problems and the money at risk."""
+"""Shows the first page: alerts, traffic, latencies, replicas, and the money that is held or
+unsettled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

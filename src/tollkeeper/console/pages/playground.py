@@ -1,5 +1,9 @@
-"""Guides from a new organization to a first call, and shows a call next to its hold and
-settlement."""
+"""Guides the operator from a new organization to its first call, and shows a call in the
+playground.
+
+The playground shows the answer, the hold (the amount reserved before the call) and the settlement
+(the charge after the call).
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -23,13 +27,14 @@ from tollkeeper.domain.errors import InvalidRequest, NotFound, TollkeeperError
 from tollkeeper.domain.views import CallLedger
 from tollkeeper.services.audit import acting_as
 
+# The playground's key expires after this time, if it was not revoked before.
 _KEY_S = 600
 _SILENCE_S = 60.0
 _CALL_S = 300.0
 _PROMPT_LENGTH_MAX = 20_000
-# How long a page waits for the settlement, which is durable before an answer's last byte is sent.
+# How often, and with which pause, the page reads the ledger until the call is resolved.
 _SETTLED_TRIES, _SETTLED_PAUSE_S = 20, 0.25
-# The position of the answer in the page.
+# Marks the position of the answer in the template.
 _ANSWER_MARKER = "<!-- the answer -->"
 
 
@@ -38,7 +43,7 @@ async def show_start(request: Request, refused: Refused | None = None) -> Respon
 
 
 async def start(request: Request) -> Response:
-    """Creates an organization with a project, credit and a key."""
+    """Creates an organization with credit, a project and a key."""
 
     async def ask(form: Form) -> Question:
         amount = exact_usd(_credit(form))
@@ -66,7 +71,7 @@ async def start(request: Request) -> Response:
 def _credit(form: Form) -> int:
     amount = form.picousd("amount")
     if amount <= 0:
-        raise InvalidRequest("The credit is more than 0 USD.", param="amount")
+        raise InvalidRequest("The credit must be more than 0 USD.", param="amount")
     return amount
 
 
@@ -126,7 +131,8 @@ async def call(request: Request) -> Response:
                     async for piece in answer:
                         yield piece
             finally:
-                # A separate task, because a disconnecting browser must not cancel it.
+                # Revokes the key in a separate task, because a browser that disconnects cancels
+                # this one.
                 actor = Actor(ActorKind.CONSOLE, session_of(request).actor)
                 await asyncio.shield(asyncio.create_task(_revoke(console, key.id, actor)))
             yield after
@@ -163,7 +169,8 @@ async def _answer(request: Request, key: str, model: str, prompt: str) -> AsyncG
 
 
 async def _ledger(console: Console, opened: Opened, *, settled: bool) -> CallLedger | None:
-    """Returns the ledger's data about the call; with `settled`, waits until the call has ended."""
+    """Returns the data about the call in the ledger. With `settled`, waits until the call is
+    resolved or marked as unsettled (its cost is unknown)."""
     identity: UUID = request_id(opened.request_id)
     found: CallLedger | None = None
     for _ in range(_SETTLED_TRIES):

@@ -1,4 +1,5 @@
-"""Lists an organization's policies with their states and matches, and creates drafts."""
+"""Lists an organization's policies with their states and numbers of matches, and creates policies
+as drafts."""
 
 import msgspec
 from starlette.requests import Request

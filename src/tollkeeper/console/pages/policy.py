@@ -1,5 +1,5 @@
-"""Shows one policy: its versions with differences, its verdicts over time, and the effect of
-another threshold."""
+"""Shows one policy: its versions and their differences, its verdicts (results for calls) over time,
+and the effect that another threshold would have."""
 
 import difflib
 from collections.abc import Iterator
@@ -29,7 +29,8 @@ _BASIS_POINTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Represents an added, removed or unchanged line of a difference."""
+    """Represents an added, removed or unchanged line of a rule that is compared with another
+    rule."""
 
     kind: str
     text: str
@@ -37,7 +38,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class VersionStep:
-    """Holds a version and its difference from the previous one."""
+    """Contains a version and its differences from the previous version."""
 
     version: PolicyVersion
     difference: tuple[Line, ...]
@@ -122,7 +123,7 @@ async def _edit(services: Services, policy: Policy, form: Form) -> None:
 
 
 async def _set_threshold(services: Services, policy: Policy, form: Form) -> None:
-    """Stores the selected threshold in the draft."""
+    """Stores the threshold that the user selected in the draft."""
     threshold = form.required_integer("threshold")
     if not 1 <= threshold < _BASIS_POINTS:
         raise InvalidRequest("A threshold is 0.01 % to 99.99 %.", param="threshold")
@@ -148,7 +149,7 @@ async def _ask_about_resume(services: Services, policy: Policy, _: Form) -> Ques
 async def _ask_about_enforcing(
     services: Services, policy: Policy, rule: Rule, verb: str
 ) -> Question | None:
-    """Asks only if calls will be denied."""
+    """Asks for confirmation if the policy will deny calls; returns None if it will only monitor."""
     if rule.mode is not Mode.ENFORCING:
         return None
     counts = await services.policy_statistics.policy_counts(policy.organization_id, days=7)
@@ -175,7 +176,6 @@ async def _ask_about_enforcing(
 _ACTIONS: dict[str, Action[Policy]] = {
     "edit": Action("policy-edited", _edit),
     "set-threshold": Action("policy-edited", _set_threshold),
-    # These need only the revision that the operator has seen.
     "publish": Action(
         "policy-published",
         lambda services, policy, form: services.policies.policy_publish(
@@ -206,7 +206,7 @@ _ACTIONS: dict[str, Action[Policy]] = {
 
 
 def _steps(versions: list[PolicyVersion], default_threshold: int) -> list[VersionStep]:
-    """Returns the versions, newest first, each compared with the previous one."""
+    """Returns the versions, newest first. Each is compared with the version before it."""
     rules = [*(version.rule for version in versions), None]
     return [
         VersionStep(
@@ -218,7 +218,7 @@ def _steps(versions: list[PolicyVersion], default_threshold: int) -> list[Versio
 
 
 def _pending(policy: Policy, default_threshold: int) -> tuple[Line, ...]:
-    """Returns the changes that publishing the draft would make."""
+    """Returns the differences between the published version and the draft."""
     if not policy.has_unpublished_changes:
         return ()
     before = None if policy.published is None else policy.published.rule
@@ -258,7 +258,8 @@ def _day_chart(report: PolicyReport) -> dict[str, object]:
 
 
 def _bins(report: PolicyReport) -> list[tuple[int, int]]:
-    """Returns the histogram as a table: the lowest value of each bin and its count."""
+    """Returns the histogram of the policy's values as a table: the lowest value and the count of
+    each bin."""
     width = _BASIS_POINTS // _BINS
     counts = [0] * _BINS
     for one in report.by_probability:

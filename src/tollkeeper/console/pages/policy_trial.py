@@ -1,4 +1,5 @@
-"""Tries a rule on texts with the configured judge before it becomes a policy."""
+"""Tries a rule on sample texts before it becomes a policy. A rule is a yes-or-no question, and the
+configured judge (a model) answers it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +19,8 @@ from tollkeeper.domain.trial import labelled_values, separate
 from tollkeeper.services.policies.labelled_texts import read_texts
 from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
 
-# Limited because a user waits for the answer; `tollkeeper policy try` has no limit.
+# The number of texts is limited, because the user waits for the page. `tollkeeper policy try` has
+# no limit.
 _TEXTS_MAX = 200
 _DEADLINE_S = 180
 
@@ -64,7 +66,7 @@ def _guarantees(trial: Trial) -> list[tuple[float, float]] | None:
 
 
 def _fitted(trial: Trial) -> dict[str, Any] | None:
-    """Measures a calibration if there are enough labels."""
+    """Fits a calibration and returns its measurements; None if there are too few labels."""
     try:
         return trial.fitted().report()
     except InvalidRequest:

@@ -1,4 +1,5 @@
-"""Shows projects with caps, limits, keys and policies; creates and archives them."""
+"""Shows projects with their caps, limits, keys and policies. Creates, changes and archives
+projects."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -86,7 +87,7 @@ async def change(request: Request) -> Response:
 
 
 def _limit(form: Form, name: str) -> LimitChange:
-    """Reads a limit. An empty field means the default of the settings."""
+    """Reads a limit. An empty field means the default in the settings."""
     return form.integer(name, optional=True) or "default"
 
 

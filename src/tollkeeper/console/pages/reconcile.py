@@ -1,4 +1,4 @@
-"""Compares a provider's bill with the ledger."""
+"""Compares a provider's bill, which the operator uploads, with the ledger."""
 
 import io
 from collections.abc import Mapping

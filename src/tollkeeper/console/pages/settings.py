@@ -1,4 +1,5 @@
-"""Shows the effective configuration and the origin of each value."""
+"""Shows the effective settings, and for each value its origin: default, preset, file or
+environment."""
 
 from starlette.requests import Request
 from starlette.responses import Response

@@ -1,4 +1,4 @@
-"""Shows an organization's statement as a printable page and as a file."""
+"""Shows an organization's monthly statement as a printable page and as a CSV file."""
 
 from starlette.requests import Request
 from starlette.responses import Response

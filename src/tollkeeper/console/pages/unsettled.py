@@ -1,4 +1,5 @@
-"""Lists unsettled calls with reason and age, and resolves one or all of a backend."""
+"""Lists unsettled calls, whose cost is unknown, with reason and age. Resolves one of them, or many
+at once."""
 
 from datetime import datetime
 from uuid import UUID
@@ -98,15 +99,15 @@ async def resolve_all(request: Request) -> Response:
     async def ask(form: Form) -> Question:
         hours = form.required_integer("older_than_hours")
         if hours < 0:
-            raise InvalidRequest("Older than is a number of hours.", param="older_than_hours")
+            raise InvalidRequest("The age must be 0 hours or more.", param="older_than_hours")
         settles = _action(form) is BulkAction.SETTLE_HOLD
         backlog = await services.bulk_resolution.ledger_backlog(
             older_than_s=hours * 3600, models=_models_of(services, form)
         )
         if not backlog.reservations:
-            raise StateConflict("No call is unsettled for as long.")
+            raise StateConflict("No call has been unsettled for that long.")
         marked_before = backlog.selection.marked_before
-        assert marked_before is not None, "it was asked for"
+        assert marked_before is not None, "`ledger_backlog` sets it if `older_than_s` is given"
         calls, hold = number(backlog.reservations), exact_usd(backlog.hold_picousd)
         return Question(
             f"Charge {hold} for {calls} calls?" if settles else f"Release {calls} calls?",
@@ -140,8 +141,8 @@ def _amount(form: Form) -> int | None:
 
 
 def _marked_before(form: Form) -> datetime:
-    """Returns the time of the question, so that calls that became unsettled later are not
-    resolved."""
+    """Returns the time limit that the confirmed question contained. Calls that became unsettled
+    after it are not resolved, because the operator has not seen them."""
     try:
         return datetime.fromisoformat(form.text("marked_before"))
     except ValueError:

@@ -1,16 +1,16 @@
-// Draws the charts of a page with Plotly, in the colours of the style sheet.
+// Draws the charts of a page with Plotly. The colours come from the style sheet.
 "use strict";
 
 const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false };
 const BIN_WIDTH = 250;
-// The empty share of a bar's step, half of it on each side.
+// The share of a bar's time step that stays empty, half of it on each side of the bar.
 const BAR_GAP = 0.18;
 
 function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-// Plotly interprets markup in names: links, bold text, entities. Tenants choose names.
+// Escapes a name, because tenants choose names and Plotly interprets markup in them: links, bold text, entities.
 function plain(name) {
   return name.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
@@ -24,7 +24,7 @@ function frame(extra) {
     margin: { l: 48, r: 8, t: 8, b: 32 },
     bargap: BAR_GAP,
     hovermode: "x unified",
-    // Names are not shortened, because Plotly would cut them within an entity.
+    // Does not shorten names, because Plotly could cut them in the middle of an entity.
     hoverlabel: { namelength: -1, bgcolor: color("surface"), bordercolor: color("line-strong"), font: { color: color("text") } },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
     ...extra,
@@ -33,7 +33,8 @@ function frame(extra) {
   };
 }
 
-// Ticks of a count are integers. Above this number, Plotly has too few ticks for fractions.
+// The ticks of a count must be integers. If the highest count is smaller than this number, Plotly would also
+// draw fractional ticks.
 const FRACTIONS_UNTIL = 10;
 
 function countAxis(highest) {
@@ -46,7 +47,7 @@ function highestBar(data) {
   return Math.max(0, ...heights);
 }
 
-// A bar is drawn within its step: Plotly would centre it on the step's start.
+// Positions each bar inside its time step. By default, Plotly centres a bar on the start of its step.
 function withinStep(data) {
   const step_ms = data.step_s * 1000;
   return { offset: (step_ms * BAR_GAP) / 2, width: step_ms * (1 - BAR_GAP) };
@@ -86,19 +87,19 @@ function lines(data) {
   return { traces, layout: frame({ dragmode: false, xaxis: { type: "date" }, yaxis: { tickprefix: "$", tickformat: "~g" } }) };
 }
 
-// Plotly writes a midnight without a time.
+// Parses a time that Plotly wrote. Plotly writes midnight as a date without a time.
 function unixSeconds(text) {
   return Math.round(Date.parse(text.includes(" ") ? `${text.replace(" ", "T")}Z` : text) / 1000);
 }
 
-// Returns the time range of the bars between two times; without bars, the range itself.
+// Returns the time range that the bars between two times cover. Returns the two times if there are no bars.
 function timeOfBars(data, from, to) {
   const gap_s = (data.step_s * BAR_GAP) / 2;
   const starts = data.x.map(unixSeconds).filter((start) => start + data.step_s - gap_s > from && start + gap_s < to);
   return starts.length ? [starts[0], starts.at(-1) + data.step_s] : [from, Math.max(to, from + 1)];
 }
 
-// Puts the time range of the selected bars into the address.
+// Opens the activity page with the time range of the bars that the user selects by dragging.
 function zoomByDragging(plot, data) {
   plot.on("plotly_relayout", (change) => {
     const from = change["xaxis.range[0]"];
@@ -157,8 +158,9 @@ function percent(basisPoints) {
   return `${Number((basisPoints / 100).toFixed(2))} %`;
 }
 
-// False denials fall and misses rise with the threshold, so between two positions the lower one gives the
-// maximum of false denials, and the higher one the maximum of misses.
+// Guarantees are known for whole percentages only. With a higher threshold, there are fewer false denials and more
+// misses. So for a threshold between two percentages, the lower percentage limits the false denials and the higher
+// percentage limits the misses.
 function guaranteeAt(guarantees, threshold) {
   if (!guarantees) return "";
   const denied = threshold < 100 ? 1 : guarantees[Math.min(98, Math.floor(threshold / 100) - 1)][0];
@@ -166,7 +168,8 @@ function guaranteeAt(guarantees, threshold) {
   return `With 95 % confidence, the labels support: at most ${(100 * denied).toFixed(1)} % of texts that should pass are denied, and at most ${(100 * missed).toFixed(1)} % of texts that should match are missed.`;
 }
 
-// The line in the chart and the slider move each other; the counts follow at once.
+// Moves the slider when the user drags the line in the chart, and the line when the user moves the slider. Updates
+// the texts with the counts at the same time.
 function moveThreshold(plot, data) {
   const slider = document.getElementById("threshold-slider");
   if (!slider) return;

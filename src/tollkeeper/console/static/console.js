@@ -1,4 +1,4 @@
-// Adds optional features to pages: copying, confirming in a dialog, and automatic refreshes.
+// Adds optional features to pages: buttons that copy, confirmation in a dialog, and automatic refreshes.
 "use strict";
 
 document.documentElement.classList.add("js");
@@ -17,8 +17,8 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
 });
 
-// Shows the confirmation page as a dialog. If it does not arrive, the form is sent as it would be without
-// a script: then the answer is the page itself, or an error.
+// Shows the confirmation page as a dialog. If that page does not arrive in time, the browser submits the form as it
+// would without this script, and shows the response as a page.
 const ANSWER_WITHIN_MS = 10000;
 
 async function askInDialog(form, submitter) {
@@ -56,7 +56,7 @@ document.addEventListener("change", (event) => {
   if (form) form.requestSubmit();
 });
 
-// Empty filters are omitted from the address.
+// Omits empty filters from the URL.
 document.addEventListener("formdata", (event) => {
   if (event.target.method !== "get") return;
   for (const [name, value] of [...event.formData.entries()]) {
@@ -64,7 +64,7 @@ document.addEventListener("formdata", (event) => {
   }
 });
 
-// The marked part of the page is refreshed while it is visible and the user does not work in it.
+// Tells whether a part of the page must not be refreshed now: the page is hidden, or the user works in the part.
 function isBusy(part) {
   return document.hidden || part.contains(document.activeElement) || part.matches(":hover");
 }
@@ -79,8 +79,8 @@ async function refresh(part) {
   document.dispatchEvent(new CustomEvent("refreshed"));
 }
 
-// A live tail reports new calls at once. The browser reopens it when the server ends it; if that is not
-// allowed, the page refreshes at its interval as before.
+// A live tail reports new calls at once. When the server ends the tail, the browser opens it again. If the server
+// refuses, the button is switched off, and the page refreshes at its interval as before.
 for (const button of document.querySelectorAll("[data-tail]")) {
   let source = null;
   button.addEventListener("click", () => {
