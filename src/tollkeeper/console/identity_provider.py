@@ -1,7 +1,7 @@
 """Signs users in with an OpenID Connect provider, by the authorization code flow with PKCE, state
 and nonce.
 
-A sign-in has two steps, `begin` and `finish`. In between, the user is at the provider's pages.
+A sign-in has two steps, `begin` and `finish`. In between, the browser shows the provider's pages.
 """
 
 import asyncio

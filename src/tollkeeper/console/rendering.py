@@ -29,6 +29,7 @@ from tollkeeper.domain.traffic import Latencies
 from tollkeeper.services.csv_text import csv_lines
 
 _TEMPLATES = Path(__file__).parent / "templates"
+# The significant digits of an amount below one dollar, and the decimal places of other amounts.
 _SHORT_DIGITS = 3
 _DOLLAR_PLACES = 4
 # The dash that is shown for a missing value.

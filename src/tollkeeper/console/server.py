@@ -12,8 +12,7 @@ _KEEP_ALIVE_S = 30
 _GRACE_S = 3
 
 
-# Registers the function that stops the server, so that it is called when a signal stops the
-# process.
+# Registers a function, which is called when a signal stops the process.
 TakeSignals = Callable[[Callable[[], None]], None]
 
 

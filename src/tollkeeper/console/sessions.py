@@ -22,6 +22,7 @@ _FORM_TOKEN_BYTES = 16
 _WINDOW_S = 300
 _WRONG_MAX = 10
 _WRONG_MAX_IN_ALL = 100
+# The maximum numbers of client addresses and of sent forms that are kept in memory.
 _ADDRESSES_MAX = 10_000
 _REMEMBERED_MAX = 20_000
 
@@ -85,8 +86,8 @@ class Sessions:
     def __init__(
         self, vault: Vault, stored: ConsoleSessions, *, token_sha256: str, sign_in: bytes
     ) -> None:
-        """Takes in `sign_in` every setting on which roles depend; `sign_in` is empty without an
-        identity provider."""
+        """Derives the valid credentials. `sign_in` contains every setting on which roles depend; it
+        is empty without an identity provider."""
         self._vault = vault
         self._stored = stored
         self._token_sha256 = token_sha256

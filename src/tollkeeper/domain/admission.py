@@ -84,8 +84,8 @@ class AccountState(msgspec.Struct, frozen=True):
     overage_bound_picousd: int | None = None
     # The highest possible overage of all calls in flight together.
     overage_in_flight_picousd: int = 0
-    # Whether the balance was below the overage bound at an earlier admission. Only an operator can
-    # clear this flag.
+    # Whether the balance was below minus the overage bound at an earlier admission. Only an
+    # operator can clear this flag.
     stopped: bool = False
     # The latest UTC day for which a hold was counted; None if the organization has no period caps.
     spending_day: int | None = None
@@ -108,6 +108,7 @@ class AccountState(msgspec.Struct, frozen=True):
         return bound is not None and self.balance_picousd < -bound
 
     def folded(self, fold: Fold) -> "AccountState":
+        """Applies a fold, which sums up holds that have ended, to the account and the project."""
         project = self.projects[fold.project_id]
         # A hold stops being live when it becomes unsettled, so its later resolution must not reduce
         # `live_holds` again.
@@ -183,7 +184,7 @@ class Decision(msgspec.Struct, frozen=True):
     period: CapPeriod | None = None
     resets_at: int | None = None
     retry_after_s: int | None = None
-    # If the rate limit refused: the time until the project can be admitted its next request.
+    # If the rate limit refused: the time after which the project may send its next request.
     wait_us: int = 0
     # The organization's policies at the time of admission; None if it has no policies.
     policies: PolicySet | None = None
@@ -218,7 +219,8 @@ def decide(
     working = _BatchState(
         available=state.available_picousd,
         # An account without held amounts has no calls in flight. The stored value may still be
-        # positive: releases before this column existed do not subtract from it.
+        # positive, because older versions of the gateway do not know this column and never subtract
+        # from it.
         overage_in_flight=state.overage_in_flight_picousd if spend.held_picousd else 0,
         spend=spend,
         projects={
@@ -316,8 +318,8 @@ def _refuse_by_credit(working: _BatchState, request: AdmissionRequest) -> Decisi
 def _refuse_by_overage_in_flight(
     state: AccountState, working: _BatchState, request: AdmissionRequest
 ) -> Decision | None:
-    """Refuses a request if the balance could fall below the overage bound. To prevent that, the
-    available amount plus the bound must cover the highest possible overage of all calls in
+    """Refuses a request if the balance could fall below minus the overage bound. To prevent that,
+    the available amount plus the bound must cover the highest possible overage of all calls in
     flight."""
     bound = state.overage_bound_picousd
     if bound is None:
@@ -363,6 +365,8 @@ def _refuse_by_period_cap(
 def _refuse_beyond(
     refusal: Refusal, cap: PeriodCap, spend: Spend, request: AdmissionRequest
 ) -> Decision | None:
+    """Refuses a request whose hold is larger than the remaining amount of the cap. `spend` belongs
+    to the owner of the cap, or to the project if the owner is a key."""
     left = cap.amount_picousd - cap.counted_picousd
     if request.hold_picousd <= left:
         return None
@@ -411,6 +415,7 @@ def _refuse_by_concurrency(project: ProjectState) -> Decision | None:
 def _consume(
     state: AccountState, working: _BatchState, project: ProjectState, request: AdmissionRequest
 ) -> None:
+    """Counts an admitted request in the state of the batch."""
     for cap in _period_caps_of(state, working, request):
         working.period_caps[cap] = working.period_caps[cap].with_hold(request.hold_picousd)
     working.available -= request.hold_picousd

@@ -64,8 +64,7 @@ class RaisedAlert:
 
 @dataclass(frozen=True, slots=True)
 class AlertChange:
-    """Describes a change of an alert's state. A change is reported once; an update is not
-    reported."""
+    """Describes a change of an alert's state. Every change except an update is reported once."""
 
     state: AlertState
     alert: RaisedAlert

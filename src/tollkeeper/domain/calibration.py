@@ -26,9 +26,12 @@ _ISOTONIC_FROM = 200
 # Scores are limited to this absolute value. The probability of a larger score differs from 0 or 1
 # by less than 1e-9.
 SCORE_MAX = 23.0
+# The number of parts for cross-validation.
 _FOLDS = 5
 _BINS = 10
+# The maximum number of iterations of Newton's method.
 _NEWTON_STEPS = 50
+# The number of times that `guaranteed_rate` halves its search interval.
 _HALVINGS = 24
 _PERCENT = BASIS_POINTS // 100
 

@@ -116,8 +116,7 @@ class BackendFailed(TollkeeperError):
     ) -> None:
         super().__init__(message, retry_after_s=retry_after_s, charged=charged)
         # Whether the client may have caused this failure, so that it does not count against the
-        # replica's
-        # health.
+        # health of the replica.
         self.blameless = blameless
 
 

@@ -50,6 +50,8 @@ _SLICE_BYTES = 64 << 10
 
 
 def _table(members: dict[str, int], other: int) -> bytes:
+    """Returns a translation table that maps the listed characters to their values, and every other
+    byte to `other`."""
     table = bytearray([other]) * 256
     for characters, value in members.items():
         for byte in characters.encode():
@@ -58,6 +60,8 @@ def _table(members: dict[str, int], other: int) -> bytes:
 
 
 _WEIGHT_OF = _table(_WEIGHTS, _OTHER)
+# Replace each letter by "L", or each digit by "D", and the other bytes (except spaces in the second
+# table) by ".", so that runs can be counted.
 _LETTERS = _table({string.ascii_letters: ord("L")}, ord("."))
 _NUMBERS = _table({string.digits: ord("D"), " ": ord(" ")}, ord("."))
 

@@ -19,7 +19,7 @@ from tollkeeper.domain.messages_behavior import PromptCaching
 from tollkeeper.domain.prompt import FreeObject, Prompt
 from tollkeeper.domain.usage import ReportedUsage
 
-# The values of a cache mark's `ttl` that mean five minutes. A missing `ttl` does too.
+# The values of a cache mark's `ttl` that mean five minutes. None stands for a missing `ttl`.
 _FIVE_MINUTES = (None, "5m")
 TEXT, IMAGE = "text", "image"
 # The possible kinds of content in an answer. The interface has no field for other kinds that a

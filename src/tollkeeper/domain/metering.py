@@ -45,7 +45,8 @@ class Meter(msgspec.Struct):
     call: Call
     # The maximum tokens of all prompts that are sent together.
     prompt_tokens: int
-    # The number of times that the prompt is sent: a fanned-out call sends it once per completion.
+    # The number of times that the prompt is sent. A fanned-out call, which asks for `n` completions
+    # by `n` calls, sends it `n` times.
     prompts: int = 1
     # The part of `prompt_tokens` that may be audio.
     input_audio_tokens: int = 0
@@ -66,6 +67,7 @@ class Meter(msgspec.Struct):
     _pieces: int = 0
     _counted_tokens: int = 0
     _images: int = 0
+    # The buffered pieces of text, and the remaining room of the buffer.
     _uncounted: list[str] = []
     _room: int = _ROOM
     # The usage according to `report`, and whether `report` cannot be true. `_is_stale` means that

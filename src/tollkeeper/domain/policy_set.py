@@ -86,14 +86,14 @@ class PolicySet:
     )
 
     def __post_init__(self) -> None:
-        for placed in enumerate(self.active.values()):
-            policy = placed[1]
+        for positioned in enumerate(self.active.values()):
+            policy = positioned[1]
             if policy.scope is Scope.ORGANIZATION:
-                self._of_organization.append(placed)
+                self._of_organization.append(positioned)
                 self._verdicts[None] += policy.verdicts_max
             elif policy.scope is Scope.PROJECTS:
                 for project_id in policy.project_ids:
-                    self._of_projects.setdefault(project_id, []).append(placed)
+                    self._of_projects.setdefault(project_id, []).append(positioned)
                     self._verdicts[project_id] += policy.verdicts_max
 
     @property
@@ -102,12 +102,12 @@ class PolicySet:
 
     def attached(self, project_id: ProjectId) -> list[ActivePolicy]:
         own = self._of_projects.get(project_id)
-        placed = (
+        positioned = (
             self._of_organization
             if own is None
             else sorted(self._of_organization + own, key=_position)
         )
-        return [policy for _, policy in placed]
+        return [policy for _, policy in positioned]
 
     def applying(self, project_id: ProjectId, named: Sequence[str]) -> tuple[ActivePolicy, ...]:
         """Returns the policies that are attached to the project or named in the request, each once.
@@ -136,8 +136,8 @@ class PolicySet:
         raise NotFound(f"There is no published policy {policy_id[:120]!r}.", param=param)
 
 
-def _position(placed: _Positioned) -> int:
-    return placed[0]
+def _position(positioned: _Positioned) -> int:
+    return positioned[0]
 
 
 EMPTY = PolicySet(epoch=0, active={}, paused=frozenset())

@@ -187,8 +187,8 @@ class PriceChange:
 class Bounds(msgspec.Struct, frozen=True, gc=False):
     """Contains the maximum usage of a call."""
 
-    # The sum over all prompts that are sent. A fanned-out call sends the prompt once per
-    # completion.
+    # The sum over all prompts that are sent. A fanned-out call, which asks for `n` completions by
+    # `n` calls, sends the prompt `n` times.
     prompt_tokens: int
     choices: int
     output_tokens_each: int
@@ -264,9 +264,9 @@ def cost_of(pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] 
     total: dict[str, int] = {}
     for position, part in enumerate(parts):
         # `images` is the sum over all parts. Each part received the same images.
-        mine = images // len(parts) + (position < images % len(parts))
+        part_images = images // len(parts) + (position < images % len(parts))
         prices = pricing.applying(part.service_tier, part.prompt_tokens)
-        for dimension, amount in _cost_at(prices, part, mine).by_dimension.items():
+        for dimension, amount in _cost_at(prices, part, part_images).by_dimension.items():
             if dimension == "request":
                 total[dimension] = max(total.get(dimension, 0), amount)
             else:

@@ -34,8 +34,9 @@ class Role(StrEnum):
 
 class Text(msgspec.Struct, frozen=True, gc=False):
     text: str
-    # Additional properties in the client's JSON of the part. The backend receives them, so they
-    # count as text. The same field of other parts has the same meaning.
+    # Additional properties in the client's JSON of the part. The backend receives them, so token
+    # estimates and policies include them as text. The field `extra` of other parts has the same
+    # meaning.
     extra: FreeObject | None = None
 
 
@@ -125,7 +126,7 @@ class ToolResult(msgspec.Struct, frozen=True, gc=False):
 
 
 Part: TypeAlias = Content | ToolCall | ToolResult
-_MEDIA_PLACES = frozenset({Image, Audio, Video, File, ToolResult})
+_TYPES_WITH_MEDIA = frozenset({Image, Audio, Video, File, ToolResult})
 _parts_of_turn = attrgetter("parts")
 _set = msgspec.structs.force_setattr
 
@@ -154,7 +155,7 @@ class FunctionTool(msgspec.Struct, frozen=True, gc=False):
     place: str = ""
     # The position of `parameters` in the client's request.
     schema_place: str = ""
-    # The client used the legacy field `functions`.
+    # Whether the client used the legacy field `functions`.
     legacy: bool = False
     # Additional properties of the function object, and of the tool object that contains the
     # function.
@@ -236,6 +237,8 @@ class OtherChoice(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolChoice(msgspec.Struct, frozen=True, gc=False):
+    """Tells whether the model must call tools, and which ones."""
+
     choice: ToolMode | NamedFunction | AllowedFunctions | OtherChoice
     param: str
     # The JSON objects in a chat client's `tool_choice`. A chat backend receives them unchanged, so
@@ -252,6 +255,7 @@ class UserLocation(msgspec.Struct, frozen=True, gc=False):
     timezone: str | None = None
 
     def given(self) -> dict[str, str]:
+        """Returns the fields that are set."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value}
 
 
@@ -299,6 +303,8 @@ OutputFormat: TypeAlias = JsonOutput | SchemaOutput
 
 
 class OutputModality(msgspec.Struct, frozen=True, gc=False):
+    """Requests a kind of content in the answer, such as `text` or `image`."""
+
     name: str
     param: str
 
@@ -316,6 +322,7 @@ class Sampling(msgspec.Struct, frozen=True, gc=False):
     stop: str | list[str] | None = None
 
     def given(self) -> dict[str, float | str | list[str] | dict[str, float]]:
+        """Returns the fields that are set."""
         if self == _DEFAULT_SAMPLING:
             return {}
         return {
@@ -394,6 +401,8 @@ class Option(msgspec.Struct, frozen=True, gc=False):
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+    """Contains the conversation, the tools and all other content of a request."""
+
     turns: tuple[Turn, ...]
     tools: tuple[Tool, ...] = ()
     # Tools that the model's provider runs. They count as text, but a chat template does not render
@@ -422,7 +431,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         parts = tuple(chain.from_iterable(map(_parts_of_turn, self.turns)))
         media: tuple[Media, ...] = ()
-        if not _MEDIA_PLACES.isdisjoint(map(type, parts)):
+        if not _TYPES_WITH_MEDIA.isdisjoint(map(type, parts)):
             contents = [part.content if isinstance(part, ToolResult) else (part,) for part in parts]
             found = chain.from_iterable(contents)
             media = tuple(part for part in found if isinstance(part, Media))
@@ -460,6 +469,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.tools) and all(tool.legacy for tool in self.tools)
 
     def with_seed(self, seed: int) -> "Prompt":
+        """Returns the prompt with another sampling seed."""
         written = self.written
         if written is not None:
             written = {**written, "seed": msgspec.Raw(str(seed).encode())}

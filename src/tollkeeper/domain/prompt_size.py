@@ -174,9 +174,9 @@ def measure_prompt(
 
 
 def _bytes_added_by_templates(tools: tuple[Tool, ...]) -> int:
-    """Returns the number of bytes by which the most verbose known chat templates write tools longer
-    than compact JSON, which was measured. The templates of Llama 3 and 4 indent by four spaces, and
-    the template filters of some servers escape non-ASCII and HTML characters."""
+    """Returns the additional bytes that the most verbose known chat templates need for the tools,
+    compared with the compact JSON in `prompt_text`. The templates of Llama 3 and 4 indent by four
+    spaces, and the template filters of some servers escape non-ASCII and HTML characters."""
     compact = _encode([tool.described() for tool in tools])
     printed = msgspec.json.format(compact, indent=4).decode()
     plain = len(printed.encode("ascii", "ignore"))

@@ -13,7 +13,7 @@ from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.pricing import PUBLIC_PRICES, Bounds, Pricing, hold_picousd
 from tollkeeper.domain.prompt_size import WEB_SEARCHES_SEEN_MAX
 
-# The maximum number of maximum costs that are cached for one model.
+# The maximum number of results of `PricesInForce.most` that are cached.
 _SUMS_MAX = 64
 
 

@@ -13,9 +13,11 @@ from typing import Any
 
 import msgspec
 
+# The schema keywords whose value is a map of subschemas, a list of subschemas, or one subschema.
 _MAPS = ("properties", "patternProperties")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLES = ("items", "additionalProperties", "additionalItems", "contains", "not")
+# The schema keywords whose value is a list of choices.
 _BRANCHES = ("enum", "anyOf", "oneOf", "type")
 # References can multiply the number of choices. Counting stops at this number, which is far above
 # every limit, so that the integers stay small.
@@ -23,8 +25,8 @@ _COUNT_MAX = 10**9
 # A schema with deeper nesting than this, including references, counts as too large.
 _DEPTH_MAX = 100
 _INDEX_LENGTH_MAX = 9
-# By measurement, a pattern of 50 optional letters causes as much work as an enum of 400 values: 50
-# * 50 / 6 is about 400.
+# By measurement, a pattern of 50 optional letters causes as much work as an enum of 400 values,
+# which is about the square of 50 divided by this number.
 _SQUARED_STEPS_PER_CHOICE = 6
 # Splits a regular expression into tokens in linear time. No byte is scanned twice, because the
 # quantifier is possessive and a character class without a closing bracket is accepted.

@@ -130,8 +130,7 @@ def histogram(samples: Sequence[Sample]) -> tuple[Bin, ...]:
 
 def separate(samples: Sequence[Sample], *compared: int) -> Separation | None:
     """Finds the best threshold. Returns None unless there is a text with a value for each label.
-    `compared` contains thresholds to show in addition to the suggested one and the multiples of 10
-    %."""
+    The result also shows the thresholds 10 %, 20 % and so on, and those in `compared`."""
     ratings = _Ratings(samples)
     if not ratings.yes or not ratings.no:
         return None

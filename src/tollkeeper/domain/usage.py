@@ -141,6 +141,9 @@ def readings(report: ReportedUsage, *, unnamed_is_1h: bool = False) -> list[Usag
     written = writes[0] + writes[1]
     if not (read or written):
         return [_read_as(report, prompt, completion, writes, prompt, 0)]
+    # Each possible meaning is a pair: the tokens of the whole prompt, and the tokens that were both
+    # read and written. `beside` counts cache tokens in addition to the prompt, and `again` as the
+    # same tokens of the prompt.
     beside = (prompt + read + written, 0)
     again = (prompt, min(read, written))
     if report.cache_is_beside_prompt or max(read, written) > prompt:
@@ -189,6 +192,8 @@ def _read_as(
     prompt: int,
     rewritten: int,
 ) -> Usage:
+    """Builds the usage for one meaning of the report. `prompt` is the length of the whole prompt,
+    and `rewritten` the number of tokens that were both read from a cache and written to one."""
     total, reasoning = report.total_tokens, report.reasoning_tokens or 0
     if total is not None and total != prompt + completion:
         if total == reported_prompt + completion + reasoning:
@@ -268,7 +273,7 @@ class AbsurdCount(ValueError):
 
 def read_count(found: object) -> int | None:
     """Returns the count; None if the report lacks it. Raises AbsurdCount if the value is not an
-    integer, negative or greater than 2^53."""
+    integer, is negative, or is greater than 2^53."""
     if found is None:
         return None
     # `type` instead of `isinstance` excludes booleans.

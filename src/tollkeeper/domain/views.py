@@ -40,7 +40,7 @@ class CapUse:
     # Includes unsettled holds.
     held_picousd: int
     spent_picousd: int
-    # Rotated keys share a cap: the newest and the first key in the chain of rotations.
+    # For the cap of a key: the newest and the first key in the chain of rotations that share it.
     key_id: KeyId | None = None
     first_key_id: KeyId | None = None
     # The start of the cap's next period, in seconds since 1970; None for a total cap.
@@ -87,7 +87,7 @@ class ActivityEntry:
     reported_usage: FreeObject | None
     reported_cost_picousd: int | None
     verdicts: tuple[VerdictRecord, ...]
-    # None if the call was not dispatched.
+    # All three are None if the call was not sent to a backend.
     dispatched_ms: int | None = None
     upstream_ms: int | None = None
     overhead_us: int | None = None
@@ -105,8 +105,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class RareFilter:
-    """Contains the filters that the roll-ups (stored sums) cannot answer, because they have no
-    columns for them."""
+    """Contains the filters for which the roll-ups (stored sums) have no columns."""
 
     policy_id: str | None = None
     matched_only: bool = False

@@ -33,6 +33,8 @@ _EXPORT_S = 600.0
 # A live tail ends after this time. The browser then opens another one, for which the session is
 # checked again.
 _TAIL_S = 60.0
+# A live tail looks for new calls at this interval, among the calls of the last `_TAIL_RANGE_S`
+# seconds.
 _TAIL_EVERY_S = 1.0
 _TAIL_RANGE_S = 300
 # The sort orders of the calls on one page. Without a sort order, the newest calls come first.

@@ -71,7 +71,7 @@ async def show(request: Request) -> Response:
         without_usage=_was_without_usage(story),
         ledger=story.ledger,
         terms=[] if story.ledger is None else _terms(story.ledger.hold),
-        spans=_placed(_spans(story)),
+        spans=_with_positions(_spans(story)),
         organization=organization,
         project=project,
         key=key,
@@ -179,14 +179,14 @@ def _backend_spans(entry: ActivityEntry) -> Iterator[Span]:
     yield Span("Answer", first, max(first, end), "good")
 
 
-def _placed(spans: list[Span]) -> list[Span]:
+def _with_positions(spans: list[Span]) -> list[Span]:
     """Adds drawing positions to the spans. A resolution after the end of the call is drawn at the
     right edge."""
     ends = sorted(span.end_ms for span in spans if span.title != _RESOLVED)
     longest = max([1, *ends])
-    placed = []
+    positioned = []
     for span in spans:
         x = min(span.start_ms * _WIDTH // longest, _WIDTH - 4)
         width = max(4, min((span.end_ms - span.start_ms) * _WIDTH // longest, _WIDTH - x))
-        placed.append(Span(span.title, span.start_ms, span.end_ms, span.tone, x, width))
-    return placed
+        positioned.append(Span(span.title, span.start_ms, span.end_ms, span.tone, x, width))
+    return positioned

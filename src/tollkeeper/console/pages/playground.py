@@ -29,6 +29,7 @@ from tollkeeper.services.audit import acting_as
 
 # The playground's key expires after this time, if it was not revoked before.
 _KEY_S = 600
+# The longest time without data from the gateway, and the longest duration of a call.
 _SILENCE_S = 60.0
 _CALL_S = 300.0
 _PROMPT_LENGTH_MAX = 20_000

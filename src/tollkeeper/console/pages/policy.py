@@ -123,7 +123,7 @@ async def _edit(services: Services, policy: Policy, form: Form) -> None:
 
 
 async def _set_threshold(services: Services, policy: Policy, form: Form) -> None:
-    """Stores the threshold that the user selected in the draft."""
+    """Stores the selected threshold in the policy's draft."""
     threshold = form.required_integer("threshold")
     if not 1 <= threshold < _BASIS_POINTS:
         raise InvalidRequest("A threshold is 0.01 % to 99.99 %.", param="threshold")
