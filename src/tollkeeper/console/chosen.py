@@ -19,7 +19,8 @@ class ChosenOrganization:
 
 
 async def chosen_organization(request: Request) -> ChosenOrganization:
-    """Returns the organization that the URL names, or the first organization if it names none."""
+    """Returns the organization that the URL names. If the URL names none, returns the first
+    organization."""
     organizations = console_of(request).services.organizations
     every = tuple(await organizations.organization_list())
     named = optional(request.query_params, "organization")

@@ -36,7 +36,7 @@ class Finding:
     """Contains the result of one check, for example by `tollkeeper doctor`."""
 
     name: str
-    # For `tollkeeper doctor`: ok, warning or bad.
+    # A check of `tollkeeper doctor` gives ok, warning or bad.
     verdict: str
     detail: str
 

@@ -16,7 +16,7 @@ from tollkeeper.domain.reports import TIME_MAX
 from tollkeeper.domain.traffic import StatusRange, TimeRange
 
 _FIELDS_MAX = 200
-# This is no limit in practice, because the guard already rejects larger bodies.
+# The parser's limit for one field. No field reaches it, because the guard rejects larger bodies.
 _TEXT_MAX = 8_388_608
 RANGES_S = {"1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
 

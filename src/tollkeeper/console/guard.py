@@ -108,8 +108,8 @@ class Guard:
         if scope["session"] is None and not path.startswith(_SIGN_IN):
             next_page = path if method in _SAFE_METHODS else "/"
             query = scope["query_string"].decode("latin-1") if method in _SAFE_METHODS else ""
-            there = quote(next_page + (f"?{query}" if query else ""), safe="/")
-            return RedirectResponse(f"/sign-in?next={there}", 303)
+            target = quote(next_page + (f"?{query}" if query else ""), safe="/")
+            return RedirectResponse(f"/sign-in?next={target}", 303)
         return None
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:

@@ -105,8 +105,8 @@ PERMISSIONS = {
     "GET /unsettled": _READ,
     "POST /unsettled/recover": _WORK,
     "POST /unsettled/all": _OWNER,
-    # This cannot be undone, but an operator may do it, because granting credit corrects a wrong
-    # amount.
+    # Resolving a call cannot be undone. Still, the role operator suffices, because granting credit
+    # corrects a wrong amount.
     "POST /unsettled/{reservation}": _WORK,
     "GET /policies": _READ_OWN,
     "POST /policies": _WORK_OWN,

@@ -31,8 +31,8 @@ class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
 
 class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     """Describes one inference request that has ended. If a key repeats a rejected request, one
-    record with the last rejection stands for all of them. Metrics, the log line and the database
-    row are created from the record; many records are processed together."""
+    record with the last rejection stands for all repetitions. Metrics, the log line and the
+    database row are created from the record; many records are processed together."""
 
     request_id: str
     organization_id: OrganizationId

@@ -166,8 +166,8 @@ def _fit_line(labelled: Sequence[Labelled]) -> Calibration:
         gradient = [0.0, 0.0]
         curvature = [1e-9, 0.0, 1e-9]
         for one in labelled:
-            found = sigmoid(slope * one.score + offset)
-            error, weight = found - targets[one.is_yes], found * (1 - found)
+            probability = sigmoid(slope * one.score + offset)
+            error, weight = probability - targets[one.is_yes], probability * (1 - probability)
             gradient[0] += error * one.score
             gradient[1] += error
             curvature[0] += weight * one.score * one.score
@@ -182,13 +182,13 @@ def _fit_line(labelled: Sequence[Labelled]) -> Calibration:
         length = 1.0
         while length > 1e-8:
             tried = slope - length * step[0], offset - length * step[1]
-            loss_there = _loss(labelled, targets, *tried)
-            if loss_there < loss:
+            tried_loss = _loss(labelled, targets, *tried)
+            if tried_loss < loss:
                 break
             length /= 2
         else:
             break
-        (slope, offset), loss = tried, loss_there
+        (slope, offset), loss = tried, tried_loss
     if slope <= 0:
         # The best line would fall, but a higher score must never mean a lower probability. So all
         # scores get the same probability.
@@ -237,14 +237,16 @@ def held_out(labelled: Sequence[Labelled]) -> list[tuple[float, bool]]:
     found: list[tuple[float, bool]] = []
     folds: list[list[Labelled]] = [[] for _ in range(_FOLDS)]
     for label in (True, False):
-        same = sorted((one for one in labelled if one.is_yes is label), key=lambda one: one.score)
-        for number, one in enumerate(same):
+        with_label = sorted(
+            (one for one in labelled if one.is_yes is label), key=lambda one: one.score
+        )
+        for number, one in enumerate(with_label):
             folds[number % _FOLDS].append(one)
     for number, fold in enumerate(folds):
         others = [one for other in range(_FOLDS) if other != number for one in folds[other]]
-        shape = _fit_line if len(labelled) < _ISOTONIC_FROM else _fit_steps
+        fit_shape = _fit_line if len(labelled) < _ISOTONIC_FROM else _fit_steps
         if fold and len({one.is_yes for one in others}) > 1:
-            calibration = shape(others)
+            calibration = fit_shape(others)
             found += [(calibration.probability(one.score), one.is_yes) for one in fold]
     return found
 
@@ -264,11 +266,11 @@ def quality(judged: Sequence[tuple[float, bool]]) -> Quality:
         else None
         for inside in binned
     )
-    apart = (one.count * abs(one.mean_probability - one.yes_share) for one in bins if one)
+    differences = (one.count * abs(one.mean_probability - one.yes_share) for one in bins if one)
     return Quality(
         brier=math.fsum((probability - is_yes) ** 2 for probability, is_yes in judged)
         / len(judged),
-        calibration_error=math.fsum(apart) / len(judged),
+        calibration_error=math.fsum(differences) / len(judged),
         bins=bins,
     )
 

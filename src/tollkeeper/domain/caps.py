@@ -158,13 +158,13 @@ def caps_of(
     of the project and of the key."""
     subjects: tuple[CapSubject, ...] = (None, project_id, first_key_id)
     possible = [(subject, period) for subject in subjects for period in COUNTED_PERIODS]
-    return [of for of in possible if of in caps]
+    return [cap_key for cap_key in possible if cap_key in caps]
 
 
 def on_day(caps: PeriodCaps, day: int) -> dict[tuple[CapSubject, CapPeriod], PeriodCap]:
     """Returns all caps in the periods that contain this day (see `PeriodCap.in_period`)."""
     numbers = {period: period_number(period, day) for period in COUNTED_PERIODS}
-    return {of: cap.in_period(numbers[of[1]]) for of, cap in caps.items()}
+    return {cap_key: cap.in_period(numbers[cap_key[1]]) for cap_key, cap in caps.items()}
 
 
 def with_ended(
@@ -173,7 +173,9 @@ def with_ended(
     """Counts resolved holds in all caps to which they belong."""
     counted = dict(caps)
     for one in ended:
-        for of in caps_of(counted, one.project_id, one.first_key_id):
-            number = period_number(of[1], one.spending_day)
-            counted[of] = counted[of].with_ended(number, one.hold_picousd, one.spent_picousd)
+        for cap_key in caps_of(counted, one.project_id, one.first_key_id):
+            number = period_number(cap_key[1], one.spending_day)
+            counted[cap_key] = counted[cap_key].with_ended(
+                number, one.hold_picousd, one.spent_picousd
+            )
     return counted

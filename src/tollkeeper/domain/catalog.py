@@ -110,7 +110,7 @@ class Model:
     @property
     def backends(self) -> tuple[str, ...]:
         """Returns the names of all backends that may serve the model."""
-        return tuple(there.backend for there in self.by_backend)
+        return tuple(model.backend for model in self.by_backend)
 
     @property
     def by_backend(self) -> tuple["Model", ...]:
@@ -172,8 +172,8 @@ class Catalog:
         assert len(self._by_id) == len(models), "model ids are unique"
         self._by_upstream: dict[tuple[str, str], Model] = {}
         for model in models:
-            for there in model.by_backend:
-                self._by_upstream.setdefault((there.backend, there.upstream_model), there)
+            for served in model.by_backend:
+                self._by_upstream.setdefault((served.backend, served.upstream_model), served)
 
     def find(self, model_id: str, *, param: str | None = None) -> Model:
         model = self._by_id.get(model_id)

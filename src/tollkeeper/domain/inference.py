@@ -100,9 +100,9 @@ class Call(msgspec.Struct, frozen=True):
     @property
     def writes_cache_for_1h(self) -> bool:
         """Tells whether cache writes without a reported lifetime are charged at the price for an
-        hour. They are if any cache mark of the request, or the model's settings for a request
-        without marks, ask for an hour, and that price is not lower than the price for five
-        minutes."""
+        hour. Two conditions must hold. A cache mark of the request or, for a request without marks,
+        the model's settings ask for more than five minutes. And the price for an hour is not lower
+        than the price for five minutes."""
         pricing, marks = self.model.pricing, self.prompt.cache_marks()
         asked = (
             any(mark.get("ttl") not in _FIVE_MINUTES for mark in marks)

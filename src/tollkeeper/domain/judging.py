@@ -5,7 +5,7 @@ The question comes last, so all questions about one text share a prefix, which t
 can cache. The text is quoted between two fence lines. They contain a value that the author of the
 text cannot know, so the text cannot end the quotation and add a question of its own.
 
-If the judged text is a model's answer, the request that it answers precedes it as context. The
+If the judged text is a model's answer, the client's request precedes the answer as context. The
 request has fence lines of its own, so neither text can pretend to be the other. A long answer is
 judged in windows (overlapping pieces); all of its windows share the prefix with the request.
 """

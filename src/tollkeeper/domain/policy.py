@@ -57,7 +57,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class PolicyVersion:
-    """Represents a published version of a policy. It never changes."""
+    """Represents a published version of a policy, which never changes."""
 
     id: str
     version: int

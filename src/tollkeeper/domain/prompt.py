@@ -183,7 +183,7 @@ _BUILTIN_FUNCTION = "builtin_function"
 
 class OtherTool(msgspec.Struct, frozen=True, gc=False):
     """Represents a tool that is not a function. Only a wire with the protocol of the client's
-    request can send it."""
+    request can send such a tool."""
 
     written: FreeObject
     place: str
@@ -231,7 +231,7 @@ class AllowedFunctions(msgspec.Struct, frozen=True, gc=False):
 
 class OtherChoice(msgspec.Struct, frozen=True, gc=False):
     """Represents a choice of another kind. Only a wire with the protocol of the client's request
-    can send it."""
+    can send such a choice."""
 
     written: FreeObject
 

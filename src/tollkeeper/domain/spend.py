@@ -19,8 +19,8 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
     UTC month.
 
     `month_held_picousd` includes unsettled holds, because their money cannot be spent again before
-    they are resolved. `held_picousd` does not: `unsettled_picousd` counts them. The settled amounts
-    include overage.
+    they are resolved. `held_picousd` does not include unsettled holds; `unsettled_picousd` counts
+    them. The settled amounts include overage.
     """
 
     held_picousd: int = 0

@@ -21,7 +21,7 @@ BUCKET_RATIO = 1.1
 
 @dataclass(frozen=True, slots=True)
 class StatusRange:
-    """Represents one HTTP status, or a class like 4xx. Both limits are inclusive."""
+    """Represents one HTTP status, or a class like 4xx. `first` and `last` are inclusive."""
 
     first: int
     last: int

@@ -66,7 +66,7 @@ class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     completion_tokens: int | None = None
     total_tokens: int | None = None
     cached_tokens: int | None = None
-    # All cache writes, and the cache writes with a stated lifetime.
+    # The number of all cache writes, of those for five minutes, and of those for an hour.
     cache_write_tokens: int | None = None
     cache_write_5m_tokens: int | None = None
     cache_write_1h_tokens: int | None = None

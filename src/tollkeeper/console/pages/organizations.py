@@ -36,8 +36,8 @@ async def show_all(request: Request, refused: Refused | None = None) -> Response
 async def create(request: Request) -> Response:
     async def handle(form: Form) -> Response:
         services = console_of(request).services
-        made = await services.organizations.organization_create(form.text("name"))
-        return done(request, f"/organizations/{made.id}", "organization-created")
+        created = await services.organizations.organization_create(form.text("name"))
+        return done(request, f"/organizations/{created.id}", "organization-created")
 
     return await answer_form(request, handle, show_all)
 

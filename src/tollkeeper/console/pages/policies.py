@@ -55,7 +55,7 @@ async def create(request: Request) -> Response:
         asked = IdempotentRequest(
             organization, OPERATION_CREATE, f"console-{form.text('once')}", meaning
         )
-        made = await services.policies.policy_create(name, description, rule, asked)
-        return done(request, f"/policies/{made.id}", "policy-created")
+        created = await services.policies.policy_create(name, description, rule, asked)
+        return done(request, f"/policies/{created.id}", "policy-created")
 
     return await answer_form(request, handle, show_all)

@@ -50,8 +50,8 @@ async def create(request: Request) -> Response:
     async def handle(form: Form) -> Response:
         services = console_of(request).services
         organization = organization_id(form.text("organization"))
-        made = await services.projects.project_create(organization, form.text("name"))
-        return done(request, f"/projects/{made.id}", "project-created")
+        created = await services.projects.project_create(organization, form.text("name"))
+        return done(request, f"/projects/{created.id}", "project-created")
 
     return await answer_form(request, handle, show_all)
 

@@ -77,10 +77,10 @@ async def resolve(request: Request) -> Response:
         entry = await services.reconciliation.ledger_resolve(
             reservation, settle_picousd=amount, confirmed=True
         )
-        there = f"/activity/{reservation}" if form.text("from", default="") else "/unsettled"
+        next_page = f"/activity/{reservation}" if form.text("from", default="") else "/unsettled"
         if amount is None:
-            return done(request, there, "released", entry.hold_picousd)
-        return done(request, there, "settled", amount)
+            return done(request, next_page, "released", entry.hold_picousd)
+        return done(request, next_page, "settled", amount)
 
     return await answer_form(request, handle, show, ask=ask, back="/unsettled")
 
@@ -142,7 +142,7 @@ def _amount(form: Form) -> int | None:
 
 def _marked_before(form: Form) -> datetime:
     """Returns the time limit that the confirmed question contained. Calls that became unsettled
-    after it are not resolved, because the operator has not seen them."""
+    after that time are not resolved, because the operator has not seen them."""
     try:
         return datetime.fromisoformat(form.text("marked_before"))
     except ValueError:
