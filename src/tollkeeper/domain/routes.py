@@ -14,7 +14,7 @@ from tollkeeper.domain.pricing import PUBLIC_PRICES, Bounds, Pricing, hold_picou
 from tollkeeper.domain.prompt_size import WEB_SEARCHES_SEEN_MAX
 
 # The maximum number of results of `PricesInForce.most` that are cached.
-_SUMS_MAX = 64
+_CACHED_MAX = 64
 
 
 def prices_by_backend(model: Model, now: int) -> dict[str, Pricing]:
@@ -26,7 +26,7 @@ def prices_by_backend(model: Model, now: int) -> dict[str, Pricing]:
 class PricesInForce:
     """Contains the prices of a model that are in force at one time, until its next price change."""
 
-    __slots__ = ("_model", "_only", "_sums", "by_backend", "since", "until")
+    __slots__ = ("_model", "_most_by_form", "_only", "by_backend", "since", "until")
 
     def __init__(self, model: Model, now: int) -> None:
         models = (model, *(route.model for route in model.routes))
@@ -37,7 +37,7 @@ class PricesInForce:
         self.by_backend = prices_by_backend(model, now)
         self._model = model
         self._only = None if model.routes else model.pricing_at(now)
-        self._sums: dict[tuple[object, ...], int] = {}
+        self._most_by_form: dict[tuple[object, ...], int] = {}
 
     def dearest(self, bounds: Bounds) -> Pricing:
         """Returns the prices of the backend at which a call within the bounds costs most."""
@@ -63,11 +63,11 @@ class PricesInForce:
             bounds.input_audio_tokens,
             bounds.service_tier,
         )
-        most = self._sums.get(form)
+        most = self._most_by_form.get(form)
         if most is None:
-            if len(self._sums) >= _SUMS_MAX:
-                self._sums.clear()
-            most = self._sums[form] = self._most(bounds)
+            if len(self._most_by_form) >= _CACHED_MAX:
+                self._most_by_form.clear()
+            most = self._most_by_form[form] = self._most(bounds)
         return most
 
     def _most(self, bounds: Bounds) -> int:
