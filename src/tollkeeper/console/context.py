@@ -65,6 +65,8 @@ OpenJudge = Callable[[], AbstractAsyncContextManager[Judge]]
 
 @dataclass(frozen=True, slots=True)
 class Console:
+    """Contains the services, the settings and the state that all pages share."""
+
     services: Services
     settings: Settings
     origins: tuple[SettingOrigin, ...]

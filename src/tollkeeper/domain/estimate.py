@@ -9,11 +9,11 @@ several spaces adds a weight too, because it is a separate token.
 
 The weights are the lowest for which the estimate is high enough on every class of a measured corpus
 (words of many languages, code, JSON, tables, logs, numbers, emoji, base64, noise, white space,
-punctuation between letters). They were measured with eight tokenizers with vocabularies of 32,000
-to 200,000 tokens: those of SmolLM2, Mistral (three), Claude 2, Qwen and OpenAI (two). The estimate
-can be too low for other texts: random letters produce up to 1.6 times as many tokens, and an
-attacker who knows a tokenizer can find letters that produce twice as many. The only strict limit is
-the number of bytes.
+punctuation between letters). Eight tokenizers were measured, with vocabularies of 32,000 to 200,000
+tokens: those of SmolLM2, Mistral (three), Claude 2, Qwen and OpenAI (two). The estimate can be too
+low for other texts: random letters produce up to 1.6 times as many tokens, and an attacker who
+knows a tokenizer can find letters that produce twice as many. The only strict limit is the number
+of bytes.
 
 Every pass over the text is one call into C code, so a megabyte takes about three milliseconds.
 """

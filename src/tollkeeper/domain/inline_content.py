@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-_ADDRESS = "data:"
+_DATA_PREFIX = "data:"
 _DEFAULT_TYPE = "text/plain"
 _BLANKS = re.compile(r"[ \t\r\n\f\v]+")
 _STANDARD = str.maketrans("-_", "+/")
@@ -30,7 +30,7 @@ class InlineContent(msgspec.Struct, frozen=True, gc=False):
 
 def is_inline(written: str) -> bool:
     """Tells whether the text is a `data:` URL."""
-    return written[: len(_ADDRESS)].lower() == _ADDRESS
+    return written[: len(_DATA_PREFIX)].lower() == _DATA_PREFIX
 
 
 def read_address(url: str) -> InlineContent | None:
@@ -45,7 +45,7 @@ def read_inline(written: str) -> InlineContent | None:
     parameters: tuple[str, ...] = ()
     if is_inline(written):
         head, comma, body = written.partition(",")
-        media_type, *rest = (word.strip().lower() for word in head[len(_ADDRESS) :].split(";"))
+        media_type, *rest = (word.strip().lower() for word in head[len(_DATA_PREFIX) :].split(";"))
         if not comma or "base64" not in rest:
             return None
         media_type = media_type or _DEFAULT_TYPE

@@ -1,5 +1,5 @@
-"""Extracts the words in the log-probabilities of an answer. The client can read them, so they are
-judged like the answer's text.
+"""Extracts the words in the log-probabilities of an answer. The client can read these words, so
+policies judge them like the answer's text.
 
 For each token position, log-probabilities list alternative tokens by rank. The alternatives of one
 rank are joined over all positions, because a word may be spread over several tokens. Lists of bytes
@@ -10,25 +10,26 @@ import msgspec
 
 # The property names by which backends describe a token. Other property names may be words, except
 # numbers, which are token ids.
-_NAMES = frozenset(
+_TOKEN_PROPERTIES = frozenset(
     {"content", "refusal", "token", "logprob", "bytes", "top_logprobs", "decoded_token", "rank"}
 )
 # The path of a value in the JSON object, without the position of the token.
-_Place = tuple[str | int, ...]
+_Path = tuple[str | int, ...]
 
 
 class LogprobText:
     """Collects the words in log-probabilities that arrive in several pieces."""
 
     def __init__(self) -> None:
-        self._words: dict[_Place, list[str]] = {}
-        self._bytes: dict[_Place, bytearray] = {}
+        self._words: dict[_Path, list[str]] = {}
+        self._bytes: dict[_Path, bytearray] = {}
         self.length = 0
 
     def add(self, written: msgspec.Raw) -> None:
         try:
             self._walk(msgspec.json.decode(written), (), is_position=False)
         except (ValueError, RecursionError):
+            # Text that is not JSON, or is nested too deeply, is collected as a whole.
             self._add_words((), bytes(written).decode("utf-8", "replace"))
 
     def texts(self) -> list[str]:
@@ -37,28 +38,28 @@ class LogprobText:
         decoded = [found.decode("utf-8", "replace") for found in self._bytes.values()]
         return list(dict.fromkeys(joined + decoded))
 
-    def _walk(self, value: object, place: _Place, *, is_position: bool) -> None:
+    def _walk(self, value: object, path: _Path, *, is_position: bool) -> None:
         """Collects the words in a value. `is_position` means that the value is inside the list of
         token positions, so that a further list is a list of ranks."""
         match value:
             case str():
-                self._add_words(place, value)
+                self._add_words(path, value)
             case dict():
                 for rank, (name, inner) in enumerate(value.items()):
-                    is_name = name in _NAMES
+                    is_name = name in _TOKEN_PROPERTIES
                     if not is_name and not name.isdigit():
-                        self._add_words((*place, "names", rank), name)
-                    self._walk(inner, (*place, name if is_name else rank), is_position=is_position)
+                        self._add_words((*path, "names", rank), name)
+                    self._walk(inner, (*path, name if is_name else rank), is_position=is_position)
             case list() if value and all(map(_is_byte, value)):
-                self._bytes.setdefault(place, bytearray()).extend(value)
+                self._bytes.setdefault(path, bytearray()).extend(value)
                 self.length += len(value)
             case list():
                 for rank, inner in enumerate(value):
-                    below = (*place, rank) if is_position else place
+                    below = (*path, rank) if is_position else path
                     self._walk(inner, below, is_position=True)
 
-    def _add_words(self, place: _Place, words: str) -> None:
-        self._words.setdefault(place, []).append(words)
+    def _add_words(self, path: _Path, words: str) -> None:
+        self._words.setdefault(path, []).append(words)
         self.length += len(words)
 
 

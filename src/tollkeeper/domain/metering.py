@@ -43,7 +43,7 @@ class Meter(msgspec.Struct):
     """Counts one answer, and stores the merged usage reports of its backend."""
 
     call: Call
-    # The maximum tokens of all prompts that are sent together.
+    # The maximum number of tokens in all sent prompts together.
     prompt_tokens: int
     # The number of times that the prompt is sent. A fanned-out call, which asks for `n` completions
     # by `n` calls, sends it `n` times.
