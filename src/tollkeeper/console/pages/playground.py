@@ -33,7 +33,8 @@ _KEY_S = 600
 _SILENCE_S = 60.0
 _CALL_S = 300.0
 _PROMPT_LENGTH_MAX = 20_000
-# How often, and with which pause, the page reads the ledger until the call is resolved.
+# How often, and with which pause, the page reads the ledger until the call is resolved. The
+# settlement is durable before the last byte of an answer is sent.
 _SETTLED_TRIES, _SETTLED_PAUSE_S = 20, 0.25
 # Marks the position of the answer in the template.
 _ANSWER_MARKER = "<!-- the answer -->"
