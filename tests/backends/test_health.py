@@ -99,11 +99,11 @@ def test_a_last_healthy_replica_that_fails_is_kept_until_a_call_succeeds() -> No
     health = ReplicaHealth(RULE)
     for _ in range(2):
         health.failed(health.begin(0), 0, is_last_healthy=True)
-        assert not health.is_kept
+        assert not health.is_failing
     health.failed(health.begin(0), 0, is_last_healthy=True)
     assert (health.state, health.shown_state) == ("healthy", "failing")
     health.succeeded(health.begin(0))
-    assert not health.is_kept
+    assert not health.is_failing
 
 
 def test_a_kept_replica_is_ejected_once_another_is_healthy() -> None:
@@ -111,4 +111,4 @@ def test_a_kept_replica_is_ejected_once_another_is_healthy() -> None:
     for _ in range(3):
         health.failed(health.begin(0), 0, is_last_healthy=True)
     health.failed(health.begin(0), 0)
-    assert (health.state, health.is_kept) == ("ejected", False)
+    assert (health.state, health.is_failing) == ("ejected", False)

@@ -30,7 +30,7 @@ PROVIDER_BUGS = {
     ),
     "an error before any output is charged": Bug(
         "EventReader._report",
-        "if is_final and tells_of_use(report):",
+        "if is_final and usage_means_charge(report):",
         "if report.usage is not None:",
         _ANSWER_TESTS,
     ),

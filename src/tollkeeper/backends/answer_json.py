@@ -1,7 +1,7 @@
-"""Decodes the JSON of model servers, for the readers of every protocol.
+"""Decodes the JSON of model servers, for all protocols.
 
-Reading is tolerant: unknown fields are skipped, and a field may be null or missing if some server
-omits it.
+Decoding is tolerant: unknown fields are skipped, and fields that some servers omit may be null or
+missing.
 """
 
 import json
@@ -19,8 +19,9 @@ ABSENT = msgspec.Raw()
 NULL = msgspec.Raw(b"null")
 _encoder = msgspec.json.Encoder()
 _Answer = TypeVar("_Answer")
-# Every escape of a JSON text. The groups are unpaired halves of a surrogate pair: the first half at
-# the end of a string, the second half, and the first half elsewhere.
+# Matches every escape sequence in a JSON text. The named groups match an unpaired half of a UTF-16
+# surrogate pair: `first` is a first half at the end of a string, `second` is a second half, and
+# `alone` is a first half at another position.
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"
     rb"|(?P<first>u[dD][89abAB][\da-fA-F]{2})(?=\")"
@@ -30,7 +31,8 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 _REPLACEMENT = rb"\ufffd"
-# A record may have the same text in several fields, and several choices may alternate.
+# More than one half can wait, because a record may have the same text in several fields, and the
+# records of several choices may alternate.
 _WAITING_HALVES_MAX = 64
 
 
@@ -39,10 +41,13 @@ class MalformedAnswer(Exception):
 
 
 class SplitCharacters:
-    """Joins characters whose surrogate pair a server has split between two records, because it cuts
-    text by UTF-16 units. A first half waits for the second half in a later record. Halves are
-    joined in the order of their arrival. An unpaired half is dropped, or becomes U+FFFD if no other
-    half can follow."""
+    """Repairs characters that a server has split between two records of a stream. This happens if a
+    server cuts text by UTF-16 units: the first half of a surrogate pair is then at the end of one
+    string, and the second half is in a later record.
+
+    A first half at the end of a string is removed, and waits for the next second half. Halves are
+    joined in the order of their arrival. A first half without a second half stays removed. A half at
+    a position where it cannot be joined becomes U+FFFD."""
 
     __slots__ = ("_waiting",)
 
@@ -66,8 +71,8 @@ class SplitCharacters:
         return escape[0]
 
 
-class UsageAlone(msgspec.Struct, gc=False):
-    """Decodes only the usage of an answer."""
+class UsageOnly(msgspec.Struct, gc=False):
+    """Contains only the usage and the service tier of an answer."""
 
     usage: msgspec.Raw = ABSENT
     service_tier: Any = None
@@ -78,29 +83,31 @@ class UsageAlone(msgspec.Struct, gc=False):
 
 
 class _FlatError(msgspec.Struct, gc=False):
-    """Decodes an error whose fields are those of the body."""
+    """Contains an error whose fields are at the top level of the body."""
 
     object: Any = None
     code: Any = None
     message: Any = None
 
 
-_usage_decoder = msgspec.json.Decoder(UsageAlone)
+_usage_decoder = msgspec.json.Decoder(UsageOnly)
 _flat_error_decoder = msgspec.json.Decoder(_FlatError)
 
 
-def given(raw: msgspec.Raw) -> msgspec.Raw | None:
-    """Returns the field's value, or None if it is missing or null. The value is a copy, because a
-    view would keep the whole record in memory."""
+def value_or_none(raw: msgspec.Raw) -> msgspec.Raw | None:
+    """Returns the undecoded value of a field, or None if the field is missing or null. The value is
+    a copy, because a view would keep the whole record in memory."""
     return None if raw is ABSENT or raw == NULL else raw.copy()
 
 
 def decode(decoder: msgspec.json.Decoder[_Answer], body: bytes | msgspec.Raw) -> _Answer:
+    """Decodes a record. Raises MalformedAnswer."""
     try:
         return decoder.decode(body)
     except (ValueError, RecursionError) as error:
-        # Servers that use Python's json module may write NaN into usage, which is not JSON. Only
-        # that number is useless, not the answer, so it is read as null.
+        # A server that uses Python's json module may write NaN or Infinity, which is not valid
+        # JSON, as a number of its usage. The rest of the answer is valid, so such a number is read
+        # as null.
         written = bytes(body)
         if b"NaN" not in written and b"Infinity" not in written:
             raise MalformedAnswer("a record is not an answer in JSON") from error
@@ -112,8 +119,9 @@ def decode(decoder: msgspec.json.Decoder[_Answer], body: bytes | msgspec.Raw) ->
 
 
 def decode_whole(decoder: msgspec.json.Decoder[_Answer], body: bytes) -> _Answer:
-    """Decodes an answer that is one JSON body, and checks that it is UTF-8. Stream records need no
-    such check, because the event stream parser has made it."""
+    """Decodes an answer that is one JSON body, and checks that the body is UTF-8. Records of a
+    stream do not need this check, because the parser of the stream has already made it. Raises
+    MalformedAnswer."""
     if not body.isascii():
         try:
             body.decode()
@@ -122,9 +130,9 @@ def decode_whole(decoder: msgspec.json.Decoder[_Answer], body: bytes) -> _Answer
     return decode(decoder, body)
 
 
-def anything(raw: msgspec.Raw) -> Any:
-    """Returns the value of a field that may have any type; an empty object if it cannot be
-    decoded."""
+def decode_any(raw: msgspec.Raw) -> Any:
+    """Decodes the value of a field that may have any type. Returns an empty object if the value
+    cannot be decoded."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -132,14 +140,15 @@ def anything(raw: msgspec.Raw) -> Any:
 
 
 def error_record(error: msgspec.Raw) -> Any | None:
-    """Returns the error that a server sends in place of an answer, or None."""
-    found = given(error)
-    return None if found is None else anything(found)
+    """Decodes the error that a server sends in place of an answer. Returns None if there is no
+    error."""
+    found = value_or_none(error)
+    return None if found is None else decode_any(found)
 
 
 def with_status(error: Any, field: str, statuses: Mapping[str, int]) -> Any:
-    """Returns an error record whose `code` is the status for the word in `field`, unless it already
-    has a code."""
+    """Returns the error record with a `code`. If the record has no code, the code is the HTTP status
+    that `statuses` assigns to the word in `field`."""
     if not isinstance(error, dict) or error.get("code") is not None:
         return error
     word = error.get(field)
@@ -147,7 +156,8 @@ def with_status(error: Any, field: str, statuses: Mapping[str, int]) -> Any:
 
 
 def flat_error_record(body: bytes) -> dict[str, Any] | None:
-    """Returns the error if the whole body is an error object (SGLang, Mistral), or None."""
+    """Returns the error if the body itself is an error object, as SGLang and Mistral send it;
+    otherwise None."""
     try:
         found = decode_whole(_flat_error_decoder, body)
     except MalformedAnswer:
@@ -157,19 +167,21 @@ def flat_error_record(body: bytes) -> dict[str, Any] | None:
     return {"code": found.code, "message": found.message}
 
 
-def usage_alone(body: bytes) -> UsageAlone:
-    """Returns the usage in a body whose other content cannot be read, if there is any."""
+def decode_usage_only(body: bytes) -> UsageOnly:
+    """Returns the usage in a body whose other content cannot be read. The result is empty if the
+    usage cannot be read either."""
     try:
         return decode_whole(_usage_decoder, body)
     except MalformedAnswer:
-        return UsageAlone()
+        return UsageOnly()
 
 
 def usage_report(
     reported: Any, read: Callable[[dict[str, Any]], ReportedUsage], service_tier: str | None = None
 ) -> UsageReport:
-    """Reads a usage report by the rules of its protocol. A report that is not an object contains
-    nothing, and one with an impossible count is absurd."""
+    """Converts the usage in an answer with the protocol's function `read`. If `reported` is not an
+    object, the report contains at most the service tier. If a count is impossible, the report is
+    marked as absurd."""
     if not isinstance(reported, dict):
         return UsageReport(ReportedUsage(service_tier=service_tier))
     try:
@@ -178,10 +190,10 @@ def usage_report(
         return UsageReport(None, absurd=reported)
 
 
-def tells_of_use(report: UsageReport) -> bool:
-    """Tells whether the usage in an error means that the call is charged. It does not if there are
-    no tokens, or if there is no output and the server states a price of zero (OpenRouter). An
-    unreadable report may contain anything, so it does."""
+def usage_means_charge(report: UsageReport) -> bool:
+    """Tells whether usage that came with an error means that the call is charged. The call is not
+    charged if the report has no tokens, or if it has no output tokens and the server states a price
+    of zero (OpenRouter). If the report is unreadable, the call counts as charged."""
     if report.usage is None:
         return True
     usage = normalised(report.usage)

@@ -1,4 +1,5 @@
-"""Defines the configuration of one backend. Reads no file."""
+"""Defines the configuration of one backend. This module reads no file: `bootstrap` creates the
+configuration from the settings."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +12,8 @@ from tollkeeper.backends.credentials import CredentialKind, is_header_text
 from tollkeeper.backends.identities import Identity
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# Everything up to the last @, which may be a part of an unencoded password.
+# The user and password in an address: everything after the scheme and up to the last @. An earlier
+# @ may be a part of an unencoded password.
 _USER = re.compile(r"^((?:[a-z][a-z0-9+.-]*://)?).*@", re.IGNORECASE | re.DOTALL)
 _QUERY = re.compile(r"[?#].*", re.DOTALL)
 _INVALID_PORT = re.compile(
@@ -20,7 +22,7 @@ _INVALID_PORT = re.compile(
 
 
 class WireProtocol(StrEnum):
-    """Names the backend's protocol."""
+    """Lists the protocols of backends, with the request that a call sends."""
 
     # POST {url}/chat/completions
     CHAT = "chat"
@@ -28,11 +30,11 @@ class WireProtocol(StrEnum):
     RESPONSES = "responses"
     # POST {url}/messages: Anthropic's protocol.
     MESSAGES = "messages"
-    # POST {url}/{model}:rawPredict: the same at Vertex AI.
+    # POST {url}/{model}:rawPredict: Anthropic's protocol at Vertex AI.
     VERTEX_MESSAGES = "vertex_messages"
     # POST {url}/models/{model}:generateContent: Google's protocol.
     GEMINI = "gemini"
-    # POST {url}/{model}:generateContent: the same at Vertex AI.
+    # POST {url}/{model}:generateContent: Google's protocol at Vertex AI.
     VERTEX_GEMINI = "vertex_gemini"
     # POST {url}/model/{model}/converse: Amazon Bedrock's protocol for all of its models.
     CONVERSE = "converse"
@@ -41,96 +43,105 @@ class WireProtocol(StrEnum):
 
 
 class OutputBound(StrEnum):
-    """Names the field of a chat request with the output limit. Servers ignore or reject the other
-    one."""
+    """Lists the fields of a chat request that can contain the output limit. Many servers support
+    only one of the two fields, and ignore or reject the other field."""
 
-    # The one that the client used.
+    # Keeps the field that the client used.
     CALLER = "caller"
     MAX_TOKENS = "max_tokens"
     MAX_COMPLETION_TOKENS = "max_completion_tokens"
 
 
 class Tokenizer(StrEnum):
-    """Tells how the backend counts the tokens of a prompt without answering it."""
+    """Lists the requests with which a backend counts the tokens of a prompt without answering the
+    prompt."""
 
     NONE = "none"
     # POST /tokenize with model and messages; the answer has `count`.
     VLLM = "vllm"
     # POST {url}/chat/completions/input_tokens with the chat body; the answer has `input_tokens`.
     LLAMA_CPP = "llama_cpp"
-    # The protocol's own count: Messages, Gemini and Converse.
+    # The token count request of the backend's protocol: Messages, Gemini or Converse.
     PROTOCOL = "protocol"
 
 
 @dataclass(frozen=True, slots=True)
 class BackendConfig:
-    """Configures one backend: replicas that serve the same models, and the limits of every request
-    to them. Limits that no operator can choose well have their value here."""
+    """Configures one backend: its replicas, which serve the same models, and the limits of every
+    request. Fields with a default value cannot be changed by settings, because an operator would
+    have no way to choose a better value."""
 
     name: str
     # Base addresses of the replicas, including `/v1`.
     urls: tuple[str, ...]
     protocol: WireProtocol
     api_key: str | None = field(repr=False)
-    # The file that `api_key` was read from, whose changes change the key, or None.
+    # The file from which `api_key` was read, or None. If the file changes, the key changes.
     api_key_file: str | None
-    # The header that carries the key.
+    # The header that contains the key.
     credential: CredentialKind
-    # The identity for tokens or signatures in place of a key; None for a key, or no credential.
+    # The identity that obtains tokens or signs requests, if the backend needs no key; otherwise
+    # None.
     identity: Identity | None
     # Additional headers of every request.
     headers: Mapping[str, str]
-    # The only trusted certificates; None means the system's.
+    # A file with the only trusted certificates. None means the trusted certificates of the system.
     tls_ca_file: str | None
 
     connect_timeout_s: float
-    # The longest pause inside an answer that has begun. Before that, only the call's deadline
-    # limits the wait.
+    # The longest pause in an answer that has begun. Before the answer begins, only the deadline of
+    # the call limits the wait.
     idle_timeout_s: float
-    # How often a call may go to another replica, only while nothing can have been charged.
+    # The maximum number of other replicas to which a failed call is sent. A call is only sent to
+    # another replica if the failed attempt cannot have been charged.
     retries: int
-    # Whether to stream from the backend even for clients that want JSON. The embedded engine needs
-    # this: it stops working on an abandoned call only if the call is streamed.
+    # Whether to request a stream from the backend even if the client wants JSON. The embedded model
+    # server needs a stream: it stops working on a call of a disconnected client only if the call is
+    # streamed.
     always_stream: bool
-    # Fields that are added to every request, for this kind of server.
+    # Fields that are added to every request, because this kind of server needs them.
     extra_fields: Mapping[str, Any]
 
-    # Chat protocol: the field of the limit, whether a stream is asked for its usage, and the fields
-    # that are rejected, renamed or omitted.
+    # These five are for the chat protocol only. The field that contains the output limit.
     output_bound: OutputBound
+    # Whether a request for a stream asks for usage with `stream_options`.
     include_usage: bool
+    # Fields that are rejected, renamed, or omitted.
     refused_fields: tuple[str, ...]
     renamed_fields: Mapping[str, str]
     omitted_fields: tuple[str, ...]
 
     tokenizer: Tokenizer
-    # Relative to the origin of the url if it starts with "/", else to the url; None means the
-    # default.
+    # The path of the token count request. If it starts with "/", it is relative to the scheme, host
+    # and port of the URL, otherwise to the URL. None means the default path.
     tokenize_path: str | None
     # The maximum size of one stream record.
     frame_bytes_max: int
     # The maximum number of connections to each replica, from each process.
     connections_max: int
 
-    # How long a count may take. After that, the size of the prompt is estimated.
+    # The longest time for a token count request. After this time, the gateway estimates the size of
+    # the prompt.
     tokenize_timeout_s: float = 2
     # The maximum size of an answer that is not streamed.
     body_bytes_max: int = 64 << 20
     idle_connections_max: int = 256
-    # How long an idle connection is kept: less than the five seconds after which common model
-    # servers close theirs. If a request is written while the server closes, it is unknown whether
-    # it ran.
+    # The time after which the gateway closes an idle connection. Common model servers close idle
+    # connections after five seconds. If a request is written while the server closes the connection,
+    # the gateway cannot know whether the request ran, so it closes the connection earlier.
     keep_alive_s: float = 4
-    # The maximum number of calls that wait for a connection to a replica while all are in use; one
-    # organization may have a quarter of them.
+    # The maximum number of calls that wait for a connection to a replica if all its connections are
+    # in use. The calls of one organization may be at most a quarter of this number.
     connections_waiting_max: int = 1024
 
-    # The number of successive failures that eject a replica, and the time of the first and the
-    # longest ejection; each further failure doubles it.
+    # The number of successive failures after which a replica is ejected (not called for a while).
     failures_to_eject: int = 3
+    # The duration of the first ejection. After each further failure, the duration doubles, up to
+    # the maximum.
     ejection_s: float = 1
     ejection_s_max: float = 10
-    # The number of organizations that these failures must come from, if that many use the backend.
+    # The failures must come from calls of at least this many organizations. If fewer organizations
+    # use the backend, they must come from calls of all of them.
     organizations_to_eject: int = 2
 
     def __post_init__(self) -> None:
@@ -143,14 +154,14 @@ class BackendConfig:
 
 
 def host_and_port(url: str) -> tuple[str, int]:
-    """Returns host and port of a base address. Raises ValueError for an address that is not http or
-    https, or has parts that a base address cannot have."""
+    """Returns the host and the port of a base address. Raises ValueError if the address is not http
+    or https, or has parts that a base address cannot have."""
     shown = repr(shown_url(url))
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        # The original error is dropped: it quotes parts of the address, which may be a secret.
+        # `from None`, because the original error quotes parts of the address, which may be secret.
         raise ValueError(f"{shown} is not an http or https address") from None
     if parts.scheme not in _DEFAULT_PORTS:
         raise ValueError(f"{shown} must start with http:// or https://")

@@ -1,8 +1,8 @@
-"""Encodes the turns of a prompt for protocols whose messages consist of blocks.
+"""Encodes the turns (messages) of a prompt for protocols in which a message is a list of blocks.
 
-Adjacent turns of one side become one message, because such providers require the results of tools
-in the message right after the calls. Content without a block in the protocol is rejected, because
-the request would mean something else without it.
+Adjacent turns of the same role become one message, because these protocols require the results of
+all tool calls in the message right after the calls. Content for which the protocol has no block is
+rejected, because the request would have another meaning without this content.
 """
 
 import hashlib
@@ -35,17 +35,17 @@ _SYSTEM = "system"
 
 
 class Conversation(ABC):
-    """Collects the system text and the messages of one request. A protocol's subclass encodes the
-    blocks."""
+    """Collects the system text and the messages of one request. For each protocol, a subclass
+    encodes the blocks."""
 
     assistant_role = "assistant"
-    # The field of a message with its blocks.
+    # The field of a message that contains the message's blocks.
     blocks_field = "content"
-    # Whether a system message may follow other messages.
+    # Whether the protocol allows a system message after other messages.
     takes_late_system = True
 
     def __init__(self) -> None:
-        # The text of the system turns that come first.
+        # The text blocks of the system turns before all other turns.
         self.system: list[FreeObject] = []
         self.messages: list[FreeObject] = []
 
@@ -54,18 +54,19 @@ class Conversation(ABC):
 
     @abstractmethod
     def media_block(self, media: Media) -> FreeObject:
-        """Encodes media. Raises OptionUnsupported and InvalidRequest."""
+        """Encodes an image, audio or a file. Raises OptionUnsupported and InvalidRequest."""
 
     @abstractmethod
     def marked(
         self, block: FreeObject | None, extra: FreeObject | None, place: str
     ) -> list[FreeObject]:
-        """Returns the block with the meaning of its part's additional properties. None means that
-        the part is empty, and its properties are only checked."""
+        """Returns the block, changed or extended as the additional properties of its part require,
+        for example `cache_control`. If `block` is None, the part is empty: the properties are only
+        checked, and the result is empty."""
 
     @abstractmethod
     def answer_blocks(self, turn: Turn) -> list[FreeObject]:
-        """Returns the blocks of an earlier answer."""
+        """Returns the blocks for an earlier answer of the model."""
 
     @abstractmethod
     def result_block(
@@ -76,7 +77,7 @@ class Conversation(ABC):
         for turn in turns:
             self._add_turn(turn)
         if not self.messages and self.system:
-            # The protocol needs a message, so the system text becomes the only one.
+            # The protocol requires at least one message, so the system text becomes a user message.
             self._add_blocks(_USER, self.system)
             self.system = []
 
@@ -119,14 +120,16 @@ class Conversation(ABC):
             self.messages.append({"role": role, self.blocks_field: blocks})
 
     def _text_blocks(self, turn: Turn) -> list[FreeObject]:
-        """Returns the blocks of a system turn, which may have text only."""
+        """Returns the blocks of a system turn. Raises OptionUnsupported if the turn contains
+        anything except text."""
         for part in turn.parts:
             if not isinstance(part, Text | Refusal):
                 raise unsupported_content(getattr(part, "place", "") or turn.place)
         return self._content(_contents(turn), f"{turn.place}.content")
 
     def _content(self, parts: Iterable[Content], place: str) -> list[FreeObject]:
-        """Returns blocks of texts and media. Omits an empty text, because providers reject it."""
+        """Returns the blocks for texts and media. Omits empty texts, because providers reject empty
+        text blocks."""
         blocks: list[FreeObject] = []
         for part in parts:
             match part:
@@ -147,15 +150,17 @@ class Conversation(ABC):
 
 
 class ConversationWithIds(Conversation):
-    """For protocols in which each call has an id that its result repeats."""
+    """Encodes turns for protocols in which each tool call has an id, and the result of the call
+    repeats the id."""
 
-    # The ids that the provider accepts for a call.
+    # The form of the ids that the provider accepts.
     call_id: re.Pattern[str]
 
     def __init__(self) -> None:
         super().__init__()
-        # The last id by function name. Legacy calls have no id: a result belongs to the last call
-        # of the same name.
+        # The id of the last legacy call (`function_call`) of each function. The gateway creates
+        # these ids, because legacy calls have none. A legacy result belongs to the last call of the
+        # same function.
         self._legacy_calls: dict[str, str] = {}
 
     @abstractmethod
@@ -192,8 +197,8 @@ class ConversationWithIds(Conversation):
         return self.marked(block, call.extra, call.place)
 
     def _accepted_id(self, call_id: str) -> str:
-        """Returns the id, or another one if the provider would not accept its characters. The call
-        and its result get the same one."""
+        """Returns the id of a tool call if the provider accepts its form; otherwise a hash of the
+        id. A call and its result have the same id, so they get the same hash."""
         if self.call_id.fullmatch(call_id):
             return call_id
         return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"

@@ -1,10 +1,11 @@
-"""Provides the credentials of backends, which prove who pays for a call.
+"""Provides the credentials of backends: the headers that prove to a provider who pays for a call.
 
-A credential returns its headers before every call, so that a key can change while the gateway runs:
-a key from a file is read again when the file has changed. Credentials with expiring tokens or
-signatures (`backends/identity`) have the same interface, which sees the request and may wait.
+The gateway asks the credential for its headers before every call, so that a key can change while the
+gateway runs: a key from a file is read again if the file has changed. Credentials with expiring
+tokens or with signatures are in `backends/identity`. They have the same interface: `headers_for` gets
+the request, because a signature covers it, and may wait for a token.
 
-No message, log line or representation of an object here contains a key.
+No message, log line or `repr` of this module contains a key.
 """
 
 from enum import StrEnum
@@ -20,14 +21,14 @@ _log = LateLogger("tollkeeper.backends")
 
 
 class CredentialKind(StrEnum):
-    """Names the header that carries the key, or the kind of the gateway's identity. The values are
-    those of the settings."""
+    """Lists the kinds of credentials: the header that contains the key, or the gateway's identity at
+    a provider. The settings use the same values."""
 
     BEARER = "bearer"
     X_API_KEY = "x-api-key"
     API_KEY = "api-key"
     X_GOOG_API_KEY = "x-goog-api-key"
-    # Access tokens of Google and Entra, and signatures of AWS.
+    # Identities: access tokens of Google or Entra, and signatures of AWS.
     GOOGLE = "google"
     ENTRA = "entra"
     SIGV4 = "sigv4"
@@ -42,6 +43,8 @@ class OutgoingRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Credential(Protocol):
+    """Adds the headers to requests that prove who pays."""
+
     @property
     def fixed_headers(self) -> bytes | None:
         """Returns the header lines if they are the same for every request; None if `headers_for`
@@ -49,9 +52,10 @@ class Credential(Protocol):
         ...
 
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
-        """Returns header lines, each ended by CRLF. `deadline` is a time of the event loop's clock.
+        """Returns the header lines for a request, each with CRLF at its end. `deadline` is a time of
+        the event loop's clock.
 
-        Raises domain errors, none of which is charged, because nothing was sent.
+        Raises domain errors. Their attribute `charged` is False, because the request was not sent.
         """
         ...
 
@@ -61,7 +65,7 @@ class Credential(Protocol):
         ...
 
     def doubt(self) -> None:
-        """Handles a credential that the backend has rejected. Does not wait."""
+        """Records that the backend has rejected the credential. Does not wait."""
         ...
 
     def start(self) -> None:
@@ -71,8 +75,8 @@ class Credential(Protocol):
     async def close(self) -> None: ...
 
 
-class _Passive:
-    """Has no background work."""
+class _StaticCredential:
+    """Implements the parts of `Credential` for keys, which need no background work."""
 
     fixed_headers: bytes | None = b""
 
@@ -87,11 +91,13 @@ class _Passive:
     async def close(self) -> None: ...
 
 
-class NoCredential(_Passive):
+class NoCredential(_StaticCredential):
+    """Adds no header."""
+
     secrets: tuple[str, ...] = ()
 
 
-class FixedKey(_Passive):
+class FixedKey(_StaticCredential):
     """Represents a key that stays the same as long as the process runs."""
 
     def __init__(self, kind: CredentialKind, key: str) -> None:
@@ -99,21 +105,21 @@ class FixedKey(_Passive):
         self.secrets = (key,)
 
 
-class KeyInFile(_Passive):
-    """Represents a key in a file. It is read again before the next call after the file has changed. While
-    the file is missing or contains no key, for example during a rotation, the last key stays in
-    use."""
+class KeyInFile(_StaticCredential):
+    """Represents a key in a file. After a change of the file, the next call reads the file again.
+    While the file is missing or contains no key, for example during a key rotation, the last key
+    stays in use."""
 
     fixed_headers = None
 
     def __init__(self, kind: CredentialKind, path: Path, key: str) -> None:
-        """`key` is the file's content when the gateway started."""
+        """Starts with `key`, which is the content of the file when the settings were read."""
         self._kind = kind
         self._path = path
         self._key = key
         self._headers = key_header(kind, key)
         self._previous: str | None = None
-        # None, because the file may have changed since `key` was read.
+        # None, so that the first call reads the file: it may have changed since `key` was read.
         self._version: tuple[int, ...] | None = None
 
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
@@ -140,14 +146,16 @@ class KeyInFile(_Passive):
 
 
 def open_credential(kind: CredentialKind, key: str | None, file: str | None) -> Credential:
-    """Opens the credential. `key` is the key itself or, with a file, the file's initial content."""
+    """Creates the credential for a key. If the key comes from a file, `key` is the content of the
+    file when the settings were read."""
     if key is None:
         return NoCredential()
     return FixedKey(kind, key) if file is None else KeyInFile(kind, Path(file), key)
 
 
 def key_header(kind: CredentialKind, key: str) -> bytes:
-    """Raises ValueError for a key that is not a valid header value."""
+    """Returns the header line with the key. Raises ValueError for a key that is not a valid header
+    value."""
     if not is_header_text(key):
         raise ValueError("the API key must be printable ASCII without spaces")
     if kind in (CredentialKind.BEARER, CredentialKind.GOOGLE, CredentialKind.ENTRA):
@@ -156,8 +164,8 @@ def key_header(kind: CredentialKind, key: str) -> bytes:
 
 
 def read_key(path: Path) -> str:
-    """Reads the key in a file. Raises ValueError, whose message does not quote the file's
-    content."""
+    """Reads the key in a file. Raises ValueError. The message of the error does not quote the
+    content of the file."""
     try:
         with path.open("rb") as file:
             content = file.read(_KEY_BYTES_MAX).strip()
@@ -177,10 +185,10 @@ def is_header_text(text: str) -> bool:
 
 
 def version_of(path: Path) -> tuple[int, ...]:
-    """Returns a value that changes when the file is replaced or written to; empty without a
-    file."""
+    """Returns a value that changes if the file is replaced or written to. Returns an empty value if
+    there is no file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return ()
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,12 +1,16 @@
-"""Defines the base classes of the answer readers: the state of an answer, its limits, and its
-failures."""
+"""Defines the base classes of the answer readers. A reader converts the records of one answer to
+events. The base classes hold the state of the answer, its size limits and its failures.
+
+A record is one message of a stream. A piece is one event with content: a part of the text, of the
+reasoning or of a tool call.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from tollkeeper.backends.answer_json import MalformedAnswer, SplitCharacters, tells_of_use
+from tollkeeper.backends.answer_json import MalformedAnswer, SplitCharacters, usage_means_charge
 from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.transport.framing import RecordParser
@@ -25,37 +29,39 @@ from tollkeeper.domain.inference import (
 )
 from tollkeeper.domain.usage import ReportedUsage
 
-# Some servers split the text of one token into two pieces, or sign it with a separate piece. More
-# pieces exceed the limit.
+# Some servers split the text of one token into two pieces, or send the signature of a token's text
+# as a second piece. An answer with more pieces per token is rejected.
 _PIECES_PER_TOKEN_MAX = 2
-# Additional pieces that are allowed beyond the limit: roles and ends.
+# Pieces and records that an answer may have in addition, for example those that only begin or end
+# a message.
 _SLACK = 64
-# The limit for all images of an answer together, in base64. A record, and an answer that is not a
-# stream, have their own limits.
+# The maximum length of all images in a streamed answer together, in base64. There are separate
+# limits for the size of one record, and for an answer that is not streamed.
 _IMAGE_CHARACTERS_MAX = 64 << 20
 _NO_ARGUMENTS = "{}"
 
 
 def pieces_max(output_tokens: int) -> int:
-    """Returns the maximum number of pieces of a completion with this many tokens."""
+    """Returns the maximum number of pieces in a completion of this many tokens."""
     return _PIECES_PER_TOKEN_MAX * output_tokens + _SLACK
 
 
 class StreamReader(ABC):
-    """Implements `AnswerReader`. A protocol's subclass reads one record, and appends to
-    `_events`."""
+    """Implements `AnswerReader`, except for reading a record. For each protocol, a subclass reads
+    one record and appends its events to `_events`."""
 
     def __init__(
         self, call: Call, *, secrets: tuple[str, ...] = (), events_per_token: int = 0
     ) -> None:
-        """`events_per_token` is the number of records without content that may come with a
-        token."""
+        """Limits the records without content: the answer may have `events_per_token` of them for
+        each output token, in addition to those of the prompt."""
         self._secrets = secrets
-        # A server may report its progress in the prompt with empty records: at most one per token.
+        # While a server reads the prompt, it may report its progress with records without content:
+        # at most one for each prompt token.
         self._empty_records_left = (
             call.model.context_length + events_per_token * call.output_tokens_max + _SLACK
         )
-        self._image_room = _IMAGE_CHARACTERS_MAX
+        self._image_characters_left = _IMAGE_CHARACTERS_MAX
         self._split_characters = SplitCharacters()
         self._events: list[Event] = []
         self.accepted = False
@@ -66,7 +72,7 @@ class StreamReader(ABC):
     def read(self, payloads: Iterable[bytes]) -> list[Event]:
         try:
             for payload in payloads:
-                # Repeats `ended`, without a call for each record.
+                # The same condition as `ended`, written out to avoid a property call per record.
                 if self.done or self.failure is not None:
                     break
                 self._read_payload(self._split_characters.join(payload))
@@ -96,12 +102,13 @@ class StreamReader(ABC):
 
     @abstractmethod
     def _read_payload(self, payload: bytes) -> None:
-        """Reads one record. Raises MalformedAnswer."""
+        """Reads one record and appends its events to `_events`. Raises MalformedAnswer."""
 
-    def _take_room(self, images: tuple[str, ...]) -> None:
-        """Raises MalformedAnswer if the answer has more images than allowed."""
-        self._image_room -= sum(map(len, images))
-        if self._image_room < 0:
+    def _count_images(self, images: tuple[str, ...]) -> None:
+        """Counts the size of the images. Raises MalformedAnswer if all images of the answer
+        together are too large."""
+        self._image_characters_left -= sum(map(len, images))
+        if self._image_characters_left < 0:
             raise MalformedAnswer("its images are too large")
 
     def _count_empty_record(self) -> None:
@@ -111,20 +118,23 @@ class StreamReader(ABC):
 
 
 class EventReader(StreamReader):
-    """Reads the one answer of every protocol except chat, streamed or whole. A protocol maps its
-    records to these steps: open, emit, call, report, finish and fail."""
+    """Reads an answer with one choice, streamed or not, for every protocol except chat. The
+    protocol's subclass calls these methods for each record: `_open`, `_emit`, `_emit_call`,
+    `_report`, `_finish` and `fail`."""
 
-    # Whether the reader drops further calls, because the protocol cannot request a single call.
-    drops_further_calls = False
+    # Whether the reader drops all tool calls after the first if the client asked for a single tool
+    # call. True for protocols whose requests cannot ask for a single call.
+    drops_parallel_calls = False
 
     def __init__(
         self, call: Call, *, secrets: tuple[str, ...] = (), events_per_token: int = 0
     ) -> None:
         super().__init__(call, secrets=secrets, events_per_token=events_per_token)
         self._pieces_left = pieces_max(call.output_tokens_max)
-        # A client that sent `functions` reads `function_call`, but not `tool_calls`.
+        # A client that sent only the legacy field `functions` reads `function_call`, not
+        # `tool_calls`.
         self._legacy = call.prompt.has_legacy_functions_only
-        self._single = self.drops_further_calls and (
+        self._first_call_only = self.drops_parallel_calls and (
             self._legacy or call.prompt.parallel_tool_calls is False
         )
         self._asks_for_searches = call.prompt.web_search is not None
@@ -135,8 +145,9 @@ class EventReader(StreamReader):
         self._has_emitted = False
 
     def whole_answer(self, events: list[Event]) -> WholeAnswer:
-        """Returns the events of a body for `Wire.read_whole`. Raises a failure that came in place
-        of an answer. A failure that came with output is charged, and is the answer's shortfall."""
+        """Returns the result of `Wire.read_whole` for a body with these events. If a failure came
+        in place of an answer, raises the failure. If a failure came in addition to output, the call
+        is charged, and the failure becomes the answer's `shortfall`."""
         if self.failure is not None and not self.accepted:
             raise self.failure
         if self.failure is not None:
@@ -170,14 +181,15 @@ class EventReader(StreamReader):
         self._events.append(delta)
 
     def _emit_images(self, images: tuple[str, ...]) -> None:
-        self._take_room(images)
+        self._count_images(images)
         self._emit(Delta(0, images=images))
 
     def _count_call(self) -> int:
-        """Counts a call, and returns its number among the answer's calls."""
+        """Counts a tool call, and returns its index among the answer's tool calls. Raises
+        MalformedAnswer for a second call if the client can read only one."""
         index = self._call_count
         self._call_count += 1
-        if index and self._legacy and not self._single:
+        if index and self._legacy and not self._first_call_only:
             raise MalformedAnswer("it calls two functions at once")
         return index
 
@@ -190,8 +202,8 @@ class EventReader(StreamReader):
         *,
         is_custom: bool = False,
     ) -> None:
-        """Emits a call or a piece of it."""
-        if index and self._single:
+        """Emits a tool call, or a piece of a tool call."""
+        if index and self._first_call_only:
             return
         if self._legacy:
             self._emit(Delta(0, function_call=FunctionCallPiece(name, arguments)))
@@ -200,24 +212,25 @@ class EventReader(StreamReader):
             self._emit(Delta(0, tool_calls=(piece,)))
 
     def _report_search(self) -> None:
-        """Reports a search at once, because the usage report comes at the end and may never
-        come."""
+        """Reports a web search at once. The backend's usage report also counts searches, but comes
+        at the end, and does not come at all if the answer breaks off."""
         self._searches += 1
         self._events.append(UsageReport(ReportedUsage(web_searches=self._searches)))
 
     def _report(self, report: UsageReport | None, *, is_final: bool = True) -> None:
-        """Emits a usage report, if there is one. A final one with usage means that the call is
-        charged."""
+        """Emits a usage report, unless it is None. A final report with usage shows that the backend
+        has run the call, so the call is charged."""
         if report is not None:
-            if is_final and tells_of_use(report):
+            if is_final and usage_means_charge(report):
                 self.accepted = True
             self._events.append(report)
 
     def _finish(
         self, finish: str, reason: str | None = None, stop_sequence: str | None = None
     ) -> None:
-        """Emits why the answer ended, also in the provider's own word if the Messages protocol has
-        it too. Ignores a repeated end."""
+        """Emits the reason why the answer ended. `reason` is the provider's own word for it, which
+        is emitted too if the Messages protocol has the same word. Only the first call has an
+        effect."""
         if not self._finished:
             self._finished = True
             if finish == Finish.TOOL_CALLS and self._legacy:
@@ -226,27 +239,30 @@ class EventReader(StreamReader):
             self._emit(Delta(0, finish=finish, stop_reason=exact, stop_sequence=stop_sequence))
 
     def _error_for(self, record: object) -> TollkeeperError:
-        """Converts an error record: a failure after output, or a refusal before it."""
+        """Converts an error record to an error. After output, the call has failed and is charged.
+        Before output, the record is a refusal."""
         if self.accepted:
             return BackendFailed("The backend failed while it was answering.", charged=True)
         return refusal_record(record, secrets=self._secrets)
 
     def _fail_by_model(self, reason: str) -> None:
-        """Fails because the model wrote no valid answer. A client can provoke that with its tools,
-        so the replica is not blamed."""
+        """Ends the answer with a failure, because the model wrote an invalid answer. A client can
+        provoke that with its tool definitions, so the failure does not count against the
+        replica."""
         message = f"The model's answer is not valid ({reason})."
         self.fail(BackendFailed(message, charged=True, blameless=True))
 
 
 @dataclass(slots=True)
 class OpenBlock:
-    """Represents a block that has begun."""
+    """Holds the state of one block of an answer, from its beginning on."""
 
-    # Empty for a type that is not read: nothing of such a block is emitted.
+    # The type of the block; empty if the reader does not know the type and ignores the block.
     kind: str = ""
-    # The number of a call among the answer's calls; None for other blocks.
+    # If the block is a tool call, its index among the answer's tool calls; otherwise None.
     call_index: int | None = None
-    # The arguments that came with the beginning of a call. Usually they come in pieces instead.
+    # The arguments that came with the beginning of a tool call. Most providers send the arguments
+    # later, in pieces.
     arguments: str = ""
     has_arguments: bool = False
     reasoning: list[str] = field(default_factory=list)
@@ -258,11 +274,11 @@ _Block = TypeVar("_Block", bound=OpenBlock)
 
 
 class BlockReader(EventReader, Generic[_Block]):
-    """Represents the base class for protocols whose answers consist of numbered blocks, each with a
+    """Reads answers of protocols in which an answer consists of numbered blocks. Each block has a
     beginning, pieces and an end."""
 
-    # One token can cause up to this many events: the beginnings, pieces and ends of its block and
-    # of the message.
+    # One token can cause up to this many records: beginning, pieces and end of its block, and
+    # beginning and end of the message.
     _EVENTS_PER_TOKEN_MAX = 8
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
@@ -295,15 +311,17 @@ class BlockReader(EventReader, Generic[_Block]):
             self._emit_call(block.call_index, arguments=block.arguments or _NO_ARGUMENTS)
         if block.signature:
             sealed = self._seal("".join(block.reasoning), "".join(block.signature))
-            # Signed reasoning whose text the provider does not reveal has an empty text.
+            # The provider may sign reasoning without revealing its text. Such reasoning gets an
+            # empty text.
             text = None if block.reasoning else ""
             self._emit(Delta(0, reasoning=text, sealed_reasoning=sealed))
         self._emit_end(block)
 
     @abstractmethod
     def _seal(self, reasoning: str, signature: str) -> str:
-        """Encodes signed reasoning as one value that a client can store and send back."""
+        """Encodes reasoning and its signature as one value (sealed reasoning), which a client can
+        store and send back."""
 
     @abstractmethod
     def _emit_end(self, block: _Block) -> None:
-        """Emits data that a protocol knows only at the end of a block."""
+        """Emits the data that is known only at the end of a block."""

@@ -1,7 +1,8 @@
-"""Splits a call for `n` completions into n calls for one, for a backend without `n`.
+"""Splits a call for `n` completions into n calls for one completion, if the backend does not support
+`n`.
 
-A part is the call for one completion. Parts run in parallel up to a limit, their events are passed
-on as they come, and the usage is reported once, at the end. If one part fails, the whole call
+Each of these n calls is a part. Parts run in parallel, up to a limit. Their events are passed on as
+they arrive. The usage of all parts is reported once, at the end. If one part fails, the whole call
 fails.
 """
 
@@ -21,18 +22,18 @@ from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, merged
 from tollkeeper.runtime.large_requests import PARTS_AT_ONCE
 
-# The maximum number of batches that wait for the reader. With more, the parts stop reading from the
-# backend.
+# The maximum number of batches of events that wait for the reader. While this many batches wait,
+# the parts do not read from the backend.
 _WAITING_BATCHES_MAX = 64
-# After the first failure, the other parts have this long to fail in the same way before they are
-# stopped. Without the wait, a refusal of one part would leave the others in flight, and a part in
-# flight counts as one that may have been charged.
+# If a part is refused before any output, the other parts have this long to be refused too, before
+# they are stopped. Without the wait, the other parts would be stopped while they are in flight, and
+# the whole call would count as possibly charged.
 _FAILURE_WAIT_S = 0.25
 _SEED_MAX = 2**63 - 1
 
 
 class FanOutBackend:
-    """Adds `n` to a backend that has none."""
+    """Adds support for `n` to a backend that does not have it."""
 
     def __init__(self, backend: Backend, *, concurrency: int) -> None:
         self.name = backend.name
@@ -65,7 +66,8 @@ class FanOutBackend:
 
 
 class _FanOutCall:
-    """Runs one call as several parts: a context manager, and the iterator of the merged batches."""
+    """Runs one call as several parts. The object is the context manager of the call, and the
+    iterator over the batches of all parts."""
 
     def __init__(self, backend: Backend, call: Call, deadline: float, concurrency: int) -> None:
         self._backend = backend
@@ -80,22 +82,25 @@ class _FanOutCall:
         self._parts_ended = 0
         # The number of parts that failed without being charged.
         self._parts_refused = 0
+        # The batches that the reader has not read yet.
         self._waiting: deque[list[Event]] = deque()
-        # The reader waits for the first, the parts for the second.
+        # The reader waits for `_changed`: a new batch, or the end of a part.
         self._changed = asyncio.Event()
+        # The parts wait for `_room`: the reader has read a batch.
         self._room = asyncio.Event()
         self._reports: list[ReportedUsage | None] = [None] * call.choices
+        # A usage report with an impossible count (`UsageReport.absurd`).
         self._absurd: FreeObject | None = None
         self._replica = ""
         self._opened = False
-        # Whether any part has produced output. From then on the call may have been charged.
+        # Whether any part has produced output. If so, the call may have been charged.
         self._produced = False
         self._failure: BaseException | None = None
         self._reported = False
 
     @property
     def sent(self) -> bool:
-        """Tells whether the request of any part has left."""
+        """Tells whether the request of any part was sent."""
         return any(part.sent for part in self._part_calls)
 
     async def __aenter__(self) -> Answer:
@@ -104,7 +109,7 @@ class _FanOutCall:
             worker.add_done_callback(self._worker_ended)
             self._workers.append(worker)
         try:
-            # The batch goes back to the front: entering only waits until there is one.
+            # Waits until there is a batch, and puts the batch back for the first `__anext__`.
             self._waiting.appendleft(await self._next_batch())
         except BaseException:
             await self._stop()
@@ -134,7 +139,8 @@ class _FanOutCall:
         return [UsageReport(merged_usage(self._call, self._reports) or ReportedUsage())]
 
     async def _next_batch(self) -> list[Event]:
-        """Returns the next events of any part; empty when all parts have ended."""
+        """Returns the next events of any part. Returns an empty list if all parts have ended.
+        Raises the failure of a part."""
         while not self._waiting:
             if self._failure is not None:
                 await self._fail(self._failure)
@@ -146,7 +152,8 @@ class _FanOutCall:
         return self._waiting.popleft()
 
     async def _fail(self, failure: BaseException) -> None:
-        """Raises the failure of one part as that of the whole call."""
+        """Raises the failure of one part as the failure of the whole call, and sets its attribute
+        `charged` for all parts."""
         if not isinstance(failure, TollkeeperError):
             raise failure
         if not self._produced and not failure.charged:
@@ -160,7 +167,7 @@ class _FanOutCall:
         await asyncio.wait(self._workers)
 
     async def _work(self) -> None:
-        """Runs one part after the other, until none is left or any part has failed."""
+        """Runs one part after another, until all parts have begun or any part has failed."""
         while self._failure is None and self._parts_begun < self._call.choices:
             part = self._parts_begun
             self._parts_begun += 1
@@ -203,8 +210,8 @@ class _FanOutCall:
         return events
 
     def _take_tier(self, part: int, service_tier: str | None) -> None:
-        """Stores the service tier of a part, which determines its price. Its report may name the
-        tier again."""
+        """Stores the service tier of a part, because the part's price depends on it. The usage
+        report of the part may name the tier again."""
         if service_tier is not None:
             named = ReportedUsage(service_tier=service_tier)
             self._reports[part] = merged(self._reports[part], named)
@@ -221,8 +228,8 @@ class _FanOutCall:
 
 
 def merged_usage(call: Call, reports: Sequence[ReportedUsage | None]) -> ReportedUsage | None:
-    """Returns the usage of all parts, including prompts, because each received its own. Returns
-    None if any part did not report."""
+    """Returns the sum of the usage of all parts. The prompt counts once for each part, because each
+    part sent the prompt to the backend. Returns None if any part did not report its usage."""
     usages = [None if report is None else read_usage(call, report) for report in reports]
     known = [usage for usage in usages if usage is not None]
     if not known or len(known) < len(usages):
@@ -237,8 +244,8 @@ def merged_usage(call: Call, reports: Sequence[ReportedUsage | None]) -> Reporte
 
 
 def _part_call(call: Call, part: int) -> Call:
-    """Returns the call for one completion. Each part has its own seed, because the same seed would
-    give the same text in every part."""
+    """Returns the call for one completion. Each part has a different seed, because the same seed
+    would give the same text in every part."""
     seed = call.prompt.sampling.seed
     if part == 0 or seed is None:
         return replace(call, choices=1)
@@ -247,7 +254,8 @@ def _part_call(call: Call, part: int) -> Call:
 
 
 def _may_have_been_charged(worker: asyncio.Task[None]) -> bool:
-    """Returns True while the worker runs, and otherwise what its failure says."""
+    """Tells whether the worker's current part may have been charged: the worker still runs, or it
+    failed with an error that is `charged`."""
     if not worker.done():
         return True
     failure = None if worker.cancelled() else worker.exception()

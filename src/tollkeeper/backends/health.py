@@ -1,12 +1,15 @@
-"""Decides whether a replica may be called, from how its calls went. Pure: callers pass the time.
+"""Decides whether a replica (one address of a backend) may be called, from the results of earlier
+calls. The functions get the time as an argument and do no I/O.
 
-A caller may be the cause of a failure, so failures count by organization, and the last healthy
-replica of a backend is never ejected.
+A replica that fails several times is ejected: it is not called for a while. Then one call, the
+probe, shows whether the replica works again. A client can provoke failures, so failures of a single
+organization do not eject a replica that several organizations use. The last healthy replica of a
+backend is never ejected.
 
-HEALTHY --(failures in a row)--> EJECTED --(ejection over, one call tries)--> PROBING
-   ^                                ^                                            |
-   |                                +-------(it failed: ejected twice as long)---+
-   +-----------------------------------(it answered)-----------------------------+
+HEALTHY --(several failures in a row)--> EJECTED --(time is over, a call probes)--> PROBING
+   ^                                        ^                                          |
+   |                                        +-(probe failed: ejected twice as long)----+
+   +-------------------------------------------(probe was answered)--------------------+
 """
 
 from collections import OrderedDict
@@ -14,22 +17,24 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 
-# The maximum number of organizations that a replica or a backend remembers. More are not needed to
-# tell whether only one of them has failures.
+# The maximum number of organizations that a replica or a backend remembers. The rules compare the
+# number of organizations only with small numbers, so more are not needed.
 _REMEMBERED_MAX = 64
 _RECENT_S = 60.0
 
 
 class ReplicaState(StrEnum):
     HEALTHY = "healthy"
-    # Only shown: the replica fails, but is called because its backend has no healthy one.
+    # The replica fails, but is still called, because its backend has no other healthy replica. This
+    # state is only for display: `ReplicaHealth.state` is HEALTHY.
     FAILING = "failing"
     EJECTED = "ejected"
     PROBING = "probing"
 
 
 class AttemptKind(StrEnum):
-    """Tells why a call was admitted: the replica is healthy, or this call probes it."""
+    """Tells why a call was admitted: the replica is healthy, or the call probes an ejected
+    replica."""
 
     NORMAL = "normal"
     PROBE = "probe"
@@ -37,16 +42,19 @@ class AttemptKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EjectionRule:
+    """Contains the settings for ejections (see `BackendConfig`)."""
+
     failures_to_eject: int
     ejection_s: float
     ejection_s_max: float
-    # The number of organizations that the failures must come from, if that many use the backend.
+    # The failures must come from calls of at least this many organizations. If fewer organizations
+    # use the backend, they must come from calls of all of them.
     organizations_to_eject: int = 1
 
 
 class ReplicaHealth:
-    """Holds the state of one replica. Every started attempt is ended by exactly one call of
-    `succeeded`, `failed` or `abandoned`."""
+    """Holds the state of one replica. For every `begin`, the caller has to call exactly one of
+    `succeeded`, `failed` and `abandoned`."""
 
     __slots__ = (
         "_backoff_s",
@@ -54,7 +62,7 @@ class ReplicaHealth:
         "_failures",
         "_rule",
         "ejected_until",
-        "is_kept",
+        "is_failing",
         "last_failure",
         "state",
     )
@@ -67,39 +75,39 @@ class ReplicaHealth:
         self._backoff_s = rule.ejection_s
         self.state = ReplicaState.HEALTHY
         self.ejected_until = 0.0
-        # Why the last call failed; empty after a successful one.
+        # The reason why the last call failed. Empty after a successful call.
         self.last_failure = ""
-        # Whether it would be ejected if another replica were healthy.
-        self.is_kept = False
+        # Whether the replica would be ejected if it were not the last healthy one of its backend.
+        self.is_failing = False
 
     @property
     def shown_state(self) -> ReplicaState:
         """Returns the state for metrics, alerts and the console."""
-        return ReplicaState.FAILING if self.is_kept else self.state
+        return ReplicaState.FAILING if self.is_failing else self.state
 
     def admits(self, now: float) -> bool:
         return self.state is ReplicaState.HEALTHY or now >= self.ejected_until
 
     def begin(self, now: float) -> AttemptKind:
-        """Admits one call. Only valid right after `admits` returned True."""
+        """Records the start of a call. May only be called right after `admits` returned True."""
         if self.state is ReplicaState.HEALTHY:
             return AttemptKind.NORMAL
         assert self.admits(now), "one probe at a time"
         self.state = ReplicaState.PROBING
-        # A probe may be a long call, or hang. After the time of an ejection another call may probe,
-        # so that a recovered replica does not stay ejected until this one ends.
+        # A probe may take long, or hang. So another call may probe after the duration of one
+        # ejection. Otherwise a recovered replica would stay ejected until the first probe ends.
         self.ejected_until = now + self._backoff_s
         return AttemptKind.PROBE
 
     def succeeded(self, kind: AttemptKind) -> None:
-        """Records an answer of the replica. A refusal of the request is an answer too."""
+        """Records that the replica answered. A refusal of the request counts as an answer too."""
         if kind is AttemptKind.PROBE and self.state is not ReplicaState.HEALTHY:
             self.state = ReplicaState.HEALTHY
             self._backoff_s = self._rule.ejection_s
         if self.state is ReplicaState.HEALTHY:
             self._forget_failures()
             self.last_failure = ""
-            self.is_kept = False
+            self.is_failing = False
 
     def failed(
         self,
@@ -111,8 +119,9 @@ class ReplicaHealth:
         is_last_healthy: bool = False,
         reason: str = "",
     ) -> None:
-        """Records a failure. `organizations_active` currently use the backend: a single
-        organization can only affect its own calls."""
+        """Records a failed call of the organization. `organizations_active` is the number of
+        organizations that currently use the backend: if several do, the failures of a single one do
+        not eject the replica."""
         self.last_failure = reason
         if self.state is ReplicaState.HEALTHY:
             self._failures += 1
@@ -121,17 +130,18 @@ class ReplicaHealth:
             rule = self._rule
             needed = min(rule.organizations_to_eject, rule.failures_to_eject, organizations_active)
             if self._failures >= rule.failures_to_eject and len(self._failed_for) >= needed:
-                self.is_kept = is_last_healthy
+                self.is_failing = is_last_healthy
                 if not is_last_healthy:
                     self._eject(now)
         elif kind is AttemptKind.PROBE:
             self._backoff_s = min(2 * self._backoff_s, self._rule.ejection_s_max)
             self._eject(now)
-        # Calls that were in flight when the replica was ejected do not prolong the ejection.
+        # In all other cases the call began before the replica was ejected. Its failure does not
+        # prolong the ejection.
 
     def abandoned(self, kind: AttemptKind, now: float) -> None:
-        """Records a call that ended before it showed whether the replica works. The next call may
-        probe."""
+        """Records a call that ended before it was known whether the replica works. If the call was
+        a probe, the next call may probe at once."""
         if kind is AttemptKind.PROBE and self.state is ReplicaState.PROBING:
             self.state = ReplicaState.EJECTED
             self.ejected_until = now

@@ -1,8 +1,8 @@
-"""Defines presets: a table of known providers and servers.
+"""Defines the presets: the default settings of a backend for each known provider or server.
 
-A preset sets defaults of a backend's settings, which the operator can override. A new provider with
-an OpenAI-compatible endpoint is one entry here, a recorded exchange
-(`tests/journeys/exchanges/recorded`) and a row in `docs/providers.md`.
+The operator can override every default. To add a provider with an OpenAI-compatible endpoint, add an
+entry to `PRESETS`, a recorded exchange (`tests/journeys/exchanges/recorded`) and a row in
+`docs/providers.md`.
 """
 
 import re
@@ -16,44 +16,49 @@ from tollkeeper.backends.credentials import CredentialKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    # The base address. If empty, it differs by installation, and `address_form` shows its form.
+    """Contains the defaults for one provider or server."""
+
+    # The base address. Empty if every installation has its own address. `address_form` is then an
+    # example of the address.
     url: str = ""
     address_form: str = ""
     protocol: WireProtocol = WireProtocol.CHAT
     credential: CredentialKind = CredentialKind.BEARER
-    # The environment variable with the key, from the provider's own documentation. If empty, there
-    # may be no key, or none that a variable can hold.
+    # The environment variable that contains the key, as the provider's documentation names it.
+    # Empty if the server needs no key, or if the credential is not a key.
     key_env: str = ""
-    # The field of a chat request with the output limit.
+    # The field of a chat request that contains the output limit.
     output_bound: OutputBound = OutputBound.CALLER
-    # Whether a chat stream is asked for its usage. False if it reports unasked, or rejects the
-    # field.
+    # Whether a request for a chat stream asks for usage with `stream_options`. False if the server
+    # reports usage without the field, or rejects the field.
     include_usage: bool = True
-    # Whether the limit of a chat request covers reasoning.
+    # Whether the output limit of a chat request includes reasoning tokens.
     bounds_reasoning: bool = True
-    # Whether it creates several completions in one call.
+    # Whether the server supports `n`: several completions in one call.
     native_n: bool = True
     tokenizer: Tokenizer | None = None
-    # Fields of a chat request: those answered with 501, those with another name, and those that are
-    # omitted, because the answer does not depend on them.
+    # Fields of a chat request that the server does not support. The gateway answers such a request
+    # with 501.
     refused: tuple[str, ...] = ()
+    # Fields of a chat request that have another name at this server.
     renamed: Mapping[str, str] = field(default_factory=dict)
+    # Fields of a chat request that are not sent, because the answer does not depend on them.
     omitted: tuple[str, ...] = ()
-    # The maximum input tokens of one image, for holds. None means the maximum of any published
-    # family.
+    # The maximum number of input tokens for one image, for the hold (the amount that is reserved
+    # before a call). None means the maximum of all published model families.
     tokens_per_image: int | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Returns the backend settings of the preset."""
-        found: dict[str, Any] = {
+        """Returns the preset as backend settings, by their names in the settings file."""
+        values: dict[str, Any] = {
             "protocol": self.protocol.value,
             "credential": self.credential.value,
             "native_n": self.native_n,
             "fields": self._fields(),
         }
         if self.url:
-            found["urls"] = (self.url,)
-        return found
+            values["urls"] = (self.url,)
+        return values
 
     def _fields(self) -> dict[str, str | bool]:
         fields: dict[str, str | bool] = dict.fromkeys(self.refused, False)
@@ -66,24 +71,27 @@ class Preset:
         return fields
 
 
+# For each field that a server may require for the output limit: the field that clients may send
+# instead, which is then renamed.
 _OTHER_BOUND = {
     OutputBound.MAX_TOKENS: OutputBound.MAX_COMPLETION_TOKENS.value,
     OutputBound.MAX_COMPLETION_TOKENS: OutputBound.MAX_TOKENS.value,
 }
-# Models that search the web on their own, by their names at any provider, with the number of
-# searches that a call holds credit for. One deep research answer made 28.
+# Patterns for the names of models that search the web without being asked, at any provider. The
+# number is the number of searches for which a call reserves credit. One observed deep research
+# answer made 28 searches.
 _SEARCHING_MODELS = (
     (re.compile(r"deep-research"), 40),
     (re.compile(r"sonar|compound|:online$|-search-(preview|api)"), 10),
 )
-# Models that reason on their own, by their names at any provider. Their billed output may be longer
-# than the text that a client sees.
+# The names of models that reason without being asked, at any provider. Their billed output may be
+# longer than the text that a client sees.
 _REASONING_MODELS = re.compile(
     r"\b(o[134](-|$)|gpt-5|gpt-oss|codex|deepseek-(r1|reasoner)|grok-[3-9]|gemini-(2\.5|[3-9])|qwq|qwen3)"
     r"|thinking|reason|deep-research|magistral|minimax-m|glm-[4-9]|compound"
 )
 
-# Models before Claude 4.6 and Gemini 3.
+# The names of models that need a token budget for reasoning: those before Claude 4.6 and Gemini 3.
 _BUDGET_MODELS = re.compile(
     r"claude-[123]|claude-(opus|sonnet|haiku)-4([-.@][0-5])?(?![0-9]|[-.][6-9](?![0-9]))"
     r"|gemini-(1|2)[.-]"
@@ -91,23 +99,28 @@ _BUDGET_MODELS = re.compile(
 
 
 def searches_unasked(upstream_model: str) -> int:
-    """Returns how many unrequested web searches a call to the model holds credit for."""
+    """Returns the number of unrequested web searches for which a call to the model reserves
+    credit."""
     name = upstream_model.lower()
     return next((count for pattern, count in _SEARCHING_MODELS if pattern.search(name)), 0)
 
 
 def thinks_by_budget(upstream_model: str) -> bool:
-    """Tells whether the model needs a token budget for reasoning, by its name at any provider.
-    Later models decide by themselves, within an effort."""
+    """Tells whether the model needs a token budget for reasoning. Later models need only an effort
+    level, and choose the amount of reasoning themselves."""
     return _BUDGET_MODELS.search(upstream_model.lower()) is not None
 
 
 def reasons_unasked(upstream_model: str) -> bool:
+    """Tells whether the model reasons without being asked."""
     return _REASONING_MODELS.search(upstream_model.lower()) is not None
 
 
+# Fields with which a client identifies its end user or labels the request. They do not affect the
+# answer.
 _ABUSE_HINTS = ("user", "safety_identifier", "metadata")
-# Reasoning of earlier answers, for servers that answer 422 to a message with an unknown field.
+# Fields that contain the reasoning of earlier answers. Some servers answer 422 to a message with an
+# unknown field, so these fields are not sent to them.
 _REPLAYED_REASONING = ("messages.reasoning", "messages.reasoning_content")
 
 PRESETS: Mapping[str, Preset] = {

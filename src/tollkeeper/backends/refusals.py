@@ -1,7 +1,8 @@
-"""Interprets the refusals of backends, and removes details that a client may not see.
+"""Converts the refusals of backends to errors, and removes details that a client may not see.
 
-`STATUS_RULES` is the only table that tells, by status, whether a call may have run. A call that may
-have run is never sent to another replica, and its reservation is not released.
+`STATUS_RULES` tells for each HTTP status whether the call may have run in the backend. A call that
+may have run is never sent to another replica, and its reservation (the amount that is reserved
+before a call) is not released.
 """
 
 import re
@@ -24,18 +25,18 @@ RETRY_AFTER_S_DEFAULT = 5
 
 @dataclass(frozen=True, slots=True)
 class StatusRule:
-    """Describes the meaning of an answer with one of these statuses."""
+    """Describes the meaning of an answer that has one of these statuses."""
 
     statuses: Collection[int]
     may_have_run: bool
-    # The reason. It follows "the call" in the error of a call that may have run, and in the mark of
-    # its reservation.
+    # The end of a sentence that begins with "the call". The sentence is part of the error for a
+    # call that may have run, and the database stores it with the call's reservation.
     reason: str
 
 
-# The first row with a status decides. `docs/unsettled.md` shows the same rows.
+# The first rule that contains a status decides. `docs/unsettled.md` has the same table.
 STATUS_RULES = (
-    # Statuses with which model servers and gateways refuse.
+    # Statuses with which model servers and gateways refuse a call.
     StatusRule((400, 422), False, "was refused for its content"),
     StatusRule((401, 403), False, "was refused for the backend's key or rules"),
     StatusRule((402,), False, "was refused because the backend requires payment"),
@@ -43,13 +44,13 @@ STATUS_RULES = (
     StatusRule((413, 414, 431), False, "was refused for its size"),
     StatusRule((429, 498, 503, 529), False, "was refused because the backend is busy"),
     StatusRule((500,), False, "failed in the backend itself before any output"),
-    # Statuses of a proxy in front of the model that stopped waiting or lost the answer.
+    # Statuses of a proxy between the gateway and the model, which stopped waiting for the answer or
+    # lost it.
     StatusRule((408, 504, 524), True, "may have run: a proxy stopped waiting for it"),
     StatusRule((499,), True, "may have run: a proxy assumed that the gateway had disconnected"),
     StatusRule((502, 520), True, "may have run: a proxy lost the answer"),
     StatusRule((424,), True, "may have run: the model itself failed at it"),
-    # The other statuses by which HTTP refuses the request. A status without a rule may mean
-    # anything.
+    # The other statuses that mean a refusal in the HTTP standard.
     StatusRule(
         (406, 407, 409, 410, 411, 412, 415, 416, 417, 418, 421, 423, 425, 426, 428, 451, 505),
         False,
@@ -61,7 +62,8 @@ STATUS_RULES = (
 )
 _OTHER_STATUS = STATUS_RULES[-1]
 _RULE_OF = {status: rule for rule in reversed(STATUS_RULES) for status in rule.statuses}
-# Published words for errors in a request, in place of a status.
+# Error codes that mean an error in the request. Providers publish these words and send them in
+# place of a status.
 _REJECTED = frozenset(
     {
         *("invalid_prompt", "invalid_request_error", "context_length_exceeded"),
@@ -74,11 +76,12 @@ _REJECTED = frozenset(
 )
 _RATE_LIMITED = "rate_limit_exceeded"
 _AWS_QUOTA = b"ServiceQuotaExceededException"
-# Codes of error records by which a backend reports that it stopped waiting: the call may have run.
+# Statuses in an error record that mean that a server stopped waiting for the answer: the call may
+# have run.
 _TIMEOUTS_OF_BACKENDS = (408, 499, 504, 524)
 _MESSAGE_BYTES_MAX = 2048
 _REMOVED = "[removed]"
-# Control characters, and invisible ones that change the direction of text.
+# Control characters, and invisible characters such as those that change the direction of text.
 _INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+")
 _DELAY = re.compile(r"([0-9]{1,18})((?:\.[0-9]{1,18})?)s")
 _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s\"'<>]*", re.IGNORECASE)
@@ -92,10 +95,10 @@ def refusal(
     secrets: tuple[str, ...],
     kind: bytes | None = None,
 ) -> TollkeeperError:
-    """Returns the error for an answer that is not 200. `kind` is AWS's name for the error, from a
-    header."""
+    """Returns the error for an answer whose status is not 200. `kind` is the name of the error in
+    the header of an AWS answer."""
     if status == 400 and kind is not None and kind.startswith(_AWS_QUOTA):
-        # A quota of the account is not an error in the request.
+        # The operator's account has reached its quota. The client's request has no error.
         status = 429
     if status in {400, 422}:
         parsed = _parsed(body)
@@ -112,11 +115,12 @@ def refusal(
 
 
 def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
-    """Returns the error for an error object in place of the answer. Some servers send their 200
-    before they check the request, so the real status, or a word for it, is inside."""
+    """Returns the error for an error object that came in place of an answer, with the status 200.
+    Some servers send their status before they check the request. The object's `code` is then the
+    real status, or a word for it."""
     code = record.get("code") if isinstance(record, dict) else None
     word = code if isinstance(code, str) else None
-    if code in (400, 422) or word in _REJECTED:  # a tuple, because the code may be anything
+    if code in (400, 422) or word in _REJECTED:  # not a set: `code` may be an unhashable value
         return ProviderRejected(error_message({"error": record}, secrets))
     if code == 429 or word == _RATE_LIMITED:
         return RateLimited(
@@ -124,7 +128,7 @@ def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
         )
     if code in _TIMEOUTS_OF_BACKENDS:
         return _failed(f"The backend answered with an error of status {code}", code)
-    # The backend itself reports that it failed before any output, whatever its own provider did.
+    # The backend reports that it failed before any output, so the call is not charged.
     is_refusal = type(code) is int and 400 <= code < 500
     return BackendFailed("The backend answered with an error.", blameless=is_refusal)
 
@@ -136,27 +140,28 @@ def _failed(message: str, status: int) -> BackendFailed:
     return BackendFailed(
         f"{message}.",
         charged=rule.may_have_run,
-        # A client can provoke most refusals, so none of them indicates an unhealthy replica.
+        # A client can provoke most of these refusals, so they do not count against the replica.
         blameless=400 <= status < 500,
     )
 
 
 def retry_after_s(value: bytes | None) -> int:
-    """Returns the seconds from the header, within 1 to 120; a default if it is not a number of
-    seconds."""
+    """Returns the seconds in a Retry-After header, limited to the range from 1 to 120. Returns a
+    default if the header is missing or not a number of seconds."""
     if value is None or not value.isdigit() or len(value) > 20:
         return RETRY_AFTER_S_DEFAULT
     return min(max(1, int(value)), RETRY_AFTER_S_MAX)
 
 
 def _refuses_the_key(body: Any) -> bool:
-    """Tells whether the key is wrong. Google answers 400 for that too, which is not the client's
-    fault."""
+    """Tells whether the backend rejected the gateway's own key. Google answers 400 to a wrong key,
+    although the client's request has no error."""
     return any(detail.get("reason") == "API_KEY_INVALID" for detail in _details(body))
 
 
 def _retry_delay(body: Any) -> bytes | None:
-    """Returns the wait in the details of an error (Google), rounded up to seconds."""
+    """Returns the seconds to wait before a retry from the details of an error (Google), rounded
+    up."""
     for detail in _details(body):
         delay = detail.get("retryDelay")
         found = _DELAY.fullmatch(delay) if isinstance(delay, str) else None
@@ -174,13 +179,14 @@ def _details(body: Any) -> list[dict[str, Any]]:
 
 
 def error_message(body: Any, secrets: tuple[str, ...]) -> str | None:
-    """Returns `error.message` in a form that can be shown, or None. AWS has the message at the
-    top."""
+    """Returns the error message in a body without secrets, addresses and control characters; None
+    if there is no message. The message is in `error.message` or, at AWS, in `message`."""
     error = body.get("error", body) if isinstance(body, dict) else None
     message = error.get("message") if isinstance(error, dict) else None
     if not isinstance(message, str):
         return None
-    # A secret may be interrupted by control characters, so these are removed first.
+    # A control character inside a secret would hide the secret from the search below, so control
+    # characters are removed first.
     message = _INVISIBLE.sub(" ", message)
     message = _ADDRESS.sub(_REMOVED, message)
     for secret in secrets:

@@ -1,9 +1,11 @@
-"""Sends calls to one replica of an OpenAI-compatible service over HTTP, and reads the answers.
+"""Sends calls to one replica (one address of a backend) over HTTP, and reads the answers.
 
-Foreign failures become domain errors here. The central question is whether the backend may have run
-the call: no before the request has left, and after a refusal that says so (`refusals.STATUS_RULES`,
-or an error object in place of the answer); yes in every other case. If the status of the answer is
-200, the backend may have generated output, whatever follows.
+This module converts every HTTP failure to a domain error. The error's attribute `charged` tells
+whether the backend may have run the call, because a call that ran costs money. A call did not run in
+two cases: its request was not sent, or the backend refused it in a way that excludes a run
+(`refusals.STATUS_RULES`, or an error object in place of the answer). In all other cases it may have
+run. In particular, after an answer with the status 200 the backend may have generated output, even
+if the answer then breaks off.
 """
 
 import asyncio
@@ -35,26 +37,29 @@ from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.runtime.timeouts import timeout
 
 _JSON = b"application/json"
-# A refusal is read only for its message, and so that its connection can be reused.
+# Limits for reading the body of a refusal. The body is needed only for its error message, and
+# reading it completely lets the connection be reused.
 _REFUSAL_BYTES_MAX = 64 << 10
 _REFUSAL_TIMEOUT_S = 2.0
 _COUNT_BYTES_MAX = 1 << 20
-# AWS answers 403 for expired keys.
+# Statuses that may mean that the credential is not valid. AWS answers 403 to an expired key.
 _CREDENTIAL_REFUSED = (401, 403)
 _USER_AGENT = "tollkeeper"
-# The maximum number of cached request headers: two for each model with its own path.
+# The maximum number of cached `_PreparedHeaders`. A model with its own path needs two: one for
+# streams, one for JSON.
 _HEADERS_MAX = 4096
 
 
 class _PreparedHeaders(NamedTuple):
-    """Contains the lines of a request that are the same for every call with this path."""
+    """Contains the header lines that are the same for every request with this path."""
 
     path: str
+    # The request line and the header lines, as they are sent.
     written: bytes
 
 
 class Replica:
-    """Represents one address of a backend, and the connections to it."""
+    """Represents one address of a backend, with the connections to this address."""
 
     def __init__(self, url: str, config: BackendConfig, credential: Credential) -> None:
         self.url = url
@@ -69,22 +74,24 @@ class Replica:
         self._shared_headers = _shared_headers(
             address.netloc, {**self.wire.headers, **config.headers}
         )
-        # By path and accepted type. Models have their own paths on some backends.
+        # By path and accepted content type. On some backends each model has its own path.
         self._prepared_headers: dict[tuple[str, bytes], _PreparedHeaders] = {}
         self._tokenize = tokenize_request(config)
         self._own_names = (self._base, f"{address.scheme}://{address.netloc}", address.netloc)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Returns the texts that no message to a client may contain."""
+        """Returns the texts that no message to a client may contain: keys and the replica's
+        address."""
         return (*self._credential.secrets, *self._own_names)
 
     async def request_head(
         self, path: str, accept: bytes, body: bytes, *, deadline: float, own_headers: bytes = b""
     ) -> bytes:
-        """Builds the request line and headers. `path` is relative to the base address, or to its
-        origin if it begins with a slash. `own_headers` are header lines of this call. Raises the
-        credential's errors."""
+        """Builds the request line and the headers of one request. `path` is relative to the base
+        address of the replica; if `path` begins with a slash, it is relative to the scheme, host
+        and port. `own_headers` are additional header lines for this request only. Raises the errors
+        of `Credential.headers_for`."""
         head = self._prepared_headers.get((path, accept)) or self._prepare_headers(path, accept)
         headers = self._credential.fixed_headers
         if headers is None:
@@ -114,7 +121,8 @@ class Replica:
         self._credential.doubt()
 
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
-        """Returns the count of the replica's own tokenizer; None if there is none or it fails."""
+        """Asks the replica's tokenizer for the number of prompt tokens. Returns None if the replica
+        has no tokenizer, or if the request fails."""
         if self._tokenize is None:
             return None
         loop = asyncio.get_running_loop()
@@ -138,7 +146,7 @@ class Replica:
         )
         try:
             connection.send(head, body, deadline=deadline, idle_s=self.config.idle_timeout_s)
-            del body  # the connection frees it when it is sent
+            del body  # so that the connection holds the only reference, until the body is sent
             answer = await connection.read_head()
             if answer.status != 200:
                 return None
@@ -149,18 +157,20 @@ class Replica:
 
 
 class ReplicaCall:
-    """Runs one call to one replica, and iterates over the one batch of a whole answer. The caller
-    of `begin` has to release it."""
+    """Runs one call to one replica. For an answer that is not streamed, the object is also the
+    iterator over the answer's events, which are one batch. The caller of `begin` has to call
+    `release` afterwards, even if `begin` raises."""
 
-    # Events that were read and not yet returned by `__anext__`.
-    _first: list[Event] | None = None
-    # Why a whole answer is incomplete. It is raised after the received events.
+    # The events of an answer that is not streamed, until `__anext__` returns them.
+    _unread_events: list[Event] | None = None
+    # The error that says why an answer that is not streamed is incomplete. `__anext__` raises the
+    # error after it has returned the events.
     _shortfall: TollkeeperError | None = None
     _connection: Connection | None = None
     _stream: StreamedAnswer | None = None
     _completed = False
     _failed = False
-    # Whether the request has left.
+    # Whether the request was passed to a connection. The backend may receive it from then on.
     sent = False
 
     def __init__(self, replica: Replica, call: Call, deadline: float) -> None:
@@ -172,9 +182,10 @@ class ReplicaCall:
         return self
 
     async def __anext__(self) -> Batch:
-        """Returns the batches of a whole answer. A stream is read from its own iterator."""
-        if self._first is not None:
-            batch, self._first = self._first, None
+        """Returns the one batch of an answer that is not streamed. A streamed answer has its own
+        iterator (`StreamedAnswer`)."""
+        if self._unread_events is not None:
+            batch, self._unread_events = self._unread_events, None
             return batch
         if self._shortfall is not None:
             raise self._shortfall
@@ -182,16 +193,16 @@ class ReplicaCall:
 
     @property
     def completed(self) -> bool:
-        """Tells whether the answer came to its proper end."""
+        """Tells whether the answer arrived completely, with the end that its protocol requires."""
         return self._completed if self._stream is None else self._stream.completed
 
     @property
     def failed(self) -> bool:
-        """Tells whether the end of the answer counts as a failure of the replica."""
+        """Tells whether the answer ended in a way that counts as a failure of the replica."""
         return self._failed if self._stream is None else self._stream.failed
 
     def release(self) -> None:
-        """Returns the connection. Reads no more of the answer."""
+        """Gives the connection back to the pool. No more of the answer can be read afterwards."""
         connection, self._connection = self._connection, None
         if connection is not None:
             stream = self._stream
@@ -201,8 +212,8 @@ class ReplicaCall:
             self._replica.pool.release(connection, after_stream=after_stream)
 
     async def begin(self) -> Answer:
-        """Sends the request and reads until it is known that there is an answer. If this raises,
-        the call has to be released too."""
+        """Sends the request, and reads until the backend has either begun to answer or refused the
+        call. If this raises, `release` has to be called too."""
         replica, call, deadline = self._replica, self._call, self._deadline
         config, wire = replica.config, replica.wire
         streamed = call.streamed or config.always_stream
@@ -225,7 +236,7 @@ class ReplicaCall:
         self._connection = connection
         self.sent = True
         connection.send(head, body, deadline=deadline, idle_s=config.idle_timeout_s)
-        del body  # the connection frees it when it is sent
+        del body  # so that the connection holds the only reference, until the body is sent
         try:
             answer = await connection.read_head()
             if answer.status != 200:
@@ -235,7 +246,7 @@ class ReplicaCall:
                 self._accept_completion(await connection.read_whole(config.body_bytes_max))
                 return Answer(replica.url, self)
         except HttpFailure as failure:
-            # The backend may have run the call.
+            # The request was sent, so the backend may have run the call.
             raise domain_error(failure, charged=True) from failure
         reader = wire.open_stream(call, secrets=replica.secrets)
         parser = open_parser(wire.framing, config.frame_bytes_max)
@@ -268,13 +279,15 @@ class ReplicaCall:
             answer = replica.wire.read_whole(self._call, body, secrets=replica.secrets)
         except MalformedAnswer as error:
             answer = self._read_malformed(body, error)
-        self._first, shortfall = answer.events, answer.shortfall
+        self._unread_events, shortfall = answer.events, answer.shortfall
         self._completed = shortfall is None
         if shortfall is not None:
             self._shortfall, self._failed = shortfall, is_fault_of_replica(shortfall)
 
     def _read_malformed(self, body: bytes, error: MalformedAnswer) -> WholeAnswer:
-        """Reads a malformed answer: it may be a refusal, or contain usage."""
+        """Reads a body that is not a valid answer. Raises a refusal if the body is an error object.
+        Otherwise returns the usage in the body, so that the call can be charged exactly. Raises
+        BackendFailed if the body contains no usage."""
         replica = self._replica
         record = flat_error_record(body)
         if record is not None:
@@ -287,11 +300,13 @@ class ReplicaCall:
 
 
 def check_content(head: ResponseHead, expected: bytes) -> None:
-    """Raises BackendFailed for the body of a 200 that cannot be read: its content is unknown."""
+    """Checks the headers of an answer with the status 200. Raises BackendFailed if the body is
+    compressed or has another content type than expected, because its content is then unknown."""
     headers = head.headers
     encoding = headers.get(b"content-encoding")
     if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
-        # No compression was requested, and unpacking has no size limit.
+        # The request does not accept compression. The gateway does not decompress, because a small
+        # body could expand to any size.
         raise BackendFailed("The backend's answer is compressed.", charged=True)
     content_type = headers.get(b"content-type", b"")
     if content_type != expected and content_type.partition(b";")[0].strip().lower() != expected:
@@ -299,7 +314,7 @@ def check_content(head: ResponseHead, expected: bytes) -> None:
 
 
 def _shared_headers(netloc: str, more: Mapping[str, str]) -> bytes:
-    """Encodes all headers that are sent upstream besides the credential: none comes from a
+    """Encodes the headers that every request to the replica has. None of their values comes from a
     client."""
     headers = {
         "host": netloc,

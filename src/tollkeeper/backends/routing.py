@@ -1,7 +1,9 @@
-"""Chooses the replica for each call of a backend, and retries on another one.
+"""Chooses a replica (one address of a backend) for each call, and retries failed calls on other
+replicas.
 
-A call is retried only while nothing can have been charged. Sessions stay with their replica by
-rendezvous hashing: every process makes the same choice without communication.
+A call is retried only if the backend cannot have charged for the failed attempt. All calls of a
+session go to the same replica if possible. Rendezvous hashing selects this replica, so that every
+process makes the same choice without communication.
 """
 
 import asyncio
@@ -33,18 +35,18 @@ from tollkeeper.domain.errors import (
 )
 from tollkeeper.domain.inference import Call
 
-# A session leaves its replica while that replica has at least factor * mean + slack calls in flight
-# (the mean is over all replicas).
+# A session uses another replica while its own replica has at least `factor * mean + slack` calls in
+# flight. The mean is the number of calls in flight per usable replica.
 _AFFINITY_LOAD_FACTOR = 1.25
 _AFFINITY_LOAD_SLACK = 4
 _REASON_LENGTH_MAX = 200
-# After these errors, another replica may be tried if nothing was charged.
+# After these errors, the call may be sent to another replica, if the error is not `charged`.
 _RETRYABLE = (BackendFailed, RateLimited, Unavailable, DeadlineExceeded)
 
 
 @dataclass(slots=True)
 class _TrackedReplica:
-    """Holds a replica with its health and load, as this process sees them."""
+    """Holds a replica, and its health and load as this process sees them."""
 
     server: Replica
     health: ReplicaHealth
@@ -55,7 +57,7 @@ class RoutedBackend:
     """Distributes a backend's calls over its replicas."""
 
     def __init__(self, config: BackendConfig, credential: Credential | None = None) -> None:
-        """Without a credential, opens the configured one."""
+        """Opens the configured credential if none is passed."""
         self.name = config.name
         self._config = config
         rule = EjectionRule(
@@ -120,8 +122,8 @@ class RoutedBackend:
         )
 
     async def start(self) -> None:
-        """Starts to obtain a token in the background, and does not wait for it. Connections are
-        opened by the first calls."""
+        """Starts the background work of the credential, for example to obtain a token. Does not
+        wait for the token. The first calls open the connections."""
         self._credential.start()
 
     async def close(self) -> None:
@@ -134,15 +136,16 @@ class RoutedBackend:
         return self._config.retries
 
     def order(self, call: Call, now: float) -> list[_TrackedReplica]:
-        """Returns the replicas that may be called now, best first. If there is only one
-        replica, it may always be called."""
+        """Returns the replicas that may be called now, best first. If the backend has only one
+        replica, that replica may always be called."""
         if len(self._tracked) == 1:
             return list(self._tracked.values())
         admitting = [replica for replica in self._tracked.values() if replica.health.admits(now)]
         if len(admitting) <= 1:
             return admitting
         if call.affinity is None:
-            # Ties are broken at random, so that processes do not all start with the same replica.
+            # Replicas with the same load are ordered at random, so that not all processes send
+            # their first calls to the same replica.
             return sorted(
                 admitting,
                 key=lambda replica: (replica.in_flight, random.random()),  # noqa: S311
@@ -151,14 +154,16 @@ class RoutedBackend:
         preferred = [self._tracked[url] for url in rendezvous_order(call.affinity, urls)]
         mean = (sum(replica.in_flight for replica in preferred) + 1) / len(preferred)
         bound = _AFFINITY_LOAD_FACTOR * mean + _AFFINITY_LOAD_SLACK
-        # The sort is stable: overloaded replicas go last, and each group keeps its preference.
+        # Overloaded replicas go last. The sort is stable, so the order of preference stays the same
+        # among overloaded replicas and among the other replicas.
         return sorted(preferred, key=lambda replica: replica.in_flight >= bound)
 
     def failed(
         self, replica: _TrackedReplica, kind: AttemptKind, call: Call, error: BaseException | None
     ) -> None:
-        """Records a call's failure at a replica. The last healthy replica stays in use, even if
-        the calls of several organizations fail: without it no call could be answered."""
+        """Records that a call failed at a replica. The last healthy replica of the backend stays in
+        use, even if calls of several organizations fail, because otherwise no call could be
+        answered."""
         now = asyncio.get_running_loop().time()
         others = (other for other in self._tracked.values() if other is not replica)
         has_spare = any(other.health.state is ReplicaState.HEALTHY for other in others)
@@ -173,8 +178,8 @@ class RoutedBackend:
 
 
 def _reason(error: BaseException | None) -> str:
-    """Returns why a call failed, in our own words. Errors that indicate an unhealthy replica
-    never contain the provider's text."""
+    """Returns the reason of a failure, as a text for operators. The text is always the gateway's
+    own: errors that count against a replica never contain text from the provider."""
     if isinstance(error, TollkeeperError):
         return error.message[:_REASON_LENGTH_MAX]
     return "The answer broke off."
@@ -187,13 +192,13 @@ def _open_credential(config: BackendConfig) -> Credential:
 
 
 class _RoutedCall:
-    """Tries one call on one replica after another until one of them answers."""
+    """Sends one call to one replica after another until a replica answers."""
 
     def __init__(self, backend: RoutedBackend, call: Call, deadline: float) -> None:
         self._backend = backend
         self._call = call
         self._deadline = deadline
-        # The current attempt and its replica, or those that answer.
+        # The replica and the attempt that are in progress, or that gave the answer.
         self._replica: _TrackedReplica | None = None
         self._attempt: ReplicaCall | None = None
 
@@ -234,7 +239,7 @@ class _RoutedCall:
             if kind is AttemptKind.PROBE:
                 health.succeeded(kind)
             return answer
-        # One replica is always healthy, so at least one was tried.
+        # The last healthy replica is never ejected, so at least one replica was tried.
         assert last_error is not None
         raise last_error
 
@@ -257,15 +262,18 @@ class _RoutedCall:
     def _note_failure(
         self, replica: _TrackedReplica, kind: AttemptKind, error: BaseException
     ) -> None:
-        """Reports the end of an attempt without an answer to the replica's health."""
+        """Records an attempt that ended with an error, before an answer began, in the health of its
+        replica."""
         now, is_late = asyncio.get_running_loop().time(), isinstance(error, DeadlineExceeded)
         if is_late and now >= self._deadline:
-            # The call exceeded its own deadline, which a client can cause.
+            # The deadline of the call passed. A client can cause that, so it does not count as a
+            # failure of the replica.
             replica.health.abandoned(kind, now)
         elif is_late or (isinstance(error, BackendFailed) and is_fault_of_replica(error)):
             self._backend.failed(replica, kind, self._call, error)
         elif isinstance(error, (BackendFailed, ProviderRejected, RateLimited)):
             replica.health.succeeded(kind)
         else:
-            # Cancelled, or no connection was free: this does not show anything about the replica.
+            # For example, the call was cancelled, or no connection was free. Neither shows whether
+            # the replica works.
             replica.health.abandoned(kind, now)

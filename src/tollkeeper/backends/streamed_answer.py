@@ -30,7 +30,7 @@ class StreamedAnswer:
         self._reader = reader
         self._parser = parser
         # Events that were read and not yet requested.
-        self._first: list[Event] = []
+        self._unread_events: list[Event] = []
         # Data of the last network read that is not processed yet.
         self._rest = b""
         self.completed = False
@@ -46,7 +46,7 @@ class StreamedAnswer:
             events += await self._read()
         if not reader.accepted:
             self._end()
-        self._first = events
+        self._unread_events = events
 
     def relay_text(self, write: TextWriter, count: Callable[[str], None]) -> None:
         """Relays text from now on as it arrives, while a caller waits for events."""
@@ -58,8 +58,8 @@ class StreamedAnswer:
         return self
 
     async def __anext__(self) -> Batch:
-        if self._first:
-            events, self._first = self._first, []
+        if self._unread_events:
+            events, self._unread_events = self._unread_events, []
             return events
         if self._connection is not None:
             # The client's own pace is not the backend's silence.

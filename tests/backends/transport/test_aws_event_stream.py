@@ -113,7 +113,7 @@ def _is_malformed(data: bytes) -> bool:
 @each(
     ("headers", "reason"),
     [
-        (b"\x01a\x0a", "type that there is not"),
+        (b"\x01a\x0a", "unknown type"),
         (b"\xff", "cannot be read"),
         (b"\x01\xff\x00", "read"),
     ],

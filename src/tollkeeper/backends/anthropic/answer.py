@@ -10,9 +10,9 @@ import msgspec
 
 from tollkeeper.backends.answer_json import (
     MalformedAnswer,
-    anything,
+    decode_any,
     error_record,
-    given,
+    value_or_none,
     with_status,
 )
 from tollkeeper.backends.anthropic import records
@@ -103,9 +103,9 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
         if not record.id:
             raise MalformedAnswer("a call has no id")
         block.call_index = self._count_call()
-        written = given(record.input)
+        written = value_or_none(record.input)
         # A stream begins a call with an empty object, whose pieces follow.
-        if written is not None and anything(written) not in ({}, None, ""):
+        if written is not None and decode_any(written) not in ({}, None, ""):
             block.arguments = bytes(written).decode()
         self._emit_call(block.call_index, record.id, record.name or "")
 
@@ -140,9 +140,9 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
             self._emit(Delta(0, annotations=annotations))
 
     def _read_usage(self, usage: msgspec.Raw, *, is_final: bool) -> None:
-        found = given(usage)
+        found = value_or_none(usage)
         if found is not None:
-            report = self._usage.read(anything(found), is_final=is_final)
+            report = self._usage.read(decode_any(found), is_final=is_final)
             self._report(report, is_final=is_final)
 
     def _read_stop(self, record: BlockDelta | records.Message) -> None:
@@ -160,7 +160,7 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
         self.fail(self._error_for(with_status(error, "type", records.STATUSES)))
 
 
-def report_alone(usage: msgspec.Raw) -> UsageReport | None:
+def report_from_usage(usage: msgspec.Raw) -> UsageReport | None:
     """Returns the usage report of an answer whose other content cannot be read."""
-    found = given(usage)
-    return None if found is None else UsageReader().read(anything(found), is_final=True)
+    found = value_or_none(usage)
+    return None if found is None else UsageReader().read(decode_any(found), is_final=True)

@@ -11,10 +11,10 @@ import msgspec
 from tollkeeper.backends.answer_json import (
     ABSENT,
     MalformedAnswer,
-    anything,
     decode,
+    decode_any,
     decode_whole,
-    given,
+    value_or_none,
 )
 from tollkeeper.domain.inference import Finish
 
@@ -133,14 +133,14 @@ def decode_event(payload: bytes) -> StreamEvent | None:
             raise
         return None
     # An error may come without a type, as servers of other protocols send it.
-    if event.type in _KNOWN_EVENTS or given(event.error) is not None:
+    if event.type in _KNOWN_EVENTS or value_or_none(event.error) is not None:
         return event
     return None
 
 
 def decode_block(raw: msgspec.Raw) -> Block | None:
     """Returns None for a block of a type that is not read, such as the result of a search."""
-    record = given(raw)
+    record = value_or_none(raw)
     if record is None:
         raise MalformedAnswer("a block is missing")
     if _type_of(record) not in _KNOWN_BLOCKS:
@@ -152,7 +152,7 @@ def is_search_result(raw: msgspec.Raw) -> bool:
     """Tells whether a block contains web search results. A failed search has no fee."""
     if _SEARCH_RESULT not in bytes(raw):
         return False
-    block = anything(raw)
+    block = decode_any(raw)
     return (
         isinstance(block, dict)
         and block.get("type") == _SEARCH_RESULT.decode()
@@ -167,7 +167,7 @@ def _type_of(record: bytes | msgspec.Raw) -> str | None:
 
 def decode_start(raw: msgspec.Raw) -> Message:
     """Returns the message that a stream begins with; an empty one if the event has none."""
-    record = given(raw)
+    record = value_or_none(raw)
     return Message() if record is None else decode(_message_decoder, record)
 
 

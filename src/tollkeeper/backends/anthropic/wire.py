@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from tollkeeper.backends.answer_json import MalformedAnswer, decode, usage_alone
-from tollkeeper.backends.anthropic.answer import MessagesAnswer, report_alone
+from tollkeeper.backends.answer_json import MalformedAnswer, decode, decode_usage_only
+from tollkeeper.backends.anthropic.answer import MessagesAnswer, report_from_usage
 from tollkeeper.backends.anthropic.records import decode_message
 from tollkeeper.backends.anthropic.request import count_request, encoded, messages_request
 from tollkeeper.backends.aws_exceptions import failure_of, is_exception, read_record
@@ -148,7 +148,7 @@ class MessagesWire:
         return answer.whole_answer(answer.read_whole(decode_message(body)))
 
     def read_usage(self, body: bytes) -> UsageReport | None:
-        return report_alone(usage_alone(body).usage)
+        return report_from_usage(decode_usage_only(body).usage)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         reader = BedrockMessagesAnswer if self._is_bedrock else MessagesAnswer

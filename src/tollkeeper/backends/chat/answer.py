@@ -8,10 +8,10 @@ from tollkeeper.backends.answer_json import (
     ABSENT,
     NULL,
     MalformedAnswer,
-    anything,
     decode,
+    decode_any,
     decode_whole,
-    given,
+    value_or_none,
 )
 from tollkeeper.backends.chat.usage import read_chat_usage
 from tollkeeper.domain.inference import (
@@ -142,16 +142,18 @@ def decode_completion(body: bytes) -> Completion:
 
 
 def opened(answer: Chunk | Completion) -> Opened:
-    prompt_logprobs = given(answer.prompt_logprobs) if isinstance(answer, Completion) else None
+    prompt_logprobs = (
+        value_or_none(answer.prompt_logprobs) if isinstance(answer, Completion) else None
+    )
     return Opened(answer.system_fingerprint, answer.service_tier, prompt_logprobs)
 
 
 def usage_report(usage: msgspec.Raw, service_tier: str | None = None) -> UsageReport | None:
     """Returns the report in a chunk or an answer, or None."""
-    found = given(usage)
+    found = value_or_none(usage)
     if found is None:
         return None
-    return read_chat_usage(anything(found), service_tier=service_tier)
+    return read_chat_usage(decode_any(found), service_tier=service_tier)
 
 
 def chunk_usage(chunk: Chunk, service_tier: str | None = None) -> UsageReport | None:
@@ -220,7 +222,7 @@ def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | N
     # The comparison is one call into C.
     if type(content) is str and message == _Message(content):
         # A faster path for nearly every piece of every stream.
-        return Delta(index, content or None, logprobs=given(logprobs), finish=finish)
+        return Delta(index, content or None, logprobs=value_or_none(logprobs), finish=finish)
     reasoning = message.reasoning or message.reasoning_content
     images = tuple(_addresses(message.images or ()))
     if isinstance(content, list):
@@ -238,7 +240,7 @@ def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | N
         if function is not None
         else None,
         annotations=_annotations(message.annotations or ()),
-        logprobs=given(logprobs),
+        logprobs=value_or_none(logprobs),
         finish=finish,
         images=images,
     )

@@ -191,8 +191,8 @@ def _part(part: Content) -> FreeObject:
                 source["detail"] = part.detail
             return {"type": "image_url", "image_url": source}
         case File():
-            given = {"file_data": part.data, "file_id": part.id, "filename": part.filename}
-            file = {name: value for name, value in given.items() if value is not None}
+            fields = {"file_data": part.data, "file_id": part.id, "filename": part.filename}
+            file = {name: value for name, value in fields.items() if value is not None}
             return {"type": "file", "file": file}
         case Audio(url=None):
             return {

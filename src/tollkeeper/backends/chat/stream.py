@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tollkeeper.backends.answer_json import MalformedAnswer, error_record, tells_of_use
+from tollkeeper.backends.answer_json import MalformedAnswer, error_record, usage_means_charge
 from tollkeeper.backends.chat.answer import (
     Chunk,
     chunk_usage,
@@ -102,7 +102,7 @@ class AnswerStream(StreamReader):
                 self._count_empty_record()
                 continue
             self._count_piece(choice.index)
-            self._take_room(delta.images)
+            self._count_images(delta.images)
             if self._admit(delta):
                 self.accepted = True
                 self._events.append(delta)
@@ -127,7 +127,7 @@ class AnswerStream(StreamReader):
             else refusal_record(record, secrets=self._secrets)
         )
         report = chunk_usage(chunk, self._service_tier)
-        if report is not None and tells_of_use(report):
+        if report is not None and usage_means_charge(report):
             self.accepted = True
             self._events.append(report)
         self.fail(failure)

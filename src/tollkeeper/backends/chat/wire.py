@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from tollkeeper.backends.answer_json import (
     MalformedAnswer,
+    decode_usage_only,
     error_record,
-    tells_of_use,
-    usage_alone,
+    usage_means_charge,
 )
 from tollkeeper.backends.chat.answer import (
     Completion,
@@ -69,7 +69,7 @@ class ChatWire:
         )
 
     def read_usage(self, body: bytes) -> UsageReport | None:
-        alone = usage_alone(body)
+        alone = decode_usage_only(body)
         return usage_report(alone.usage, alone.tier)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
@@ -87,7 +87,7 @@ def _failed_answer(call: Call, completion: Completion, refusal: TollkeeperError)
                 deltas.setdefault(delta.choice, replace(delta, finish=None))
     events: list[Event] = [opened(completion), *deltas.values()]
     report = usage_report(completion.usage, completion.service_tier)
-    if report is not None and tells_of_use(report):
+    if report is not None and usage_means_charge(report):
         events.append(report)
     if len(events) == 1:
         raise refusal

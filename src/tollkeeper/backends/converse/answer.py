@@ -6,7 +6,7 @@ report, or if its body ends after a reason.
 
 from dataclasses import dataclass, field
 
-from tollkeeper.backends.answer_json import MalformedAnswer, anything, error_record, given
+from tollkeeper.backends.answer_json import MalformedAnswer, decode_any, error_record, value_or_none
 from tollkeeper.backends.aws_exceptions import failure_of, is_exception, read_record
 from tollkeeper.backends.converse import records
 from tollkeeper.backends.converse.reasoning import sealed_redacted, sealed_text
@@ -24,7 +24,7 @@ class _OpenBlock(OpenBlock):
 class ConverseAnswer(BlockReader[_OpenBlock]):
     """Holds the state of one answer. It has one choice, because the protocol has no `n`."""
 
-    drops_further_calls = True
+    drops_parallel_calls = True
     # Why the answer is invalid. It is raised after the usage report.
     _invalid: str | None = None
 
@@ -39,7 +39,7 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
         for index, block in enumerate(content or ()):
             self._read_block(index, block)
             self._end_block(index)
-        self._report(report_alone(answer))
+        self._report(report_from_metadata(answer))
         if error is not None:
             self.fail(self._error_for(error))
         else:
@@ -73,7 +73,7 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
             case records.MESSAGE_STOP:
                 self._read_stop(records.decode_stop(content).stop_reason)
             case records.METADATA:
-                self._report(report_alone(records.decode_metadata(content)))
+                self._report(report_from_metadata(records.decode_metadata(content)))
                 if self._finished:
                     self._end()
 
@@ -104,10 +104,10 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
                 raise MalformedAnswer("a call begins twice")
             read.call_index = self._count_call()
             self._emit_call(read.call_index, use.tool_use_id, use.name)
-        written = given(use.input)
+        written = value_or_none(use.input)
         if written is not None:
             # A stream's piece is a text; the whole answer has the object itself.
-            value = anything(written)
+            value = decode_any(written)
             self._emit_arguments(read, value if isinstance(value, str) else bytes(written).decode())
 
     def _seal(self, reasoning: str, signature: str) -> str:
@@ -136,7 +136,7 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
             self.done = True
 
 
-def report_alone(metadata: Metadata) -> UsageReport | None:
+def report_from_metadata(metadata: Metadata) -> UsageReport | None:
     """Returns the usage report of a record; None if it has none."""
-    found = given(metadata.usage)
-    return None if found is None else read_usage(anything(found), metadata.tier)
+    found = value_or_none(metadata.usage)
+    return None if found is None else read_usage(decode_any(found), metadata.tier)

@@ -142,7 +142,7 @@ def decode_metadata(content: msgspec.Raw) -> Metadata:
     return decode(_metadata, content)
 
 
-def metadata_alone(body: bytes) -> Metadata:
+def decode_metadata_only(body: bytes) -> Metadata:
     """Returns the usage in a body whose other content cannot be read, if there is any."""
     try:
         return decode_whole(_metadata, body)

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from tollkeeper.backends.bedrock_path import count_tokens_path
 from tollkeeper.backends.converse import records
-from tollkeeper.backends.converse.answer import ConverseAnswer, report_alone
+from tollkeeper.backends.converse.answer import ConverseAnswer, report_from_metadata
 from tollkeeper.backends.converse.request import converse_request, count_request, encoded
 from tollkeeper.backends.transport.framing import Framing
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
@@ -37,7 +37,7 @@ class ConverseWire:
         return answer.whole_answer(answer.read_whole(records.decode_answer(body)))
 
     def read_usage(self, body: bytes) -> UsageReport | None:
-        return report_alone(records.metadata_alone(body))
+        return report_from_metadata(records.decode_metadata_only(body))
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return ConverseAnswer(call, secrets=secrets)

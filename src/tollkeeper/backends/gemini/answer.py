@@ -9,9 +9,9 @@ from msgspec import Raw
 
 from tollkeeper.backends.answer_json import (
     MalformedAnswer,
-    anything,
+    decode_any,
     error_record,
-    given,
+    value_or_none,
     with_status,
 )
 from tollkeeper.backends.event_reader import EventReader
@@ -87,7 +87,7 @@ def _characters(written: bytes, count: int) -> int:
 class GeminiAnswer(EventReader):
     """Holds the state of one answer. It has one choice: the gateway asks for one candidate."""
 
-    drops_further_calls = True
+    drops_parallel_calls = True
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         super().__init__(call, secrets=secrets)
@@ -187,9 +187,9 @@ class GeminiAnswer(EventReader):
         if not called.name:
             raise MalformedAnswer("a call has no name")
         index = self._count_call()
-        if self._single and index:
+        if self._first_call_only and index:
             return
-        written = given(called.args)
+        written = value_or_none(called.args)
         arguments = _NO_ARGUMENTS if written is None else bytes(written).decode()
         # Models before Gemini 3 give their calls no ids.
         call_id = called.id or f"call_{uuid.uuid4().hex[:24]}"
@@ -202,12 +202,12 @@ class GeminiAnswer(EventReader):
 
     def _read_usage(self, usage: Raw, *, is_final: bool) -> None:
         searches = 0 if self._grounded is None else self._grounded.searches
-        found = given(usage)
+        found = value_or_none(usage)
         if found is None:
             if searches:
                 self._events.append(UsageReport(ReportedUsage(web_searches=searches)))
             return
-        report = read_usage(anything(found), is_final=is_final, searches=searches)
+        report = read_usage(decode_any(found), is_final=is_final, searches=searches)
         self._report(report, is_final=is_final or report.usage is not None)
 
     def _end(self) -> None:
@@ -226,7 +226,7 @@ class GeminiAnswer(EventReader):
         self.done = True
 
 
-def report_alone(usage: Raw) -> UsageReport | None:
+def report_from_usage(usage: Raw) -> UsageReport | None:
     """Returns the report in an answer whose other content cannot be read."""
-    found = given(usage)
-    return None if found is None else read_usage(anything(found), is_final=True)
+    found = value_or_none(usage)
+    return None if found is None else read_usage(decode_any(found), is_final=True)

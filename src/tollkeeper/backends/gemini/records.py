@@ -137,7 +137,7 @@ def decode_answer(body: bytes) -> Record:
     return decode_whole(_record_decoder, body)
 
 
-def usage_alone(body: bytes) -> msgspec.Raw:
+def decode_usage_only(body: bytes) -> msgspec.Raw:
     """Returns the usage in a body whose other content cannot be read, if there is any."""
     try:
         return decode_whole(_usage_decoder, body).usage_metadata

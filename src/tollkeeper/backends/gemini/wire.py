@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tollkeeper.backends.gemini import records
-from tollkeeper.backends.gemini.answer import GeminiAnswer, report_alone
+from tollkeeper.backends.gemini.answer import GeminiAnswer, report_from_usage
 from tollkeeper.backends.gemini.request import count_request, encoded, generate_request
 from tollkeeper.backends.transport.framing import Framing
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
@@ -59,7 +59,7 @@ class GeminiWire:
         return answer.whole_answer(answer.read_whole(records.decode_answer(body)))
 
     def read_usage(self, body: bytes) -> UsageReport | None:
-        return report_alone(records.usage_alone(body))
+        return report_from_usage(records.decode_usage_only(body))
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return GeminiAnswer(call, secrets=secrets)

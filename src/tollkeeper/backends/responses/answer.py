@@ -12,10 +12,10 @@ import msgspec
 
 from tollkeeper.backends.answer_json import (
     MalformedAnswer,
-    anything,
+    decode_any,
     error_record,
-    given,
-    tells_of_use,
+    usage_means_charge,
+    value_or_none,
 )
 from tollkeeper.backends.event_reader import EventReader
 from tollkeeper.backends.responses import result as wire
@@ -62,7 +62,7 @@ class ResponsesAnswer(EventReader):
 
     def read_result(self, result: wire.Response) -> list[Event]:
         """Returns the events of an answer that is not streamed."""
-        if result.output is None and given(result.error) is None:
+        if result.output is None and value_or_none(result.error) is None:
             raise MalformedAnswer("it has no output")
         self._open(wire.used_tier(result))
         self._end(result, result.status or "completed")
@@ -98,7 +98,7 @@ class ResponsesAnswer(EventReader):
         elif type_ in wire.FINAL_EVENTS:
             result = wire.decode_response(event.response)
             self._end(result, _status(result, wire.FINAL_EVENTS[type_]))
-        elif type_ == wire.ERROR or given(event.error) is not None:
+        elif type_ == wire.ERROR or value_or_none(event.error) is not None:
             self._read_error(event)
 
     # Texts: deltas and complete texts.
@@ -284,7 +284,7 @@ class ResponsesAnswer(EventReader):
 
     def _fail_with(self, error: object, report: UsageReport | None) -> None:
         failure = self._error_event or self._error_for(error)
-        if report is not None and tells_of_use(report):
+        if report is not None and usage_means_charge(report):
             self.accepted = True
             self._events.append(report)
         self.failure = failure
@@ -294,10 +294,10 @@ class ResponsesAnswer(EventReader):
         follow."""
         error = error_record(event.error)
         if error is None:
-            code, message = given(event.code), given(event.message)
+            code, message = value_or_none(event.code), value_or_none(event.message)
             error = {
-                "code": None if code is None else anything(code),
-                "message": None if message is None else anything(message),
+                "code": None if code is None else decode_any(code),
+                "message": None if message is None else decode_any(message),
             }
         if self._error_event is None:
             self._error_event = self._error_for(error)

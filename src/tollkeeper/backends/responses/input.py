@@ -182,6 +182,6 @@ def _part(part: Content | ToolResult, place: str) -> FreeObject:
                 "file_url": part.url,
                 "filename": part.filename,
             }
-            given = {name: value for name, value in fields.items() if value}
-            return {"type": "input_file", **given}
+            present = {name: value for name, value in fields.items() if value}
+            return {"type": "input_file", **present}
     raise unsupported_content(getattr(part, "place", "") or place)

@@ -13,10 +13,10 @@ import msgspec
 from tollkeeper.backends.answer_json import (
     ABSENT,
     MalformedAnswer,
-    anything,
     decode,
+    decode_any,
     decode_whole,
-    given,
+    value_or_none,
 )
 from tollkeeper.backends.responses.usage import read_responses_usage
 from tollkeeper.domain.inference import Annotation, UsageReport
@@ -184,18 +184,18 @@ def decode_event(payload: bytes) -> StreamEvent | None:
 
 def decode_item(raw: msgspec.Raw) -> Item | None:
     """Returns None for a missing item, and for an item of a type that is not read."""
-    record = given(raw)
+    record = value_or_none(raw)
     return None if record is None else _decode_known(_item_decoder, record, _KNOWN_ITEMS)
 
 
 def decode_part(raw: msgspec.Raw) -> Part:
-    record = given(raw)
+    record = value_or_none(raw)
     return Part() if record is None else decode(_part_decoder, record)
 
 
 def decode_response(raw: msgspec.Raw) -> Response:
     """Returns the result in an event; an empty one if the event has none."""
-    record = given(raw)
+    record = value_or_none(raw)
     return Response() if record is None else decode(_response_decoder, record)
 
 
@@ -205,7 +205,7 @@ def decode_result(body: bytes) -> Response:
 
 def decode_annotation(raw: msgspec.Raw) -> Annotation | None:
     """Returns None for an annotation that does not cite a URL."""
-    record = given(raw)
+    record = value_or_none(raw)
     citation = None
     if record is not None:
         citation = _decode_known(_citation_decoder, record, _KNOWN_ANNOTATIONS)
@@ -231,13 +231,13 @@ def chat_logprobs(raw: msgspec.Raw) -> msgspec.Raw | None:
 def usage_report(result: Response, searches_told: int = 0) -> UsageReport | None:
     """Returns the report in a result, or None. `searches_told` is the number of searches that the
     stream has reported, which the result may omit."""
-    found = given(result.usage)
+    found = value_or_none(result.usage)
     if found is None:
         return None
     ended = result.status in (None, "completed")
     searches = sum(is_search(item, ended=ended) for item in result.output or ())
     return read_responses_usage(
-        anything(found),
+        decode_any(found),
         searches_in_output=max(searches_told, searches),
         service_tier=used_tier(result),
     )
@@ -255,7 +255,7 @@ def is_search(raw: msgspec.Raw, *, ended: bool) -> bool:
     only a failed item does not count."""
     if _SEARCH not in bytes(raw):
         return False
-    item = anything(raw)
+    item = decode_any(raw)
     if not isinstance(item, dict) or item.get("type") != _SEARCH.decode():
         return False
     action, status = item.get("action"), item.get("status")

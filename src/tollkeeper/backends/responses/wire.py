@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tollkeeper.backends.answer_json import anything, given, usage_alone
+from tollkeeper.backends.answer_json import decode_any, decode_usage_only, value_or_none
 from tollkeeper.backends.responses.answer import ResponsesAnswer
 from tollkeeper.backends.responses.request import encode_responses_request
 from tollkeeper.backends.responses.result import decode_result
@@ -29,11 +29,11 @@ class ResponsesWire:
         return answer.whole_answer(answer.read_result(decode_result(body)))
 
     def read_usage(self, body: bytes) -> UsageReport | None:
-        alone = usage_alone(body)
-        found = given(alone.usage)
+        alone = decode_usage_only(body)
+        found = value_or_none(alone.usage)
         if found is None:
             return None
-        return read_responses_usage(anything(found), service_tier=alone.tier)
+        return read_responses_usage(decode_any(found), service_tier=alone.tier)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return ResponsesAnswer(call, secrets=secrets)

@@ -1,9 +1,10 @@
 """Parses AWS's binary event stream (`application/vnd.amazon.eventstream`) from network chunks.
 
-A frame is a prelude (the lengths of the frame and of its headers, and a checksum of both), headers,
-a payload, and a checksum of all of it. Each frame becomes one JSON record whose only field is the
-name of the event or exception: `{"contentBlockDelta": {…}}`. An error without a description becomes
-`{"error": {"code": …, "message": …}}`.
+The stream consists of frames. A frame has four parts: a prelude (the length of the frame, the length
+of its headers, and a checksum of both lengths), headers, a payload, and a checksum of the whole
+frame. The parser converts each frame to one JSON record. The record's only field is named after the
+event or exception and contains the payload: `{"contentBlockDelta": {…}}`. A frame of the type
+`error` has no payload; its record is `{"error": {"code": …, "message": …}}`.
 """
 
 import re
@@ -19,8 +20,9 @@ _PRELUDE = struct.Struct(">III")
 _CHECKSUM = struct.Struct(">I")
 _OVERHEAD = _PRELUDE.size + _CHECKSUM.size
 _HEADERS_BYTES_MAX = 128 << 10
-# The maximum number and size of cached headers.
+# The cache of record beginnings by frame headers (`_beginnings`) has at most this many entries.
 _BEGINNINGS_MAX = 32
+# Longer headers are not cached.
 _CACHED_HEADERS_BYTES_MAX = 1024
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
 _NUMBERS = {2: struct.Struct(">b"), 3: struct.Struct(">h"), 4: struct.Struct(">i")}
@@ -38,11 +40,12 @@ class _Malformed(Exception):
 
 
 class AwsEventStreamParser:
-    """Returns the same records wherever the network splits the stream into chunks."""
+    """Parses one stream. The records do not depend on where the network splits the stream into
+    chunks."""
 
     __slots__ = ("_beginnings", "_frame_length", "_pending", "frame_bytes_max")
 
-    # A part of a frame is not progress: only whole frames are.
+    # See `RecordParser`. Only a whole frame is progress.
     counts_lines = False
     at_record_start = False
 
@@ -51,12 +54,13 @@ class AwsEventStreamParser:
         self._pending = bytearray()
         # The length of the pending frame; 0 until its prelude has arrived.
         self._frame_length = 0
-        # The beginnings of records by the headers of their frames: frames of one kind have the
-        # same.
+        # A cache: the bytes of a record before its content, by the bytes of the frame headers.
+        # Frames of the same event have the same headers.
         self._beginnings: dict[bytes, bytes] = {}
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Returns the records of every frame that this chunk completes."""
+        """Returns the records of all frames that this chunk completes. Raises
+        MalformedEventStream."""
         pending = self._pending
         pending += chunk
         records: list[bytes] = []
@@ -73,15 +77,17 @@ class AwsEventStreamParser:
         return records
 
     def _is_complete(self) -> bool:
-        """Tells whether a whole frame has arrived. Checks its prelude as soon as it is complete, so
-        that no call waits for a wrong length."""
+        """Tells whether a whole frame has arrived. Checks the prelude of the frame as soon as the
+        prelude has arrived. Without this check, a wrong length would let a call wait for bytes that
+        never come."""
         pending = self._pending
         if not self._frame_length and len(pending) >= _PRELUDE.size:
             self._frame_length = self._checked_length(bytes(pending[: _PRELUDE.size]))
         return bool(self._frame_length) and len(pending) >= self._frame_length
 
     def _record(self, frame: bytes) -> bytes:
-        """Returns the record of a frame; empty for a frame without content."""
+        """Returns the record of a frame. Returns empty bytes for a frame without the name of an
+        event or exception."""
         end = len(frame) - _CHECKSUM.size
         if crc32(frame[:end]) != _CHECKSUM.unpack_from(frame, end)[0]:
             raise _Malformed("the checksum of a frame is wrong")
@@ -114,8 +120,9 @@ class AwsEventStreamParser:
 
 
 def _beginning(headers: dict[str, HeaderValue]) -> bytes:
-    """Returns the record up to its content; a whole record for an error, which has none; empty for
-    a frame without a name."""
+    """Returns the bytes of a record before its content. Returns a whole record for a frame of the
+    type `error`, which has no payload. Returns empty bytes for a frame without a valid name of an
+    event or exception."""
     kind = headers.get(":message-type", "event")
     if kind == "error":
         details = {"code": headers.get(":error-code"), "message": headers.get(":error-message")}
@@ -151,7 +158,7 @@ def read_headers(data: bytes) -> dict[str, HeaderValue]:
 
 
 def _value(data: bytes, position: int) -> tuple[HeaderValue, int]:
-    """Returns the value of a header, and its end."""
+    """Returns the value of the header at this position, and the position after the value."""
     kind = data[position]
     position += 1
     if kind in (_TRUE, _FALSE):
@@ -167,7 +174,7 @@ def _value(data: bytes, position: int) -> tuple[HeaderValue, int]:
             raise IndexError
         return uuid.UUID(bytes=data[position:end]), end
     if kind not in (_BYTES, _STRING):
-        raise _Malformed("a header of a frame has a type that there is not")
+        raise _Malformed("a header of a frame has an unknown type")
     start = position + _LENGTH.size
     end = start + _LENGTH.unpack_from(data, position)[0]
     if end > len(data):

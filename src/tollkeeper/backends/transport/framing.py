@@ -1,4 +1,7 @@
-"""Selects the parser that splits a stream into records, by its content type."""
+"""Selects the parser that splits a stream into records, by the content type of the stream.
+
+A record is one server-sent event, or one message of AWS's binary event stream.
+"""
 
 from enum import StrEnum
 from typing import Protocol
@@ -8,22 +11,26 @@ from tollkeeper.backends.transport.sse import EventStreamParser
 
 
 class Framing(StrEnum):
-    """The values are the requested and required content types."""
+    """Lists the stream formats. The value of a format is its content type: the gateway requests
+    this type, and rejects an answer with another type."""
 
     SERVER_SENT_EVENTS = "text/event-stream"
     AWS_EVENT_STREAM = "application/vnd.amazon.eventstream"
 
 
 class RecordParser(Protocol):
-    # Whether a line is progress, even if it completes no record.
+    """Splits one stream into records."""
+
+    # Whether a chunk with a whole line restarts the idle timeout, even if it completes no record.
     counts_lines: bool
     frame_bytes_max: int
-    # Whether the next chunk begins a record: nothing is pending from earlier chunks. It may be
-    # False even then.
+    # True only if the next chunk begins with a new record. A parser that does not know the
+    # beginning of the next chunk may always say False.
     at_record_start: bool
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Returns the records that this chunk completes. Raises MalformedEventStream."""
+        """Returns the data of the records that this chunk completes. Raises
+        MalformedEventStream."""
         ...
 
 

@@ -1,10 +1,12 @@
-"""Implements one HTTP/1.1 connection to a model server, with limits on the size and time of every
-answer.
+"""Implements one HTTP/1.1 connection to a model server, with limits on the size and duration of
+every answer.
 
-llhttp (httptools) does the framing. The gateway needs three features that general HTTP clients do
-not offer: it knows whether any byte of the request was sent, it knows whether the headers of the
-answer arrived, and it closes the socket as soon as a call is abandoned, even before the first byte
-of the answer.
+The parser llhttp (package httptools) splits the bytes into headers and body. This module does not
+use a general HTTP client, because the gateway needs three features that such clients do not offer:
+
+- It knows whether any byte of the request was sent.
+- It knows whether the headers of the answer arrived.
+- It closes the socket as soon as the client disconnects, even before the answer's first byte.
 """
 
 import asyncio
@@ -16,20 +18,23 @@ import httptools
 import msgspec
 
 HEAD_BYTES_MAX = 64 << 10
-# A larger body is sent in pieces of this size.
+# A request body that is larger than this is sent in pieces of this size.
 _PIECE_BYTES = 64 << 10
-# For a stream, so that a slow reader of the answer cannot fill the memory.
+# The connection stops reading a stream from the socket while more unread bytes than this are
+# buffered. Otherwise a slow reader of the stream could fill the memory.
 _BUFFERED_BYTES_MAX = 64 << 10
-# After the last record of a stream, at most this much more is read, for at most this long, so that
-# the connection can be reused. Beyond either limit the socket is closed.
+# After the last record of a stream, the connection reads the remaining bytes of the answer, so that
+# the connection can be reused. If more than this many bytes or seconds are needed, the socket is
+# closed instead.
 _DRAINED_BYTES_MAX = 64 << 10
 _DRAIN_TIMEOUT_S = 1.0
-# The last bytes of a read that ends exactly with an HTTP chunk and its server-sent event.
+# The last bytes of received data if the data ends with an HTTP chunk, and the chunk ends with a
+# server-sent event.
 _CHUNK_END = b"\n\n\r\n"
 
 
 class HttpFailure(Exception):
-    """An exchange, one request with its answer, did not end properly."""
+    """An exchange (one request and its answer) did not end properly."""
 
 
 class ConnectFailed(HttpFailure):
@@ -37,11 +42,11 @@ class ConnectFailed(HttpFailure):
 
 
 class ConnectionsExhausted(ConnectFailed):
-    """The pool's maximum of connections is in use."""
+    """All connections that the pool may open are in use."""
 
 
 class ExchangeBroken(HttpFailure):
-    """The connection was lost, or the answer was not HTTP."""
+    """The connection was lost, or the answer is not valid HTTP."""
 
 
 class DeadlinePassed(HttpFailure):
@@ -49,18 +54,18 @@ class DeadlinePassed(HttpFailure):
 
 
 class AnswerTooLarge(HttpFailure):
-    """The body of the answer is larger than its reader allows."""
+    """The body of the answer is larger than the limit that the caller of `read_whole` gave."""
 
 
 class PeerSilent(HttpFailure):
-    """The answer had begun, and then nothing came for longer than the idle timeout."""
+    """The answer had begun, but then no data came for longer than the idle timeout."""
 
 
 class ResponseHead(msgspec.Struct, frozen=True, gc=False):
-    """Contains status and headers; names are lower case."""
+    """Contains the status and the headers of an answer."""
 
     status: int
-    # Only the first value of a repeated header.
+    # By lower-case name. Of a repeated header, only the first value is stored.
     headers: dict[bytes, bytes]
 
     def header(self, name: bytes) -> bytes | None:
@@ -68,7 +73,7 @@ class ResponseHead(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def has_no_length(self) -> bool:
-        """Tells whether the end of the connection is the end of the body."""
+        """Tells whether the server marks the end of the body by closing the connection."""
         return self.header(b"content-length") is None and self.header(b"transfer-encoding") is None
 
 
@@ -85,7 +90,7 @@ class Connection(asyncio.Protocol):
         self._on_drained = on_drained
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
-        # The transport below TLS; the same one without TLS.
+        # With TLS, the transport of the encrypted bytes. Without TLS, the same as `_transport`.
         self._socket_transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -93,24 +98,26 @@ class Connection(asyncio.Protocol):
         self._drain_timer: asyncio.TimerHandle | None = None
         self._deadline = self._idle_s = self._progress_at = 0.0
         self._lost = self._busy = self._draining = False
-        # The rest of the request's body, and whether the server does not accept it now.
+        # The part of the request body that is not yet written.
         self._unsent: memoryview | None = None
+        # Whether the event loop asked to stop writing, because the server reads too slowly.
         self._writing_paused = False
-        # Used by the pool: the organization that uses the connection, and the start of its idle
-        # time.
+        # These two are set by the pool: the organization whose call uses the connection, and the
+        # time since which the connection has been idle.
         self.organization: Hashable = None
         self.idle_since = 0.0
-        # The state of the current exchange, which `send` and `_end_exchange` reset.
+        # All attributes below are the state of the current exchange. `send` and `_end_exchange`
+        # reset them.
         self._head: ResponseHead | None = None
         self._headers: dict[bytes, bytes] = {}
-        # Bytes received since the exchange began, or since the last piece of the body: of headers,
-        # chunk extensions and trailers.
+        # The number of bytes that are not body (headers, chunk extensions, trailers), counted since
+        # the start of the exchange or since the last bytes of the body.
         self._overhead_bytes = 0
         self._progressed = False
         self._interim = False
         self._chunks: list[bytes] = []
         self._buffered = 0
-        # The socket is not read while more unread body than this is buffered.
+        # The socket is not read while more unread bytes of the body than this are buffered.
         self._buffered_max = _BUFFERED_BYTES_MAX
         self._paused = False
         self._complete = False
@@ -122,8 +129,9 @@ class Connection(asyncio.Protocol):
     # Called by the owner of the exchange.
 
     async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
-        """Encrypts the new connection and verifies that the peer is `host`. The connection keeps
-        the transport below TLS, because only that one knows which encrypted bytes still wait."""
+        """Encrypts the new connection and verifies that the peer is `host`. `_socket_transport`
+        stays the transport below TLS, because only that transport knows how many encrypted bytes
+        are not yet written to the socket."""
         assert self._socket_transport is not None
         encrypted = await self._loop.start_tls(
             self._socket_transport, self, context, server_hostname=host
@@ -133,8 +141,8 @@ class Connection(asyncio.Protocol):
         self._transport = encrypted
 
     def send(self, head: bytes, body: bytes, *, deadline: float, idle_s: float) -> None:
-        """Starts an exchange; `deadline` is a time of the event loop's clock. A large body is sent
-        in pieces, as fast as the server accepts them, and without a copy."""
+        """Starts an exchange. `deadline` is a time of the event loop's clock. A large body is sent
+        in pieces, as fast as the server accepts them. The pieces are not copied."""
         assert not self._busy
         assert self._transport is not None
         self._busy = True
@@ -147,7 +155,7 @@ class Connection(asyncio.Protocol):
         self._idle_s = idle_s
         now = self._progress_at = self._loop.time()
         due = min(deadline, now + idle_s)
-        # An earlier exchange's timer suffices if it fires early enough.
+        # The timer of an earlier exchange may still run. It suffices if it fires early enough.
         if self._timer is None or due < self._timer_at:
             self._set_timer(due)
         if len(body) <= _PIECE_BYTES:
@@ -163,8 +171,8 @@ class Connection(asyncio.Protocol):
         return self._head
 
     async def read_whole(self, bytes_max: int) -> bytes:
-        """Returns the rest of the body. Raises AnswerTooLarge, and never has more of the body in
-        memory than `bytes_max` and the last read."""
+        """Returns the rest of the body. Raises AnswerTooLarge if the rest has more than `bytes_max`
+        bytes. Never has more of the body in memory than `bytes_max` and the data of one read."""
         self._buffered_max = bytes_max
         progress = 0
         while not self._complete and self._buffered <= bytes_max:
@@ -179,8 +187,8 @@ class Connection(asyncio.Protocol):
         return self._take_chunks()
 
     async def read(self) -> bytes:
-        """Returns the part of the body that arrived since the last read; empty at the end of the
-        body."""
+        """Waits for data, and returns the part of the body that arrived since the last read.
+        Returns empty bytes at the end of the body."""
         while not self._chunks:
             if self._complete:
                 return b""
@@ -191,23 +199,25 @@ class Connection(asyncio.Protocol):
         return body
 
     def relay(self, take: Callable[[bytes], int]) -> None:
-        """Calls `take` with received data while a reader waits for it, until the exchange ends. The
-        data begins with a chunk of the body. `take` returns the number of bytes that it processed,
-        which are whole chunks; the reader gets the rest. Processed data is progress."""
+        """Passes received data to `take` before the parser sees the data, until the exchange ends.
+        This happens only while a `read` waits, and only if the data begins with an HTTP chunk of
+        the body. `take` returns the number of bytes that it processed, which have to be whole
+        chunks; `read` gets the remaining bytes. Processed bytes restart the idle timeout."""
         self._relay = take
 
     def mark_progress(self) -> None:
-        """Restarts the idle timeout. The timeout applies only after the first call of this method:
-        before it, the backend may still have the request in its queue, and only the deadline limits
-        the wait."""
+        """Restarts the idle timeout. The timeout applies only after the first call of this method.
+        Until then the request may still be in the backend's queue, so only the deadline limits the
+        wait."""
         self._progress_at = self._loop.time()
         self._progressed = True
 
     def finish(self, *, drain: bool) -> bool:
-        """Ends the exchange. Returns whether the connection can serve another one now.
+        """Ends the exchange. Returns whether the connection can serve another exchange now.
 
-        With `drain`, an incomplete answer is read to its end, within limits, and discarded. Then
-        the connection calls `on_drained`, or closes if a limit is reached.
+        With `drain`, an incomplete answer is read to its end, within limits, and discarded. When
+        the answer is complete, the connection calls `on_drained`. If a limit is reached before, the
+        connection closes.
         """
         if self._reusable:
             self._end_exchange()
@@ -226,8 +236,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def closing(self) -> bool:
-        """Tells whether the connection is closed, or the event loop is about to report that it
-        is."""
+        """Tells whether the connection is closed, or is closing and the event loop has not yet
+        reported it as lost."""
         return self._lost or self._transport is None or self._transport.is_closing()
 
     # Called by the event loop.
@@ -252,7 +262,7 @@ class Connection(asyncio.Protocol):
                     return
                 data = data[taken:]
         elif not self._busy:
-            # Data without a request: the next request could mistake it for its answer.
+            # No request was sent, so the next exchange could mistake the data for its answer.
             self.abort()
             return
         self._overhead_bytes += len(data)
@@ -291,19 +301,20 @@ class Connection(asyncio.Protocol):
             self._end_exchange()
         self._wake()
         self._on_lost(self)
-        # Nothing is parsed any more. The parser refers to the connection, and would keep it in
-        # memory until a garbage collection.
+        # The parser and the connection refer to each other, so both would stay in memory until the
+        # next garbage collection.
         del self._parser
 
     # Called by the parser.
 
     def on_message_begin(self) -> None:
         if self._complete:
-            # A second answer to one request: the next request could mistake it for its own.
+            # The server sends a second answer to one request. The next exchange could mistake that
+            # answer for its own.
             self._reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Trailers are dropped: they come after the headers were delivered.
+        # If `_head` is set, the header is a trailer: it came after the body. Trailers are ignored.
         if self._head is None:
             self._headers.setdefault(name.lower(), value)
 
@@ -340,8 +351,9 @@ class Connection(asyncio.Protocol):
     # Private helpers.
 
     def _all_written(self) -> bool:
-        """Tells whether the whole request was written to the socket. An answer may come before
-        that. The server could then read the next request as the rest of this one."""
+        """Tells whether the whole request was written to the socket. A server may answer before it
+        has read the whole request. It would then read the next request on this connection as the
+        rest of this one."""
         assert self._transport is not None
         assert self._socket_transport is not None
         if self._unsent is not None:
@@ -357,7 +369,8 @@ class Connection(asyncio.Protocol):
             self._unsent = rest if rest.nbytes else None
 
     def _next_data(self) -> asyncio.Future[None]:
-        """Waits until data has arrived. Raises the failure of the exchange."""
+        """Returns a future that ends when data arrives or the exchange fails. Raises the failure if
+        the exchange has already failed."""
         if self._failure is not None:
             raise self._failure
         assert self._waiter is None or self._waiter.done(), "one reader at a time"
@@ -391,9 +404,9 @@ class Connection(asyncio.Protocol):
             self._resume_reading()
 
     def _check_time(self) -> None:
-        """Fails the exchange when the deadline or the idle timeout has passed. One timer serves
-        both, and one exchange after the other. It reads the clock when it fires, so that neither
-        reads nor the end of an exchange need to move it."""
+        """Fails the exchange if the deadline or the idle timeout has passed; otherwise sets the
+        timer again. One timer serves both limits, and all exchanges of the connection. Reads and
+        ended exchanges do not move the timer, because that would cost time for every read."""
         self._timer = None
         if not self._busy or self._draining:
             return

@@ -1,4 +1,5 @@
-"""Manages connections to one replica: opens them, keeps idle ones for reuse, closes old ones."""
+"""Manages the connections to one replica (one address of a backend): opens connections, keeps idle
+connections for reuse, and closes connections that were idle for too long."""
 
 import asyncio
 import contextlib
@@ -18,9 +19,10 @@ from tollkeeper.backends.transport.http1 import (
 from tollkeeper.runtime.fair_queue import FairSlots, QueueFull, share
 
 _CLOSE_TIMEOUT_S = 1.0
-# Some servers announce keep-alive and still close the connection right after a stream. A request on
-# such a connection fails, and the gateway cannot tell whether the backend ran it. So a connection
-# is not reused for this long after a stream: its close arrives in that time.
+# Some servers announce keep-alive but close the connection right after a stream. A request that is
+# sent on such a connection fails, and the gateway cannot know whether the backend ran the request.
+# So a connection is not reused for this long after a stream: a close by the server arrives within
+# this time.
 _COOLDOWN_S = 0.1
 
 
@@ -35,8 +37,9 @@ class PoolLimits:
 
 
 class ConnectionPool:
-    """Reuses the most recently used connection, so that surplus ones reach their keep-alive time
-    and are closed. If all are in use, organizations take turns, and none may hold them all."""
+    """Lends connections to calls, and reuses the most recently used connection first, so that
+    surplus connections stay idle and are closed after their keep-alive time. If all connections are
+    in use, waiting organizations are served in turn. No organization may use all connections."""
 
     def __init__(
         self, host: str, port: int, tls: ssl.SSLContext | None, limits: PoolLimits
@@ -45,9 +48,10 @@ class ConnectionPool:
         self._port = port
         self._tls = tls
         self._limits = limits
-        # Connections that can be used, and those that wait after a stream until they can be used.
-        # The longest idle ones come first.
+        # Connections that can be used now. The connection with the longest idle time comes first.
         self._idle: deque[Connection] = deque()
+        # Connections that cannot be used until `_COOLDOWN_S` after their last stream, in the same
+        # order.
         self._cooling_down: deque[Connection] = deque()
         self._connections: set[Connection] = set()
         self._connecting = 0
@@ -70,8 +74,9 @@ class ConnectionPool:
         return self._slots.waiting
 
     async def acquire(self, *, deadline: float, organization: Hashable = None) -> Connection:
-        """Returns an open connection; waits as long as connecting may take. Raises ConnectFailed,
-        ConnectionsExhausted or DeadlinePassed; then nothing was sent."""
+        """Returns an open connection. Waits for a free connection at most as long as opening one
+        may take. Raises ConnectFailed, ConnectionsExhausted or DeadlinePassed. In these cases, no
+        part of the request was sent."""
         if not self._slots.take_free(organization):
             await self._wait_for_turn(organization, deadline)
         now = asyncio.get_running_loop().time()
@@ -114,7 +119,8 @@ class ConnectionPool:
             self._idle.append(self._cooling_down.popleft())
 
     def _pop_idle(self, now: float) -> Connection | None:
-        """Returns the most recently used connection, unless it has been idle for too long."""
+        """Returns the most recently used idle connection; None if every idle connection is too old
+        or closed."""
         stale_before = now - self._limits.keep_alive_s
         while self._idle:
             connection = self._idle.pop()
@@ -124,8 +130,9 @@ class ConnectionPool:
         return None
 
     def release(self, connection: Connection, *, after_stream: bool = False) -> None:
-        """Ends the connection's exchange, and keeps the connection only after a complete answer.
-        After a stream, the last bytes of the answer are still read (see `Connection.finish`)."""
+        """Ends the exchange on the connection. Keeps the connection for reuse only if the answer is
+        complete. After a stream, the remaining bytes of the answer are read first (see
+        `Connection.finish`)."""
         if connection.finish(drain=after_stream):
             self._keep(connection, self._cooling_down if after_stream else self._idle)
         self._slots.release(connection.organization)
@@ -141,7 +148,8 @@ class ConnectionPool:
         self._emptied = asyncio.Event()
         for connection in tuple(self._connections):
             connection.abort()
-        # Every connection is closing. The event loop closes those that take longer than this.
+        # Waits until all connections are closed. If that takes longer than the timeout, the event
+        # loop closes the remaining connections later.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._emptied.wait()
@@ -215,8 +223,9 @@ class ConnectionPool:
 
 
 def open_pool(url: str, config: BackendConfig) -> ConnectionPool:
-    """Opens the pool for one replica's address. Certificates are always verified; no setting
-    disables that. Raises ValueError if the file of trusted certificates cannot be used."""
+    """Creates the pool for the address of one replica. Certificates are always verified: no setting
+    disables the verification. Raises ValueError if the file of trusted certificates cannot be
+    used."""
     host, port = host_and_port(url)
     tls = _tls(config.tls_ca_file) if urlsplit(url).scheme == "https" else None
     return ConnectionPool(

@@ -1,8 +1,9 @@
-"""Parses server-sent events (WHATWG) from network chunks into data payloads. Knows no JSON.
+"""Parses a stream of server-sent events (WHATWG standard) from network chunks.
 
-The parser is stricter than a browser in two ways: a record has a maximum size, and text that is
-not UTF-8 is an error, where a browser inserts replacement characters. Event names, ids and retry
-times are skipped, because they have no meaning in an answer's stream.
+A record is one server-sent event. Its payload is the text of its data lines, which this module does
+not interpret. The parser is stricter than a browser in two ways: a record has a maximum size, and
+text that is not UTF-8 is an error (a browser inserts replacement characters). Event names, ids and
+retry times are skipped, because they have no meaning in the stream of an answer.
 """
 
 _BOM = b"\xef\xbb\xbf"
@@ -11,8 +12,8 @@ _COMMON_PREFIX = b"data: "
 
 
 class MalformedEventStream(Exception):
-    """The stream cannot be read any further. `payloads` are those of this chunk's complete records
-    before the fault."""
+    """The stream cannot be read any further. `payloads` contains the payloads of the complete
+    records that came before the fault in the same chunk."""
 
     def __init__(self, reason: str, payloads: list[bytes]) -> None:
         super().__init__(reason)
@@ -20,9 +21,10 @@ class MalformedEventStream(Exception):
 
 
 class EventStreamParser:
-    """Returns the same payloads wherever the network splits the stream into chunks."""
+    """Parses one stream. The payloads do not depend on where the network splits the stream into
+    chunks."""
 
-    # A single byte is not progress; a line is.
+    # See `RecordParser.counts_lines`. A chunk without a whole line is not progress.
     counts_lines = True
 
     __slots__ = (
@@ -36,16 +38,20 @@ class EventStreamParser:
 
     def __init__(self, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
-        # The beginning of an incomplete record, and how far it was searched for its end.
+        # The received part of an incomplete record.
         self._pending = bytearray()
+        # The position in `_pending` from which to search for the end of the record.
         self._scanned = 0
+        # Whether the byte order mark was skipped, or the stream has none.
         self._started = False
+        # Whether the last chunk ended with CR.
         self._after_cr = False
-        # Whether the next chunk begins a record: nothing is pending from earlier chunks.
+        # Whether the next chunk begins with a new record.
         self.at_record_start = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Returns the data of every record that this chunk completes."""
+        """Returns the payloads of all records that this chunk completes. Raises
+        MalformedEventStream."""
         size = len(chunk)
         if (
             not self.at_record_start
@@ -55,7 +61,7 @@ class EventStreamParser:
         ):
             return self._feed_general(chunk)
         if chunk.find(b"\n") == size - 2 and chunk.startswith(_COMMON_PREFIX) and chunk.isascii():
-            # By far the most common chunk: one record of one line.
+            # The most common chunk is one record with one line.
             return [chunk[len(_COMMON_PREFIX) : -2]]
         return self._read_records(chunk[:-2].split(_RECORD_END))
 
@@ -74,16 +80,16 @@ class EventStreamParser:
             self._scanned = max(0, len(rest) - 1)
         self.at_record_start = self._started and not self._pending and not self._after_cr
         payloads = self._read_records(records)
-        # One byte more than the maximum record, for the line end before the blank line that ends
-        # it.
+        # The added 1 is for the line end after the last line of the record, which is pending until
+        # the blank line that ends the record arrives.
         if len(self._pending) > self.frame_bytes_max + 1:
             raise MalformedEventStream("a record is too large", payloads)
         return payloads
 
     def _with_plain_line_ends(self, chunk: bytes) -> bytes:
-        # A CR at the end of a chunk ends its line at once, so that a stream with bare CRs is not
-        # delayed. If the next chunk begins with LF, that LF belongs to the same line end and is
-        # removed.
+        # A CR at the end of a chunk counts as a line end at once, so that a stream whose lines end
+        # with CR only is not delayed. If the next chunk begins with LF, the two are one CRLF, and
+        # the LF is removed.
         ends_with_cr = chunk.endswith(b"\r")
         if self._after_cr and chunk.startswith(b"\n"):
             chunk = chunk[1:]
@@ -95,8 +101,8 @@ class EventStreamParser:
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _skip_byte_order_mark(self) -> bool:
-        """Removes a byte order mark. Returns False while too little of the stream has arrived to
-        know whether it begins with one."""
+        """Removes a byte order mark from the beginning of the stream. Returns False if too few
+        bytes have arrived to know whether the stream begins with a byte order mark."""
         pending = self._pending
         if len(pending) < len(_BOM) and _BOM.startswith(pending):
             return False
@@ -122,7 +128,7 @@ class EventStreamParser:
 
 
 def _data_of(record: bytes) -> bytes | None:
-    """Joins the data lines of a record; returns None for a record without any, such as a
+    """Joins the data lines of a record. Returns None for a record without data lines, for example a
     comment."""
     values = []
     for line in record.split(b"\n"):
