@@ -1,1 +1,2 @@
-"""Calls and watches model servers. Knows no protocol of ours and no money."""
+"""Calls model servers and tracks their health. Does not depend on the protocols towards clients, nor
+on prices and accounts."""

@@ -1,5 +1,5 @@
-"""Represents a backend that is declared but cannot be used: every call fails with its name and the
-reason."""
+"""Represents a backend that the settings declare but that cannot be used. Every call fails with an
+error that names the backend and the reason."""
 
 from tollkeeper.backends.port import BackendCall, BackendHealth
 from tollkeeper.domain.errors import Unavailable
@@ -7,6 +7,8 @@ from tollkeeper.domain.inference import Call
 
 
 class AbsentBackend:
+    """Implements `Backend` by failing every call."""
+
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
         self._reason = reason

@@ -1,4 +1,5 @@
-"""Reads AWS exceptions within a stream: the frame that ends it, and its status."""
+"""Reads AWS exceptions: frames that end a stream with an error. Converts the name of an exception to
+an HTTP status."""
 
 import msgspec
 
@@ -28,10 +29,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_record(payload: bytes) -> tuple[str, msgspec.Raw]:
-    """Returns the name and the content of the only event in a record. Raises MalformedAnswer."""
+    """Returns the name and the content of the event in a record (see `aws_event_stream`). Raises
+    MalformedAnswer if the record does not have exactly one field."""
     record = decode(_records, payload)
     if len(record) != 1:
-        raise MalformedAnswer("a record is no single event")
+        raise MalformedAnswer("a record does not contain exactly one event")
     ((name, content),) = record.items()
     return name, content
 
@@ -43,7 +45,8 @@ def is_exception(name: str) -> bool:
 def failure_of(
     name: str, content: msgspec.Raw, *, accepted: bool, secrets: tuple[str, ...]
 ) -> TollkeeperError:
-    """Converts an exception: after output the call was charged, before it the status decides."""
+    """Converts an exception to an error. After output (`accepted`), the call was charged. Before
+    output, the status decides whether the call may have been charged."""
     if accepted:
         return BackendFailed("The backend failed while it was answering.", charged=True)
     try:
@@ -51,7 +54,7 @@ def failure_of(
     except MalformedAnswer:
         details = {}
     if name == _ERROR:
-        # Its code is the name of an exception.
+        # The frame has the type `error`, and its code is the name of an exception.
         code = str(details.get("code"))
         name = code[:1].lower() + code[1:]
     status = _STATUSES.get(name, _UNKNOWN_STATUS)

@@ -1,11 +1,13 @@
-"""Returns the path at which Amazon Bedrock counts tokens, for each of its protocols."""
+"""Builds the path of Amazon Bedrock's token count request, which is the same for all of its
+protocols."""
 
 import re
 from urllib.parse import quote
 
 from tollkeeper.domain.catalog import Model
 
-# The prefix of a cross-region inference profile's id: only the model itself is counted.
+# The prefix that a cross-region inference profile adds to the id of a model. The token count request
+# accepts only the id of the model itself.
 _GEOGRAPHY = re.compile(r"^(?:us|us-gov|eu|apac|jp|au|ca|global)\.")
 
 

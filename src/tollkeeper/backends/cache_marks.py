@@ -1,8 +1,9 @@
-"""Reads the client's marks for the provider's prompt cache: `cache_control` in parts and tools.
+"""Reads cache marks: the property `cache_control`, with which a client marks a part or a tool for the
+prompt cache of the provider.
 
-Parts and tools of a prompt keep properties that its protocol does not name (`extra`). On these
-wires `cache_control` is the only one with a meaning. Any other one is rejected, because it would be
-lost.
+`extra` of a part or a tool contains the properties for which the gateway has no field. Of these, only
+`cache_control` has a meaning in the Messages and Converse protocols. Other properties are rejected,
+unless they do not affect the answer, because they would be lost.
 """
 
 from tollkeeper.backends.unsupported import check_extra
@@ -15,15 +16,15 @@ _LIFETIMES = ("5m", "1h")
 
 
 class Marks:
-    """Reads the marks of one request."""
+    """Reads the cache marks of one request."""
 
     def __init__(self, caching: PromptCaching) -> None:
         self._caching = caching
-        # Whether the client has marked anything.
+        # Whether the client has marked any part or tool.
         self.found = False
 
     def read(self, extra: FreeObject | None, place: str) -> FreeObject:
-        """Returns the fields of a block for the additional properties of its part."""
+        """Returns the fields to add to the block of a part with these additional properties."""
         if not extra:
             return {}
         check_extra(extra, place)
@@ -31,8 +32,8 @@ class Marks:
         return {} if mark is None else {_MARK: self._checked(mark, f"{place}.{_MARK}")}
 
     def automatic(self) -> FreeObject | None:
-        """Returns the mark for the whole prompt, if the model has one and the client has set
-        none."""
+        """Returns the cache mark for the whole prompt if the model's settings require one; None if
+        the client has set its own marks."""
         match self._caching:
             case _ if self.found:
                 return None

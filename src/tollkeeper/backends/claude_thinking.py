@@ -1,4 +1,5 @@
-"""Asks Claude to reason, on every wire that transmits it."""
+"""Writes the request fields that ask a Claude model for reasoning. Anthropic's Messages protocol and
+Amazon Bedrock's Converse protocol both use these fields."""
 
 from collections.abc import Callable
 
@@ -9,19 +10,19 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.messages_behavior import ThinkingStyle
 from tollkeeper.domain.prompt import FreeObject, Prompt, Reasoning, Role, ToolCall
 
-# The option that asks for reasoning which only the backend can read.
+# The option of a request that asks for encrypted reasoning, which only the provider can read.
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _THINKING = "thinking"
 _SUMMARIES = ("reasoning.summary", "reasoning.generate_summary")
 _BUDGET = "reasoning.max_tokens"
-# The options of the faces that this file writes itself. A model in the settings may map them to
-# other fields; then they go there instead.
+# The options of client requests that this module converts. In the settings, a model may map an
+# option to another field. This module then ignores the option.
 OPTIONS = dict.fromkeys(
     (_THINKING, "reasoning.enabled", _BUDGET, *_SUMMARIES, ENCRYPTED_REASONING), _THINKING
 )
 _BUDGET_TOKENS_MIN = 1024
 _NO_EFFORT = "none"
-# The faces' efforts, mapped to the provider's.
+# The efforts in client requests, mapped to the efforts of Claude.
 _EFFORTS = {
     "minimal": "low",
     "low": "low",
@@ -30,7 +31,7 @@ _EFFORTS = {
     "xhigh": "xhigh",
     "max": "max",
 }
-# The share of the output that each effort may use for reasoning, in percent.
+# For each effort, the part of the output limit that becomes the budget for reasoning, in percent.
 _SHARES = {"minimal": 10, "low": 20, "medium": 50, "high": 80, "xhigh": 95, "max": 95}
 _DEFAULT_SHARE = 50
 
@@ -38,8 +39,7 @@ IsSigned = Callable[[Reasoning], bool]
 
 
 class ThinkingFields(msgspec.Struct, frozen=True):
-    """Contains the fields of a request that ask for reasoning. None means that a field is not
-    sent."""
+    """Contains the fields of a request that ask for reasoning. A field that is None is not sent."""
 
     thinking: FreeObject | None = None
     effort: str | None = None
@@ -49,10 +49,10 @@ _NOT_ASKED = ThinkingFields()
 
 
 def thinking_fields(call: Call, is_signed: IsSigned) -> ThinkingFields:
-    """Returns the reasoning fields. `is_signed` tells whether earlier reasoning has a signature
-    that the wire can send back.
+    """Returns the fields of the request that ask for reasoning. `is_signed` tells whether the
+    reasoning of an earlier answer has a signature that the backend's protocol can send back.
 
-    Raises InvalidRequest for a budget that does not fit the output limit.
+    Raises InvalidRequest for a reasoning budget that does not fit the output limit.
     """
     prompt = call.prompt
     effort = None if prompt.reasoning is None else prompt.reasoning.effort
@@ -76,7 +76,8 @@ def thinking_fields(call: Call, is_signed: IsSigned) -> ThinkingFields:
     if is_adaptive:
         return ThinkingFields({"type": "adaptive", **display}, _EFFORTS.get(effort or ""))
     if _continues_without_signature(prompt, is_signed):
-        # The provider rejects a budget if the turn that called the tools has no signed block.
+        # The provider rejects a reasoning budget if the answer that called the tools has no signed
+        # reasoning.
         return _NOT_ASKED
     share = _SHARES.get(effort or "", _DEFAULT_SHARE)
     tokens = max(_BUDGET_TOKENS_MIN, call.output_tokens_max * share // 100)
@@ -86,7 +87,8 @@ def thinking_fields(call: Call, is_signed: IsSigned) -> ThinkingFields:
 
 
 def is_native(name: str, call: Call) -> bool:
-    """Tells whether the wire writes the option itself."""
+    """Tells whether this module converts the option, because the model's settings do not map the
+    option to another field."""
     return name in OPTIONS and call.model.options.get(name) == OPTIONS[name]
 
 
@@ -100,8 +102,8 @@ def _check_budget(tokens: int, call: Call, param: str) -> None:
 
 
 def _continues_without_signature(prompt: Prompt, is_signed: IsSigned) -> bool:
-    """Tells whether the last answer called tools, and its reasoning came back without a
-    signature."""
+    """Tells whether the request continues an answer that called tools, but without the signed
+    reasoning of that answer."""
     for turn in reversed(prompt.turns):
         if turn.role is Role.USER:
             return False

@@ -17,11 +17,12 @@ from tollkeeper.domain.errors import (
 
 
 def is_fault_of_replica(error: TollkeeperError | None) -> bool:
-    """Tells whether an error indicates that its replica is unhealthy."""
+    """Tells whether an error counts as a failure of the replica that caused it."""
     return isinstance(error, BackendFailed) and not error.blameless
 
 
 def domain_error(failure: HttpFailure, *, charged: bool) -> TollkeeperError:
+    """Converts a transport failure. `charged` tells whether the backend may have run the call."""
     if isinstance(failure, DeadlinePassed):
         return DeadlineExceeded(charged=charged)
     if isinstance(failure, PeerSilent):
@@ -31,7 +32,7 @@ def domain_error(failure: HttpFailure, *, charged: bool) -> TollkeeperError:
     if isinstance(failure, ConnectFailed):
         return BackendFailed("The backend cannot be reached.", charged=False)
     if isinstance(failure, AnswerTooLarge):
-        # A client can ask for more than is allowed, so a large answer does not indicate an
-        # unhealthy replica.
+        # A client can request an answer that exceeds the limit, so the error does not count against
+        # the replica.
         return BackendFailed("The backend's answer is too large.", charged=charged, blameless=True)
     return BackendFailed("The backend closed the connection.", charged=charged)

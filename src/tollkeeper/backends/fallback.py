@@ -1,5 +1,5 @@
-"""Combines several backends of one model: tries another one only while nothing can have been
-charged."""
+"""Combines the backends of a model that has several. A failed call is sent to the next backend, but
+only if the failed attempt cannot have been charged."""
 
 import asyncio
 import random
@@ -22,12 +22,13 @@ from tollkeeper.domain.inference import Call
 
 
 def backend_for(model: Model, backends: Mapping[str, Backend]) -> Backend:
-    """Returns the backend for calls to a model: its only one, or all of them in turn."""
+    """Returns the backend for calls to a model. If the model has several backends, returns an object
+    that tries them in turn."""
     return FallbackBackend(model, backends) if model.routes else backends[model.backend]
 
 
 class FallbackBackend:
-    """Represents the backends of one model as one."""
+    """Represents all backends of one model as one backend."""
 
     def __init__(self, model: Model, backends: Mapping[str, Backend]) -> None:
         self.name = model.backend
@@ -45,8 +46,9 @@ class FallbackBackend:
 
     @property
     def counts_tokens(self) -> bool:
-        """Tells whether all of them count tokens, because a count of one is no limit for
-        another."""
+        """Tells whether all backends of the model count tokens. The count of one backend is no upper
+        limit for another backend, so a single backend without a tokenizer makes the counts
+        useless."""
         return all(self.backend_of(route).counts_tokens for route in self._routes)
 
     def prompts_sent(self, call: Call) -> int:
@@ -55,7 +57,8 @@ class FallbackBackend:
         )
 
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
-        """Returns the largest of their counts, because any of them may serve the call."""
+        """Returns the largest count of all backends, because any of them may serve the call. Returns
+        None if the count of a backend is unknown."""
         if not self.counts_tokens:
             return None
         counting = (
@@ -83,13 +86,13 @@ class FallbackBackend:
 
 
 class _FallbackCall:
-    """Tries one call on one backend after another until one of them answers."""
+    """Sends one call to one backend after another until a backend answers."""
 
     def __init__(self, backend: FallbackBackend, call: Call, deadline: float) -> None:
         self._backend = backend
         self._call = call
         self._deadline = deadline
-        # The current attempt, or the one that answers.
+        # The attempt that is in progress, or that gave the answer.
         self._attempt: BackendCall | None = None
 
     @property
@@ -133,8 +136,9 @@ class _FallbackCall:
 
 
 def call_on(route: Route, call: Call) -> Call:
-    """Returns the call for one of the backends. A salt that the gateway adds goes only to a backend
-    with a field for it; one that the client asks for is never dropped."""
+    """Returns the call for the backend of one route. A cache salt (which separates the prompt caches
+    of tenants) that the gateway has added is removed if the backend has no field for it. A cache
+    salt that the client asked for is never removed."""
     caching = call.prompt.caching
     if caching.salt is None or caching.salt_is_asked or route.model.cache_salt_field:
         return replace(call, model=route.model)
@@ -143,8 +147,9 @@ def call_on(route: Route, call: Call) -> Call:
 
 
 def attempt_order(routes: Sequence[Route], affinity: bytes | None) -> list[Route]:
-    """Returns the routes in the order in which one call tries them. Calls of the same session get
-    the same order, so that they find the same caches."""
+    """Returns the routes in the order in which a call tries them: by `order`, and at random by weight
+    among routes of the same `order`. Calls of the same session get the same order, so that they find
+    their prompt in the same backend's cache."""
     drawing = random.Random(affinity)  # noqa: S311 - it decides on load, not on secrets
     drawn = [(route, drawing.random() ** (1 / route.weight)) for route in routes]
     drawn.sort(key=lambda pair: (pair[0].order, -pair[1]))

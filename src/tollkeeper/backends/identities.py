@@ -1,7 +1,9 @@
-"""Defines the gateway's identities at providers, whose tokens expire or that sign requests.
+"""Defines identities: the accounts of the gateway at providers that require expiring tokens or
+signatures instead of keys.
 
-These are values only. `backends/identity` obtains the tokens and keys with the provider's own
-library. `described` is what an operator may see: the kind and the origin, never the secret.
+The classes only contain settings. `backends/identity` obtains the tokens and signs the requests, with
+the library of each provider. The property `described` is a description for operators. It names the
+kind and the source of the identity, but never the secret.
 """
 
 import re
@@ -14,7 +16,9 @@ _REGION = re.compile(r"(?:^|\.)([a-z]{2,4}(?:-[a-z]+){1,2}-[0-9])\.")
 
 @dataclass(frozen=True, slots=True)
 class GoogleIdentity:
-    # A credentials file of any type; empty means Application Default Credentials.
+    """Represents an account of Google Cloud."""
+
+    # A credentials file of any type. Empty means Application Default Credentials.
     file: str = ""
     scope: str = GOOGLE_SCOPE
 
@@ -25,9 +29,9 @@ class GoogleIdentity:
 
 @dataclass(frozen=True, slots=True)
 class EntraIdentity:
-    """Represents an application with a secret or a certificate; without either, the result of
-    DefaultAzureCredential: the environment, a workload identity, a managed identity, the Azure
-    CLI."""
+    """Represents an application in Microsoft Entra with a secret or a certificate. Without either,
+    represents the account that DefaultAzureCredential finds: in the environment, a workload identity,
+    a managed identity or the Azure CLI."""
 
     tenant: str = ""
     client: str = ""
@@ -49,13 +53,13 @@ class EntraIdentity:
 
 @dataclass(frozen=True, slots=True)
 class AwsIdentity:
-    """Signs requests with the keys that AWS's own search finds."""
+    """Represents the AWS keys that the AWS library finds. The gateway signs requests with them."""
 
-    # Used if the host of a request does not contain its region.
+    # The AWS region for requests to a host whose name contains no region.
     region: str
-    # Empty means the profile in AWS_PROFILE, or the default one.
+    # The name of a profile. Empty means the profile in AWS_PROFILE, or the default profile.
     profile: str = ""
-    # A file with profiles in place of ~/.aws/credentials.
+    # A file with profiles that replaces ~/.aws/credentials.
     file: str = ""
     service: str = "bedrock"
 
@@ -69,6 +73,6 @@ Identity = GoogleIdentity | EntraIdentity | AwsIdentity
 
 
 def region_in(host: str) -> str | None:
-    """Returns the AWS region in a host name."""
+    """Returns the AWS region in a host name; None if the name contains no region."""
     found = _REGION.search(host)
     return None if found is None else found[1]

@@ -1,4 +1,5 @@
-"""Places options without a published meaning in the fields that a model's settings name."""
+"""Adds options to a request. An option is a field of the client's request to which the gateway gives
+no meaning; the model's settings say which field of the backend corresponds to it."""
 
 from collections.abc import Iterable
 
@@ -7,12 +8,12 @@ from tollkeeper.domain.prompt import FreeObject, Option
 
 
 def place_options(body: FreeObject, model: Model, options: Iterable[Option]) -> None:
-    """Adds the options to the body. `thinking` may become `chat_template_kwargs.enable_thinking`:
-    the path names nested objects, which options may share."""
+    """Adds the options to the body. A field of the backend may be a path through nested objects, for
+    example `chat_template_kwargs.enable_thinking`. Several options may be in the same object."""
     for option in options:
         *parents, name = model.options[option.name].split(".")
-        place = body
-        for folder in parents:
-            found = place.get(folder)
-            place[folder] = place = dict(found) if isinstance(found, dict) else {}
-        place[name] = option.value
+        target = body
+        for parent in parents:
+            existing = target.get(parent)
+            target[parent] = target = dict(existing) if isinstance(existing, dict) else {}
+        target[name] = option.value

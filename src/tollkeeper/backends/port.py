@@ -1,4 +1,4 @@
-"""Defines the interface of a backend for the services."""
+"""Defines the interface through which the services use a backend."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -11,16 +11,17 @@ from tollkeeper.domain.inference import Batch, Call
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, gc=False):
-    """Reports how this process sees one replica. Other processes, perhaps of other versions, read
-    it, so fields may only be added, each with a default."""
+    """Describes the state of one replica (one address of a backend) as this process sees it. Other
+    processes, perhaps of other versions, read these reports. So fields may only be added, each with a
+    default."""
 
     backend: str
     url: str
     # "healthy", "failing", "ejected" or "probing"
     state: str
-    # How long it is not called; None if it is called.
+    # The number of seconds until the replica is called again. None if it is called now.
     retry_in_s: float | None = None
-    # Why the last call failed; empty after a successful one.
+    # The reason why the last call failed. Empty after a successful call.
     last_failure: str = ""
     calls: int = 0
     connections: int = 0
@@ -37,39 +38,41 @@ class BackendHealth:
     detail: str
     # url -> "healthy", "failing", "ejected" or "probing"
     replicas: dict[str, str]
-    # Reports of the backend's own replicas, not of those of other backends.
+    # One report for each replica of this backend. Empty for a combination of several backends.
     reports: tuple[ReplicaReport, ...] = ()
 
 
-# Writes another piece of text of an answer's only choice, given in JSON. Returns False if it cannot
-# do so now; the same text then comes as an event.
+# Writes a piece of text to the client. The answer has only one choice, and the text is a JSON string.
+# Returns False if the text cannot be written now. In this case the same text comes as an event.
 TextWriter: TypeAlias = Callable[[bytes], bool]
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Represents an answer that has begun: the backend has accepted the call."""
+    """Represents an answer that has begun, which means that the backend has accepted the call."""
 
     replica: str
     batches: AsyncIterator[Batch]
-    # The backend that serves the call if the model has several; otherwise empty.
+    # The backend that serves the call, if the model has several backends. Otherwise empty.
     backend: str = ""
-    # How often that backend receives the prompt; 0 means the result of `prompts_sent`.
+    # The number of times that the backend receives the prompt. 0 means the result of
+    # `Backend.prompts_sent`.
     prompts: int = 0
-    # Returns how many of them were sent so far and not refused, if they are sent one after the
-    # other: an incomplete answer costs no more prompts than these.
+    # Set if one call sends the prompt several times. Returns the number of prompts that were sent so
+    # far and not refused. If the answer is incomplete, only these prompts are charged.
     prompts_begun: Callable[[], int] | None = None
-    # Relays pieces that contain only text to a writer, and to a function that counts the text, as
-    # soon as they arrive. None if every piece comes as an event.
+    # Starts to relay pieces of the answer that contain only text, as soon as they arrive: to a
+    # writer, and to a function that counts the text. None if every piece comes as an event.
     relay_text: Callable[[TextWriter, Callable[[str], None]], None] | None = None
 
 
 class BackendCall(Protocol):
-    """Represents one call to a backend as a context: it is sent and answered inside."""
+    """Represents one call to a backend as a context manager. Entering sends the call, and the answer
+    is read inside the context."""
 
     @property
     def sent(self) -> bool:
-        """Tells whether the request has left and was not refused since. Before that nothing can be
-        charged, however the call ends."""
+        """Tells whether the request of the current attempt was sent. Before the request is sent, the
+        backend cannot charge for the call."""
         ...
 
     async def __aenter__(self) -> Answer: ...
@@ -83,39 +86,44 @@ class BackendCall(Protocol):
 
 
 class Backend(Protocol):
-    """Represents one service that can answer calls to its models."""
+    """Represents a service that answers calls to its models."""
 
     name: str
 
     def open(self, call: Call, *, deadline: float) -> BackendCall:
-        """Sends the call. Entering returns when the backend has accepted it and begun to answer.
+        """Returns the context manager of the call. Entering it sends the call, and returns when the
+        backend has accepted the call and begun to answer. Leaving it, even by an exception, stops
+        the call and frees its connection.
 
-        `deadline` is a time of the event loop's clock; it limits the whole answer. Leaving the
-        context, even by an exception, stops the upstream call and frees its connection.
+        `deadline` is a time of the event loop's clock. It limits the time until the end of the
+        answer.
 
-        Raises domain errors only: InvalidRequest and OptionUnsupported (nothing was sent, because
-        the backend's protocol cannot represent the call), ProviderRejected (400, 422 upstream),
-        RateLimited (429), BackendFailed (anything else), Unavailable (no healthy replica),
-        DeadlineExceeded. `charged` on the error is True if the backend may have run the call.
+        Entering raises only domain errors: InvalidRequest and OptionUnsupported (the backend's
+        protocol cannot represent the call, so it was not sent), ProviderRejected (the backend
+        answered 400 or 422), RateLimited (429), BackendFailed (any other failure), Unavailable (no
+        healthy replica), DeadlineExceeded. The attribute `charged` of the error is True if the
+        backend may have run the call.
 
-        The iterator of batches ends after a complete answer: every choice has finished, and the
-        backend has sent `[DONE]`, the event that ends a response, or a complete JSON body. After an
-        incomplete answer the iterator raises, in most cases BackendFailed.
+        The iterator `Answer.batches` ends after a complete answer: every choice has finished, and
+        the backend has sent the end of its stream or a complete JSON body. After an incomplete
+        answer, the iterator raises an error, in most cases BackendFailed.
         """
         ...
 
     @property
     def counts_tokens(self) -> bool:
-        """Tells whether `count_prompt_tokens` asks a tokenizer, which takes the backend's time."""
+        """Tells whether `count_prompt_tokens` sends a request to a tokenizer of the backend."""
         ...
 
     def prompts_sent(self, call: Call) -> int:
-        """Returns how often the backend receives the prompt for one call: more than once if each
-        completion is a separate call. Each of them is charged."""
+        """Returns the number of times that the backend receives the prompt of the call: more than
+        once if the gateway sends a separate call for each completion. The backend charges for each
+        of these prompts."""
         ...
 
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
-        """Returns the exact number of prompt tokens, or None if the backend has no tokenizer."""
+        """Returns the number of prompt tokens by the backend's tokenizer. Returns None if the backend
+        has no tokenizer, or if the request fails."""
         ...
 
     def health(self) -> BackendHealth: ...

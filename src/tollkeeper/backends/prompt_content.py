@@ -1,4 +1,5 @@
-"""Contains functions that several wires use to encode a prompt's content."""
+"""Contains functions that several wires (implementations of backend protocols) use to encode the
+content of a prompt."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,8 +12,8 @@ _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def arguments_object(call: ToolCall) -> FreeObject:
-    """Returns the arguments as an object. The model wrote a JSON text; a call without arguments may
-    have an empty one."""
+    """Decodes the arguments of a tool call, which are a JSON text. An empty text means no arguments.
+    Raises InvalidRequest."""
     try:
         decoded: FreeObject = dict(_json_object.decode(call.arguments.strip() or "{}"))
     except msgspec.DecodeError:
@@ -23,8 +24,8 @@ def arguments_object(call: ToolCall) -> FreeObject:
 
 
 def custom_member(written: FreeObject) -> FreeObject | None:
-    """Returns the custom tool in a tool, a call or a choice of a chat request; None if it is
-    something else, or has additional fields."""
+    """Returns the field `custom` of a tool, tool call or tool choice in a chat request. Returns None
+    if the object does not have the type `custom`, or has additional fields."""
     custom = written.get("custom")
     if written.get("type") != "custom" or not isinstance(custom, dict) or len(written) != 2:
         return None
@@ -32,8 +33,8 @@ def custom_member(written: FreeObject) -> FreeObject | None:
 
 
 def answered_call_id(result: ToolResult, turn: Turn, legacy_calls: Mapping[str, str]) -> str:
-    """Returns the id of the call that a result answers. A legacy function has no id, so
-    `legacy_calls` has the id of the last call of each name."""
+    """Returns the id of the tool call to which a result belongs. A legacy result has no id.
+    `legacy_calls` contains the id of the last legacy call of each function. Raises InvalidRequest."""
     if turn.role is Role.FUNCTION:
         call_id = legacy_calls.get(result.name or "")
         if call_id is None:
@@ -50,8 +51,9 @@ def answered_call_id(result: ToolResult, turn: Turn, legacy_calls: Mapping[str, 
 
 
 def sealed_objects(reasoning: Reasoning) -> Iterator[FreeObject]:
-    """Yields the sealed values of earlier reasoning that are JSON objects. A backend of another
-    protocol sealed the others."""
+    """Yields the sealed values of earlier reasoning that are JSON objects. A sealed value contains
+    reasoning and its signature, so that a client can send them back. A value that is not a JSON
+    object comes from a backend of another protocol, and is skipped."""
     for sealed in reasoning.sealed:
         try:
             block = msgspec.json.decode(sealed)

@@ -1,4 +1,5 @@
-"""Reads a backend's own stated price in picousd. It is stored, not charged."""
+"""Reads the price that a backend states for a call, in picousd (10⁻¹² USD). The ledger stores this
+price next to the gateway's own price, which is the one that is charged."""
 
 from decimal import Decimal, InvalidOperation
 
@@ -7,12 +8,12 @@ from tollkeeper.domain.prompt import FreeObject
 _PICOUSD_PER_USD = 10**12
 # xAI states its price in ticks.
 _PICOUSD_PER_TICK = 100
-# A higher price cannot be true.
+# A higher stated price is ignored as impossible.
 _USD_MAX = 10**9
 
 
 def usd_in_picousd(found: object) -> int | None:
-    """Returns the price in USD, or None if `found` cannot be a price."""
+    """Converts a price in USD to picousd. Returns None if `found` cannot be a price."""
     if isinstance(found, bool) or not isinstance(found, int | float | str):
         return None
     try:
@@ -25,9 +26,9 @@ def usd_in_picousd(found: object) -> int | None:
 
 
 def stated_cost(reported: FreeObject) -> int | None:
-    """Returns the price in a usage report: a number (OpenRouter), or the total of an object
-    (Perplexity). If the operator uses the provider's key, OpenRouter states its fee, and separately
-    the provider's charge."""
+    """Returns the price in a usage report, in picousd. `cost` is a number (OpenRouter), or an object
+    with a total (Perplexity). If the operator has stored a provider's key at OpenRouter (`is_byok`),
+    `cost` is only OpenRouter's fee, and the price is the sum of the fee and the provider's charge."""
     cost = reported.get("cost")
     stated = usd_in_picousd(cost.get("total_cost") if isinstance(cost, dict) else cost)
     if reported.get("is_byok") is not True:
@@ -39,7 +40,7 @@ def stated_cost(reported: FreeObject) -> int | None:
 
 
 def ticks_in_picousd(found: object) -> int | None:
-    """Returns the price in ticks, or None if `found` cannot be a price."""
+    """Converts a price in ticks to picousd. Returns None if `found` cannot be a price."""
     if isinstance(found, bool) or not isinstance(found, int) or found < 0:
         return None
     picousd = found * _PICOUSD_PER_TICK

@@ -1,8 +1,9 @@
-"""Reads one streamed answer, from the first byte after its headers to its end.
+"""Reads one streamed answer, from the first byte after the headers to the end.
 
-The headers do not show whether work has begun: many servers send them first, and some then reason
-for minutes silently. So an interrupted stream may have cost something, even if nothing of it has
-arrived; only an error record in place of the answer shows that it did not.
+The headers do not show whether the backend has begun to work: many servers send the headers at once,
+and some servers then send nothing for minutes while the model reasons. So a stream that breaks off
+may have cost money, even if no content has arrived. Only an error record in place of the answer shows
+that the call cost nothing.
 """
 
 import asyncio
@@ -17,29 +18,30 @@ from tollkeeper.backends.wire import AnswerReader
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Batch, Event
 
-# How much of a stream is read at once.
+# The maximum number of bytes that are parsed before other tasks of the event loop may run.
 SLICE_BYTES = 16 << 10
 
 
 class StreamedAnswer:
-    """Reads the connection and returns the events of each network read. The reader decides whether
-    an answer ends properly; any other end is raised."""
+    """Iterates over the events of a streamed answer, in one batch for each network read. The
+    `AnswerReader` decides whether the answer is complete. After an incomplete answer, the iterator
+    raises the failure."""
 
     def __init__(self, connection: Connection, reader: AnswerReader, parser: RecordParser) -> None:
         self._connection: Connection | None = connection
         self._reader = reader
         self._parser = parser
-        # Events that were read and not yet requested.
+        # Events that `begin` has read, until `__anext__` returns them.
         self._unread_events: list[Event] = []
-        # Data of the last network read that is not processed yet.
+        # The data of the last network read that is not yet parsed.
         self._rest = b""
         self.completed = False
-        # Whether the end counts as a fault of the replica.
+        # Whether the answer ended in a way that counts as a failure of the replica.
         self.failed = False
 
     async def begin(self) -> None:
-        """Reads until the first content has arrived, so that an earlier failure is a separate error
-        and not the sudden end of an answer."""
+        """Reads until the first content has arrived. Raises a failure that comes before the first
+        content, so that the client gets an error and not the beginning of an answer."""
         reader = self._reader
         events: list[Event] = []
         while not reader.accepted and not reader.ended:
@@ -49,7 +51,8 @@ class StreamedAnswer:
         self._unread_events = events
 
     def relay_text(self, write: TextWriter, count: Callable[[str], None]) -> None:
-        """Relays text from now on as it arrives, while a caller waits for events."""
+        """Relays text as soon as it arrives: passes it to `write` and `count` without creating
+        events. Text is relayed only while `__anext__` waits."""
         relay = self._reader.open_relay(self._parser, write, count)
         if relay is not None and self._connection is not None:
             self._connection.relay(relay)
@@ -62,7 +65,8 @@ class StreamedAnswer:
             events, self._unread_events = self._unread_events, []
             return events
         if self._connection is not None:
-            # The client's own pace is not the backend's silence.
+            # The time that the client needed for the last events does not count as silence of the
+            # backend, so the idle timeout restarts.
             self._connection.mark_progress()
         while not self._reader.ended:
             events = await self._read()
@@ -73,16 +77,18 @@ class StreamedAnswer:
 
     @property
     def read_to_end(self) -> bool:
-        """Tells whether no more data follows, so that the connection can be reused."""
+        """Tells whether the answer was read to its proper end, so that the connection can be
+        reused."""
         return self._reader.ended and self._reader.failure is None
 
     def release(self) -> None:
-        """Releases the connection. Reading more of the answer raises an error."""
+        """Stops using the connection. Reading more of the answer then raises an error."""
         self._connection = None
 
     async def _read(self) -> list[Event]:
-        """Returns the events of one network read, or of a slice of it. Records a failure in the
-        reader."""
+        """Returns the events of one network read, or of the next `SLICE_BYTES` of a larger read. If
+        the read fails, stores the failure in the reader and returns the events before the
+        failure."""
         connection, reader = self._connection, self._reader
         if connection is None:
             raise BackendFailed("The answer was released.", charged=True)
@@ -99,8 +105,8 @@ class StreamedAnswer:
         if not chunk:
             return reader.end_body()
         if len(chunk) > SLICE_BYTES:
-            # A backend that sends much at once must not block the event loop, nor fill the memory
-            # of a client's connection.
+            # A backend that sends many bytes at once must not block the event loop, and must not
+            # fill the write buffer of the client's connection.
             chunk, self._rest = chunk[:SLICE_BYTES], chunk[SLICE_BYTES:]
         try:
             payloads = self._parser.feed(chunk)
@@ -110,21 +116,22 @@ class StreamedAnswer:
             reader.fail(BackendFailed(malformed, charged=True))
             return events
         events = reader.read(payloads)
-        # The consumer of the events marks the progress before the next read.
+        # If there are events, `__anext__` marks the progress before the next read.
         is_waited_for = reader.failing or (reader.accepted and not events)
         if is_waited_for and (payloads or (self._parser.counts_lines and b"\n" in chunk)):
-            # A single byte is not progress; a line is.
+            # Only a record or a whole line is progress. Otherwise a backend could prevent the idle
+            # timeout with single bytes.
             connection.mark_progress()
         return events
 
     def _end(self) -> None:
-        """Raises the failure that ended the answer, unless it ended properly."""
+        """Records the end of the answer. Raises the failure if the answer did not end properly."""
         failure = self._reader.failure
         if failure is None:
             self.completed = True
             return
         self.failed = self.failed or is_fault_of_replica(failure)
         if self._reader.accepted:
-            # An accepted call has a price, however the answer ended.
+            # The backend has begun to answer, so it charges for the call, even if the answer failed.
             failure.charged = True
         raise failure

@@ -1,4 +1,5 @@
-"""Asks model servers for the token count of a prompt: one request format per kind of server."""
+"""Defines the requests that ask a model server for the number of tokens of a prompt. Each kind of
+server has its own request format."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call
 
 _COUNT_MAX = 2**53
-# The request fields that change the server's rendered prompt.
+# The request fields that affect the text of the prompt, which vLLM renders with the model's chat
+# template.
 _VLLM_FIELDS = ("messages", "tools", "chat_template_kwargs")
 
 
@@ -25,18 +27,20 @@ def _no_headers(call: Call) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TokenizeRequest:
-    """Describes the request to one kind of server: path, body, and the field of its answer with the
-    count."""
+    """Describes the token count request for one kind of server."""
 
     path_for: Callable[[Model], str]
+    # Encodes the body of the request.
     encode: Callable[[Call], bytes]
+    # The field of the answer that contains the number of tokens.
     count_field: str
-    # Header lines of one call.
+    # Returns additional header lines.
     headers_for: Callable[[Call], bytes] = _no_headers
 
 
 def tokenize_request(config: BackendConfig) -> TokenizeRequest | None:
-    """Returns the request format of the backend's tokenizer; None if it has no tokenizer."""
+    """Returns the request format of the backend's tokenizer; None if the backend has no
+    tokenizer."""
     match config.tokenizer:
         case Tokenizer.NONE:
             return None
@@ -49,9 +53,9 @@ def tokenize_request(config: BackendConfig) -> TokenizeRequest | None:
         case Tokenizer.PROTOCOL:
             wire = wire_for(config)
             assert isinstance(wire, MessagesWire | GeminiWire | ConverseWire)
-            own = config.tokenize_path
+            configured = config.tokenize_path
             return TokenizeRequest(
-                wire.count_path_for if own is None else _always(own),
+                wire.count_path_for if configured is None else _always(configured),
                 wire.encode_count,
                 wire.count_field,
                 wire.headers_for if isinstance(wire, MessagesWire) else _no_headers,
@@ -63,6 +67,7 @@ def _always(path: str) -> Callable[[Model], str]:
 
 
 def read_count(body: bytes, field: str) -> int | None:
+    """Returns the number of tokens in an answer; None if the answer has no valid number."""
     try:
         count = msgspec.json.decode(body, type=dict[str, object]).get(field)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Rejects request features that a backend's protocol has no field for."""
+"""Rejects requests with features for which the backend's protocol has no field."""
 
 from collections.abc import Iterable
 
@@ -15,11 +15,12 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-# The provider chooses the resolution of an image. These values have no effect.
+# The values of `detail` that need no field in the protocol, because the provider itself chooses the
+# resolution of an image.
 _DETAILS = (None, "auto", "high")
 _DEFAULT_SEARCH_SIZE = "medium"
-# Fields that clients keep in returned messages, and cache markers, which only some providers need.
-# They do not affect the answer.
+# Properties that do not affect the answer: fields that clients copy from earlier answers, and cache
+# marks, which only some providers need.
 _WITHOUT_EFFECT = frozenset({"index", "provider_specific_fields", "cache_control"})
 
 
@@ -30,8 +31,10 @@ def refuse_unsupported(
     output_modalities: Iterable[str],
     json_output: bool = False,
 ) -> None:
-    """Checks whether a protocol without log-probabilities and cache salts can carry a prompt.
-    `sampling` are the protocol's parameters. Raises OptionUnsupported with the first unsupported field."""
+    """Raises OptionUnsupported if the prompt uses a feature that the backend's protocol does not
+    have. `sampling` and `output_modalities` are the names that the protocol supports, and
+    `json_output` tells whether it supports JSON output without a schema. Log probabilities and cache
+    salts are always rejected."""
     requested = [name for name in prompt.sampling.given() if name not in sampling]
     requested += [
         modality.param
@@ -49,8 +52,9 @@ def refuse_unsupported(
 
 
 def offered_functions(prompt: Prompt) -> list[FunctionTool]:
-    """Returns the functions that the model may call, for protocols that cannot restrict the offered
-    functions: the others are left out. Raises OptionUnsupported for tools of other types."""
+    """Returns the functions that the model may call. For protocols in which a model may call every
+    function of the request: functions that the client does not allow are omitted. Raises
+    OptionUnsupported for tools of other types."""
     functions = []
     for tool in prompt.tools:
         if not isinstance(tool, FunctionTool):
@@ -64,8 +68,8 @@ def offered_functions(prompt: Prompt) -> list[FunctionTool]:
 
 
 def chosen_tool(prompt: Prompt) -> ToolMode | NamedFunction | None:
-    """Returns how the model may use its tools; None if the request does not say. Raises
-    OptionUnsupported for a choice of anything but functions."""
+    """Returns the client's choice of how the model uses its tools. Returns None if the request has no
+    `tool_choice`. Raises OptionUnsupported if the choice names a tool that is not a function."""
     if prompt.tool_choice is None:
         return None
     match prompt.tool_choice.choice:
@@ -77,14 +81,14 @@ def chosen_tool(prompt: Prompt) -> ToolMode | NamedFunction | None:
 
 
 def check_search(search: WebSearch) -> None:
-    """Rejects search options that the provider does not have."""
+    """Rejects web search options that the provider does not have."""
     if search.extra:
         raise InvalidRequest(
             f"{search.param} has fields that are not supported.", param=search.param
         )
     if search.context_size not in (None, _DEFAULT_SEARCH_SIZE):
         raise OptionUnsupported(
-            "The backend has no choice of how much a search finds.",
+            "The backend supports only the search context size medium.",
             param=f"{search.param}.search_context_size",
         )
 
@@ -92,12 +96,13 @@ def check_search(search: WebSearch) -> None:
 def check_detail(image: Image) -> None:
     if image.detail not in _DETAILS:
         raise OptionUnsupported(
-            "The backend has no choice of an image's resolution.", param=f"{image.place}.detail"
+            "The backend does not support this image detail.", param=f"{image.place}.detail"
         )
 
 
 def check_extra(extra: FreeObject | None, place: str) -> None:
-    """Rejects a property that the protocol does not have, because it would be lost."""
+    """Rejects additional properties of a part or tool, because the protocol has no field for them and
+    they would be lost. Ignores properties that do not affect the answer."""
     for name in extra or ():
         if name not in _WITHOUT_EFFECT:
             raise OptionUnsupported(

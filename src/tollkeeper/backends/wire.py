@@ -1,5 +1,5 @@
-"""Defines the interface between a protocol and the transport: encodes a call, and reads its
-answer."""
+"""Defines the interface of a wire: the implementation of one backend protocol, which encodes calls
+and reads answers. The transport of `backends/replica.py` uses this interface."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
@@ -14,14 +14,16 @@ from tollkeeper.domain.inference import Call, Event, UsageReport
 
 
 class AnswerReader(Protocol):
-    """Reads the records of one streamed answer as events, and checks them against the protocol."""
+    """Converts the records of one streamed answer to events, and checks that they follow the
+    protocol."""
 
-    # Whether content has arrived: the backend has accepted the call.
+    # Whether content has arrived, which means that the backend has accepted the call.
     accepted: bool
-    # Whether the backend has reported a failure. Its usage may still follow, within a short time.
+    # Whether the backend has reported a failure. A usage report may still follow, within the idle
+    # timeout.
     failing: bool
-    # Why the answer did not end properly. It is charged, unless it is a refusal that says that the
-    # call did not run.
+    # The error that says why the answer did not end properly. Its attribute `charged` is True, unless
+    # the backend refused the call in a way that excludes that the call ran.
     failure: TollkeeperError | None
 
     @property
@@ -30,39 +32,41 @@ class AnswerReader(Protocol):
         ...
 
     def read(self, payloads: Iterable[bytes]) -> list[Event]:
-        """Returns the events of these records. If one of them is malformed, returns the events
-        before it and sets `failure`. After a failure or the end, further records are ignored."""
+        """Returns the events of these records. If a record is malformed, sets `failure` and returns
+        only the events before this record. Ignores records after a failure, or after the end of the
+        answer."""
         ...
 
     def fail(self, failure: TollkeeperError) -> None:
-        """Ends the stream with this failure, unless it had already ended."""
+        """Ends the answer with this failure, unless the answer has already ended."""
         ...
 
     def end_body(self) -> list[Event]:
-        """Handles the end of the answer's body. That is the proper end only in protocols without an
-        end record, which may have last events; in others it is a failure."""
+        """Handles the end of the HTTP body, and returns the last events. In a protocol without an
+        end record, the end of the body is the proper end of the answer. In other protocols it is a
+        failure."""
         ...
 
     def open_relay(
         self, parser: RecordParser, write: TextWriter, count: Callable[[str], None]
     ) -> Callable[[bytes], int] | None:
-        """Returns a function that relays the text of records without creating events
-        (`Connection.relay`); None if every record has to be read."""
+        """Returns a function that relays the text of records without creating events, for
+        `Connection.relay`. Returns None if the protocol needs an event for every record."""
         ...
 
 
 class WholeAnswer(msgspec.Struct, frozen=True):
-    """Contains an answer that arrived in one piece."""
+    """Contains the events of an answer that was not streamed."""
 
     events: list[Event]
-    # Why the answer is incomplete. It is raised after the received events.
+    # The error that says why the answer is incomplete. It is raised after the events were delivered.
     shortfall: TollkeeperError | None = None
 
 
 class Wire(Protocol):
-    """Implements one protocol. Knows no connection."""
+    """Encodes calls and reads answers for one protocol. Does not use connections."""
 
-    # Headers of every request in addition to the transport's own.
+    # The headers that the protocol adds to every request.
     headers: Mapping[str, str]
     # The format that splits a streamed answer into records.
     framing: Framing
@@ -72,18 +76,19 @@ class Wire(Protocol):
         ...
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
-        """Encodes the body for the backend. Raises InvalidRequest and OptionUnsupported for fields
-        that the protocol lacks."""
+        """Encodes the body of the request to the backend. `extra` are additional fields. Raises
+        InvalidRequest or OptionUnsupported if the protocol cannot represent the call."""
         ...
 
     def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
-        """Reads a whole answer. Raises MalformedAnswer, and a refusal that came in place of the
-        answer. An error in addition to output or usage is the answer's shortfall."""
+        """Reads an answer that was not streamed. Raises MalformedAnswer. If the body is an error in
+        place of an answer, raises the refusal. If the body has an error in addition to output or
+        usage, the error becomes the answer's `shortfall`."""
         ...
 
     def read_usage(self, body: bytes) -> UsageReport | None:
-        """Returns the usage in an answer that `read_whole` found malformed, or None. Never raises:
-        a body may be anything."""
+        """Returns the usage in a body for which `read_whole` has raised MalformedAnswer; None if
+        there is none. Never raises, whatever the body contains."""
         ...
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader: ...

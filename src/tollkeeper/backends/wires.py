@@ -1,4 +1,4 @@
-"""Maps protocols to wires."""
+"""Selects the wire (the implementation of a backend protocol) for a backend."""
 
 from collections.abc import Mapping
 
@@ -36,5 +36,5 @@ def _chat_wire(config: BackendConfig) -> ChatWire:
         renamed=config.renamed_fields,
         omitted=config.omitted_fields,
     )
-    # The same object, which the wire recognises without comparing its fields.
+    # `encode_request` detects the OpenAI dialect by identity, which is faster than comparing fields.
     return ChatWire(OPENAI_DIALECT if dialect == OPENAI_DIALECT else dialect)

@@ -1,1 +1,2 @@
-"""Implements the Messages wire of Anthropic, at its own endpoint and at Vertex AI."""
+"""Implements Anthropic's Messages protocol, at Anthropic's own endpoint, at Vertex AI and at Amazon
+Bedrock."""

@@ -1,1 +1,1 @@
-"""Implements the chat wire: encodes requests for chat servers and reads their answers."""
+"""Implements the chat completions protocol towards backends: encodes requests and reads answers."""

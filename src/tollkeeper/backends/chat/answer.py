@@ -1,4 +1,5 @@
-"""Reads whole or chunked chat answers of model servers as events of the domain."""
+"""Decodes chat answers of model servers, streamed or not, and converts them to the gateway's
+events."""
 
 from collections.abc import Iterable, Iterator
 
@@ -38,7 +39,7 @@ class _ToolCall(msgspec.Struct, gc=False):
     index: int | None = None
     id: str | None = None
     function: _Function | None = None
-    # In place of a function, if the call is for a custom tool.
+    # A call of a custom tool has this field in place of `function`.
     custom: _Custom | None = None
 
 
@@ -68,12 +69,12 @@ class _Image(msgspec.Struct, gc=False):
 class _Part(msgspec.Struct, gc=False):
     text: str | None = None
     image_url: _ImageUrl | str | None = None
-    # Mistral has its reasoning in the content: texts, or one text.
+    # Mistral sends reasoning as parts of the content: one text, or a list of texts.
     thinking: str | list[_Text] | None = None
 
 
 class _Message(msgspec.Struct, gc=False):
-    """Represents a message, or a chunk's addition to one: the fields are the same."""
+    """Represents a whole message, or the delta of a message in a chunk. Both have the same fields."""
 
     content: str | list[_Part] | None = None
     reasoning: str | None = None
@@ -82,7 +83,7 @@ class _Message(msgspec.Struct, gc=False):
     tool_calls: list[_ToolCall] | None = None
     function_call: _Function | None = None
     annotations: list[_Annotation] | None = None
-    # OpenRouter has them outside the content.
+    # OpenRouter sends images outside of the content.
     images: list[_Image | str] | None = None
 
 
@@ -91,7 +92,7 @@ class _ChunkChoice(msgspec.Struct, gc=False):
     delta: _Message | None = None
     finish_reason: str | None = None
     logprobs: msgspec.Raw = ABSENT
-    # Moonshot reports here.
+    # Moonshot reports usage here.
     usage: msgspec.Raw = ABSENT
 
 
@@ -107,8 +108,8 @@ class _GroqExtension(msgspec.Struct, gc=False):
 
 
 class Chunk(msgspec.Struct, gc=False):
-    """Represents one record of a stream. `usage` and `error` are decoded later, because they may be
-    anything."""
+    """Represents one record of a stream. `usage` and `error` stay undecoded here, because servers
+    send values of any type in them."""
 
     choices: list[_ChunkChoice] | None = None
     usage: msgspec.Raw = ABSENT
@@ -119,7 +120,7 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 class Completion(msgspec.Struct, gc=False):
-    """Represents a complete answer."""
+    """Represents an answer that is not streamed."""
 
     choices: list[_CompleteChoice] | None = None
     usage: msgspec.Raw = ABSENT
@@ -142,6 +143,7 @@ def decode_completion(body: bytes) -> Completion:
 
 
 def opened(answer: Chunk | Completion) -> Opened:
+    """Returns the event for the beginning of the answer."""
     prompt_logprobs = (
         value_or_none(answer.prompt_logprobs) if isinstance(answer, Completion) else None
     )
@@ -149,7 +151,7 @@ def opened(answer: Chunk | Completion) -> Opened:
 
 
 def usage_report(usage: msgspec.Raw, service_tier: str | None = None) -> UsageReport | None:
-    """Returns the report in a chunk or an answer, or None."""
+    """Converts the usage in a chunk or an answer to a report; returns None if there is no usage."""
     found = value_or_none(usage)
     if found is None:
         return None
@@ -157,8 +159,9 @@ def usage_report(usage: msgspec.Raw, service_tier: str | None = None) -> UsageRe
 
 
 def chunk_usage(chunk: Chunk, service_tier: str | None = None) -> UsageReport | None:
-    """Returns the report in a chunk, wherever its server puts it. If it occurs twice, both are the
-    same. `service_tier` is the tier that the stream has named so far."""
+    """Returns the usage report in a chunk; None if there is none. Servers use different fields for
+    the usage. If a chunk has the usage twice, the values are the same. `service_tier` is the tier
+    that the stream has named so far."""
     report = usage_report(chunk.usage, service_tier)
     if report is None and chunk.x_groq is not None:
         report = usage_report(chunk.x_groq.usage, service_tier)
@@ -170,8 +173,8 @@ def chunk_usage(chunk: Chunk, service_tier: str | None = None) -> UsageReport | 
 
 
 def text_piece(chunk: Chunk) -> tuple[int, str] | None:
-    """Returns the choice and the text of a chunk that only adds text to one choice, as nearly every
-    chunk of every stream does; None for any other chunk."""
+    """Returns the index of the choice and the text, if the chunk only adds text to one choice.
+    Returns None for any other chunk. Nearly all chunks of a stream only add text."""
     choices = chunk.choices
     if (
         choices is None
@@ -196,8 +199,8 @@ def text_piece(chunk: Chunk) -> tuple[int, str] | None:
 
 
 def delta_of_chunk(choice: _ChunkChoice) -> Delta | None:
-    """Returns a chunk's addition to a choice; None if it adds nothing, like the first one with a
-    role."""
+    """Returns the delta of a choice in a chunk; None if the delta adds nothing. For example, the
+    first chunk of many servers contains only the role."""
     message = choice.delta
     if message is None:
         message = _Message()
@@ -213,15 +216,16 @@ def delta_of_completion(choice: _CompleteChoice) -> Delta:
 
 
 def has_output(delta: Delta) -> bool:
-    """Tells whether a delta adds something to its choice, and does not only end it."""
+    """Tells whether a delta adds output to its choice. A delta that only ends the choice does
+    not."""
     return delta != Delta(delta.choice, finish=delta.finish)
 
 
 def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | None) -> Delta:
     content = message.content
-    # The comparison is one call into C.
+    # A faster path for messages that only have text: nearly all messages of a stream. The comparison
+    # checks that all other fields have their defaults, and is fast because msgspec does it in C.
     if type(content) is str and message == _Message(content):
-        # A faster path for nearly every piece of every stream.
         return Delta(index, content or None, logprobs=value_or_none(logprobs), finish=finish)
     reasoning = message.reasoning or message.reasoning_content
     images = tuple(_addresses(message.images or ()))
@@ -268,11 +272,11 @@ def _tool_calls(pieces: "list[_ToolCall] | tuple[()]") -> tuple[ToolCallPiece, .
             name, arguments = piece.custom.name, piece.custom.input
         elif piece.function is not None:
             name, arguments = piece.function.name, piece.function.arguments
-        # A complete answer numbers its calls only by their position.
+        # Tool calls in an answer that is not streamed have no index; their position is the index.
         index = piece.index if piece.index is not None else position
         if index < 0:
             raise MalformedAnswer("a tool call has a negative index")
-        # Servers write an empty id or name into the further pieces of a call.
+        # In all pieces of a call after the first, some servers send an empty id and name.
         calls.append(
             ToolCallPiece(
                 index, piece.id or None, name or None, arguments or "", piece.custom is not None

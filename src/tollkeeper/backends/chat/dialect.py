@@ -1,4 +1,5 @@
-"""Describes how the fields of a chat request differ on one kind of server."""
+"""Defines dialects: the fields of a chat request that one kind of server names differently, does not
+support or does not need."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,22 +10,29 @@ from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.domain.prompt import FreeObject
 
 _IN_MESSAGES = "messages."
-# Values for the behaviour that a server without the field has anyway. They are omitted.
+# The default values of fields. A field with its default value is omitted and not rejected, because a
+# server without the field behaves in the same way.
 _DEFAULTS: Mapping[str, object] = {"parallel_tool_calls": True, "tool_choice": "auto"}
 
 
 @dataclass(frozen=True, slots=True)
 class ChatDialect:
-    # The field with the output limit; None means the one that the client used.
+    """Changes the fields of chat requests for one kind of server."""
+
+    # The field that contains the output limit. None means the field that the client used.
     output_bound_field: str | None = None
+    # Whether a request for a stream asks for usage with `stream_options`.
     include_usage: bool = True
+    # Fields that the server does not support.
     refused: tuple[str, ...] = ()
+    # Fields that have another name at this server.
     renamed: Mapping[str, str] = field(default_factory=dict)
     # Fields that are omitted. `messages.reasoning` is the field `reasoning` of every message.
     omitted: tuple[str, ...] = ()
 
     def change(self, body: FreeObject) -> None:
-        """Changes the body. Raises OptionUnsupported for a field that the server does not have."""
+        """Changes the body of a request in place. Raises OptionUnsupported for a field that the
+        server does not support."""
         for name in self.omitted:
             body.pop(name, None)
         _omit_in_messages(body, [name for name in self.omitted if name.startswith(_IN_MESSAGES)])
@@ -38,7 +46,8 @@ class ChatDialect:
 
 
 def _omit_in_messages(body: FreeObject, paths: list[str]) -> None:
-    """Removes fields of messages. Decodes the messages only if one of them has such a field."""
+    """Removes fields from all messages. Encoded messages are decoded only if their bytes contain the
+    name of such a field."""
     names = [path.removeprefix(_IN_MESSAGES) for path in paths]
     written = body.get("messages")
     if isinstance(written, msgspec.Raw):

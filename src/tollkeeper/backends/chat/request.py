@@ -1,4 +1,5 @@
-"""Encodes a call as a chat request. Passes the original bytes of a chat client on."""
+"""Encodes a call as a chat request to a backend. If the client used the chat protocol too, the fields
+of the client's request are passed on unchanged."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -32,7 +33,7 @@ from tollkeeper.domain.prompt import (
 )
 
 _CACHE_MARK = "cache_control"
-_NOTHING: Mapping[str, Any] = {}
+_NO_FIELDS: Mapping[str, Any] = {}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -40,14 +41,14 @@ def encode_request(
     call: Call,
     *,
     stream: bool,
-    extra: Mapping[str, Any] = _NOTHING,
+    extra: Mapping[str, Any] = _NO_FIELDS,
     dialect: ChatDialect = OPENAI_DIALECT,
 ) -> bytes:
-    """Encodes the body for the backend. Always requests usage, which accounting needs, unless the
-    server reports it unasked."""
+    """Encodes the body of the request. A request for a stream asks for usage, because the gateway
+    charges by it, unless the dialect does not include `stream_options`."""
     prompt = call.prompt
     body: FreeObject = dict(_encoded_fields(prompt) if prompt.written is None else prompt.written)
-    _add_wishes(body, prompt, call.model.cache_salt_field or "cache_salt")
+    _add_gateway_fields(body, prompt, call.model.cache_salt_field or "cache_salt")
     place_options(body, call.model, prompt.options)
     if dialect is not OPENAI_DIALECT:
         dialect.change(body)
@@ -63,8 +64,7 @@ def encode_request(
 
 
 def encode_template_input(call: Call, names: Iterable[str]) -> bytes:
-    """Encodes the model and those fields of the request that change the server's rendered
-    prompt."""
+    """Encodes the model and the fields with these names, for a token count request."""
     prompt = call.prompt
     body: FreeObject = dict(_encoded_fields(prompt) if prompt.written is None else prompt.written)
     place_options(body, call.model, prompt.options)
@@ -72,8 +72,9 @@ def encode_template_input(call: Call, names: Iterable[str]) -> bytes:
     return _encode({"model": call.model.upstream_model, **fields})
 
 
-def _add_wishes(body: FreeObject, prompt: Prompt, salt_field: str) -> None:
-    """Adds the fields that the gateway writes itself, whatever protocol the client uses."""
+def _add_gateway_fields(body: FreeObject, prompt: Prompt, salt_field: str) -> None:
+    """Adds the fields that the gateway always writes itself, even if the client used the chat
+    protocol."""
     if prompt.reasoning is not None and prompt.reasoning.effort is not None:
         body["reasoning_effort"] = prompt.reasoning.effort
     if prompt.logprobs is not None:
@@ -87,7 +88,8 @@ def _add_wishes(body: FreeObject, prompt: Prompt, salt_field: str) -> None:
 
 
 def _encoded_fields(prompt: Prompt) -> FreeObject:
-    """Returns the fields that a chat client would have written."""
+    """Encodes the prompt of a client that did not use the chat protocol: returns the fields that a
+    chat client would have sent."""
     identity = prompt.identity
     fields: FreeObject = {
         "messages": [_message(turn) for turn in prompt.turns],
@@ -119,8 +121,8 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
 
 
 def _tool(tool: FunctionTool) -> FreeObject:
-    """Returns the tool without the cache marks of other providers: a chat server may reject
-    them."""
+    """Returns the tool without the cache mark (`cache_control`), because a chat server may reject
+    this field."""
     described = tool.described()
     described.pop(_CACHE_MARK, None)
     return described
@@ -131,7 +133,8 @@ def _tool_choice(requested: ToolChoice | None) -> str | FreeObject | None:
         case NamedFunction(name=name):
             return {"type": "function", "function": {"name": name}}
         case AllowedFunctions(mode=mode):
-            # Chat servers have no list of allowed functions, so only the allowed ones are offered.
+            # Chat servers have no list of allowed functions, so `_tool_fields` sends only the
+            # allowed functions.
             return mode.value
         case ToolMode() as mode:
             return mode.value
@@ -163,8 +166,9 @@ def _message(turn: Turn) -> FreeObject:
 
 
 def _assistant_message(turn: Turn) -> FreeObject:
-    """Encodes an assistant's turn. Reasoning has both names that backends read. Chat cannot
-    transmit reasoning that another backend sealed."""
+    """Encodes a turn of the assistant. Reasoning is sent under both names that chat servers read.
+    Sealed reasoning, which only the provider that created it can read, is omitted: the chat protocol
+    has no field for it."""
     words = [part.text for part in turn.parts if isinstance(part, Text | Refusal)]
     thoughts = "".join(part.text for part in turn.parts if isinstance(part, Reasoning))
     calls = [part.described() for part in turn.parts if isinstance(part, ToolCall)]
@@ -177,7 +181,8 @@ def _assistant_message(turn: Turn) -> FreeObject:
 
 
 def _content(parts: Sequence[Content]) -> str | list[FreeObject]:
-    """Encodes content. A single text is a string, which every template accepts."""
+    """Encodes content. A single text becomes a string and not a list, because every chat template
+    accepts a string."""
     if len(parts) == 1 and isinstance(parts[0], Text):
         return parts[0].text
     return [_part(part) for part in parts]

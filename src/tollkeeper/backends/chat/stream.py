@@ -1,7 +1,7 @@
-"""Reads the records of a streamed chat answer as events, and checks the answer.
+"""Converts the records of a streamed chat answer to events, and checks the answer.
 
-The checks: only the requested choices occur, each finishes once, none exceeds its limit, and
-`[DONE]` comes at the end. Pure: bytes in, events out, no connection.
+The checks are: only requested choices occur, each choice finishes once, no choice has more pieces
+(events with content) than allowed, and `[DONE]` comes at the end. This module does no I/O.
 """
 
 from collections.abc import Callable
@@ -31,12 +31,13 @@ _DONE = b"[DONE]"
 
 
 class AnswerStream(StreamReader):
-    """Holds the state of one streamed answer. An error record ends it: no usage follows."""
+    """Holds the state of one streamed answer. An error record ends the answer. No usage report comes
+    after an error record."""
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         super().__init__(call, secrets=secrets)
         self.pieces_max = pieces_max(call.output_tokens_held)
-        # By choice: the number of pieces so far, and whether it has ended.
+        # For each choice: the number of pieces so far, and whether the choice has finished.
         self.pieces = [0] * call.choices
         self.finished = [False] * call.choices
         self._opened = False
@@ -56,8 +57,8 @@ class AnswerStream(StreamReader):
         ).take
 
     def text_of(self, payload: bytes) -> str | None:
-        """Returns the text of a record that only adds text to the first choice; None for any other
-        record. Counts nothing."""
+        """Returns the text of a record that only adds text to the first choice. Returns None for any
+        other record. Does not change the state of the answer."""
         try:
             chunk = decode_chunk(payload)
         except MalformedAnswer:
@@ -82,7 +83,8 @@ class AnswerStream(StreamReader):
         if piece is not None:
             index, text = piece
             if 0 <= index < len(self.pieces) and not self.finished[index]:
-                # Nearly every chunk. Of the checks below, it only needs that of the limit.
+                # A faster path for nearly all chunks. Of the checks below, such a chunk needs only
+                # the check of the number of pieces.
                 self.pieces[index] += 1
                 if self.pieces[index] > self.pieces_max:
                     raise MalformedAnswer("a choice is longer than its bound")
@@ -112,8 +114,9 @@ class AnswerStream(StreamReader):
             self._events.append(report)
 
     def _read_failure(self, chunk: Chunk, record: Any) -> None:
-        """Reads an error record, which may contain the last piece of the answer, and its usage:
-        both have a price. The end of a choice is not output."""
+        """Reads an error record. Such a record may also contain the last output of the answer, and
+        usage that means that the call is charged. Both are emitted. A delta that only ends a choice
+        is not output."""
         self._open(chunk)
         for choice in chunk.choices or ():
             if 0 <= choice.index < len(self.finished) and not self.finished[choice.index]:
@@ -143,8 +146,8 @@ class AnswerStream(StreamReader):
             raise MalformedAnswer("a choice is longer than its bound")
 
     def _admit(self, delta: Delta) -> bool:
-        """Tells whether a delta is passed on: a repeated end is not, and output after the end is an
-        error."""
+        """Tells whether to emit a delta. A repeated end of a choice is not emitted. Raises
+        MalformedAnswer for output after the end of a choice."""
         if self.finished[delta.choice]:
             if delta != Delta(delta.choice, finish=delta.finish):
                 raise MalformedAnswer("a choice goes on after its end")

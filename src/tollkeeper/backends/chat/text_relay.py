@@ -1,8 +1,9 @@
-"""Relays text from one read of the backend's connection to the client's, in one call.
+"""Relays text from the backend's connection to the client's connection, without creating events.
 
-Nearly every chunk of a chat stream only adds text to its only choice, and has the same bytes around
-the text as the previous chunk. Such a chunk needs no task, no event and no JSON parsing except for
-its text. The reader of the stream handles everything else; the relay shares its state.
+Nearly all records of a chat stream only add text to the stream's only choice, and have the same bytes
+before and after the text as the previous record. For such a record the relay parses only the text,
+and writes it to the client in the same function call in which it arrived. All other records are
+left to the reader of the stream (`chat/stream.py`), which shares its state with the relay.
 """
 
 import re
@@ -13,23 +14,24 @@ import msgspec
 from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.transport.framing import RecordParser
 
-# A larger read is left to the reader, which takes turns with other calls.
+# More data than this is left to the reader, which lets other tasks run between its slices.
 _READ_BYTES_MAX = 16 << 10
 _LINE_END = b"\r\n"
 _DATA = b"data: "
-# The blank line that ends a record, and the end of the HTTP chunk around it.
+# The blank line that ends a record, and the line end of the HTTP chunk that contains the record.
 _RECORD_END = b"\n\n\r\n"
-# The text of a chunk, with its quotes. The pattern only guesses: its result is verified.
+# Finds the text of a record, including its quotes. The pattern may match a wrong position, so its
+# result is verified.
 _CONTENT = re.compile(rb'"content"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")')
-# The bytes around the text are learned from a chunk. If they seldom stay the same for this many
-# pieces, for example because a server adds a random field, learning stops after this many failed
-# attempts.
+# The relay learns the bytes before and after the text from a record. If these bytes change before
+# this many further pieces (records with text) came, the attempt to learn has failed. This happens,
+# for example, if a server adds a random field to each record.
 _PIECES_PER_GUESS = 8
+# After more failed attempts than this, the relay learns no more.
 _FAILED_GUESSES_MAX = 4
-# No record begins like this, so it matches nothing.
+# Neither a record nor a size line begins with these bytes, so they never match.
 _UNKNOWN = b"\n"
-# Most reads are one chunk, and its length determines the size line at its beginning. Lengths that
-# no chunk has get a line that never matches.
+# HTTP chunks below this size are recognised by a table lookup (`_SIZE_LINES`).
 _ONE_CHUNK_BYTES_MAX = 1024
 
 _decode_text = msgspec.json.Decoder(str).decode
@@ -37,6 +39,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def _size_lines() -> list[bytes]:
+    """Returns, for each length of received data, the size line with which the data begins if it is
+    exactly one HTTP chunk. For lengths that no chunk has, the line never matches."""
     lines = [b"\n"] * _ONE_CHUNK_BYTES_MAX
     for size in range(_ONE_CHUNK_BYTES_MAX):
         line = b"%x\r\n" % size
@@ -50,7 +54,7 @@ _SIZE_LINES = _size_lines()
 
 
 class TextRelay:
-    """Reads HTTP chunks with one record each that is a piece of text of the only choice."""
+    """Reads HTTP chunks that contain exactly one record each, with text for the only choice."""
 
     __slots__ = (
         "_after",
@@ -84,24 +88,26 @@ class TextRelay:
         self._write = write
         self._count = count
         self._text_of = text_of
-        # Shared with the reader.
+        # These two lists are shared with the reader, and have one element, for the only choice.
         self._pieces = pieces
         self._finished = finished
         self._pieces_max = pieces_max
-        # The size of a read also limits that of its records.
+        # A record is not larger than the data that contains it, so this also enforces the maximum
+        # size of a record.
         self._read_bytes_max = min(_READ_BYTES_MAX, parser.frame_bytes_max)
-        # The bytes of a record before and after its text, including the quotes.
+        # The learned bytes of a record before and after its text. They include the text's quotes.
         self._before = self._after = _UNKNOWN
-        # The position of the text in a record, with its quotes: from the beginning, and from the
-        # end.
+        # The position of the text and its quotes in a record: the start, counted from the beginning
+        # of the record, and the end, counted from the end of the record (negative).
         self._text_from = self._text_to = 0
-        # The number of the piece from which the last attempt to learn was made.
+        # The number of pieces at the last attempt to learn.
         self._learned_at = -_PIECES_PER_GUESS
         self._failed_guesses = 0
 
     def take(self, data: bytes) -> int:
-        """Relays text, and returns how many bytes of a read are processed. The read begins with an
-        HTTP chunk, and the processed part ends with one. The reader has to process the rest."""
+        """Relays the text at the beginning of the received data, and returns the number of processed
+        bytes. The data has to begin with an HTTP chunk. The processed bytes are whole HTTP chunks.
+        The reader has to process the remaining bytes."""
         size, pieces = len(data), self._pieces
         if size > self._read_bytes_max or self._finished[0] or not self._parser.at_record_start:
             return 0
@@ -132,8 +138,8 @@ class TextRelay:
         return start
 
     def _find_text(self, data: bytes, start: int) -> tuple[bytes, int] | None:
-        """Returns the text of the chunk that begins at `start`, in JSON, and the end of the chunk;
-        None if it has no text, or other content too."""
+        """Returns the text of the HTTP chunk that begins at `start`, as a JSON string, and the end of
+        the chunk. Returns None if the chunk has no text, or has other content in addition."""
         record_at = data.find(_LINE_END, start) + len(_LINE_END)
         end = data.find(_RECORD_END, record_at) + len(_RECORD_END)
         if data[start:record_at] != b"%x\r\n" % max(0, end - record_at - len(_LINE_END)):
@@ -158,8 +164,9 @@ class TextRelay:
         return _encode(text), end
 
     def _learn(self, payload: bytes, place: tuple[int, int], text: str) -> None:
-        """Stores the bytes around the text if its position was guessed correctly: another text at
-        this position has to be the text of the chunk."""
+        """Stores the bytes before and after the text, if the pattern has found the right position.
+        To verify this, the method puts another text at the position: this text must then be the text
+        of the record."""
         if self._failed_guesses > _FAILED_GUESSES_MAX:
             return
         pieces = self._pieces[0]

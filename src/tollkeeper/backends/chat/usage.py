@@ -1,23 +1,29 @@
-"""Reads usage from all chat servers: if their dialects differ, the report itself shows which one it
-is.
+"""Reads the usage reports of all chat servers.
 
-- OpenAI, vLLM, llama.cpp, Groq: cached tokens in `prompt_tokens_details` and reasoning in
-  `completion_tokens_details`, both included in the counts.
-- xAI: reasoning in addition to the completion, as the total shows; a price in ticks.
+The servers report in different ways, and the fields of a report show which way it is. "Included"
+means that a number is part of `prompt_tokens` or `completion_tokens`; "in addition" means that it
+has to be added to them. "At the top level" means outside of the `…_details` objects.
+
+- OpenAI, vLLM, llama.cpp, Groq: cached tokens are in `prompt_tokens_details`, and reasoning tokens
+  are in `completion_tokens_details`. Both are included.
+- xAI: reasoning tokens are in addition to the completion, as the total shows. The report states a
+  price in ticks.
 - Anthropic through a compatible endpoint: `cache_read_input_tokens` and
-  `cache_creation_input_tokens` in addition to the prompt.
-- DashScope, OpenRouter: cache writes in `prompt_tokens_details`, included in the prompt.
-- any-llm, LiteLLM: the lifetimes of cache writes in `cache_creation_token_details` there, and
-  Anthropic's counts repeated at the top, which are then included in the prompt.
-- Mistral: `prompt_token_details`, `num_cached_tokens`. DeepSeek: `prompt_cache_hit_tokens`.
-- Mistral: `prompt_audio_seconds`. The tokens of that audio are only in the total.
-- Moonshot: `cached_tokens` at the top. SGLang, DeepSeek at Azure: `reasoning_tokens` at the top.
-- Cohere: `cached_tokens` at the top may exceed the prompt, which is what Cohere bills.
-- OpenAI: `audio_tokens` in both details, included in the counts; Gemini's and SGLang's are the
-  same.
-- OpenAI: the service tier outside the report. Anthropic: in it.
-- OpenRouter, Perplexity: `cost`. OpenRouter: searches in `server_tool_use_details`. LiteLLM: in the
-  details of the prompt.
+  `cache_creation_input_tokens` are in addition to the prompt.
+- DashScope, OpenRouter: cache writes are in `prompt_tokens_details`, and are included.
+- any-llm, LiteLLM: the lifetimes of cache writes are in `cache_creation_token_details` of the prompt
+  details. Anthropic's fields are repeated at the top level, but are included in the prompt.
+- Mistral: the details are in `prompt_token_details`, and cached tokens in `num_cached_tokens`.
+  DeepSeek: cached tokens are in `prompt_cache_hit_tokens`.
+- Mistral: the report of a prompt with audio has `prompt_audio_seconds`. The tokens of the audio are
+  included only in the total.
+- Moonshot: `cached_tokens` is at the top level. SGLang, DeepSeek at Azure: `reasoning_tokens` is at
+  the top level.
+- Cohere: `cached_tokens` at the top level may be larger than the prompt. Cohere bills the prompt.
+- OpenAI, Gemini, SGLang: `audio_tokens` are in both details, and are included.
+- OpenAI: the service tier is outside of the report. Anthropic: it is in the report.
+- OpenRouter, Perplexity: the stated price is in `cost`. OpenRouter: the number of web searches is in
+  `server_tool_use_details`. LiteLLM: it is in the prompt details.
 """
 
 from typing import Any, NamedTuple
@@ -35,7 +41,7 @@ from tollkeeper.domain.usage import (
     read_service_tier,
 )
 
-# OpenAI's own counts. A report with only these fields has nothing that dialects add.
+# A report with only these fields needs none of the special rules.
 _COUNTS = frozenset({"prompt_tokens", "completion_tokens", "total_tokens"})
 _CACHED = ("cached_tokens", "cache_read_tokens")
 _CACHED_AT_TOP = ("cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens")
@@ -46,8 +52,9 @@ _WRITTEN = (
 
 
 def read_chat_usage(reported: Any, *, service_tier: str | None = None) -> UsageReport:
-    """Reads a report. One that is not an object contains nothing; one with an impossible count is
-    absurd. `service_tier` is the tier that the answer names outside its report."""
+    """Reads a usage report. If `reported` is not an object, the result contains at most the service
+    tier. If a count is impossible, the result is marked as absurd. `service_tier` is the tier that
+    the answer names outside of its report."""
     if not isinstance(reported, dict):
         return UsageReport(ReportedUsage(service_tier=service_tier))
     try:
@@ -75,9 +82,9 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
     if reasoning is None:
         reasoning = read_count(reported.get("reasoning_tokens"))
     audio = read_count((prompt_details or {}).get("audio_tokens"))
-    unheard = _audio_in_total(reported, prompt, completion, total)
-    if unheard:
-        prompt, audio = (prompt or 0) + unheard, (audio or 0) + unheard
+    uncounted = _audio_in_total(reported, prompt, completion, total)
+    if uncounted:
+        prompt, audio = (prompt or 0) + uncounted, (audio or 0) + uncounted
     return ReportedUsage(
         prompt_tokens=prompt,
         completion_tokens=completion,
@@ -102,33 +109,34 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
 
 
 class _Cache(NamedTuple):
-    """Holds the cache reads and writes."""
+    """Contains the numbers of tokens that were read from the cache and written to it."""
 
     read: int | None
     written: int | None
-    # The writes with a stated lifetime.
+    # The written tokens with a stated lifetime of five minutes or one hour.
     written_5m: int | None
     written_1h: int | None
-    # None if the report has no cache data: then the previous report counts.
+    # Whether these tokens are in addition to `prompt_tokens`. None if the report has no cache data;
+    # in this case the previous report decides.
     is_beside_prompt: bool | None
 
 
 def _read_cache(reported: FreeObject, details: FreeObject, prompt: int | None) -> _Cache:
-    inside = first_count(details, _CACHED)
+    read_in_details = first_count(details, _CACHED)
     top_read = read_count(reported.get("cache_read_input_tokens"))
     top_written = read_count(reported.get("cache_creation_input_tokens"))
     top_split = _split(reported, "cache_creation")
-    if inside is None and (top_read or top_written):
+    if read_in_details is None and (top_read or top_written):
         return _Cache(top_read, all_writes(top_written, *top_split), *top_split, True)
-    # Proxies repeat Anthropic's counts next to OpenAI's: then they are included. Libraries put the
-    # lifetimes of cache writes into the details of the prompt.
+    # The report has OpenAI's fields. If a proxy repeats Anthropic's fields at the top level, their
+    # tokens are included in the prompt.
     written = first_count(details, _WRITTEN)
     if written is None:
         written = top_written
     split = _split(details, "cache_creation_token_details")
     if split == _NO_SPLIT and written is not None:
         split = top_split
-    read = _read_at_top(reported, prompt) if inside is None else inside
+    read = _read_at_top(reported, prompt) if read_in_details is None else read_in_details
     return _Cache(read, all_writes(written, *split), *split, None if read is None else False)
 
 
@@ -136,7 +144,8 @@ _NO_SPLIT = (None, None)
 
 
 def _split(reported: FreeObject, name: str) -> tuple[int | None, int | None]:
-    """Returns the cache writes for five minutes and for an hour, if the report separates them."""
+    """Returns the tokens written for five minutes and those written for one hour, if the report
+    separates the two."""
     found = _object(reported, name) or {}
     return (
         read_count(found.get("ephemeral_5m_input_tokens")),
@@ -145,8 +154,9 @@ def _split(reported: FreeObject, name: str) -> tuple[int | None, int | None]:
 
 
 def _read_at_top(reported: FreeObject, prompt: int | None) -> int | None:
-    """Returns the cache reads of servers that include them in the prompt. More than the prompt is
-    not part of the bill, so it must not reduce the price."""
+    """Returns the cached tokens at the top level, which are included in the prompt. Returns None if
+    they exceed the prompt (Cohere): then they are not what the provider bills, and must not reduce
+    the price."""
     count = first_count(reported, _CACHED_AT_TOP)
     return None if count is not None and prompt is not None and count > prompt else count
 
@@ -154,8 +164,8 @@ def _read_at_top(reported: FreeObject, prompt: int | None) -> int | None:
 def _audio_in_total(
     reported: FreeObject, prompt: int | None, completion: int | None, total: int | None
 ) -> int:
-    """Returns the audio tokens that the prompt's count omits: the excess of the total over the
-    sum."""
+    """Returns the audio tokens that `prompt_tokens` omits (Mistral): the difference between the total
+    and the sum of prompt and completion."""
     if total is None or not read_count(reported.get("prompt_audio_seconds")):
         return 0
     return max(0, total - (prompt or 0) - (completion or 0))
@@ -170,12 +180,12 @@ def _object(reported: FreeObject, *names: str) -> FreeObject | None:
 
 def _web_searches(reported: FreeObject, prompt_details: FreeObject) -> int | None:
     server_tools = _object(reported, "server_tool_use", "server_tool_use_details") or {}
-    for place, name in (
+    for container, name in (
         (server_tools, "web_search_requests"),
         (prompt_details, "web_search_requests"),
         (reported, "num_search_queries"),
     ):
-        count = read_count(place.get(name))
+        count = read_count(container.get(name))
         if count is not None:
             return count
     return None

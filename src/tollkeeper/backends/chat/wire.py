@@ -1,4 +1,4 @@
-"""Implements the transport's interface (`backends/wire`) for the chat protocol."""
+"""Implements `Wire`, the interface of a backend protocol, for the chat protocol."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,6 +31,8 @@ from tollkeeper.domain.inference import Call, Event, UsageReport
 
 
 class ChatWire:
+    """Implements `Wire`."""
+
     headers: Mapping[str, str] = {}
     framing = Framing.SERVER_SENT_EVENTS
 
@@ -69,16 +71,16 @@ class ChatWire:
         )
 
     def read_usage(self, body: bytes) -> UsageReport | None:
-        alone = decode_usage_only(body)
-        return usage_report(alone.usage, alone.tier)
+        found = decode_usage_only(body)
+        return usage_report(found.usage, found.tier)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return AnswerStream(call, secrets=secrets)
 
 
 def _failed_answer(call: Call, completion: Completion, refusal: TollkeeperError) -> WholeAnswer:
-    """Reads an answer with an error in it. Returns output and usage next to the error, because both
-    have a price; raises the refusal if there is neither."""
+    """Reads an answer that contains an error. If the answer also contains output or usage, returns
+    them together with the error, because the call is then charged. Otherwise raises the refusal."""
     deltas: dict[int, Event] = {}
     for choice in completion.choices or ():
         if choice.message is not None and 0 <= choice.index < call.choices:

@@ -1,1 +1,1 @@
-"""Implements the Converse wire: Amazon Bedrock's protocol for models of every provider."""
+"""Implements Converse, Amazon Bedrock's protocol for the models of all providers."""

@@ -1,1 +1,1 @@
-"""Implements the generateContent wire of Google's Gemini, at the Gemini API and at Vertex AI."""
+"""Implements Google's generateContent protocol, at the Gemini API and at Vertex AI."""

@@ -1,1 +1,1 @@
-"""Obtains and renews credentials whose tokens expire or that sign requests."""
+"""Obtains and renews expiring tokens, and signs requests, for providers that do not use keys."""

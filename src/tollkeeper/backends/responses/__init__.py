@@ -1,2 +1,1 @@
-"""Implements the Responses wire: encodes calls as Responses requests and reads Responses
-answers."""
+"""Implements the Responses protocol towards backends: encodes requests and reads answers."""

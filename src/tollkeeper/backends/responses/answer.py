@@ -1,8 +1,9 @@
-"""Reads a Responses answer, streamed or whole, as the gateway's own events. Knows no connection.
+"""Converts a Responses answer, streamed or not, to the gateway's events. Does no I/O.
 
-A stream is malformed if it ends without a result, if a text continues after its end, or if the
-answer exceeds its limit. A stream sends each text in deltas and then again as a whole, in `done`
-events and in the result: the reader emits a whole text only if no delta of it came before.
+An answer consists of output items: messages, tool calls and reasoning. A stream is malformed if it
+ends without a result, if a text continues after its end, or if the answer is longer than allowed. A
+stream contains each text several times: in deltas, then as a whole in `done` events, and in the
+result at the end. The reader emits a whole text only if it has emitted no delta of this text.
 """
 
 from collections.abc import Iterable
@@ -18,31 +19,32 @@ from tollkeeper.backends.answer_json import (
     value_or_none,
 )
 from tollkeeper.backends.event_reader import EventReader
-from tollkeeper.backends.responses import result as wire
+from tollkeeper.backends.responses import result as records
 from tollkeeper.backends.responses.result import TextKind
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call, Delta, Event, Finish, UsageReport
 
 _DONE = b"[DONE]"
-# Even an item of one or two tokens has events around it: added and done, for itself and its part.
+# Even an item with a single token has several records without text: the item and its part are each
+# added and done.
 _EVENTS_PER_TOKEN_MAX = 8
-# Separates the parts of a reasoning summary, each of which is a paragraph.
+# Separates the parts of a reasoning summary. Each part is a paragraph.
 _PARAGRAPH_BREAK = "\n\n"
 
 
 @dataclass(slots=True)
 class _Item:
-    """Tracks which parts of an output item have been emitted."""
+    """Records which content of one output item has been emitted."""
 
-    # The texts that have begun, by kind and index, and whether each one has ended.
+    # The texts that have begun, by kind and index. True if the text has ended.
     texts: dict[tuple[TextKind, int], bool] = field(default_factory=dict)
     # The indexes of the parts whose annotations have been emitted.
     annotated: set[int] = field(default_factory=set)
-    # The number of a call among the answer's calls; None for other items.
+    # If the item is a tool call, its index among the answer's tool calls; otherwise None.
     call_index: int | None = None
-    # Whether the call is for a custom tool.
+    # Whether the item is a call of a custom tool.
     is_custom: bool = False
-    # Reasoning may come as text and as a summary. Only the kind that came first is emitted.
+    # The kind of reasoning that came first, as text or as a summary. The other kind is not emitted.
     reasoning_kind: TextKind | None = None
     # Whether the encrypted reasoning has been emitted.
     sealed: bool = False
@@ -50,21 +52,23 @@ class _Item:
 
 
 class ResponsesAnswer(EventReader):
-    """Holds the state of one answer. It has one choice, because the protocol has no `n`."""
+    """Holds the state of one answer. The answer has one choice, because the protocol has no field
+    for several."""
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         super().__init__(call, secrets=secrets, events_per_token=_EVENTS_PER_TOKEN_MAX)
         self._items: dict[int | str, _Item] = {}
         self._items_by_call_id: dict[str, _Item] = {}
         self._emitted_kinds: set[TextKind] = set()
-        # The failure from an `error` event. The result that may follow it has the usage.
+        # The failure that an `error` event reported. The reader still waits for the result, because
+        # the result may contain usage.
         self._error_event: TollkeeperError | None = None
 
-    def read_result(self, result: wire.Response) -> list[Event]:
+    def read_result(self, result: records.Response) -> list[Event]:
         """Returns the events of an answer that is not streamed."""
         if result.output is None and value_or_none(result.error) is None:
             raise MalformedAnswer("it has no output")
-        self._open(wire.used_tier(result))
+        self._open(records.used_tier(result))
         self._end(result, result.status or "completed")
         return self._take_events()
 
@@ -74,36 +78,36 @@ class ResponsesAnswer(EventReader):
     def _read_record(self, payload: bytes) -> None:
         if payload.startswith(_DONE):
             raise MalformedAnswer("it ended before the answer did")
-        event = wire.decode_event(payload)
+        event = records.decode_event(payload)
         if event is None:
             return
         if not self._opened:
-            self._open(wire.used_tier(wire.decode_response(event.response)))
+            self._open(records.used_tier(records.decode_response(event.response)))
         type_ = event.type or ""
-        if type_ in wire.DELTA_EVENTS:
-            self._read_delta(event, wire.DELTA_EVENTS[type_])
-        elif type_ in wire.DONE_EVENTS:
-            kind = wire.DONE_EVENTS[type_]
+        if type_ in records.DELTA_EVENTS:
+            self._read_delta(event, records.DELTA_EVENTS[type_])
+        elif type_ in records.DONE_EVENTS:
+            kind = records.DONE_EVENTS[type_]
             text = event.text or event.refusal or event.arguments or event.input or ""
             self._emit_complete_text(self._item(event), kind, _text_index(event, kind), text, event)
-        elif type_ in wire.PART_DONE_EVENTS:
-            self._emit_part(self._item(event), _part_index(event), wire.decode_part(event.part))
-        elif type_ == wire.ANNOTATION_ADDED:
+        elif type_ in records.PART_DONE_EVENTS:
+            self._emit_part(self._item(event), _part_index(event), records.decode_part(event.part))
+        elif type_ == records.ANNOTATION_ADDED:
             self._item(event).annotated.add(event.content_index or 0)
             self._emit_annotations([event.annotation])
-        elif type_ == wire.ITEM_ADDED:
+        elif type_ == records.ITEM_ADDED:
             self._begin_item(event)
-        elif type_ == wire.ITEM_DONE:
+        elif type_ == records.ITEM_DONE:
             self._end_item(event)
-        elif type_ in wire.FINAL_EVENTS:
-            result = wire.decode_response(event.response)
-            self._end(result, _status(result, wire.FINAL_EVENTS[type_]))
-        elif type_ == wire.ERROR or value_or_none(event.error) is not None:
+        elif type_ in records.FINAL_EVENTS:
+            result = records.decode_response(event.response)
+            self._end(result, _status(result, records.FINAL_EVENTS[type_]))
+        elif type_ == records.ERROR or value_or_none(event.error) is not None:
             self._read_error(event)
 
     # Texts: deltas and complete texts.
 
-    def _read_delta(self, event: wire.StreamEvent, kind: TextKind) -> None:
+    def _read_delta(self, event: records.StreamEvent, kind: TextKind) -> None:
         item = self._item(event)
         index = _text_index(event, kind)
         if item.texts.get((kind, index)):
@@ -116,11 +120,13 @@ class ResponsesAnswer(EventReader):
         kind: TextKind,
         index: int,
         text: str,
-        source: wire.StreamEvent | wire.Part | None = None,
+        source: records.StreamEvent | records.Part | None = None,
     ) -> None:
-        """Emits the text, unless deltas of it were emitted before, and marks it as ended."""
+        """Emits the text, unless deltas of the text were emitted before. Marks the text as ended."""
         if kind is TextKind.ARGUMENTS and item.call_index is None:
-            return  # the end of the item names the call and repeats the arguments
+            # The call has not begun. The `done` event of the item contains its name and repeats the
+            # arguments.
+            return
         if (kind, index) not in item.texts:
             self._emit_text(item, kind, index, text, source)
         item.texts[kind, index] = True
@@ -131,11 +137,11 @@ class ResponsesAnswer(EventReader):
         kind: TextKind,
         index: int,
         text: str,
-        source: wire.StreamEvent | wire.Part | None,
+        source: records.StreamEvent | records.Part | None,
     ) -> None:
         logprobs = None
         if kind is TextKind.TEXT and source is not None:
-            logprobs = wire.chat_logprobs(source.logprobs)
+            logprobs = records.chat_logprobs(source.logprobs)
         if not text and logprobs is None:
             return
         begins = (kind, index) not in item.texts
@@ -158,8 +164,8 @@ class ResponsesAnswer(EventReader):
                 self._emit(Delta(0, reasoning=text))
         self._emitted_kinds.add(kind)
 
-    def _emit_part(self, item: _Item, index: int, part: wire.Part) -> None:
-        kind = wire.PART_KINDS.get(part.type or "")
+    def _emit_part(self, item: _Item, index: int, part: records.Part) -> None:
+        kind = records.PART_KINDS.get(part.type or "")
         if kind is None:
             return
         self._emit_complete_text(item, kind, index, part.text_or_refusal, part)
@@ -168,16 +174,16 @@ class ResponsesAnswer(EventReader):
             self._emit_annotations(part.annotations)
 
     def _emit_annotations(self, annotations: Iterable[msgspec.Raw]) -> None:
-        decoded = (wire.decode_annotation(annotation) for annotation in annotations)
+        decoded = (records.decode_annotation(annotation) for annotation in annotations)
         known = tuple(annotation for annotation in decoded if annotation is not None)
         if known:
             self._emit(Delta(0, annotations=known))
 
     # Items.
 
-    def _item(self, event: wire.StreamEvent, record: wire.Item | None = None) -> _Item:
-        """Returns the item that an event is about: by its index, or by its id if it has no
-        index."""
+    def _item(self, event: records.StreamEvent, record: records.Item | None = None) -> _Item:
+        """Returns the state of the item to which an event belongs. Finds the item by its index, or by
+        its id if the event has no index."""
         key: int | str | None = event.output_index
         if event.output_index is None:
             key = event.item_id or (record.id if record is not None else None) or 0
@@ -185,51 +191,53 @@ class ResponsesAnswer(EventReader):
             raise MalformedAnswer("an item has a negative index")
         assert key is not None
         item = self._items.get(key)
-        if item is None or (item.ended and event.type == wire.ITEM_ADDED):
-            # Some servers reuse the index of an ended item for the next one.
+        if item is None or (item.ended and event.type == records.ITEM_ADDED):
+            # Some servers reuse the index of an ended item for the next item.
             item = self._items[key] = _Item()
         return item
 
-    def _begin_item(self, event: wire.StreamEvent) -> None:
-        """Begins a call. Content that the item already has comes again, in deltas or at its end."""
-        record = wire.decode_item(event.item)
+    def _begin_item(self, event: records.StreamEvent) -> None:
+        """Begins an item; if the item is a tool call, emits the beginning of the call. Ignores the
+        content of the item, because it comes again in deltas or at the end of the item."""
+        record = records.decode_item(event.item)
         if record is not None:
             item = self._item(event, record)
-            if record.type in wire.CALLS:
+            if record.type in records.CALLS:
                 self._begin_call(item, record)
 
-    def _end_item(self, event: wire.StreamEvent) -> None:
-        record = wire.decode_item(event.item)
+    def _end_item(self, event: records.StreamEvent) -> None:
+        record = records.decode_item(event.item)
         if record is None:
-            if self._asks_for_searches and wire.is_search(event.item, ended=True):
+            if self._asks_for_searches and records.is_search(event.item, ended=True):
                 self._report_search()
         else:
             item = self._item(event, record)
             self._emit_item(item, record)
             item.ended = True
 
-    def _begin_call(self, item: _Item, record: wire.Item) -> None:
+    def _begin_call(self, item: _Item, record: records.Item) -> None:
         if item.call_index is not None:
             return
         item.call_index = self._count_call()
-        item.is_custom = record.type == wire.CUSTOM_CALL
+        item.is_custom = record.type == records.CUSTOM_CALL
         id_ = record.call_id or record.id
         if not id_:
             raise MalformedAnswer("a call has no id")
         self._items_by_call_id[id_] = item
         self._emit_call(item.call_index, id_, record.name or "", is_custom=item.is_custom)
 
-    def _emit_item(self, item: _Item, record: wire.Item) -> None:
-        """Emits the content of the item that was not emitted before."""
-        if record.type == wire.MESSAGE:
+    def _emit_item(self, item: _Item, record: records.Item) -> None:
+        """Emits that content of the item which was not emitted before."""
+        if record.type == records.MESSAGE:
             for index, part in enumerate(record.content or ()):
                 self._emit_part(item, index, part)
-        elif record.type in wire.CALLS:
+        elif record.type in records.CALLS:
             self._begin_call(item, record)
             arguments = record.arguments or record.input or ""
             self._emit_complete_text(item, TextKind.ARGUMENTS, 0, arguments)
-        elif record.type == wire.REASONING:
-            # The text comes before the summary, because only the first kind is emitted.
+        elif record.type == records.REASONING:
+            # Only the kind of reasoning that comes first is emitted, and the text is preferred to
+            # the summary.
             for index, part in enumerate(record.content or ()):
                 self._emit_complete_text(item, TextKind.REASONING, index, part.text_or_refusal)
             for index, part in enumerate(record.summary or ()):
@@ -238,33 +246,34 @@ class ResponsesAnswer(EventReader):
                 item.sealed = True
                 self._emit(Delta(0, sealed_reasoning=record.encrypted_content))
 
-    def _emit_remaining(self, result: wire.Response) -> None:
-        """Emits content that only the result contains. Items of a result cannot be matched by index
-        with those of the stream, because servers number them differently. So a kind of text is
-        skipped if any text of that kind was emitted before; calls are matched by their ids."""
+    def _emit_remaining(self, result: records.Response) -> None:
+        """Emits the content of the result that was not in the stream before. The items of the result
+        cannot be matched with the items of the stream by index, because some servers number them
+        differently. So text is skipped if any text of its kind was emitted before. Tool calls are
+        matched by their ids."""
         emitted = frozenset(self._emitted_kinds)
         sealed = any(item.sealed for item in self._items.values())
         for raw in result.output or ():
-            record = wire.decode_item(raw)
+            record = records.decode_item(raw)
             if record is None:
                 continue
-            if record.type in wire.CALLS:
+            if record.type in records.CALLS:
                 item = self._items_by_call_id.get(record.call_id or record.id or "") or _Item()
                 self._emit_item(item, record)
-            elif record.type == wire.REASONING:
+            elif record.type == records.REASONING:
                 if emitted & {TextKind.REASONING, TextKind.SUMMARY}:
                     record.content = record.summary = None
                 self._emit_item(_Item(sealed=sealed), record)
             elif not emitted & {TextKind.TEXT, TextKind.REFUSAL}:
                 self._emit_item(_Item(), record)
 
-    def _end(self, result: wire.Response, status: str) -> None:
+    def _end(self, result: records.Response, status: str) -> None:
         error = error_record(result.error)
         failed = error is not None or status in ("failed", "cancelled")
         if not failed and status not in ("completed", "incomplete"):
             raise MalformedAnswer("it ended before the answer did")
         self._emit_remaining(result)
-        report = wire.usage_report(result, self._searches)
+        report = records.usage_report(result, self._searches)
         if failed:
             self._fail_with(error, report)
             return
@@ -274,7 +283,7 @@ class ResponsesAnswer(EventReader):
         self.done = self._error_event is None
         self.failure = self._error_event
 
-    def _finish_of(self, result: wire.Response, status: str) -> Finish:
+    def _finish_of(self, result: records.Response, status: str) -> Finish:
         if status == "incomplete":
             details = result.incomplete_details
             if details is not None and details.reason == "content_filter":
@@ -289,9 +298,9 @@ class ResponsesAnswer(EventReader):
             self._events.append(report)
         self.failure = failure
 
-    def _read_error(self, event: wire.StreamEvent) -> None:
-        """Stores the failure. The answer continues, because the result with its usage may
-        follow."""
+    def _read_error(self, event: records.StreamEvent) -> None:
+        """Stores the failure that an `error` event reports. The answer does not end yet, because the
+        result, which contains the usage, may follow."""
         error = error_record(event.error)
         if error is None:
             code, message = value_or_none(event.code), value_or_none(event.message)
@@ -304,18 +313,20 @@ class ResponsesAnswer(EventReader):
             self.failing = True
 
 
-def _text_index(event: wire.StreamEvent, kind: TextKind) -> int:
+def _text_index(event: records.StreamEvent, kind: TextKind) -> int:
     if kind is TextKind.ARGUMENTS:
         return 0
     return (event.summary_index if kind is TextKind.SUMMARY else event.content_index) or 0
 
 
-def _part_index(event: wire.StreamEvent) -> int:
+def _part_index(event: records.StreamEvent) -> int:
     return (event.content_index if event.summary_index is None else event.summary_index) or 0
 
 
-def _status(result: wire.Response, event_status: str) -> str:
-    """Returns the result's own status if that is a final one, else the status that its event
-    implies."""
+def _status(result: records.Response, event_status: str) -> str:
+    """Returns the status in the result if it is a final status, otherwise the status that the type of
+    the event implies."""
     status = result.status
-    return status if status is not None and status in wire.FINAL_EVENTS.values() else event_status
+    return (
+        status if status is not None and status in records.FINAL_EVENTS.values() else event_status
+    )

@@ -1,8 +1,8 @@
-"""Encodes the turns of a prompt as input items of a Responses request.
+"""Encodes the turns (messages) of a prompt as input items of a Responses request.
 
-An assistant's turn becomes several items, in their order: reasoning, messages and calls. Content
-without an item in the protocol is rejected, because the request would mean something else without
-it.
+A turn of the assistant becomes one or more items, in the order of its parts: reasoning items,
+messages and tool calls. Content for which the protocol has no item is rejected, because the request
+would have another meaning without this content.
 """
 
 from collections.abc import Sequence
@@ -37,21 +37,22 @@ class Input:
     """Collects the instructions and the input items of one request."""
 
     def __init__(self) -> None:
-        # The text of a system turn that comes first.
+        # The text of the first turn, if it is a system turn that contains only text.
         self.instructions: str | None = None
         self.items: list[FreeObject] = []
         self._reasoning_items = 0
-        # The last id by function name. Legacy calls have no id: a result belongs to the last call
-        # of the same name.
+        # The id of the last legacy call (`function_call`) of each function. The gateway creates
+        # these ids, because legacy calls have none. A legacy result belongs to the last call of the
+        # same function.
         self._legacy_calls: dict[str, str] = {}
-        # The ids of custom tool calls, whose outputs are items of another type.
+        # The ids of custom tool calls. The results of these calls are items of a different type.
         self._custom_calls: set[str] = set()
 
     def add(self, turns: Sequence[Turn]) -> "Input":
         for turn in turns:
             self._add_turn(turn)
         if not self.items and self.instructions is not None:
-            # The protocol needs an input item, so the instructions become the only message.
+            # The protocol requires at least one input item, so the instructions become a message.
             self._add_item("message", role="system", content=self.instructions)
             self.instructions = None
         return self
@@ -89,7 +90,7 @@ class Input:
             self._add_item("message", role=turn.role.value, content=text)
 
     def _add_assistant_turn(self, turn: Turn) -> None:
-        """Joins adjacent texts and refusals into one message."""
+        """Adds the items of a turn. Adjacent texts and refusals become one message."""
         adjacent: list[Part] = []
         for part in turn.parts:
             if isinstance(part, Reasoning | ToolCall):
@@ -112,8 +113,8 @@ class Input:
             self._add_item("message", role="assistant", content=text)
 
     def _add_reasoning(self, reasoning: Reasoning) -> None:
-        """Returns encrypted reasoning to the backend that encrypted it; sends the plain text only
-        if there is none."""
+        """Adds the reasoning of an earlier answer: the encrypted values, which only the provider that
+        created them can read, or the plain text if there are none."""
         for sealed in reasoning.sealed:
             self._add_reasoning_item(encrypted_content=sealed)
         if reasoning.text and not reasoning.sealed:
@@ -149,7 +150,7 @@ class Input:
         parts = result.content
         output: str | list[FreeObject]
         if all(isinstance(part, Text | Refusal) for part in parts):
-            # Every server accepts a string here; few accept a list.
+            # All servers accept a string as the output of a tool, but few accept a list.
             output = _joined_text(parts)
         else:
             output = [_part(part, turn.place) for part in parts]

@@ -1,4 +1,5 @@
-"""Encodes a call as a Responses request. Rejects fields that the protocol lacks."""
+"""Encodes a call as a Responses request to a backend. Rejects calls that the protocol cannot
+represent."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,11 +32,12 @@ from tollkeeper.domain.prompt import (
 SAMPLING_PARAMETERS = frozenset({"temperature", "top_p"})
 INPUT_MODALITIES = frozenset({"text", "image", "file"})
 OUTPUT_MODALITIES = frozenset({"text"})
-# The option that asks for encrypted reasoning, which only the backend can read.
+# The option that asks for encrypted reasoning, which only the provider can read.
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _INCLUDE = "include"
-# The options of the faces, and their fields in this protocol. `service_tier` is not among them: a
-# tier has its own price, so an operator must declare it for a model.
+# The default mapping of options (fields of client requests that the gateway passes on) to fields of
+# this protocol. `service_tier` is not in the default, because each tier has its own price: an
+# operator has to declare the tier in the settings of a model.
 OPTIONS: Mapping[str, str] = {
     "verbosity": "text.verbosity",
     "reasoning.summary": "reasoning.summary",
@@ -44,14 +46,14 @@ OPTIONS: Mapping[str, str] = {
     "max_tool_calls": "max_tool_calls",
 }
 _LOGPROBS = "message.output_text.logprobs"
-_NOTHING: Mapping[str, Any] = {}
+_NO_FIELDS: Mapping[str, Any] = {}
 _encode = msgspec.json.Encoder().encode
 
 
 def encode_responses_request(
-    call: Call, *, stream: bool, extra: Mapping[str, Any] = _NOTHING
+    call: Call, *, stream: bool, extra: Mapping[str, Any] = _NO_FIELDS
 ) -> bytes:
-    """Encodes the body for the backend. Always asks the backend not to store the answer."""
+    """Encodes the body of the request. Always asks the backend not to store the answer."""
     prompt = call.prompt
     _refuse_unsupported(prompt, salts_cache=bool(call.model.cache_salt_field))
     conversation = Input().add(prompt.turns)
@@ -145,7 +147,7 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
     if prompt.tool_choice is not None:
         fields["tool_choice"] = _tool_choice(prompt.tool_choice)
     if prompt.has_legacy_functions_only:
-        # A legacy answer can contain one call only.
+        # An answer in the legacy form (`function_call`) can contain only one call.
         fields["parallel_tool_calls"] = False
     elif prompt.parallel_tool_calls is not None and prompt.tools:
         fields["parallel_tool_calls"] = prompt.parallel_tool_calls
@@ -166,7 +168,8 @@ def _tool(tool: Tool) -> FreeObject:
         "type": "function",
         "name": tool.name,
         "parameters": tool.parameters,
-        # `strict` is always sent: its default is false in chat and true in this protocol.
+        # `strict` is always sent, because its default is false in the chat protocol and true in this
+        # protocol.
         "strict": tool.strict or False,
         **(tool.extra or {}),
     }
@@ -175,8 +178,8 @@ def _tool(tool: Tool) -> FreeObject:
 
 
 def _custom_tool(custom: FreeObject) -> FreeObject:
-    """Converts the custom tool of a chat request. This protocol has no nested objects for the tool
-    and its grammar."""
+    """Converts the custom tool of a chat request. The chat protocol has nested objects for the tool
+    and for its grammar; this protocol has their fields in one object each."""
     described = {**custom, "type": "custom"}
     input_format = custom.get("format")
     if isinstance(input_format, dict) and isinstance(input_format.get("grammar"), dict):

@@ -1,7 +1,8 @@
-"""Decodes the records of a Responses backend: stream events, items, parts and the final result.
+"""Decodes the answers of a Responses backend: stream events, output items, their parts and the final
+result.
 
-Reading is tolerant, because servers differ. A field that has another form in an event or item of an
-unknown type stays raw here; it is decoded only after the type is known.
+Decoding is tolerant, because servers differ. Fields whose form depends on the type of an event or item
+stay undecoded (`msgspec.Raw`) until the type is known.
 """
 
 from collections.abc import Collection
@@ -21,7 +22,8 @@ from tollkeeper.backends.answer_json import (
 from tollkeeper.backends.responses.usage import read_responses_usage
 from tollkeeper.domain.inference import Annotation, UsageReport
 
-# The types of output items that are read. Items of any other type are ignored.
+# The types of output items that the gateway reads. Other items are ignored, except web searches,
+# which are only counted.
 MESSAGE = "message"
 CALL = "function_call"
 CUSTOM_CALL = "custom_tool_call"
@@ -33,7 +35,7 @@ _SEARCH = b"web_search_call"
 
 
 class TextKind(StrEnum):
-    """Lists the kinds of text that an item streams."""
+    """Lists the kinds of text in an output item."""
 
     TEXT = "text"
     REFUSAL = "refusal"
@@ -42,7 +44,7 @@ class TextKind(StrEnum):
     ARGUMENTS = "arguments"
 
 
-# Some servers name the text of reasoning `reasoning_text`, others `reasoning`.
+# Some servers name the events of reasoning text `reasoning_text`, others `reasoning`.
 DELTA_EVENTS = {
     "response.output_text.delta": TextKind.TEXT,
     "response.refusal.delta": TextKind.REFUSAL,
@@ -70,7 +72,7 @@ ITEM_DONE = "response.output_item.done"
 ANNOTATION_ADDED = "response.output_text.annotation.added"
 CREATED = "response.created"
 ERROR = "error"
-# The events that end an answer, and the status of the result in each one.
+# The events that end an answer, with the status of the result that each event implies.
 FINAL_EVENTS = {
     "response.completed": "completed",
     "response.incomplete": "incomplete",
@@ -93,7 +95,7 @@ _KNOWN_EVENTS = frozenset(
 
 
 class StreamEvent(msgspec.Struct, gc=False):
-    """Represents one record of a stream, with the fields of every known event."""
+    """Represents one event of a stream. Has the fields of all known event types."""
 
     type: str | None = None
     item_id: str | None = None
@@ -104,14 +106,15 @@ class StreamEvent(msgspec.Struct, gc=False):
     text: str | None = None
     refusal: str | None = None
     arguments: str | None = None
-    # The arguments of a custom tool, which are arbitrary text.
+    # The input of a custom tool, which is text and need not be JSON.
     input: str | None = None
     logprobs: msgspec.Raw = ABSENT
     annotation: msgspec.Raw = ABSENT
     part: msgspec.Raw = ABSENT
     item: msgspec.Raw = ABSENT
     response: msgspec.Raw = ABSENT
-    # Some servers send an error as an object, others put its fields into the event itself.
+    # Some servers send an error as the object `error`. Others put the fields of the error into the
+    # event itself.
     error: msgspec.Raw = ABSENT
     code: msgspec.Raw = ABSENT
     message: msgspec.Raw = ABSENT
@@ -146,7 +149,7 @@ class _IncompleteDetails(msgspec.Struct, gc=False):
 
 
 class Response(msgspec.Struct, gc=False):
-    """Represents a result: complete, or partial at the time of its event."""
+    """Represents a result. Events before the end of a stream contain a partial result."""
 
     status: str | None = None
     output: list[msgspec.Raw] | None = None
@@ -178,12 +181,13 @@ _type_decoder = msgspec.json.Decoder(_TypeOnly)
 
 
 def decode_event(payload: bytes) -> StreamEvent | None:
-    """Returns None for an event of an unknown type, whatever its fields are."""
+    """Decodes an event. Returns None for an event of an unknown type. Raises MalformedAnswer."""
     return _decode_known(_event_decoder, payload, _KNOWN_EVENTS)
 
 
 def decode_item(raw: msgspec.Raw) -> Item | None:
-    """Returns None for a missing item, and for an item of a type that is not read."""
+    """Decodes an output item. Returns None for a missing item, and for an item of another type than
+    `_KNOWN_ITEMS`. Raises MalformedAnswer."""
     record = value_or_none(raw)
     return None if record is None else _decode_known(_item_decoder, record, _KNOWN_ITEMS)
 
@@ -194,7 +198,7 @@ def decode_part(raw: msgspec.Raw) -> Part:
 
 
 def decode_response(raw: msgspec.Raw) -> Response:
-    """Returns the result in an event; an empty one if the event has none."""
+    """Decodes the result in an event. Returns an empty result if the event contains none."""
     record = value_or_none(raw)
     return Response() if record is None else decode(_response_decoder, record)
 
@@ -204,7 +208,7 @@ def decode_result(body: bytes) -> Response:
 
 
 def decode_annotation(raw: msgspec.Raw) -> Annotation | None:
-    """Returns None for an annotation that does not cite a URL."""
+    """Decodes an annotation. Returns None for an annotation that does not cite a URL."""
     record = value_or_none(raw)
     citation = None
     if record is not None:
@@ -220,17 +224,17 @@ def decode_annotation(raw: msgspec.Raw) -> Annotation | None:
 
 
 def chat_logprobs(raw: msgspec.Raw) -> msgspec.Raw | None:
-    """Wraps a text's list of log-probabilities in the object of the chat protocol; None if it is
-    empty."""
+    """Converts the list of log probabilities of a text to the form of the chat protocol. Returns None
+    for an empty list."""
     written = bytes(raw)
     if not written.startswith(b"[") or not written[1:-1].strip():
         return None
     return msgspec.Raw(b'{"content":%b,"refusal":null}' % written)
 
 
-def usage_report(result: Response, searches_told: int = 0) -> UsageReport | None:
-    """Returns the report in a result, or None. `searches_told` is the number of searches that the
-    stream has reported, which the result may omit."""
+def usage_report(result: Response, searches_in_stream: int = 0) -> UsageReport | None:
+    """Returns the usage report in a result, or None. `searches_in_stream` is the number of web
+    searches in the stream so far. The result may omit them."""
     found = value_or_none(result.usage)
     if found is None:
         return None
@@ -238,21 +242,24 @@ def usage_report(result: Response, searches_told: int = 0) -> UsageReport | None
     searches = sum(is_search(item, ended=ended) for item in result.output or ())
     return read_responses_usage(
         decode_any(found),
-        searches_in_output=max(searches_told, searches),
+        searches_in_output=max(searches_in_stream, searches),
         service_tier=used_tier(result),
     )
 
 
 def used_tier(result: Response) -> str | None:
-    """Returns the service tier in a result. "auto" is the requested tier, not the used one."""
+    """Returns the service tier that served the call; None if it is unknown. The value "auto" only
+    repeats the request."""
     return result.service_tier if result.service_tier != "auto" else None
 
 
 def is_search(raw: msgspec.Raw, *, ended: bool) -> bool:
-    """Tells whether an item is a completed web search. Opening a found page, or searching in it, is
-    an item of the same type, but according to OpenAI only searches have a price. `ended` means that
-    the item or its response is known to have ended. Azure leaves such items at "searching", so then
-    only a failed item does not count."""
+    """Tells whether an output item is a completed web search. If the model opens a page or searches
+    in a page, the item has the same type, but another action. OpenAI charges only for searches.
+
+    `ended` means that the item, or the response with the item, has ended. In this case the item
+    counts unless it failed, because Azure does not update the status of ended items: it stays
+    "searching"."""
     if _SEARCH not in bytes(raw):
         return False
     item = decode_any(raw)
@@ -268,8 +275,8 @@ def is_search(raw: msgspec.Raw, *, ended: bool) -> bool:
 def _decode_known(
     decoder: msgspec.json.Decoder[_Record], body: bytes | msgspec.Raw, known: Collection[str]
 ) -> _Record | None:
-    """Decodes a record of a known type, or without a type. Returns None for any other type, even if
-    its fields do not fit the struct."""
+    """Decodes a record of a known type, or without a type. Returns None for a record of any other
+    type, even if the fields of the record do not fit the struct."""
     try:
         record = decode(decoder, body)
     except MalformedAnswer:

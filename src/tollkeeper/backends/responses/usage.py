@@ -1,7 +1,8 @@
-"""Reads usage from Responses servers: cached tokens and reasoning are included in their counts.
+"""Reads the usage reports of Responses servers. In these reports, `input_tokens` includes the cached
+tokens, and `output_tokens` includes the reasoning tokens.
 
-xAI, OpenRouter and Perplexity count web searches in their reports. OpenAI's report does not have
-them; they are items of the output.
+The reports of xAI, OpenRouter and Perplexity contain the number of web searches. OpenAI's report does
+not; the gateway counts the search items in the output instead.
 """
 
 from typing import Any
@@ -18,17 +19,18 @@ from tollkeeper.domain.usage import (
     read_service_tier,
 )
 
-# OpenAI's names, and Perplexity's.
+# The fields for cached and for written tokens: first OpenAI's name, then Perplexity's.
 _CACHED = ("cached_tokens", "cache_read_input_tokens")
 _WRITTEN = ("cache_write_tokens", "cache_creation_input_tokens")
-# Perplexity's names of its search.
+# Perplexity's names for its web search tool.
 _SEARCH_TOOLS = ("web_search", "search_web")
 
 
 def read_responses_usage(
     reported: Any, *, searches_in_output: int = 0, service_tier: str | None = None
 ) -> UsageReport:
-    """Reads a report. `service_tier` is the tier that the answer names outside its report."""
+    """Reads a usage report. `service_tier` is the tier that the answer names outside of its report.
+    `searches_in_output` is used if the report does not count web searches."""
     return usage_report(
         reported, lambda found: _read(found, searches_in_output, service_tier), service_tier
     )
@@ -59,8 +61,9 @@ def _read(reported: FreeObject, searches_in_output: int, service_tier: str | Non
 
 
 def _web_searches(reported: FreeObject) -> int | None:
-    """Returns the backend's own count. A web search is the only server-side tool that a call asks
-    for, so a count of all such tools is a count of searches."""
+    """Returns the number of web searches in the report; None if the report has no such number. The
+    gateway requests no other server-side tool than web search, so the number of uses of server-side
+    tools is the number of searches."""
     for name, counted in (
         ("server_side_tool_usage_details", "web_search_calls"),
         ("server_tool_use_details", "web_search_requests"),
@@ -75,7 +78,7 @@ def _web_searches(reported: FreeObject) -> int | None:
 
 
 def _invocations(used: object) -> int:
-    """Returns how often a tool was used, from a number or an object with the number."""
+    """Returns the number of uses of a tool. `used` is the number, or an object that contains it."""
     count = used.get("invocation") if isinstance(used, dict) else used
     return read_count(count) or 0
 

@@ -1,4 +1,4 @@
-"""Implements the transport's interface (`backends/wire`) for the Responses protocol."""
+"""Implements `Wire`, the interface of a backend protocol, for the Responses protocol."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +15,8 @@ from tollkeeper.domain.inference import Call, UsageReport
 
 
 class ResponsesWire:
+    """Implements `Wire`."""
+
     headers: Mapping[str, str] = {}
     framing = Framing.SERVER_SENT_EVENTS
 
@@ -29,11 +31,11 @@ class ResponsesWire:
         return answer.whole_answer(answer.read_result(decode_result(body)))
 
     def read_usage(self, body: bytes) -> UsageReport | None:
-        alone = decode_usage_only(body)
-        found = value_or_none(alone.usage)
-        if found is None:
+        found = decode_usage_only(body)
+        usage = value_or_none(found.usage)
+        if usage is None:
             return None
-        return read_responses_usage(decode_any(found), service_tier=alone.tier)
+        return read_responses_usage(decode_any(usage), service_tier=found.tier)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return ResponsesAnswer(call, secrets=secrets)
