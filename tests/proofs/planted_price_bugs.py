@@ -136,8 +136,8 @@ PRICE_BUGS = {
     ),
     "audio that only the total has is charged as output": Bug(
         "chat.usage:_read",
-        "if unheard:",
-        "if unheard is None:",
+        "if uncounted:",
+        "if uncounted is None:",
         ("backends/chat/test_usage.py",),
     ),
     "the tier in Gemini's report is not read": Bug(

@@ -1,7 +1,8 @@
-"""Reads a Messages answer, streamed or whole, as the gateway's own events. Knows no connection.
+"""Converts an answer of Anthropic's Messages protocol, streamed or not, to the gateway's events. Does
+no I/O.
 
-A stream is malformed if it ends without a reason, if a block continues after its end, or if the
-answer exceeds its limit. Pings and unknown events are ignored.
+A stream is malformed if it ends without a stop reason, if a block continues after its end, or if the
+answer is longer than allowed. Pings and unknown events are ignored.
 """
 
 from dataclasses import dataclass, field
@@ -25,13 +26,14 @@ from tollkeeper.domain.inference import Annotation, Call, Delta, Event, UsageRep
 
 @dataclass(slots=True)
 class _OpenBlock(OpenBlock):
-    # The position of the block's text in the text of the answer.
+    # The position in the text of the whole answer at which the text of this block starts.
     text_start: int = 0
     citations: list[Citation] = field(default_factory=list)
 
 
 class MessagesAnswer(BlockReader[_OpenBlock]):
-    """Holds the state of one answer. It has one choice, because the protocol has no `n`."""
+    """Holds the state of one answer. The answer has one choice, because the protocol has no field
+    for several."""
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         super().__init__(call, secrets=secrets)
@@ -80,7 +82,7 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
 
     def _begin_block(self, index: int, raw: msgspec.Raw) -> None:
         record = records.decode_block(raw)
-        # Some proxies insert a second message, so an index may repeat after its end.
+        # Some proxies insert a second message, so the index of an ended block may occur again.
         block = self._blocks[index] = _OpenBlock(text_start=self._text_length)
         if record is None:
             if self._asks_for_searches and records.is_search_result(raw):
@@ -104,7 +106,8 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
             raise MalformedAnswer("a call has no id")
         block.call_index = self._count_call()
         written = value_or_none(record.input)
-        # A stream begins a call with an empty object, whose pieces follow.
+        # In a stream, `input` is an empty object at the beginning of a call, and the arguments
+        # follow in pieces.
         if written is not None and decode_any(written) not in ({}, None, ""):
             block.arguments = bytes(written).decode()
         self._emit_call(block.call_index, record.id, record.name or "")
@@ -112,7 +115,7 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
     def _extend_block(self, index: int, delta: BlockDelta) -> None:
         block = self._blocks.get(index)
         if block is None:
-            raise MalformedAnswer("a block goes on that has not begun")
+            raise MalformedAnswer("a block continues that has not begun")
         if self._require_open(block).kind:
             self._emit_text(delta.text)
             self._emit_reasoning(block, delta.thinking, delta.signature)
@@ -161,6 +164,7 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
 
 
 def report_from_usage(usage: msgspec.Raw) -> UsageReport | None:
-    """Returns the usage report of an answer whose other content cannot be read."""
+    """Converts the usage of an answer whose other content cannot be read. Returns None if there is no
+    usage."""
     found = value_or_none(usage)
     return None if found is None else UsageReader().read(decode_any(found), is_final=True)

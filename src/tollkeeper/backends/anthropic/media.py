@@ -13,6 +13,7 @@ _PLAIN_TEXT = "text/plain"
 
 
 def image_block(image: Image, *, takes_urls: bool) -> FreeObject:
+    """Encodes an image. Raises InvalidRequest and OptionUnsupported."""
     check_detail(image)
     content = read_address(image.url)
     if content is not None:
@@ -35,7 +36,8 @@ def image_block(image: Image, *, takes_urls: bool) -> FreeObject:
 
 
 def file_block(file: File) -> FreeObject:
-    """Encodes a PDF unchanged, and plain text as text."""
+    """Encodes a file. A PDF stays in base64; plain text is decoded. Raises InvalidRequest and
+    OptionUnsupported."""
     if file.data is None:
         raise OptionUnsupported("The backend takes files by their content only.", param=file.place)
     content = read_inline(file.data)
@@ -58,7 +60,8 @@ def file_block(file: File) -> FreeObject:
 
 
 def _guessed_type(filename: str | None) -> str:
-    """Returns the type of data without one. Clients that omit it send PDF."""
+    """Returns the media type of a file that a client sent without a type. Clients omit the type
+    usually for PDF."""
     return _PLAIN_TEXT if (filename or "").lower().endswith((".txt", ".md")) else _PDF
 
 

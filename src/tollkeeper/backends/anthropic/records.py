@@ -1,7 +1,7 @@
-"""Decodes the records of a Messages backend: stream events, blocks, deltas and the whole message.
+"""Decodes answers of Anthropic's Messages protocol: stream events, blocks, deltas and whole messages.
 
-Reading is tolerant, because servers that imitate the protocol differ. Events and blocks of other
-types are ignored, whatever their fields are.
+Decoding is tolerant, because servers that imitate the protocol differ. Events and blocks of unknown
+types are ignored, even if their fields have unexpected values.
 """
 
 from typing import Any
@@ -36,7 +36,8 @@ TOOL_USE = "tool_use"
 _SEARCH_RESULT = b"web_search_tool_result"
 _KNOWN_BLOCKS = frozenset({TEXT, THINKING, REDACTED_THINKING, TOOL_USE})
 
-# Why an answer ended. A paused answer is not complete: the provider expects another call.
+# The reasons why an answer ended. `pause_turn` means that the answer is not complete, and that the
+# client has to send another request to continue it.
 FINISHES = {
     "end_turn": Finish.STOP,
     "stop_sequence": Finish.STOP,
@@ -46,7 +47,7 @@ FINISHES = {
     "tool_use": Finish.TOOL_CALLS,
     "refusal": Finish.CONTENT_FILTER,
 }
-# The status for each type of error record within an answer.
+# The HTTP status that corresponds to the type of an error record.
 STATUSES = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -68,7 +69,7 @@ class Citation(msgspec.Struct, gc=False):
 
 
 class Block(msgspec.Struct, gc=False):
-    """Represents a block of content, or the beginning of one."""
+    """Represents a content block, or the beginning of a content block in a stream."""
 
     type: str | None = None
     text: str | None = None
@@ -82,7 +83,7 @@ class Block(msgspec.Struct, gc=False):
 
 
 class BlockDelta(msgspec.Struct, gc=False):
-    """Extends a block or, in a `message_delta`, the message."""
+    """Represents a piece of a block or, in a `message_delta` event, a change of the message."""
 
     text: str | None = None
     thinking: str | None = None
@@ -104,7 +105,7 @@ class StreamEvent(msgspec.Struct, gc=False):
 
 
 class Message(msgspec.Struct, gc=False):
-    """Represents a whole answer, or its beginning, which has no content yet."""
+    """Represents a whole answer, or the beginning of a streamed answer, which has no content yet."""
 
     type: str | None = None
     content: list[msgspec.Raw] | None = None
@@ -125,21 +126,23 @@ _type_decoder = msgspec.json.Decoder(_TypeOnly)
 
 
 def decode_event(payload: bytes) -> StreamEvent | None:
-    """Returns None for an event of another type, such as a ping."""
+    """Decodes an event. Returns None for an event of an unknown type, for example a ping. Raises
+    MalformedAnswer."""
     try:
         event = decode(_event_decoder, payload)
     except MalformedAnswer:
         if _type_of(payload) in _KNOWN_EVENTS:
             raise
         return None
-    # An error may come without a type, as servers of other protocols send it.
+    # Some servers send an error in the form of another protocol, without a type.
     if event.type in _KNOWN_EVENTS or value_or_none(event.error) is not None:
         return event
     return None
 
 
 def decode_block(raw: msgspec.Raw) -> Block | None:
-    """Returns None for a block of a type that is not read, such as the result of a search."""
+    """Decodes a block. Returns None for a block of a type that the gateway does not read, for example
+    web search results. Raises MalformedAnswer."""
     record = value_or_none(raw)
     if record is None:
         raise MalformedAnswer("a block is missing")
@@ -149,7 +152,8 @@ def decode_block(raw: msgspec.Raw) -> Block | None:
 
 
 def is_search_result(raw: msgspec.Raw) -> bool:
-    """Tells whether a block contains web search results. A failed search has no fee."""
+    """Tells whether a block contains the results of a web search. Returns False for a failed search,
+    because the provider does not charge for it."""
     if _SEARCH_RESULT not in bytes(raw):
         return False
     block = decode_any(raw)
@@ -166,7 +170,8 @@ def _type_of(record: bytes | msgspec.Raw) -> str | None:
 
 
 def decode_start(raw: msgspec.Raw) -> Message:
-    """Returns the message that a stream begins with; an empty one if the event has none."""
+    """Decodes the message in the first event of a stream. Returns an empty message if the event
+    contains none."""
     record = value_or_none(raw)
     return Message() if record is None else decode(_message_decoder, record)
 

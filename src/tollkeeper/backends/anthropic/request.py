@@ -1,4 +1,5 @@
-"""Encodes a call as a Messages request. Rejects fields that the protocol lacks."""
+"""Encodes a call as a request of Anthropic's Messages protocol. Rejects calls that the protocol
+cannot represent."""
 
 import re
 from collections.abc import Mapping
@@ -39,7 +40,8 @@ from tollkeeper.domain.prompt import (
 )
 from tollkeeper.domain.prompt_size import WEB_SEARCHES_MAX
 
-# The features of this protocol. A model on a backend with this protocol has no others.
+# The parameters, modalities and features of this protocol. A model that is served through this
+# protocol cannot have others.
 SAMPLING_PARAMETERS = frozenset({"temperature", "top_p", "stop"})
 INPUT_MODALITIES = frozenset({"text", "image", "file"})
 OUTPUT_MODALITIES = frozenset({"text"})
@@ -50,7 +52,7 @@ _TEMPERATURE_MAX = 1.0
 _NO_PARAMETERS: FreeObject = {"type": "object", "properties": {}}
 _MODES = {ToolMode.NONE: "none", ToolMode.AUTO: "auto", ToolMode.REQUIRED: "any"}
 _SEARCH_TOOL = {"type": "web_search_20250305", "name": "web_search", "max_uses": WEB_SEARCHES_MAX}
-# The fields that a request for a count may have.
+# The fields that a token count request may have.
 _COUNTED = frozenset(
     {
         *("model", "messages", "system", "tools", "tool_choice"),
@@ -107,8 +109,8 @@ class Input(ConversationWithIds):
 def messages_request(
     call: Call, *, stream: bool, extra: Mapping[str, Any], takes_image_urls: bool
 ) -> FreeObject:
-    """Builds the body for the backend. Always sends the output limit, because the provider requires
-    it."""
+    """Builds the body of the request. Always sends the output limit, because the provider requires
+    the field."""
     prompt = call.prompt
     refuse_unsupported(prompt, sampling=SAMPLING_PARAMETERS, output_modalities=OUTPUT_MODALITIES)
     _check_temperature(prompt)
@@ -143,7 +145,7 @@ def messages_request(
 
 
 def count_request(call: Call, *, takes_image_urls: bool) -> FreeObject:
-    """Builds the body that asks for the number of input tokens."""
+    """Builds the body of the token count request."""
     body = messages_request(call, stream=False, extra={}, takes_image_urls=takes_image_urls)
     if call.prompt.server_tools:
         body["tools"] = [*body.get("tools", ()), *call.prompt.server_tools]
@@ -157,7 +159,8 @@ def _check_temperature(prompt: Prompt) -> None:
 
 
 def _system(blocks: list[FreeObject]) -> str | list[FreeObject] | None:
-    """Returns a single plain text as a string, which every server of this protocol accepts."""
+    """Returns the value of the field `system`. A single text becomes a string and not a list, because
+    every server of this protocol accepts a string."""
     if len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
         text: str = blocks[0]["text"]
         return text
@@ -216,9 +219,9 @@ def _search_tool(search: WebSearch) -> FreeObject:
 
 
 def _tool_choice(prompt: Prompt) -> FreeObject | None:
-    """Returns None if the provider's default suffices: the model decides, and may call several
-    tools."""
-    # A legacy answer can contain one call only.
+    """Returns the value of the field `tool_choice`. Returns None if the provider's default is right:
+    the model decides whether to call tools, and may call several."""
+    # An answer in the legacy form (`function_call`) can contain only one call.
     single = prompt.parallel_tool_calls is False or prompt.has_legacy_functions_only
     match chosen_tool(prompt):
         case ToolMode() as mode:

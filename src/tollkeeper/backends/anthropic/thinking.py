@@ -1,8 +1,9 @@
-"""Encodes reasoning of earlier turns on the Messages wire.
+"""Encodes the reasoning of earlier answers in requests of Anthropic's Messages protocol.
 
-The provider signs each block of thinking and accepts it back only unchanged. The gateway's faces
-transmit such a block as one sealed value (`sealed_block`), which is the block's JSON. A request
-cannot contain reasoning without a signature, such as the text that a chat client returns.
+The provider signs each block of reasoning, and accepts a block in a later request only if it is
+unchanged. Towards clients, the gateway sends such a block as one sealed value: the JSON of the block
+as a text. A request cannot contain reasoning without a signature, for example the plain text that a
+chat client sends back.
 """
 
 import msgspec
@@ -14,12 +15,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 def sealed_block(block: FreeObject) -> str:
-    """Encodes a signed or redacted block as one value that a client can store."""
+    """Encodes a signed or redacted block as one text, which a client can store and send back."""
     return _encode(block).decode()
 
 
 def signed_blocks(reasoning: Reasoning) -> list[FreeObject]:
-    """Returns the blocks of earlier reasoning. Omits values that another backend sealed."""
+    """Returns the blocks in the sealed values of earlier reasoning. Omits values that a backend of
+    another protocol created."""
     return [
         block
         for block in sealed_objects(reasoning)

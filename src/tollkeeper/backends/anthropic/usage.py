@@ -1,12 +1,16 @@
-"""Reads usage from Messages servers: cache reads and writes are not included in the input's count.
+"""Reads the usage reports of Anthropic's Messages protocol. In these reports, `input_tokens` does not
+include the tokens that were read from the cache or written to the cache.
 
-A stream reports twice. `message_start` has the input, the split of cache writes by lifetime, and a
-meaningless first count of the output. `message_delta` has the final counts, but no split.
+A stream contains two reports. The report in `message_start` has the input tokens, the cache writes by
+lifetime, and a preliminary number of output tokens, which is ignored. The report in `message_delta`
+has the final numbers, but not the cache writes by lifetime.
 
-`iterations` lists the parts of one answer. The usage of a compaction or an advisor is in none of
-the other counts, so it is added; every other iteration is included in them.
+The list `iterations` contains the usage of the parts of one answer. The tokens of a compaction or an
+advisor are not included in the other numbers, so they are added. The tokens of all other iterations
+are included.
 
-A fast answer (`speed`) has its own prices: its speed counts as a service tier, `speed-fast`.
+A fast answer (`"speed": "fast"`) has its own prices. The gateway treats this speed as the service
+tier `speed-fast`.
 """
 
 from typing import Any, NamedTuple
@@ -21,35 +25,39 @@ from tollkeeper.domain.usage import (
     read_service_tier,
 )
 
+# The types of iterations whose tokens are not included in the other numbers.
 _NOT_INCLUDED = ("compaction", "advisor_message")
 _FAST = "fast"
-# Not the word itself, because other providers use "fast" for something else.
+# The tier is not named "fast", because other providers use this word with another meaning.
 _FAST_TIER = "speed-fast"
 
 
 class _Input(NamedTuple):
-    """Holds the reported counts of input."""
+    """Contains the reported numbers of input tokens. None means that a number is unknown."""
 
     prompt: int | None = None
+    # Tokens read from the cache.
     cached: int | None = None
+    # Tokens written to the cache: all, and those with a lifetime of five minutes or one hour.
     written: int | None = None
     written_5m: int | None = None
     written_1h: int | None = None
 
     def plus(self, later: "_Input") -> "_Input":
-        """Adds the counts; a count that neither has stays unknown."""
+        """Returns the sum of both. A number that is unknown in both stays unknown."""
         return _Input(*(_sum(count, more) for count, more in zip(self, later, strict=True)))
 
     def updated(self, later: "_Input") -> "_Input":
-        """Returns the later counts; a report may lack counts of the previous one."""
+        """Returns the later numbers. Keeps those numbers of this report that the later report does
+        not contain."""
         return _Input(*(old if new is None else new for old, new in zip(self, later, strict=True)))
 
 
 class UsageReader:
-    """Reads the reports of one answer, in their order."""
+    """Reads the usage reports of one answer, in their order."""
 
     def __init__(self) -> None:
-        # The counts without iterations.
+        # The numbers of all reports so far, without the tokens of iterations.
         self._input = _Input()
 
     def read(self, reported: Any, *, is_final: bool) -> UsageReport:
@@ -59,10 +67,10 @@ class UsageReader:
         counts = _input(reported)
         completion = read_count(reported.get("output_tokens")) if is_final else None
         self._input = self._input.updated(counts)
-        apart = _iterations_not_included(reported)
-        if apart:
+        iterations = _iterations_not_included(reported)
+        if iterations:
             counts = self._input
-        for iteration in apart:
+        for iteration in iterations:
             counts = counts.plus(_input(iteration))
             if is_final:
                 completion = _sum(completion, read_count(iteration.get("output_tokens")))
@@ -82,7 +90,7 @@ class UsageReader:
             service_tier=_FAST_TIER
             if reported.get("speed") == _FAST
             else read_service_tier(reported),
-            # With the names that clients know.
+            # The details that clients see have the names of the chat protocol.
             prompt_details=None if counts.cached is None else {"cached_tokens": counts.cached},
             completion_details=None if reasoning is None else {"reasoning_tokens": reasoning},
             written=reported,

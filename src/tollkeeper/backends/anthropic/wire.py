@@ -1,4 +1,4 @@
-"""Implements the transport's interface (`backends/wire`) for the Messages protocol."""
+"""Implements `Wire`, the interface of a backend protocol, for Anthropic's Messages protocol."""
 
 import base64
 import binascii
@@ -26,6 +26,9 @@ _CACHE_MARK = "cache_control"
 
 
 class _Chunk(msgspec.Struct, gc=False):
+    """Represents a frame of Amazon Bedrock that contains one event."""
+
+    # The event in base64.
     bytes: str = ""
 
 
@@ -33,8 +36,8 @@ _chunk_decoder = msgspec.json.Decoder(_Chunk)
 
 
 class BedrockMessagesAnswer(MessagesAnswer):
-    """Reads an answer at Amazon Bedrock, where each event is the base64 content of one frame, and an
-    AWS exception may end the stream instead of an `error` event."""
+    """Reads an answer from Amazon Bedrock. There each frame of the stream contains one event in
+    base64, and a stream may end with an AWS exception instead of an `error` event."""
 
     def _read_payload(self, payload: bytes) -> None:
         name, content = read_record(payload)
@@ -54,8 +57,9 @@ def _unwrapped(content: msgspec.Raw) -> bytes:
 
 
 def adapt_to_bedrock(body: FreeObject) -> None:
-    """Adapts a request: the path tells whether it is a stream, the user is not sent, and the whole
-    prompt is marked for the cache at its last block."""
+    """Changes the body of a request to the form of Amazon Bedrock. Removes `stream`, because the path
+    contains this choice. Removes `metadata`, which identifies the user.
+    Moves the cache mark for the whole prompt to the last block of the prompt."""
     body.pop("stream", None)
     body.pop("metadata", None)
     mark = body.pop(_CACHE_MARK, None)
@@ -65,23 +69,26 @@ def adapt_to_bedrock(body: FreeObject) -> None:
 
 
 class Endpoint(StrEnum):
-    """Names the service. They differ in the path, the version and the position of the model's
-    name."""
+    """Lists the services with this protocol, with their paths. The services also differ in the
+    version, and in the position of the model's name."""
 
     # {url}/messages
     ANTHROPIC = "anthropic"
-    # {url}/{model}:rawPredict; the url ends in /publishers/anthropic/models
+    # {url}/{model}:rawPredict. The URL ends with /publishers/anthropic/models.
     VERTEX = "vertex"
     # {url}/model/{model}/invoke
     BEDROCK = "bedrock"
 
 
+# The version of the protocol, which Anthropic's own endpoint expects in a header.
 _VERSION = "2023-06-01"
-# Services whose version is a field of the body, and whose model is in the path.
+# The versions for the services that expect the version in the body, and the model in the path.
 _VERSIONS = {Endpoint.VERTEX: "vertex-2023-10-16", Endpoint.BEDROCK: "bedrock-2023-05-31"}
 
 
 class MessagesWire:
+    """Implements `Wire`, and the token count request."""
+
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         is_anthropic = endpoint is Endpoint.ANTHROPIC
@@ -96,7 +103,7 @@ class MessagesWire:
                 return "messages"
             case Endpoint.VERTEX:
                 verb = "streamRawPredict" if stream else "rawPredict"
-                # Without the dot, the text before the colon would be the scheme of an address.
+                # Without "./", `urljoin` would read the text before the colon as a URL scheme.
                 return f"./{quote(model.upstream_model, safe='@')}:{verb}"
         verb = "invoke-with-response-stream" if stream else "invoke"
         return f"model/{quote(model.upstream_model, safe='')}/{verb}"
@@ -110,7 +117,8 @@ class MessagesWire:
         return count_tokens_path(model)
 
     def headers_for(self, call: Call) -> bytes:
-        """Encodes the client's beta flags, which are a field of the body on Vertex and Bedrock."""
+        """Returns the header line with the client's beta flags. Returns no line for Vertex and
+        Bedrock, where the flags are a field of the body."""
         if self._endpoint in _VERSIONS or not (flags := call.supported_beta_flags):
             return b""
         return b"anthropic-beta: %b\r\n" % ",".join(flags).encode("ascii")
@@ -133,7 +141,7 @@ class MessagesWire:
 
     def encode_count(self, call: Call) -> bytes:
         if self._is_bedrock:
-            # Counts a whole request, as it would be sent.
+            # Bedrock counts the tokens of a whole request, exactly as a call would send it.
             request = self.encode_request(call, stream=False, extra={})
             counted = {"body": base64.b64encode(request).decode("ascii")}
             return encoded({"input": {"invokeModel": counted}})

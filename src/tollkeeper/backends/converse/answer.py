@@ -1,7 +1,7 @@
-"""Reads a Converse answer, streamed or whole, as the gateway's own events. Knows no connection.
+"""Converts a Converse answer, streamed or not, to the gateway's events. Does no I/O.
 
-The usage report comes after the reason why the answer ended, so a stream is complete with the
-report, or if its body ends after a reason.
+In a stream, the usage report comes after the stop reason. So a stream ends with the usage report, or
+with the end of the HTTP body after a stop reason.
 """
 
 from dataclasses import dataclass, field
@@ -18,14 +18,17 @@ from tollkeeper.domain.inference import Delta, Event, UsageReport
 
 @dataclass(slots=True)
 class _OpenBlock(OpenBlock):
+    # Pieces of encrypted reasoning.
     redacted: list[str] = field(default_factory=list)
 
 
 class ConverseAnswer(BlockReader[_OpenBlock]):
-    """Holds the state of one answer. It has one choice, because the protocol has no `n`."""
+    """Holds the state of one answer. The answer has one choice, because the protocol has no field
+    for several."""
 
     drops_parallel_calls = True
-    # Why the answer is invalid. It is raised after the usage report.
+    # The stop reason, if it means that the answer is invalid. The answer fails only after the usage
+    # report has arrived.
     _invalid: str | None = None
 
     def read_whole(self, answer: records.Answer) -> list[Event]:
@@ -48,7 +51,8 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
         return self._take_events()
 
     def end_body(self) -> list[Event]:
-        """Ends the answer if only its report is missing."""
+        """Ends the answer properly if the stop reason has arrived and only the usage report is
+        missing."""
         if self._finished and not self.ended:
             self._end()
         else:
@@ -78,8 +82,8 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
                     self._end()
 
     def _read_block(self, index: int, block: Block) -> None:
-        """Reads a block, its beginning or a piece of it: some models begin a text without a start
-        event."""
+        """Reads a whole block, the beginning of a block, or a piece of a block. A piece may be the
+        first record of its block, because some models send no start event for a text."""
         read = self._require_open(self._blocks.setdefault(index, _OpenBlock()))
         if block.text:
             self._emit(Delta(0, block.text))
@@ -106,7 +110,8 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
             self._emit_call(read.call_index, use.tool_use_id, use.name)
         written = value_or_none(use.input)
         if written is not None:
-            # A stream's piece is a text; the whole answer has the object itself.
+            # In a stream, the arguments are pieces of a JSON text. In an answer that is not streamed,
+            # they are a JSON object.
             value = decode_any(written)
             self._emit_arguments(read, value if isinstance(value, str) else bytes(written).decode())
 
@@ -118,7 +123,7 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
             self._emit(Delta(0, sealed_reasoning=sealed_redacted("".join(block.redacted))))
 
     def _read_stop(self, reason: str | None) -> None:
-        """Records why the answer ended. Ignores a repeated end."""
+        """Records the reason why the answer ended. Ignores all reasons after the first."""
         if reason is None or self._finished:
             return
         if reason in records.FAILURES:
@@ -129,7 +134,7 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
 
     def _end(self) -> None:
         if not self._finished:
-            raise MalformedAnswer("it has no end")
+            raise MalformedAnswer("it has no finish reason")
         if self._invalid is not None:
             self._fail_by_model(self._invalid)
         else:
@@ -137,6 +142,6 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
 
 
 def report_from_metadata(metadata: Metadata) -> UsageReport | None:
-    """Returns the usage report of a record; None if it has none."""
+    """Returns the usage report in a metadata record or a whole answer; None if there is none."""
     found = value_or_none(metadata.usage)
     return None if found is None else read_usage(decode_any(found), metadata.tier)

@@ -1,4 +1,5 @@
-"""Encodes the turns of a prompt as the system text and the messages of a Converse request."""
+"""Encodes the turns (messages) of a prompt as the system text and the messages of a Converse
+request."""
 
 import re
 
@@ -63,7 +64,8 @@ class Input(ConversationWithIds):
 
 
 def cache_point(mark: FreeObject | None) -> list[FreeObject]:
-    """Returns the block that ends the cached part, if the client or the model has marked it."""
+    """Returns the block for a cache mark: the provider caches the prompt up to this block. Returns no
+    block if there is no mark."""
     if mark is None:
         return []
     point = {"type": "default"}

@@ -1,6 +1,8 @@
-"""Encodes images, files, audio and video as blocks of a Converse request. Sends their content only,
-because the provider would read an address in its own storage with the rights of the gateway's
-key."""
+"""Encodes images, files, audio and videos as blocks of a Converse request.
+
+Only content is sent, never an address. If the address were in the provider's own storage, the
+provider would read it with the rights of the gateway's key.
+"""
 
 import re
 
@@ -36,7 +38,7 @@ _VIDEOS = {
 _AUDIO = frozenset(
     {"mp3", "opus", "wav", "aac", "flac", "mp4", "ogg", "m4a", "mpeg", "pcm", "webm"}
 )
-# Characters that a document's name may not have, and successive spaces.
+# The provider rejects these characters in the name of a document. It also rejects successive spaces.
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9\s\-()\[\]]+")
 _SPACES = re.compile(r"\s+")
 _NAME_MAX = 180
@@ -65,7 +67,8 @@ def audio_block(audio: Audio) -> FreeObject:
 
 
 class Documents:
-    """Encodes the files of one request. Their names have few characters, and each occurs once."""
+    """Encodes the files of one request. The provider allows only some characters in the name of a
+    document, and requires a different name for each document."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -79,7 +82,7 @@ class Documents:
         if name is None and extension in _EXTENSIONS:
             name = extension
         if name is None and not content.media_type:
-            # Clients that omit the type send PDF.
+            # The file is treated as PDF, because clients omit the type usually for PDF.
             name = "pdf"
         described = _described(name, content, _EXTENSIONS, file.place)
         return {"document": {"name": self._name(file.filename), **described}}

@@ -1,7 +1,9 @@
-"""Asks each model family to reason on the Converse wire, and encodes reasoning of earlier turns.
+"""Writes the fields of a Converse request that ask for reasoning, which differ by model family, and
+encodes the reasoning of earlier answers.
 
-The provider signs a block of reasoning and accepts it back only unchanged. The gateway's faces
-transmit such a block as one sealed value, which is the block's JSON.
+The provider signs each block of reasoning, and accepts a block in a later request only if it is
+unchanged. Towards clients, the gateway sends such a block as one sealed value: the JSON of the block
+as a text.
 """
 
 from enum import StrEnum
@@ -17,7 +19,7 @@ from tollkeeper.domain.prompt import FreeObject, Reasoning
 
 _TEXT, _REDACTED = "reasoningText", "redactedContent"
 _NO_EFFORT = "none"
-# The faces' efforts, mapped to the provider's.
+# The efforts in client requests, mapped to the efforts of the provider.
 _EFFORTS = {
     "minimal": "low",
     "low": "low",
@@ -26,14 +28,14 @@ _EFFORTS = {
     "xhigh": "high",
     "max": "high",
 }
-# Options that only Claude has fields for.
+# Options for which only Claude models have fields.
 _CLAUDE_ONLY = frozenset({"thinking", "reasoning.enabled", "reasoning.max_tokens"})
 _encode = msgspec.json.Encoder().encode
 
 
 class Family(StrEnum):
-    """Lists model families that are asked to reason in the same way, by the common part of their
-    ids."""
+    """Lists the model families. All models of a family have the same fields for reasoning. The value
+    is the part that the ids of all models in a family have in common."""
 
     CLAUDE = "anthropic."
     NOVA = "amazon.nova"
@@ -43,14 +45,16 @@ class Family(StrEnum):
 class ReasoningFields(msgspec.Struct, frozen=True):
     """Contains the fields of a request that ask for reasoning."""
 
-    # Part of `additionalModelRequestFields`.
+    # Fields of `additionalModelRequestFields`.
     additional: FreeObject
+    # The field `effort` of `outputConfig`. None means that it is not sent.
     effort: str | None = None
 
 
 def reasoning_fields(call: Call) -> ReasoningFields:
-    """Returns the reasoning fields. Raises OptionUnsupported for an option that the family has no
-    field for, and InvalidRequest for a budget that does not fit the output limit."""
+    """Returns the fields that ask for reasoning. Raises OptionUnsupported for an option for which the
+    model family has no field. Raises InvalidRequest for a reasoning budget that does not fit the
+    output limit."""
     family = family_of(call.model)
     if family is Family.CLAUDE:
         found = thinking_fields(call, is_signed)
@@ -76,8 +80,8 @@ def reasoning_fields(call: Call) -> ReasoningFields:
 
 
 def family_of(model: Model) -> Family:
-    """Finds the family. Ids of inference profiles begin with a region, and some contain no family:
-    these count as Claude."""
+    """Returns the model family by the model's id. If the id names no family (the ids of some inference
+    profiles do not), the model counts as Claude."""
     for family in (Family.NOVA, Family.OPENAI):
         if family.value in model.upstream_model:
             return family
@@ -97,7 +101,8 @@ def _sealed(block: FreeObject) -> str:
 
 
 def signed_blocks(reasoning: Reasoning) -> list[FreeObject]:
-    """Returns the blocks of earlier reasoning. Omits values that another backend sealed."""
+    """Returns the blocks in the sealed values of earlier reasoning. Omits values that a backend of
+    another protocol created."""
     return [
         {"reasoningContent": block}
         for block in sealed_objects(reasoning)

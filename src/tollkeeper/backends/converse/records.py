@@ -1,6 +1,6 @@
-"""Decodes the records of Amazon Bedrock: the whole answer, and the events of a stream.
+"""Decodes Converse answers of Amazon Bedrock: whole answers, and the events of a stream.
 
-Reading is tolerant: events and blocks of other types are ignored.
+Decoding is tolerant: events and blocks of unknown types are ignored.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ BLOCK_DELTA = "contentBlockDelta"
 BLOCK_STOP = "contentBlockStop"
 MESSAGE_STOP = "messageStop"
 METADATA = "metadata"
-# The type of a call that the provider makes and answers itself.
+# The type of a tool call that the provider itself executes.
 SERVER_TOOL_USE = "server_tool_use"
 
 FINISHES = {
@@ -28,19 +28,20 @@ FINISHES = {
     "content_filtered": Finish.CONTENT_FILTER,
     "guardrail_intervened": Finish.CONTENT_FILTER,
 }
-# Reasons for an invalid answer of the model.
+# Stop reasons which mean that the model wrote an invalid answer.
 FAILURES = frozenset({"malformed_model_output", "malformed_tool_use"})
 
 
 class _Record(msgspec.Struct, gc=False, rename="camel"):
-    """Base of all records: any of their fields may be missing."""
+    """Defines the common options of all records: field names are in camel case."""
 
 
 class ToolUse(_Record):
     tool_use_id: str | None = None
     name: str | None = None
     input: msgspec.Raw = ABSENT
-    # Some models name the type of every call, even for the client's own tools.
+    # Most models send a type only for server-side tools. Some models also send a type for the
+    # client's tools.
     type: str | None = None
 
 
@@ -52,7 +53,7 @@ class ReasoningText(_Record):
 class ReasoningBlock(_Record):
     reasoning_text: ReasoningText | None = None
     redacted_content: str | None = None
-    # Pieces of the two, in a stream.
+    # Pieces of `reasoning_text` in a stream.
     text: str | None = None
     signature: str | None = None
 
@@ -66,7 +67,7 @@ class CitationsContent(_Record):
 
 
 class Block(_Record):
-    """Represents a block of content, or a piece of one."""
+    """Represents a content block, or the beginning or a piece of a content block in a stream."""
 
     text: str | None = None
     tool_use: ToolUse | None = None
@@ -107,11 +108,11 @@ class Output(_Record):
 
 
 class Answer(Metadata):
-    """Represents a whole answer."""
+    """Represents an answer that is not streamed."""
 
     output: Output | None = None
     stop_reason: str | None = None
-    # A proxy may send it in place of an answer.
+    # A proxy may send an error in place of an answer.
     error: msgspec.Raw = ABSENT
 
 
@@ -143,7 +144,8 @@ def decode_metadata(content: msgspec.Raw) -> Metadata:
 
 
 def decode_metadata_only(body: bytes) -> Metadata:
-    """Returns the usage in a body whose other content cannot be read, if there is any."""
+    """Returns the usage in a body whose other content cannot be read. The result is empty if the
+    usage cannot be read either."""
     try:
         return decode_whole(_metadata, body)
     except MalformedAnswer:

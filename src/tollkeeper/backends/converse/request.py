@@ -1,4 +1,4 @@
-"""Encodes a call as a Converse request. Rejects fields that the protocol lacks."""
+"""Encodes a call as a Converse request. Rejects calls that the protocol cannot represent."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,12 +23,14 @@ from tollkeeper.domain.prompt import (
     ToolMode,
 )
 
-# The features of this protocol. A model on a backend with this protocol has no others.
+# The parameters, modalities and features of this protocol. A model that is served through this
+# protocol cannot have others.
 SAMPLING_PARAMETERS = frozenset({"temperature", "top_p", "stop"})
 INPUT_MODALITIES = frozenset({"text", "image", "file", "audio", "video"})
 OUTPUT_MODALITIES = frozenset({"text"})
 FEATURES = frozenset({Feature.TOOLS, Feature.STRUCTURED_OUTPUTS, Feature.REASONING})
-# Options without a published name on our faces, and their fields in this protocol.
+# The default mapping of options (fields of client requests that the gateway passes on) to fields of
+# this protocol.
 OPTIONS = {"top_k": "additionalModelRequestFields.top_k"}
 
 _TEMPERATURE_MAX = 1.0
@@ -38,13 +40,14 @@ _MODES: dict[ToolMode, FreeObject] = {
     ToolMode.REQUIRED: {"any": {}},
 }
 _TOOL_BLOCKS = frozenset({"toolUse", "toolResult"})
-# The fields that a request for a count may have.
+# The fields that a token count request may have.
 _COUNTED = ("messages", "system", "toolConfig", "additionalModelRequestFields")
 _encode = msgspec.json.Encoder().encode
 
 
 def converse_request(call: Call, *, extra: Mapping[str, Any]) -> FreeObject:
-    """Builds the body for the backend. Always sends the output limit. The model is in the path."""
+    """Builds the body of the request. Always sends the output limit. The body does not contain the
+    model, because the path does."""
     prompt = call.prompt
     refuse_unsupported(prompt, sampling=SAMPLING_PARAMETERS, output_modalities=OUTPUT_MODALITIES)
     if prompt.web_search is not None:
@@ -78,8 +81,8 @@ def converse_request(call: Call, *, extra: Mapping[str, Any]) -> FreeObject:
 
 
 def count_request(call: Call) -> FreeObject:
-    """Builds the body that asks for the number of input tokens. Raises OptionUnsupported for tools
-    of another provider."""
+    """Builds the body of the token count request. Raises OptionUnsupported for server-side tools of
+    another provider."""
     if call.prompt.server_tools:
         raise OptionUnsupported("The backend cannot count these tools.", param="tools")
     body = converse_request(call, extra={})
@@ -139,8 +142,9 @@ def _tool_config(
         return None
     choice = chosen_tool(prompt)
     if choice is ToolMode.NONE:
-        # The protocol cannot forbid calls. Without tools there are none, but a conversation that
-        # has called some must include its tools.
+        # The protocol cannot forbid tool calls. To prevent them, the request is sent without tools.
+        # That is not possible if an earlier message contains a tool call or a result, because the
+        # provider then requires the tools.
         assert prompt.tool_choice is not None
         if _has_tool_blocks(messages):
             raise OptionUnsupported(

@@ -1,6 +1,6 @@
-"""Reads usage from Amazon Bedrock: cache reads and writes are not included in the input's count.
-
-Cache writes are split by lifetime in `cacheDetails`.
+"""Reads the usage reports of Amazon Bedrock. In these reports, `inputTokens` does not include the
+tokens that were read from the cache or written to the cache. `cacheDetails` contains the written tokens
+by lifetime.
 """
 
 from typing import Any
@@ -14,11 +14,13 @@ _ONE_HOUR = "1h"
 
 
 def read_usage(reported: Any, service_tier: str | None = None) -> UsageReport:
+    """Reads a usage report. `service_tier` is the tier that the answer names outside of its
+    report."""
     return usage_report(reported, lambda found: _read(found, service_tier), service_tier)
 
 
 def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
-    # Some answers have each of these under two names.
+    # Each of these numbers has two possible names. Some answers contain both.
     cached = read_count(reported.get("cacheReadInputTokens"))
     if cached is None:
         cached = read_count(reported.get("cacheReadInputTokenCount"))
@@ -36,13 +38,14 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
         cache_write_1h_tokens=long,
         cache_is_beside_prompt=True,
         service_tier=service_tier,
-        # With the name that clients know.
+        # The details that clients see have the names of the chat protocol.
         prompt_details=None if cached is None else {"cached_tokens": cached},
         written=reported,
     )
 
 
 def _by_lifetime(details: Any) -> tuple[int | None, int | None]:
+    """Returns the tokens written to the cache for five minutes, and those written for one hour."""
     found = (
         [part for part in details if isinstance(part, dict)] if isinstance(details, list) else []
     )

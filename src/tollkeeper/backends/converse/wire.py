@@ -1,4 +1,4 @@
-"""Implements the transport's interface (`backends/wire`) for the Converse protocol."""
+"""Implements `Wire`, the interface of a backend protocol, for the Converse protocol."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +15,8 @@ from tollkeeper.domain.inference import Call, UsageReport
 
 
 class ConverseWire:
+    """Implements `Wire`, and the token count request."""
+
     headers: Mapping[str, str] = {}
     framing = Framing.AWS_EVENT_STREAM
     count_field = "inputTokens"

@@ -1,6 +1,7 @@
-"""Reads a Gemini answer, streamed or whole, as the gateway's own events. Does no I/O.
+"""Converts a Gemini answer, streamed or not, to the gateway's events. Does no I/O.
 
-A stream has no record for its end: it is complete if a finish reason came before its body ended.
+A stream has no record that marks its end. A stream is complete if a finish reason came before the end
+of the HTTP body.
 """
 
 import uuid
@@ -39,12 +40,13 @@ _CITATIONS_MAX = 4096
 
 
 class GroundedText:
-    """Collects an answer's text and its sources. Later records replace the sources of
-    earlier ones."""
+    """Collects the text of an answer with web searches, and the sources that the text cites. The
+    sources in a later record replace those of earlier records."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        # The distinct search queries, in their order. An empty query has no fee.
+        # The distinct search queries. Empty queries are omitted, because the provider does not
+        # charge for them.
         self._queries: dict[str, None] = {}
         self._found: list[GroundingChunk] = []
         self._supports: list[GroundingSupport] = []
@@ -62,8 +64,8 @@ class GroundedText:
         return len(self._queries)
 
     def annotations(self) -> tuple[Annotation, ...]:
-        """Returns the citations with their character positions. Omits a source that no text
-        cites."""
+        """Returns the citations, with the positions of the citing text in characters. Omits sources
+        that no text cites."""
         written = "".join(self._pieces).encode()
         citations = []
         for support in self._supports:
@@ -80,12 +82,13 @@ class GroundedText:
 
 
 def _characters(written: bytes, count: int) -> int:
-    """Returns the number of characters in this many bytes of UTF-8."""
+    """Returns the number of characters in the first `count` bytes of a UTF-8 text."""
     return len(written[: max(0, count)].decode(errors="ignore"))
 
 
 class GeminiAnswer(EventReader):
-    """Holds the state of one answer. It has one choice: the gateway asks for one candidate."""
+    """Holds the state of one answer. The answer has one choice, because the gateway always requests
+    one candidate."""
 
     drops_parallel_calls = True
 
@@ -93,9 +96,9 @@ class GeminiAnswer(EventReader):
         super().__init__(call, secrets=secrets)
         self._grounded = GroundedText() if call.prompt.web_search is not None else None
         self._text_length = 0
-        # The pieces of a thought. The last piece may be signed.
+        # The pieces of the current thought. The signature of a thought comes with its last piece.
         self._thought: list[str] = []
-        # The last reported reason for the end.
+        # The last reported finish reason.
         self._reason: str | None = None
 
     def read_whole(self, record: Record) -> list[Event]:
@@ -105,8 +108,8 @@ class GeminiAnswer(EventReader):
         return self._take_events()
 
     def end_body(self) -> list[Event]:
-        """Ends the answer. Some models report a reason in every piece, so only the last one
-        counts."""
+        """Ends the answer with the last reported finish reason. An earlier reason does not end the
+        answer, because some models report a reason in every record."""
         try:
             self._end()
         except MalformedAnswer:
@@ -122,10 +125,11 @@ class GeminiAnswer(EventReader):
             self._reason = self._read_candidate(candidate) or self._reason
         feedback = record.prompt_feedback
         if feedback is not None and feedback.block_reason and not record.candidates:
-            # The prompt was read and blocked: there is no candidate.
+            # The provider blocked the prompt, so there is no candidate.
             self._reason = self._reason or "SAFETY"
         error = error_record(record.error)
-        # Usage in an error is a running total: more output may have been charged.
+        # Usage that comes with an error is not final: it is a running total, and the provider may
+        # charge for more output.
         self._read_usage(record.usage_metadata, is_final=self._reason is not None and error is None)
         if error is not None:
             self.fail(self._error_for(with_status(error, "status", records.STATUSES)))
@@ -133,7 +137,7 @@ class GeminiAnswer(EventReader):
             self._fail_by_model(self._reason)
 
     def _read_candidate(self, candidate: Candidate) -> str | None:
-        """Returns the finish reason; None if the candidate goes on."""
+        """Reads a candidate. Returns its finish reason; None if the candidate has not finished."""
         if candidate.index:
             raise MalformedAnswer("it has a choice that was not asked for")
         parts = () if candidate.content is None else candidate.content.parts or ()
@@ -168,7 +172,8 @@ class GeminiAnswer(EventReader):
     def _read_image(self, image: InlineData) -> None:
         media_type = image.mime_type or ""
         if not media_type.startswith("image/"):
-            # The model is declared wrongly. Fail instead of dropping a part of its answer.
+            # The settings declare the wrong output modalities for the model. The call fails, because
+            # otherwise a part of the answer would be lost.
             message = f"The model answered with {media_type[:100]}, which an answer cannot carry."
             self.fail(BackendFailed(message, charged=True, blameless=True))
             return
@@ -191,7 +196,7 @@ class GeminiAnswer(EventReader):
             return
         written = value_or_none(called.args)
         arguments = _NO_ARGUMENTS if written is None else bytes(written).decode()
-        # Models before Gemini 3 give their calls no ids.
+        # The tool calls of models before Gemini 3 have no ids.
         call_id = called.id or f"call_{uuid.uuid4().hex[:24]}"
         if signature:
             self._seal(Seal(signature, call=call_id))
@@ -211,11 +216,11 @@ class GeminiAnswer(EventReader):
         self._report(report, is_final=is_final or report.usage is not None)
 
     def _end(self) -> None:
-        """Ends the choice. Raises MalformedAnswer if the answer has no reason for its end."""
+        """Ends the answer. Raises MalformedAnswer if no finish reason was reported."""
         if self.ended:
             return
         if self._reason is None:
-            raise MalformedAnswer("it has no end")
+            raise MalformedAnswer("it has no finish reason")
         annotations = () if self._grounded is None else self._grounded.annotations()
         if annotations:
             self._emit(Delta(0, annotations=annotations))
@@ -227,6 +232,7 @@ class GeminiAnswer(EventReader):
 
 
 def report_from_usage(usage: Raw) -> UsageReport | None:
-    """Returns the report in an answer whose other content cannot be read."""
+    """Converts the usage of an answer whose other content cannot be read. Returns None if there is no
+    usage."""
     found = value_or_none(usage)
     return None if found is None else read_usage(decode_any(found), is_final=True)

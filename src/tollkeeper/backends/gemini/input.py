@@ -1,4 +1,5 @@
-"""Encodes the turns of a prompt as the system instruction and the contents of a Gemini request."""
+"""Encodes the turns (messages) of a prompt as the system instruction and the contents of a Gemini
+request."""
 
 from tollkeeper.backends.conversation import Conversation
 from tollkeeper.backends.gemini.media import media_part
@@ -29,10 +30,12 @@ class Input(Conversation):
 
     def __init__(self, *, sends_ids: bool, needs_signatures: bool) -> None:
         super().__init__()
-        # False for the endpoint that matches results by their order and has no field for ids.
+        # Whether to send the ids of tool calls. False for Vertex AI, which has no field for ids: it
+        # matches tool results with calls by their order.
         self._sends_ids = sends_ids
         self._needs_signatures = needs_signatures
-        # The name of the function by the id of its call: results name their function.
+        # The function name of each tool call, by the id of the call. A tool result has to contain
+        # the name of its function.
         self._names: dict[str, str] = {}
 
     def text_block(self, text: str) -> FreeObject:
@@ -69,7 +72,7 @@ class Input(Conversation):
                 case ToolCall():
                     signature = by_call.get(part.id or "")
                     if signature is None and self._needs_signatures and not has_call:
-                        # Of several concurrent calls only the first one is signed.
+                        # The provider signs only the first of several parallel tool calls.
                         signature = UNSIGNED
                     has_call = True
                     written.append(self._call(part, signature))
@@ -103,7 +106,7 @@ class Input(Conversation):
         return {"functionResponse": {**self._called(result, turn), **response}}
 
     def _called(self, result: ToolResult, turn: Turn) -> FreeObject:
-        """Returns the id and the name of the call that the result belongs to."""
+        """Returns the id and the function name of the tool call to which the result belongs."""
         if turn.role is Role.FUNCTION:
             if not result.name:
                 raise InvalidRequest(
@@ -119,8 +122,9 @@ class Input(Conversation):
 
 
 def _signed_texts(text: str, start: int, seals: list[Seal]) -> list[FreeObject]:
-    """Splits the text of an answer where a signed part of it begins and ends. `start` is its
-    position within the whole text of the answer. Omits a signature that does not fit."""
+    """Splits a text of an earlier answer at the beginning and end of each signed part, and adds the
+    signatures. `start` is the position of this text in the whole text of the answer. Omits signatures
+    whose position is not inside this text."""
     written: list[FreeObject] = []
     done = 0
     for seal in sorted(seals, key=lambda seal: seal.text_end):

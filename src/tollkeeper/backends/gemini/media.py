@@ -1,4 +1,4 @@
-"""Encodes images, recordings, videos and files as parts of a Gemini request."""
+"""Encodes images, audio, videos and files as parts of a Gemini request."""
 
 import mimetypes
 from urllib.parse import urlsplit
@@ -8,15 +8,15 @@ from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inline_content import is_inline, read_inline
 from tollkeeper.domain.prompt import Audio, File, FreeObject, Image, Media, Video
 
-# The hosts of the provider's own storage, which would be read with the rights of the gateway's
-# account.
-_OWN_HOSTS = ("generativelanguage.googleapis.com", "aiplatform.googleapis.com")
+# The hosts of the provider's own storage. Addresses at these hosts are rejected, because the provider
+# would read the files with the rights of the gateway's account.
+_PROVIDER_STORAGE_HOSTS = ("generativelanguage.googleapis.com", "aiplatform.googleapis.com")
 _VIDEO_PAGES = ("www.youtube.com", "youtube.com", "youtu.be", "m.youtube.com")
 _PDF = "application/pdf"
 
 
 def media_part(media: Media) -> FreeObject:
-    """Encodes media. Raises InvalidRequest and OptionUnsupported."""
+    """Encodes an image, video, audio or file. Raises InvalidRequest and OptionUnsupported."""
     match media:
         case Image():
             check_detail(media)
@@ -41,7 +41,8 @@ def _file_part(file: File) -> FreeObject:
     if file.data is None:
         raise OptionUnsupported("The backend takes no files by their id.", param=file.place)
     guessed = mimetypes.guess_type(file.filename or "")[0]
-    # Clients that omit the type send PDF.
+    # If the type is unknown, the file is treated as PDF, because clients omit the type usually for
+    # PDF.
     return _inline(file.data, guessed or _PDF, file.place)
 
 
@@ -55,8 +56,10 @@ def _by_address(url: str, place: str) -> FreeObject:
         host = (address.hostname or "").rstrip(".")
     except ValueError:
         raise InvalidRequest("The URL cannot be read.", param=place) from None
-    if host in _OWN_HOSTS or host.endswith(tuple(f"-{own}" for own in _OWN_HOSTS)):
-        raise OptionUnsupported("The backend's own files cannot be named.", param=place)
+    if host in _PROVIDER_STORAGE_HOSTS or host.endswith(
+        tuple(f"-{storage}" for storage in _PROVIDER_STORAGE_HOSTS)
+    ):
+        raise OptionUnsupported("Files in the provider's own storage are not allowed.", param=place)
     if host in _VIDEO_PAGES:
         return {"fileData": {"fileUri": url}}
     media_type = mimetypes.guess_type(address.path)[0]

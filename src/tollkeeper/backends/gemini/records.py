@@ -1,6 +1,6 @@
-"""Decodes the records of a Gemini backend. A whole answer and a stream's piece have the same form.
+"""Decodes Gemini answers. An answer that is not streamed has the same form as a record of a stream.
 
-Reading is tolerant: unknown fields and unknown kinds of parts are skipped.
+Decoding is tolerant: unknown fields and unknown kinds of parts are skipped.
 """
 
 import msgspec
@@ -8,7 +8,8 @@ import msgspec
 from tollkeeper.backends.answer_json import ABSENT, MalformedAnswer, decode, decode_whole
 from tollkeeper.domain.inference import Finish
 
-# Why an answer ended. A tool call ends with STOP too. Other reasons are passed on unchanged.
+# The reasons why an answer ended. An answer with tool calls ends with STOP too. Reasons that are not
+# in this table are passed on unchanged.
 FINISHES = {
     "STOP": Finish.STOP,
     "MAX_TOKENS": Finish.LENGTH,
@@ -21,14 +22,14 @@ FINISHES = {
     ),
 }
 UNSPECIFIED = "FINISH_REASON_UNSPECIFIED"
-# Reasons for an invalid answer of the model.
+# Finish reasons which mean that the model wrote an invalid answer.
 FAILURES = frozenset(
     {
         *("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"),
         *("MISSING_THOUGHT_SIGNATURE", "MALFORMED_RESPONSE"),
     }
 )
-# The status for the word in an error record, if the record has no number.
+# The HTTP status that corresponds to the word in an error record. Used if the record has no number.
 STATUSES = {
     "INVALID_ARGUMENT": 400,
     "FAILED_PRECONDITION": 400,
@@ -56,7 +57,7 @@ class FunctionCall(msgspec.Struct, gc=False):
 
 
 class InlineData(msgspec.Struct, gc=False, rename="camel"):
-    """Represents a medium in the answer, in base64."""
+    """Represents an image or other media in the answer, in base64."""
 
     mime_type: str | None = None
     data: str | None = None
@@ -84,7 +85,7 @@ class GroundingChunk(msgspec.Struct, gc=False):
 
 
 class Segment(msgspec.Struct, gc=False, rename="camel"):
-    """Represents a part of the answer's text. The indexes count bytes of UTF-8."""
+    """Represents a part of the answer's text. The indexes are positions in the UTF-8 bytes."""
 
     start_index: int | None = None
     end_index: int | None = None
@@ -96,7 +97,8 @@ class GroundingSupport(msgspec.Struct, gc=False, rename="camel"):
 
 
 class Grounding(msgspec.Struct, gc=False, rename="camel"):
-    """Contains a search's queries, its results, and the text that cites them."""
+    """Contains the queries of web searches, the pages that they found, and the parts of the answer
+    that cite these pages."""
 
     web_search_queries: list[str] | None = None
     grounding_chunks: list[GroundingChunk] | None = None
@@ -121,12 +123,12 @@ class Record(msgspec.Struct, gc=False, rename="camel"):
     error: msgspec.Raw = ABSENT
 
 
-class _UsageAlone(msgspec.Struct, gc=False, rename="camel"):
+class _UsageOnly(msgspec.Struct, gc=False, rename="camel"):
     usage_metadata: msgspec.Raw = ABSENT
 
 
 _record_decoder = msgspec.json.Decoder(Record)
-_usage_decoder = msgspec.json.Decoder(_UsageAlone)
+_usage_decoder = msgspec.json.Decoder(_UsageOnly)
 
 
 def decode_record(payload: bytes) -> Record:
@@ -138,7 +140,8 @@ def decode_answer(body: bytes) -> Record:
 
 
 def decode_usage_only(body: bytes) -> msgspec.Raw:
-    """Returns the usage in a body whose other content cannot be read, if there is any."""
+    """Returns the usage in a body whose other content cannot be read. The result is empty if the
+    usage cannot be read either."""
     try:
         return decode_whole(_usage_decoder, body).usage_metadata
     except MalformedAnswer:

@@ -1,4 +1,4 @@
-"""Encodes a call as a Gemini request. Rejects fields that the protocol lacks."""
+"""Encodes a call as a Gemini request. Rejects calls that the protocol cannot represent."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +30,8 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-# The features of this protocol. A model on a backend with this protocol has no others.
+# The parameters, modalities and features of this protocol. A model that is served through this
+# protocol cannot have others.
 SAMPLING_PARAMETERS = frozenset(
     {"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "stop"}
 )
@@ -42,20 +43,24 @@ FEATURES = frozenset(
         *(Feature.REASONING, Feature.WEB_SEARCH),
     }
 )
-# Options without a published name on our faces, and their fields in this protocol.
+# The default mapping of options (fields of client requests that the gateway passes on) to fields of
+# this protocol.
 OPTIONS = {"top_k": "generationConfig.topK"}
 
 _SEED_MIN, _SEED_MAX = -(2**31), 2**31 - 1
 _JSON_TYPE = "application/json"
 _MODES = {ToolMode.NONE: "NONE", ToolMode.AUTO: "AUTO", ToolMode.REQUIRED: "ANY"}
-# Like AUTO, but calls follow the schemas of their functions, as they always do under ANY.
+# In this mode the model decides whether to call functions, as in AUTO, but the arguments always match
+# the schemas of the functions. In the mode ANY they always do.
 _VALIDATED = "VALIDATED"
+# The fields that a token count request may have.
 _COUNTED = ("contents", "systemInstruction", "tools")
 _encode = msgspec.json.Encoder().encode
 
 
 def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -> FreeObject:
-    """Builds the body for the backend. Always sends the output limit. The model is in the path."""
+    """Builds the body of the request. Always sends the output limit. The body does not contain the
+    model, because the path does."""
     prompt = call.prompt
     refuse_unsupported(
         prompt, sampling=SAMPLING_PARAMETERS, output_modalities=OUTPUT_MODALITIES, json_output=True
@@ -83,8 +88,8 @@ def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -
 
 
 def count_request(call: Call, *, sends_ids: bool) -> FreeObject:
-    """Builds the counted part of the request. Raises OptionUnsupported for tools of another
-    provider."""
+    """Builds the body of the token count request. Raises OptionUnsupported for server-side tools of
+    another provider."""
     if call.prompt.server_tools:
         raise OptionUnsupported("The backend cannot count these tools.", param="tools")
     body = generate_request(call, extra={}, sends_ids=sends_ids)
@@ -92,7 +97,8 @@ def count_request(call: Call, *, sends_ids: bool) -> FreeObject:
 
 
 def _response_modalities(call: Call) -> list[str] | None:
-    """Returns None if the provider's default suffices, as for every model that writes text only."""
+    """Returns the requested modalities. Returns None if the provider's default is right: always for a
+    model that can write only text."""
     modalities = [modality.name.upper() for modality in call.prompt.output_modalities]
     return (modalities or None) if IMAGE in call.model.output_modalities else None
 
@@ -123,7 +129,8 @@ def _output_format(output: OutputFormat | None) -> FreeObject:
 
 
 def _tool_fields(prompt: Prompt) -> FreeObject:
-    # The protocol has a list of allowed functions only if one must be called.
+    # The protocol supports a list of allowed functions only if the model must call one of them. So
+    # only the allowed functions are sent.
     offered = offered_functions(prompt)
     for tool in offered:
         check_extra(tool.extra, tool.place)
@@ -156,7 +163,7 @@ def _check_search(search: WebSearch) -> None:
     check_search(search)
     if search.location is not None and search.location.given():
         raise OptionUnsupported(
-            "The backend searches for a place by its coordinates only.",
+            "The backend accepts a search location only as coordinates.",
             param=f"{search.param}.user_location",
         )
 
@@ -164,7 +171,8 @@ def _check_search(search: WebSearch) -> None:
 def _calling_config(
     choice: ToolMode | NamedFunction | None, offered: list[FunctionTool]
 ) -> FreeObject | None:
-    """Returns None if the provider's default suffices: the model decides."""
+    """Returns the value of `functionCallingConfig`. Returns None if the provider's default is right:
+    the model decides whether to call functions."""
     names: list[str] = []
     match choice:
         case NamedFunction(name=name):

@@ -1,8 +1,10 @@
-"""Asks for reasoning on the Gemini wire, and encodes its signatures in later turns.
+"""Writes the fields of a Gemini request that ask for reasoning, and encodes the signatures of earlier
+reasoning.
 
-The provider sends signatures of its reasoning, each on a call, on a text or on a thought, and
-accepts each back only on the same part. The gateway's faces transmit each signature as one sealed
-value, which contains its position: the id of the call, or the part of the answer's text.
+The provider signs its reasoning. A signature belongs to one part of an answer (a tool call, a text or
+a thought), and the provider accepts it in a later request only in the same part. Towards clients, the
+gateway sends each signature as one sealed value, which also contains the position of the part: the id
+of the tool call, or the range of the answer's text.
 """
 
 from collections.abc import Iterable
@@ -21,12 +23,12 @@ _SWITCHES = (_THINKING, "reasoning.enabled")
 _BUDGET = "reasoning.max_tokens"
 _SUMMARIES = ("reasoning.summary", "reasoning.generate_summary")
 _ENCRYPTED = "reasoning.encrypted_content"
-# The options of the faces that this file writes itself. A model in the settings may map them to
-# other fields; then they go there instead.
+# The options of client requests that this module converts. In the settings, a model may map an
+# option to another field. This module then ignores the option.
 OPTIONS = dict.fromkeys((*_SWITCHES, _BUDGET, *_SUMMARIES, _ENCRYPTED), _FIELD)
 
 _NO_EFFORT = "none"
-# The faces' efforts, mapped to the provider's levels and, for models before Gemini 3, to tokens.
+# The efforts in client requests, mapped to the levels of Gemini 3 and later models.
 _LEVELS = {
     "minimal": "MINIMAL",
     "low": "LOW",
@@ -35,6 +37,7 @@ _LEVELS = {
     "xhigh": "HIGH",
     "max": "HIGH",
 }
+# The efforts in client requests, mapped to token budgets for models before Gemini 3.
 _BUDGETS = {
     "minimal": 512,
     "low": 1024,
@@ -43,32 +46,39 @@ _BUDGETS = {
     "xhigh": 24_576,
     "max": 24_576,
 }
-# The maximum percentage of the output limit for thoughts, which count towards it.
+# The budget for thoughts is at most this percentage of the output limit, because thoughts count
+# towards the output limit.
 _BUDGET_SHARE_MAX = 80
 _BUDGET_TOKENS_MAX = 1 << 20
 
-# The provider documents this value for calls without a signature, because another model wrote them
-# or the client has not stored it. Models from Gemini 3 on reject a call without any.
+# A value that the provider accepts in place of a signature. It is needed for a tool call without a
+# signature, because another model wrote the call, or because the client has not stored the signature.
+# Models from Gemini 3 on reject tool calls without any signature.
 UNSIGNED = "skip_thought_signature_validator"
 
 
-# Values that other backends sealed do not begin like this.
-_SEALED_HERE = "gemini:"
+# The beginning of the sealed values of this module. Sealed values of other backends begin
+# differently.
+_SEAL_PREFIX = "gemini:"
 
 
 class Seal(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Contains a signature, and the part that it belongs to: a call, a thought, or a text."""
+    """Contains a signature, and identifies the part to which it belongs: a tool call, a thought or a
+    text."""
 
     signature: str
-    # The id of the call.
+    # The id of the signed tool call.
     call: str | None = None
+    # The text of the signed thought.
     thought: str | None = None
-    # The end of the signed text within the text of the answer, and its length.
+    # The position at which the signed text ends in the text of the answer, and the length of the
+    # signed text.
     text_end: int = 0
     text_length: int = 0
 
     def sealed(self) -> str:
-        return _SEALED_HERE + _encode(self).decode()
+        """Encodes the signature as one text, which a client can store and send back."""
+        return _SEAL_PREFIX + _encode(self).decode()
 
 
 _encode = msgspec.json.Encoder().encode
@@ -76,21 +86,23 @@ _seal_decoder = msgspec.json.Decoder(Seal)
 
 
 def seals_of(reasonings: Iterable[Reasoning]) -> list[Seal]:
-    """Returns the signatures in earlier reasoning. Omits values that another backend sealed."""
+    """Returns the signatures in the sealed values of earlier reasoning. Omits values that a backend
+    of another protocol created."""
     seals = []
     for reasoning in reasonings:
         for sealed in reasoning.sealed:
-            if not sealed.startswith(_SEALED_HERE):
+            if not sealed.startswith(_SEAL_PREFIX):
                 continue
             try:
-                seals.append(_seal_decoder.decode(sealed.removeprefix(_SEALED_HERE)))
+                seals.append(_seal_decoder.decode(sealed.removeprefix(_SEAL_PREFIX)))
             except (msgspec.DecodeError, UnicodeEncodeError):
                 continue
     return seals
 
 
 def needs_signatures(model: Model) -> bool:
-    """Tells whether the provider rejects calls of this model that come back without a signature."""
+    """Tells whether the provider rejects requests in which an earlier tool call of this model has no
+    signature."""
     return (
         Feature.REASONING in model.supported_features
         and model.messages.thinking is ThinkingStyle.ADAPTIVE
@@ -98,12 +110,14 @@ def needs_signatures(model: Model) -> bool:
 
 
 def is_native(name: str, call: Call) -> bool:
-    """Tells whether this wire writes the option itself."""
+    """Tells whether this module converts the option, because the model's settings do not map the
+    option to another field."""
     return name in OPTIONS and call.model.options.get(name) == OPTIONS[name]
 
 
 def thinking_config(call: Call) -> FreeObject | None:
-    """Returns None if the client does not ask for anything."""
+    """Returns the value of the field `thinkingConfig`; None if the client's request does not mention
+    reasoning. Raises InvalidRequest and OptionUnsupported."""
     wish = call.prompt.reasoning
     effort = None if wish is None else wish.effort
     options = {
@@ -129,7 +143,8 @@ def thinking_config(call: Call) -> FreeObject | None:
 
 
 def _amount(call: Call, effort: str | None) -> FreeObject:
-    """Returns how much the model thinks. Without an effort it decides by itself."""
+    """Returns the field for the amount of reasoning. Returns no field if the client requests no
+    effort: the model then chooses the amount."""
     if effort is None:
         return {}
     if call.model.messages.thinking is ThinkingStyle.ADAPTIVE:

@@ -1,14 +1,15 @@
-"""Reads usage from Gemini (`usageMetadata`): running totals in every piece of a stream.
+"""Reads the usage reports of Gemini (`usageMetadata`). Every record of a stream has a report, with the
+numbers of all tokens so far.
 
-`promptTokenCount` includes cached tokens. Tokens that the provider's own tools add to the prompt
-are not included. The search is the only such tool that the gateway asks for; it has a fee for each
-query, and the provider does not charge for the tokens of its results. So they are ignored, also in
-the total. Thoughts are not included in the candidates, except at some endpoints; the total shows
-which. A piece may lack the count of candidates: then the output is not known yet, unless the piece
-ends the answer.
-
-The report names the service tier (`serviceTier`); at Vertex AI it names the kind of traffic, which
-means the same (`trafficType`).
+- `promptTokenCount` includes cached tokens.
+- `toolUsePromptTokenCount` counts the tokens that server-side tools add to the prompt. The gateway
+  requests no other server-side tool than web search. The provider charges a fee for each search
+  query, but does not charge for the tokens of the results. So these tokens are ignored, and are
+  subtracted from the total.
+- `candidatesTokenCount` does not include the tokens of thoughts, except at some endpoints. The total
+  shows whether it does. If the field is missing, the output is not known yet, unless the record ends
+  the answer.
+- `serviceTier` is the service tier. At Vertex AI, `trafficType` has the same meaning.
 """
 
 from typing import Any
@@ -20,7 +21,8 @@ from tollkeeper.domain.usage import ReportedUsage, read_count
 
 _AUDIO, _IMAGE = "AUDIO", "IMAGE"
 _TIER_PREFIX = "service_tier_"
-# Kinds of traffic by their service tier. Provisioned throughput has its own price.
+# The service tier for each kind of traffic. Provisioned throughput has its own price, so it has its
+# own tier.
 _TIERS = {
     "ON_DEMAND_FLEX": "flex",
     "ON_DEMAND_PRIORITY": "priority",
@@ -29,6 +31,8 @@ _TIERS = {
 
 
 def read_usage(reported: Any, *, is_final: bool, searches: int = 0) -> UsageReport:
+    """Reads a usage report. `is_final` means that the answer has ended. `searches` is the number of
+    web searches in the answer so far, which the report does not contain."""
     return usage_report(reported, lambda found: _read(found, is_final, searches))
 
 
@@ -54,7 +58,7 @@ def _read(reported: FreeObject, is_final: bool, searches: int) -> ReportedUsage:
         output_audio_tokens=_of_modality(_AUDIO, reported, "candidatesTokensDetails"),
         output_image_tokens=images,
         service_tier=_service_tier(reported),
-        # With the names that clients know.
+        # The details that clients see have the names of the chat protocol.
         prompt_details=_without_missing(prompt_details),
         completion_details=_without_missing({"reasoning_tokens": thoughts, "image_tokens": images}),
         written=reported,
@@ -72,7 +76,7 @@ def _charged_total(reported: FreeObject) -> int | None:
     """Returns the total without the tokens of search results."""
     total = read_count(reported.get("totalTokenCount"))
     found = read_count(reported.get("toolUsePromptTokenCount"))
-    # If the total is smaller than this part, it does not include the part.
+    # If the total is smaller than the tokens of search results, it does not include them.
     return total - found if total is not None and found is not None and total >= found else total
 
 
@@ -89,13 +93,13 @@ def _completion(
         return None
     written = written or 0
     if thoughts and written >= thoughts and total == (prompt or 0) + written:
-        # The thoughts are included.
+        # The number already includes the thoughts.
         return written
     return written + (thoughts or 0)
 
 
 def _of_modality(modality: str, reported: FreeObject, name: str) -> int | None:
-    """Returns the tokens of one modality in a count."""
+    """Returns the number of tokens of one modality, from the list `name` in the report."""
     details = reported.get(name)
     if not isinstance(details, list):
         return None

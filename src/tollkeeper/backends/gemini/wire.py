@@ -1,4 +1,4 @@
-"""Implements the transport's interface (`backends/wire`) for the Gemini protocol."""
+"""Implements `Wire`, the interface of a backend protocol, for the Gemini protocol."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -15,15 +15,18 @@ from tollkeeper.domain.inference import Call, UsageReport
 
 
 class Endpoint(StrEnum):
-    """Names the service. They differ in the path, and in whether calls have ids."""
+    """Lists the services with this protocol, with their paths. Only the Gemini API has a field for
+    the ids of tool calls."""
 
     # {url}/models/{model}:generateContent
     GEMINI = "gemini"
-    # {url}/{model}:generateContent; the url ends in /publishers/google/models
+    # {url}/{model}:generateContent. The URL ends with /publishers/google/models.
     VERTEX = "vertex"
 
 
 class GeminiWire:
+    """Implements `Wire`, and the token count request."""
+
     framing = Framing.SERVER_SENT_EVENTS
     count_field = "totalTokens"
 
@@ -32,7 +35,7 @@ class GeminiWire:
         self.headers: Mapping[str, str] = {}
 
     def path_for(self, model: Model, *, stream: bool) -> str:
-        # Without `alt` a stream would be one JSON array.
+        # Without `alt=sse`, the service would send the stream as one JSON array.
         return self._path(model, "streamGenerateContent?alt=sse" if stream else "generateContent")
 
     def count_path_for(self, model: Model) -> str:
@@ -40,7 +43,7 @@ class GeminiWire:
 
     def _path(self, model: Model, verb: str) -> str:
         name = quote(model.upstream_model, safe="@")
-        # Without the dot, the text before the colon would be the scheme of an address.
+        # Without "./", `urljoin` would read the text before the colon as a URL scheme.
         return f"./{name}:{verb}" if self._is_vertex else f"models/{name}:{verb}"
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
@@ -49,7 +52,7 @@ class GeminiWire:
     def encode_count(self, call: Call) -> bytes:
         counted = count_request(call, sends_ids=not self._is_vertex)
         if not self._is_vertex:
-            # Only in this form does the endpoint count more than the contents.
+            # Without `generateContentRequest`, the Gemini API would count only `contents`.
             model = f"models/{call.model.upstream_model}"
             counted = {"generateContentRequest": {"model": model, **counted}}
         return encoded(counted)

@@ -1,4 +1,5 @@
-"""Obtains AWS keys with botocore. Imported only if a backend has the credential `sigv4`."""
+"""Obtains AWS keys with botocore. This module is imported only if the settings of a backend have the
+credential `sigv4`."""
 
 from bisect import bisect_left
 
@@ -14,17 +15,19 @@ from tollkeeper.backends.identity.renewal import Expiring
 from tollkeeper.backends.identity.sigv4 import SigningKeys
 
 silence("botocore", "urllib3")
-# The gateway repeats attempts itself.
+# botocore does not retry, because `renewal` repeats failed attempts.
 _REQUESTS = Config(connect_timeout=5, read_timeout=5, retries={"max_attempts": 0})
-# Keys that do not expire are read again, because their file may have changed.
+# Keys that do not expire are obtained again after this time, because their file may have changed.
 _RECHECK_S = 60.0
 _LIFETIME_S_MAX = 7 * 86400
 
 
 def obtain(identity: AwsIdentity) -> Expiring[SigningKeys]:
-    """Obtains keys; blocks. Searches again each time, so that files can be rotated."""
+    """Obtains keys; blocks. Each call searches for keys again, so that the operator can replace a key
+    file while the gateway runs. Raises IdentityFailure."""
     try:
-        # A profile or file in the settings precedes keys in the environment.
+        # With a profile, botocore does not use keys in environment variables. So a profile or file in
+        # the settings has precedence.
         session = Session(profile=identity.profile or ("default" if identity.file else None))
         session.set_default_client_config(_REQUESTS)
         session.set_config_variable("region", identity.region)
@@ -45,6 +48,7 @@ def obtain(identity: AwsIdentity) -> Expiring[SigningKeys]:
         raise IdentityFailure("the access key has invalid characters, or its secret is missing")
     if not isinstance(credentials, RefreshableCredentials):
         return Expiring(keys, None, recheck_s=_RECHECK_S)
-    # The library only tells whether keys expire within n seconds, so the time is searched for.
+    # botocore only tells whether the keys expire within n seconds, so a binary search finds the
+    # number of seconds until they expire.
     ends_within = credentials.refresh_needed
     return Expiring(keys, bisect_left(range(_LIFETIME_S_MAX), True, key=ends_within))

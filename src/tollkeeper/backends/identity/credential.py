@@ -1,8 +1,8 @@
-"""Implements credentials (`backends/credentials`) of identities: a bearer token, or a signature of
-each request.
+"""Implements the credentials (`backends/credentials`) for identities, the gateway's accounts at
+providers: a bearer token, or a signature of each request.
 
-The providers' libraries block, so each attempt runs in a thread. A library that hangs occupies at
-most one thread per credential, and does not prevent the process from ending.
+The libraries of the providers block, so each attempt to obtain a token runs in a thread. A library
+that hangs occupies at most one thread per credential, and does not prevent the process from ending.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from tollkeeper.backends.identity.failure import IdentityFailure, failed
 from tollkeeper.backends.identity.renewal import Expiring, RenewalTimes, Renewed
 from tollkeeper.backends.identity.sigv4 import SignedRequest, SigningKeys, signing_headers
 
-# The modules that import a provider's library.
+# The modules that import the library of a provider.
 _MODULES = {
     GoogleIdentity: "tollkeeper.backends.identity.google",
     EntraIdentity: "tollkeeper.backends.identity.entra",
@@ -40,11 +40,11 @@ _DEFAULT_TIMES = RenewalTimes()
 _Value = TypeVar("_Value", str, SigningKeys)
 
 
-class _InThread(Generic[_Value]):
+class _ThreadedObtain(Generic[_Value]):
     """Obtains the token or the keys of an identity in a thread, one attempt at a time."""
 
     def __init__(self, identity: Identity) -> None:
-        # Imports the library now: later the import would block the event loop for a second.
+        # Imports the library at the start, because the import blocks the event loop for a second.
         self._obtain: Callable[[Any], Expiring[_Value]] = importlib.import_module(
             _MODULES[type(identity)]
         ).obtain
@@ -52,12 +52,13 @@ class _InThread(Generic[_Value]):
         self._thread: threading.Thread | None = None
 
     async def __call__(self, deadline: float) -> Expiring[_Value]:
-        """Obtains a value. Raises IdentityFailure. The caller has a timeout, after which the thread
-        may still run."""
+        """Obtains a token or keys. Raises IdentityFailure. The caller has to set a timeout. The
+        thread may still run after the timeout."""
         if self._thread is not None and self._thread.is_alive():
             raise IdentityFailure("the previous attempt has not ended")
         result: Future[Expiring[_Value]] = Future()
-        # A running future cannot be cancelled, so the thread can always complete it.
+        # Marks the future as running: a running future cannot be cancelled, so the thread can always
+        # set its result.
         result.set_running_or_notify_cancel()
         self._thread = threading.Thread(
             target=self._run, args=(result,), name=THREAD_NAME, daemon=True
@@ -70,19 +71,19 @@ class _InThread(Generic[_Value]):
             result.set_result(self._obtain(self._identity))
         except IdentityFailure as failure:
             result.set_exception(failure)
-        except Exception as exc:  # noqa: BLE001 - a library may raise anything
+        except Exception as exc:  # noqa: BLE001 - a library may raise any exception
             result.set_exception(failed(exc))
 
 
 class BearerToken:
-    """Sends an expiring token as a bearer header."""
+    """Adds an expiring token to requests, as a bearer token."""
 
     fixed_headers: bytes | None = None
 
     def __init__(
         self, identity: GoogleIdentity | EntraIdentity, *, times: RenewalTimes = _DEFAULT_TIMES
     ) -> None:
-        obtain: _InThread[str] = _InThread(identity)
+        obtain: _ThreadedObtain[str] = _ThreadedObtain(identity)
         self._token = Renewed(obtain, described=identity.described, times=times)
 
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
@@ -103,7 +104,7 @@ class BearerToken:
 
 
 class Signature:
-    """Signs each request, with keys that may expire."""
+    """Signs each request with AWS keys, which may expire."""
 
     fixed_headers: bytes | None = None
 
@@ -115,11 +116,11 @@ class Signature:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._region = identity.region
-        # By host: replicas may be in several regions.
+        # The AWS region of each host. The replicas of a backend may be in different regions.
         self._regions: dict[str, str] = {}
         self._service = identity.service
         self._now = now
-        obtain: _InThread[SigningKeys] = _InThread(identity)
+        obtain: _ThreadedObtain[SigningKeys] = _ThreadedObtain(identity)
         self._keys = Renewed(obtain, described=identity.described, times=times)
 
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
@@ -161,7 +162,7 @@ async def try_identity(identity: Identity, *, timeout_s: float) -> float | None:
     """Obtains a token or keys once. Returns their lifetime in seconds; None if they do not expire.
     Raises IdentityFailure."""
     loop = asyncio.get_running_loop()
-    obtain: _InThread[Any] = _InThread(identity)
+    obtain: _ThreadedObtain[Any] = _ThreadedObtain(identity)
     try:
         async with asyncio.timeout(timeout_s):
             obtained: Expiring[Any] = await obtain(loop.time() + timeout_s)

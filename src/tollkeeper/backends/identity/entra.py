@@ -1,5 +1,5 @@
-"""Obtains Entra access tokens with azure-identity. Imported only if a backend has the credential
-`entra`."""
+"""Obtains Microsoft Entra access tokens with azure-identity. This module is imported only if the
+settings of a backend have the credential `entra`."""
 
 import time
 from pathlib import Path
@@ -19,7 +19,8 @@ from tollkeeper.backends.identity.failure import IdentityFailure, failed, silenc
 from tollkeeper.backends.identity.renewal import Expiring
 
 silence("azure", "msal", "urllib3")
-# The gateway repeats attempts itself. The authority is the operator's choice and is not looked up.
+# The library does not retry, because `renewal` repeats failed attempts. The library does not verify
+# the address of the token service with Microsoft, because the operator has chosen the address.
 _OPTIONS: dict[str, Any] = {
     "connection_timeout": 5,
     "read_timeout": 5,
@@ -29,7 +30,8 @@ _OPTIONS: dict[str, Any] = {
 
 
 def obtain(identity: EntraIdentity) -> Expiring[str]:
-    """Obtains a token; blocks. Reads files again for every token, so that they can be rotated."""
+    """Obtains a token; blocks. Reads the secret or certificate file for every token, so that the
+    operator can replace the file while the gateway runs. Raises IdentityFailure."""
     try:
         with _credential(identity) as credential:
             token = credential.get_token(identity.scope)

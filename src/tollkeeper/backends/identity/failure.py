@@ -1,12 +1,12 @@
-"""Explains why a token was not obtained, without secrets."""
+"""Defines the error for a token that could not be obtained. Its message contains no secrets."""
 
 import logging
 import re
 import traceback
 
 _SHOWN_LENGTH_MAX = 300
-# Published error codes. They are the only part of a token service's answer that is shown: the rest
-# may quote data that the gateway sent.
+# The published error codes of token services. Of a token service's answer, only such a code is shown:
+# other text may quote data that the gateway sent.
 _CODES = re.compile(
     r"\b(AADSTS[0-9]{4,9}|access_denied|invalid_client|invalid_grant|invalid_request|invalid_scope"
     r"|invalid_target|temporarily_unavailable|unauthorized_client|unsupported_grant_type)\b"
@@ -14,23 +14,25 @@ _CODES = re.compile(
 
 
 class IdentityFailure(Exception):
-    """The token service did not return a token, or a requirement for asking it is missing.
+    """The token service did not return a token, or the gateway lacks something that it needs to ask
+    for a token, for example a file.
 
-    The message is for the operator's log and for `doctor`. Clients see another one.
+    The message is for operators: in the log, and in the command `doctor`. Clients see another message.
     """
 
 
 def silence(*loggers: str) -> None:
-    """Disables a library's log, because its lines may quote a token service's answer. `renewal`
-    logs each failure itself."""
+    """Disables these loggers of a library, because their lines may quote the answer of a token
+    service. `renewal` logs each failure."""
     for name in loggers:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def failed(error: Exception, *, local: tuple[type[Exception], ...] = ()) -> IdentityFailure:
-    """Converts an exception of a provider's library. Shows the messages of the types in `local`,
-    because only these contain no text from the token service."""
-    # The traceback's frames contain connections and secrets.
+    """Converts an exception of a provider's library. The messages of exceptions of the types in
+    `local` are shown, because these messages contain no text from the token service. The messages of
+    other exceptions are not shown."""
+    # The frames of the traceback refer to connections and secrets, so they are cleared.
     traceback.clear_frames(error.__traceback__)
     if isinstance(error, local):
         text = " ".join(str(error.args[0] if error.args else error).split())

@@ -1,8 +1,10 @@
-"""Keeps an expiring value: renews it before its end, in the background, one attempt at a time.
+"""Holds an expiring value (a token or keys), and renews it in the background before it expires, with
+one attempt at a time.
 
-A call never waits while the current value is valid. Without a value, it waits for the running
-attempt, within its deadline; between two failed attempts it fails at once. A failed attempt is
-repeated after pauses that double, as long as the credential is in use.
+While the current value is valid, a call never waits. Without a valid value, a call waits for the
+attempt that is in progress, until the call's deadline. If no attempt is in progress, because the last
+attempt failed and the next one has not begun, the call fails at once. Failed attempts are repeated
+after pauses, each twice as long as the one before, up to a maximum.
 """
 
 import asyncio
@@ -26,34 +28,43 @@ _FOREVER_S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class RenewalTimes:
-    """Contains durations in seconds."""
+    """Contains the durations of a renewal, in seconds."""
 
-    # How long before its end a value is renewed: at most this time, and at most this share of its
-    # lifetime.
+    # A value is renewed this long before it expires, or at this share of its lifetime before it
+    # expires, whichever is shorter.
     ahead_s: float = 300.0
     ahead_share: float = 0.2
-    # A value is not used in its last seconds, because it would expire on its way.
+    # A value is not used in the last seconds of its lifetime, because it could expire before the
+    # provider receives it.
     unused_s: float = 10.0
+    # The timeout of one attempt.
     attempt_s: float = 10.0
-    # Between failed attempts: the first pause, and the longest with and without a valid value.
+    # The first pause between failed attempts.
     pause_s: float = 1.0
+    # The longest pause while the current value is still valid.
     pause_s_max: float = 60.0
+    # The longest pause while there is no valid value.
     pause_s_max_without: float = 10.0
-    # A service may return the same value again until shortly before its end.
+    # The shortest time between two successful attempts. It is needed because a token service may
+    # return the same value again until shortly before the value expires.
     interval_s_min: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Expiring(Generic[_Value]):
+    """Contains an obtained token or obtained keys, with their lifetime."""
+
     value: _Value = field(repr=False)
-    # From now on; None if it does not expire.
+    # The number of seconds until the value expires. None if it does not expire.
     lifetime_s: float | None
-    # When a value that does not expire is obtained again; None for never.
+    # The number of seconds after which a value that does not expire is obtained again. None means
+    # never.
     recheck_s: float | None = None
 
 
 class Renewed(Generic[_Value]):
-    """Holds the current value, and the task that renews it. The opener closes it."""
+    """Holds the current value, and the task that renews the value. The creator of the object has to
+    call `close`."""
 
     def __init__(
         self,
@@ -62,16 +73,18 @@ class Renewed(Generic[_Value]):
         described: str,
         times: RenewalTimes = RenewalTimes(),  # noqa: B008 - frozen
     ) -> None:
-        """`obtain` gets a deadline, a time of the event loop's clock. It raises IdentityFailure."""
+        """Stores the arguments; `start` or the first `get` starts the task. `obtain` obtains a value,
+        gets a deadline (a time of the event loop's clock) and may raise IdentityFailure."""
         self._obtain = obtain
         self._described = described
         self._times = times
         self._value: _Value | None = None
         self._previous: _Value | None = None
-        # Times of the event loop's clock.
+        # This and the other times below are times of the event loop's clock.
         self._usable_until = 0.0
         self._renewing: asyncio.Task[None] | None = None
-        # The end of the running attempt, for which calls without a value wait.
+        # A future that is done when the attempt in progress ends. Calls without a valid value wait
+        # for it.
         self._attempt: asyncio.Future[None] | None = None
         self._next_attempt_at = 0.0
         self._obtained_at = 0.0
@@ -85,14 +98,14 @@ class Renewed(Generic[_Value]):
         return tuple(value for value in (self._value, self._previous) if value is not None)
 
     def start(self) -> None:
-        """Starts to renew, unless that is already running."""
+        """Starts the task that renews the value, unless the task is already running."""
         is_renewing = self._renewing is not None and not self._renewing.done()
         if not is_renewing and not self._closed:
             self._renewing = asyncio.get_running_loop().create_task(self._renew())
 
     async def get(self, *, deadline: float) -> _Value:
-        """Returns the value. Raises Unavailable and DeadlineExceeded, neither of which is
-        charged."""
+        """Returns a valid value. Raises Unavailable and DeadlineExceeded. Their attribute `charged`
+        is False, because the call was not sent."""
         value = self._value
         now = asyncio.get_running_loop().time()
         if value is not None and now < self._usable_until:
@@ -100,8 +113,9 @@ class Renewed(Generic[_Value]):
         return await self._wait(deadline)
 
     def doubt(self) -> None:
-        """Handles a value that the provider has rejected, because it may have been revoked. Obtains
-        the next one now, unless the current one is so new that it would be the same."""
+        """Records that the provider has rejected the value. The value may have been revoked, so the
+        next attempt starts at once. If the value is so new that the token service would probably
+        return the same value, nothing happens."""
         now = asyncio.get_running_loop().time()
         if now - self._obtained_at >= self._times.interval_s_min and now < self._usable_until:
             self._skip_pause.set()
@@ -119,7 +133,7 @@ class Renewed(Generic[_Value]):
         if self._renewing is None:
             raise Unavailable("The backend is closed.")
         if self._attempt is None and loop.time() >= self._next_attempt_at:
-            # The task has not begun its attempt yet.
+            # An attempt is due, but the task has not begun it yet. The task will use this future.
             self._attempt = loop.create_future()
         if self._attempt is not None:
             try:
@@ -158,7 +172,7 @@ class Renewed(Generic[_Value]):
                 self._attempt = None
                 attempt.set_result(None)
                 if pause_s is None:
-                    # It does not expire.
+                    # The value does not expire and is never obtained again.
                     self._next_attempt_at = float("inf")
                     return
                 self._skip_pause.clear()
@@ -170,7 +184,8 @@ class Renewed(Generic[_Value]):
                 unanswered.set_result(None)
 
     async def _make_attempt(self) -> float | None:
-        """Obtains a value. Returns how long it need not be renewed; None for ever."""
+        """Obtains a value. Returns the number of seconds until the next attempt; None if no further
+        attempt is needed. Raises IdentityFailure."""
         loop = asyncio.get_running_loop()
         times = self._times
         until = loop.time() + times.attempt_s
@@ -181,7 +196,7 @@ class Renewed(Generic[_Value]):
         except TimeoutError:
             raise IdentityFailure(f"no answer within {times.attempt_s:g} s") from None
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            # The original error may quote data that was read.
+            # `from None`, because the original error may quote the answer of the token service.
             raise IdentityFailure("the token service's answer cannot be read") from None
         self._obtained_at = loop.time()
         lifetime_s = obtained.lifetime_s
@@ -200,8 +215,9 @@ class Renewed(Generic[_Value]):
     def _pause(self, failures: int) -> float:
         times = self._times
         valid_s = self._usable_until - asyncio.get_running_loop().time()
-        # The next attempt is no later than the end of the current value.
+        # While the current value is valid, the next attempt starts before the value expires.
         longest = min(times.pause_s_max, valid_s) if valid_s > 0 else times.pause_s_max_without
         pause_s = min(max(longest, times.pause_s), times.pause_s * 2.0 ** min(failures - 1, 16))
-        # Many processes fail at the same time and should not all retry at the same time.
+        # If the attempts of many processes fail at the same time, random pauses prevent that all
+        # processes retry at the same time.
         return pause_s * random.uniform(0.8, 1.0)  # noqa: S311 - it spreads load only

@@ -1,6 +1,7 @@
-"""Signs requests with AWS Signature Version 4. Pure: the time is an argument.
+"""Signs requests with AWS Signature Version 4. The functions get the time as an argument and do no
+I/O.
 
-`tests/backends/identity/test_sigv4.py` checks this with AWS's published examples.
+`tests/backends/identity/test_sigv4.py` checks this module with AWS's published examples.
 """
 
 import hashlib
@@ -17,6 +18,8 @@ _UNRESERVED = "-_.~"
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
+    """Contains AWS keys. Temporary keys have a session token; for other keys it is empty."""
+
     access_key: str = field(repr=False)
     secret_key: str = field(repr=False)
     session_token: str = field(default="", repr=False)
@@ -24,11 +27,12 @@ class SigningKeys:
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """Contains everything that a signature covers. `path` is as sent, with its query; the names of
-    `headers` are in lower case, and `host` is among them."""
+    """Contains the parts of a request that a signature covers."""
 
     method: str
+    # The path as it is sent, with its query.
     path: str
+    # By lower-case name. Has to contain `host`.
     headers: Mapping[str, str]
     body: bytes
 
@@ -36,7 +40,8 @@ class SignedRequest:
 def signing_headers(
     keys: SigningKeys, request: SignedRequest, *, region: str, service: str, now: float
 ) -> dict[str, str]:
-    """Returns the additional headers of a signed request. `now` is in seconds since 1970."""
+    """Returns the headers to add to a request, including its signature. `now` is the time in seconds
+    since 1970."""
     time = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
     added = {"x-amz-date": time}
     if keys.session_token:
@@ -55,15 +60,17 @@ def signing_headers(
 
 
 def canonical_request(request: SignedRequest, headers: Mapping[str, str]) -> str:
+    """Returns the request in the canonical form that AWS defines for signatures."""
     path, _, query = request.path.partition("?")
-    # A path is encoded once more than it is sent; only S3 does not require this.
+    # In the canonical form, the path is percent-encoded once more than in the request. AWS requires
+    # this for all services except S3.
     lines = [request.method, quote(path or "/", safe=f"/{_UNRESERVED}"), _canonical_query(query)]
     lines += [f"{name}:{' '.join(headers[name].split())}" for name in sorted(headers)]
     return "\n".join([*lines, "", _names(headers), _hash(request.body)])
 
 
 def _canonical_query(query: str) -> str:
-    """Sorts the query by name and value. Encoded characters stay encoded."""
+    """Sorts the parameters of the query by name and value. Encoded characters stay encoded."""
     pairs = [part.partition("=") for part in query.split("&") if part]
     return "&".join(f"{name}={value}" for name, value in sorted((n, v) for n, _, v in pairs))
 
