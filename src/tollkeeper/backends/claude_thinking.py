@@ -45,7 +45,7 @@ class ThinkingFields(msgspec.Struct, frozen=True):
     effort: str | None = None
 
 
-_NOT_ASKED = ThinkingFields()
+_NO_FIELDS = ThinkingFields()
 
 
 def thinking_fields(call: Call, is_signed: IsSigned) -> ThinkingFields:
@@ -78,7 +78,7 @@ def thinking_fields(call: Call, is_signed: IsSigned) -> ThinkingFields:
     if _continues_without_signature(prompt, is_signed):
         # The provider rejects a reasoning budget if the answer that called the tools has no signed
         # reasoning.
-        return _NOT_ASKED
+        return _NO_FIELDS
     share = _SHARES.get(effort or "", _DEFAULT_SHARE)
     tokens = max(_BUDGET_TOKENS_MIN, call.output_tokens_max * share // 100)
     param = prompt.reasoning.params[0] if prompt.reasoning is not None else _THINKING

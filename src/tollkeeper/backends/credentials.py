@@ -43,7 +43,7 @@ class OutgoingRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Credential(Protocol):
-    """Adds the headers to requests that prove who pays."""
+    """Provides the headers that prove to a provider who pays for a request."""
 
     @property
     def fixed_headers(self) -> bytes | None:

@@ -35,8 +35,8 @@ _PIECES_PER_TOKEN_MAX = 2
 # Pieces and records that an answer may have in addition, for example those that only begin or end
 # a message.
 _SLACK = 64
-# The maximum length of all images in a streamed answer together, in base64. There are separate
-# limits for the size of one record, and for an answer that is not streamed.
+# The maximum length of all images in an answer together, in base64. There are separate limits for the
+# size of one record, and for the body of an answer that is not streamed.
 _IMAGE_CHARACTERS_MAX = 64 << 20
 _NO_ARGUMENTS = "{}"
 
@@ -53,8 +53,8 @@ class StreamReader(ABC):
     def __init__(
         self, call: Call, *, secrets: tuple[str, ...] = (), events_per_token: int = 0
     ) -> None:
-        """Limits the records without content: the answer may have `events_per_token` of them for
-        each output token, in addition to those of the prompt."""
+        """Sets the limits of the answer. `events_per_token` is the number of records without content
+        that the backend may send for each output token."""
         self._secrets = secrets
         # While a server reads the prompt, it may report its progress with records without content:
         # at most one for each prompt token.
@@ -229,8 +229,8 @@ class EventReader(StreamReader):
         self, finish: str, reason: str | None = None, stop_sequence: str | None = None
     ) -> None:
         """Emits the reason why the answer ended. `reason` is the provider's own word for it, which
-        is emitted too if the Messages protocol has the same word. Only the first call has an
-        effect."""
+        is emitted too if the Messages protocol has the same word. Does nothing if the answer has
+        already finished."""
         if not self._finished:
             self._finished = True
             if finish == Finish.TOOL_CALLS and self._legacy:

@@ -152,8 +152,8 @@ class _FanOutCall:
         return self._waiting.popleft()
 
     async def _fail(self, failure: BaseException) -> None:
-        """Raises the failure of one part as the failure of the whole call, and sets its attribute
-        `charged` for all parts."""
+        """Raises the failure of one part as the failure of the whole call. Sets the attribute
+        `charged` of the failure to True if any part may have been charged."""
         if not isinstance(failure, TollkeeperError):
             raise failure
         if not self._produced and not failure.charged:

@@ -53,8 +53,9 @@ class EjectionRule:
 
 
 class ReplicaHealth:
-    """Holds the state of one replica. For every `begin`, the caller has to call exactly one of
-    `succeeded`, `failed` and `abandoned`."""
+    """Holds the state of one replica. The caller reports the result of each call to the replica with
+    `succeeded`, `failed` or `abandoned`. Only an abandoned call that is not a probe may stay
+    unreported."""
 
     __slots__ = (
         "_backoff_s",

@@ -42,8 +42,9 @@ class BackendHealth:
     reports: tuple[ReplicaReport, ...] = ()
 
 
-# Writes a piece of text to the client. The answer has only one choice, and the text is a JSON string.
-# Returns False if the text cannot be written now. In this case the same text comes as an event.
+# Writes a piece of text to the client. The text belongs to the only choice of an answer, and is
+# encoded as a JSON string. Returns False if the text cannot be written now. In this case the same text
+# comes as an event.
 TextWriter: TypeAlias = Callable[[bytes], bool]
 
 

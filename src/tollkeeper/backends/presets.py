@@ -18,9 +18,9 @@ from tollkeeper.backends.credentials import CredentialKind
 class Preset:
     """Contains the defaults for one provider or server."""
 
-    # The base address. Empty if every installation has its own address. `address_form` is then an
-    # example of the address.
+    # The base address. Empty if every installation has its own address.
     url: str = ""
+    # If `url` is empty: the form of the address, with placeholders in capital letters.
     address_form: str = ""
     protocol: WireProtocol = WireProtocol.CHAT
     credential: CredentialKind = CredentialKind.BEARER
@@ -118,7 +118,7 @@ def reasons_unasked(upstream_model: str) -> bool:
 
 # Fields with which a client identifies its end user or labels the request. They do not affect the
 # answer.
-_ABUSE_HINTS = ("user", "safety_identifier", "metadata")
+_CLIENT_LABELS = ("user", "safety_identifier", "metadata")
 # Fields that contain the reasoning of earlier answers. Some servers answer 422 to a message with an
 # unknown field, so these fields are not sent to them.
 _REPLAYED_REASONING = ("messages.reasoning", "messages.reasoning_content")
@@ -151,7 +151,7 @@ PRESETS: Mapping[str, Preset] = {
     "gemini-openai": Preset(
         url="https://generativelanguage.googleapis.com/v1beta/openai",
         key_env="GEMINI_API_KEY",
-        omitted=_ABUSE_HINTS,
+        omitted=_CLIENT_LABELS,
     ),
     "mistral": Preset(
         url="https://api.mistral.ai/v1",
@@ -160,7 +160,7 @@ PRESETS: Mapping[str, Preset] = {
         include_usage=False,
         refused=("logit_bias", "logprobs", "top_logprobs", "functions", "function_call"),
         renamed={"seed": "random_seed"},
-        omitted=(*_ABUSE_HINTS, *_REPLAYED_REASONING),
+        omitted=(*_CLIENT_LABELS, *_REPLAYED_REASONING),
         tokens_per_image=4160,
     ),
     "groq": Preset(
@@ -212,7 +212,7 @@ PRESETS: Mapping[str, Preset] = {
         output_bound=OutputBound.MAX_TOKENS,
         native_n=False,
         refused=("logit_bias", "parallel_tool_calls"),
-        omitted=_ABUSE_HINTS,
+        omitted=_CLIENT_LABELS,
     ),
     "bedrock": Preset(
         address_form="https://bedrock-runtime.REGION.amazonaws.com",
@@ -266,18 +266,18 @@ PRESETS: Mapping[str, Preset] = {
         output_bound=OutputBound.MAX_TOKENS,
         native_n=False,
         refused=("logit_bias", "tool_choice", "parallel_tool_calls"),
-        omitted=_ABUSE_HINTS,
+        omitted=_CLIENT_LABELS,
     ),
     "tgi": Preset(
         address_form="http://HOST:3000/v1",
         output_bound=OutputBound.MAX_TOKENS,
         native_n=False,
-        omitted=_ABUSE_HINTS,
+        omitted=_CLIENT_LABELS,
     ),
     "lmstudio": Preset(
         url="http://127.0.0.1:1234/v1",
         output_bound=OutputBound.MAX_TOKENS,
         native_n=False,
-        omitted=_ABUSE_HINTS,
+        omitted=_CLIENT_LABELS,
     ),
 }

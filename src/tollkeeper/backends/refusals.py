@@ -60,8 +60,8 @@ STATUS_RULES = (
     StatusRule(range(200, 300), True, "may have run: the status says that it succeeded"),
     StatusRule(range(400, 600), True, "may have run: the meaning of the status is unknown"),
 )
-_OTHER_STATUS = STATUS_RULES[-1]
-_RULE_OF = {status: rule for rule in reversed(STATUS_RULES) for status in rule.statuses}
+_UNKNOWN_STATUS_RULE = STATUS_RULES[-1]
+_RULE_BY_STATUS = {status: rule for rule in reversed(STATUS_RULES) for status in rule.statuses}
 # Error codes that mean an error in the request. Providers publish these words and send them in
 # place of a status.
 _REJECTED = frozenset(
@@ -78,7 +78,7 @@ _RATE_LIMITED = "rate_limit_exceeded"
 _AWS_QUOTA = b"ServiceQuotaExceededException"
 # Statuses in an error record that mean that a server stopped waiting for the answer: the call may
 # have run.
-_TIMEOUTS_OF_BACKENDS = (408, 499, 504, 524)
+_TIMEOUT_STATUSES = (408, 499, 504, 524)
 _MESSAGE_BYTES_MAX = 2048
 _REMOVED = "[removed]"
 # Control characters, and invisible characters such as those that change the direction of text.
@@ -126,7 +126,7 @@ def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
         return RateLimited(
             "The backend is handling too many requests.", retry_after_s=RETRY_AFTER_S_DEFAULT
         )
-    if code in _TIMEOUTS_OF_BACKENDS:
+    if code in _TIMEOUT_STATUSES:
         return _failed(f"The backend answered with an error of status {code}", code)
     # The backend reports that it failed before any output, so the call is not charged.
     is_refusal = type(code) is int and 400 <= code < 500
@@ -134,7 +134,7 @@ def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
 
 
 def _failed(message: str, status: int) -> BackendFailed:
-    rule = _RULE_OF.get(status, _OTHER_STATUS)
+    rule = _RULE_BY_STATUS.get(status, _UNKNOWN_STATUS_RULE)
     if rule.may_have_run:
         message += f": the call {rule.reason}"
     return BackendFailed(
@@ -160,8 +160,8 @@ def _refuses_the_key(body: Any) -> bool:
 
 
 def _retry_delay(body: Any) -> bytes | None:
-    """Returns the seconds to wait before a retry from the details of an error (Google), rounded
-    up."""
+    """Returns the number of seconds after which a retry is allowed, rounded up, as Google states it
+    in the details of an error. Returns None if the error does not state it."""
     for detail in _details(body):
         delay = detail.get("retryDelay")
         found = _DELAY.fullmatch(delay) if isinstance(delay, str) else None

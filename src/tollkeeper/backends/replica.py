@@ -2,10 +2,10 @@
 
 This module converts every HTTP failure to a domain error. The error's attribute `charged` tells
 whether the backend may have run the call, because a call that ran costs money. A call did not run in
-two cases: its request was not sent, or the backend refused it in a way that excludes a run
-(`refusals.STATUS_RULES`, or an error object in place of the answer). In all other cases it may have
-run. In particular, after an answer with the status 200 the backend may have generated output, even
-if the answer then breaks off.
+two cases: the request was not sent, or the backend refused the call before running it (by a status in
+`refusals.STATUS_RULES`, or by an error object in place of the answer). In all other cases the call
+may have run. In particular, after an answer with the status 200 the backend may have generated output,
+even if the answer then breaks off.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.runtime.timeouts import timeout
 
 _JSON = b"application/json"
-# Limits for reading the body of a refusal. The body is needed only for its error message, and
-# reading it completely lets the connection be reused.
+# The gateway reads the body of a refusal for the error message, and to be able to reuse the
+# connection. These limits apply.
 _REFUSAL_BYTES_MAX = 64 << 10
 _REFUSAL_TIMEOUT_S = 2.0
 _COUNT_BYTES_MAX = 1 << 20

@@ -52,8 +52,8 @@ def refuse_unsupported(
 
 
 def offered_functions(prompt: Prompt) -> list[FunctionTool]:
-    """Returns the functions that the model may call. For protocols in which a model may call every
-    function of the request: functions that the client does not allow are omitted. Raises
+    """Returns the functions to send to the backend: those that the client allows the model to call.
+    This is for protocols in which a model may call every function of the request. Raises
     OptionUnsupported for tools of other types."""
     functions = []
     for tool in prompt.tools:

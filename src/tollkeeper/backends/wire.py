@@ -23,7 +23,7 @@ class AnswerReader(Protocol):
     # timeout.
     failing: bool
     # The error that says why the answer did not end properly. Its attribute `charged` is True, unless
-    # the backend refused the call in a way that excludes that the call ran.
+    # the backend refused the call before running it.
     failure: TollkeeperError | None
 
     @property

@@ -53,7 +53,7 @@ _NO_PARAMETERS: FreeObject = {"type": "object", "properties": {}}
 _MODES = {ToolMode.NONE: "none", ToolMode.AUTO: "auto", ToolMode.REQUIRED: "any"}
 _SEARCH_TOOL = {"type": "web_search_20250305", "name": "web_search", "max_uses": WEB_SEARCHES_MAX}
 # The fields that a token count request may have.
-_COUNTED = frozenset(
+_COUNT_FIELDS = frozenset(
     {
         *("model", "messages", "system", "tools", "tool_choice"),
         *("thinking", "output_config", "cache_control"),
@@ -149,7 +149,7 @@ def count_request(call: Call, *, takes_image_urls: bool) -> FreeObject:
     body = messages_request(call, stream=False, extra={}, takes_image_urls=takes_image_urls)
     if call.prompt.server_tools:
         body["tools"] = [*body.get("tools", ()), *call.prompt.server_tools]
-    return {name: value for name, value in body.items() if name in _COUNTED}
+    return {name: value for name, value in body.items() if name in _COUNT_FIELDS}
 
 
 def _check_temperature(prompt: Prompt) -> None:

@@ -44,8 +44,8 @@ def encode_request(
     extra: Mapping[str, Any] = _NO_FIELDS,
     dialect: ChatDialect = OPENAI_DIALECT,
 ) -> bytes:
-    """Encodes the body of the request. A request for a stream asks for usage, because the gateway
-    charges by it, unless the dialect does not include `stream_options`."""
+    """Encodes the body of the request. A request for a stream also asks for a usage report, because
+    the gateway computes the price from the report. Some dialects do not need this."""
     prompt = call.prompt
     body: FreeObject = dict(_encoded_fields(prompt) if prompt.written is None else prompt.written)
     _add_gateway_fields(body, prompt, call.model.cache_salt_field or "cache_salt")

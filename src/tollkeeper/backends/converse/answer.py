@@ -84,7 +84,7 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
     def _read_block(self, index: int, block: Block) -> None:
         """Reads a whole block, the beginning of a block, or a piece of a block. A piece may be the
         first record of its block, because some models send no start event for a text."""
-        read = self._require_open(self._blocks.setdefault(index, _OpenBlock()))
+        open_block = self._require_open(self._blocks.setdefault(index, _OpenBlock()))
         if block.text:
             self._emit(Delta(0, block.text))
         if block.citations_content is not None:
@@ -94,26 +94,28 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
         reasoning = block.reasoning_content
         if reasoning is not None:
             whole = reasoning.reasoning_text or reasoning
-            self._emit_reasoning(read, whole.text, whole.signature)
+            self._emit_reasoning(open_block, whole.text, whole.signature)
             if reasoning.redacted_content:
-                read.redacted.append(reasoning.redacted_content)
+                open_block.redacted.append(reasoning.redacted_content)
         if block.tool_use is not None and block.tool_use.type != records.SERVER_TOOL_USE:
-            self._read_tool_use(read, block.tool_use)
+            self._read_tool_use(open_block, block.tool_use)
 
-    def _read_tool_use(self, read: _OpenBlock, use: ToolUse) -> None:
+    def _read_tool_use(self, open_block: _OpenBlock, use: ToolUse) -> None:
         if use.tool_use_id is not None or use.name is not None:
             if not use.tool_use_id or not use.name:
                 raise MalformedAnswer("a call has no id or no name")
-            if read.call_index is not None:
+            if open_block.call_index is not None:
                 raise MalformedAnswer("a call begins twice")
-            read.call_index = self._count_call()
-            self._emit_call(read.call_index, use.tool_use_id, use.name)
+            open_block.call_index = self._count_call()
+            self._emit_call(open_block.call_index, use.tool_use_id, use.name)
         written = value_or_none(use.input)
         if written is not None:
             # In a stream, the arguments are pieces of a JSON text. In an answer that is not streamed,
             # they are a JSON object.
             value = decode_any(written)
-            self._emit_arguments(read, value if isinstance(value, str) else bytes(written).decode())
+            self._emit_arguments(
+                open_block, value if isinstance(value, str) else bytes(written).decode()
+            )
 
     def _seal(self, reasoning: str, signature: str) -> str:
         return sealed_text(reasoning, signature)

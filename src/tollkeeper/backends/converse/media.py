@@ -82,7 +82,7 @@ class Documents:
         if name is None and extension in _EXTENSIONS:
             name = extension
         if name is None and not content.media_type:
-            # The file is treated as PDF, because clients omit the type usually for PDF.
+            # The file is treated as PDF, because clients that omit the type usually send PDF.
             name = "pdf"
         described = _described(name, content, _EXTENSIONS, file.place)
         return {"document": {"name": self._name(file.filename), **described}}

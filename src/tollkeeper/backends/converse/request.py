@@ -41,7 +41,7 @@ _MODES: dict[ToolMode, FreeObject] = {
 }
 _TOOL_BLOCKS = frozenset({"toolUse", "toolResult"})
 # The fields that a token count request may have.
-_COUNTED = ("messages", "system", "toolConfig", "additionalModelRequestFields")
+_COUNT_FIELDS = ("messages", "system", "toolConfig", "additionalModelRequestFields")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -86,7 +86,7 @@ def count_request(call: Call) -> FreeObject:
     if call.prompt.server_tools:
         raise OptionUnsupported("The backend cannot count these tools.", param="tools")
     body = converse_request(call, extra={})
-    counted = {name: body[name] for name in _COUNTED if name in body}
+    counted = {name: body[name] for name in _COUNT_FIELDS if name in body}
     return {"input": {"converse": counted}}
 
 

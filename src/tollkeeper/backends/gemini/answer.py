@@ -48,7 +48,7 @@ class GroundedText:
         # The distinct search queries. Empty queries are omitted, because the provider does not
         # charge for them.
         self._queries: dict[str, None] = {}
-        self._found: list[GroundingChunk] = []
+        self._sources: list[GroundingChunk] = []
         self._supports: list[GroundingSupport] = []
 
     def add(self, text: str) -> None:
@@ -56,7 +56,7 @@ class GroundedText:
 
     def take(self, grounding: Grounding) -> None:
         self._queries |= dict.fromkeys(filter(None, grounding.web_search_queries or ()))
-        self._found = grounding.grounding_chunks or self._found
+        self._sources = grounding.grounding_chunks or self._sources
         self._supports = grounding.grounding_supports or self._supports
 
     @property
@@ -75,7 +75,7 @@ class GroundedText:
             start = _characters(written, segment.start_index or 0)
             end = _characters(written, segment.end_index or 0)
             for index in support.grounding_chunk_indices or ():
-                page = self._found[index].web if 0 <= index < len(self._found) else None
+                page = self._sources[index].web if 0 <= index < len(self._sources) else None
                 if page is not None and page.uri and start <= end:
                     citations.append(Annotation(page.uri, page.title or "", start, end))
         return tuple(citations[:_CITATIONS_MAX])

@@ -72,7 +72,8 @@ class Input(Conversation):
                 case ToolCall():
                     signature = by_call.get(part.id or "")
                     if signature is None and self._needs_signatures and not has_call:
-                        # The provider signs only the first of several parallel tool calls.
+                        # The provider signs only the first of several parallel tool calls, so only
+                        # the first call needs this value.
                         signature = UNSIGNED
                     has_call = True
                     written.append(self._call(part, signature))

@@ -41,8 +41,8 @@ def _file_part(file: File) -> FreeObject:
     if file.data is None:
         raise OptionUnsupported("The backend takes no files by their id.", param=file.place)
     guessed = mimetypes.guess_type(file.filename or "")[0]
-    # If the type is unknown, the file is treated as PDF, because clients omit the type usually for
-    # PDF.
+    # If the type is unknown, the file is treated as PDF, because clients that omit the type usually
+    # send PDF.
     return _inline(file.data, guessed or _PDF, file.place)
 
 

@@ -50,11 +50,11 @@ OPTIONS = {"top_k": "generationConfig.topK"}
 _SEED_MIN, _SEED_MAX = -(2**31), 2**31 - 1
 _JSON_TYPE = "application/json"
 _MODES = {ToolMode.NONE: "NONE", ToolMode.AUTO: "AUTO", ToolMode.REQUIRED: "ANY"}
-# In this mode the model decides whether to call functions, as in AUTO, but the arguments always match
-# the schemas of the functions. In the mode ANY they always do.
+# In this mode the model decides whether to call functions, as in the mode AUTO, but the arguments of
+# its calls always match the schemas of the functions, as in the mode ANY.
 _VALIDATED = "VALIDATED"
 # The fields that a token count request may have.
-_COUNTED = ("contents", "systemInstruction", "tools")
+_COUNT_FIELDS = ("contents", "systemInstruction", "tools")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -93,7 +93,7 @@ def count_request(call: Call, *, sends_ids: bool) -> FreeObject:
     if call.prompt.server_tools:
         raise OptionUnsupported("The backend cannot count these tools.", param="tools")
     body = generate_request(call, extra={}, sends_ids=sends_ids)
-    return {name: body[name] for name in _COUNTED if name in body}
+    return {name: body[name] for name in _COUNT_FIELDS if name in body}
 
 
 def _response_modalities(call: Call) -> list[str] | None:

@@ -16,7 +16,7 @@ from tollkeeper.backends.identity.sigv4 import SigningKeys
 
 silence("botocore", "urllib3")
 # botocore does not retry, because `renewal` repeats failed attempts.
-_REQUESTS = Config(connect_timeout=5, read_timeout=5, retries={"max_attempts": 0})
+_CLIENT_CONFIG = Config(connect_timeout=5, read_timeout=5, retries={"max_attempts": 0})
 # Keys that do not expire are obtained again after this time, because their file may have changed.
 _RECHECK_S = 60.0
 _LIFETIME_S_MAX = 7 * 86400
@@ -29,7 +29,7 @@ def obtain(identity: AwsIdentity) -> Expiring[SigningKeys]:
         # With a profile, botocore does not use keys in environment variables. So a profile or file in
         # the settings has precedence.
         session = Session(profile=identity.profile or ("default" if identity.file else None))
-        session.set_default_client_config(_REQUESTS)
+        session.set_default_client_config(_CLIENT_CONFIG)
         session.set_config_variable("region", identity.region)
         if identity.file:
             session.set_config_variable("credentials_file", identity.file)

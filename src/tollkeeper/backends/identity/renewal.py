@@ -30,8 +30,8 @@ _FOREVER_S = 1e9
 class RenewalTimes:
     """Contains the durations of a renewal, in seconds."""
 
-    # A value is renewed this long before it expires, or at this share of its lifetime before it
-    # expires, whichever is shorter.
+    # A value is renewed `ahead_s` before it expires, or `ahead_share` of its lifetime before it
+    # expires if that is later.
     ahead_s: float = 300.0
     ahead_share: float = 0.2
     # A value is not used in the last seconds of its lifetime, because it could expire before the
@@ -73,8 +73,9 @@ class Renewed(Generic[_Value]):
         described: str,
         times: RenewalTimes = RenewalTimes(),  # noqa: B008 - frozen
     ) -> None:
-        """Stores the arguments; `start` or the first `get` starts the task. `obtain` obtains a value,
-        gets a deadline (a time of the event loop's clock) and may raise IdentityFailure."""
+        """Does not start the task yet. `obtain` is called with a deadline (a time of the event loop's
+        clock) to obtain a value, and may raise IdentityFailure. `described` is a description of the
+        identity for the log."""
         self._obtain = obtain
         self._described = described
         self._times = times

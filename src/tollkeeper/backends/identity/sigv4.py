@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
-_END = "aws4_request"
+_SCOPE_END = "aws4_request"
 _UNRESERVED = "-_.~"
 
 
@@ -47,7 +47,7 @@ def signing_headers(
     if keys.session_token:
         added["x-amz-security-token"] = keys.session_token
     headers = {**request.headers, **added}
-    scope = f"{time[:8]}/{region}/{service}/{_END}"
+    scope = f"{time[:8]}/{region}/{service}/{_SCOPE_END}"
     canonical = canonical_request(request, headers)
     to_sign = "\n".join((_ALGORITHM, time, scope, _hash(canonical.encode())))
     key = _signing_key(keys.secret_key, time[:8], region, service)
@@ -81,7 +81,7 @@ def _names(headers: Mapping[str, str]) -> str:
 
 def _signing_key(secret: str, day: str, region: str, service: str) -> bytes:
     key = f"AWS4{secret}".encode()
-    for part in (day, region, service, _END):
+    for part in (day, region, service, _SCOPE_END):
         key = hmac.digest(key, part.encode(), "sha256")
     return key
 

@@ -178,8 +178,9 @@ def _tool(tool: Tool) -> FreeObject:
 
 
 def _custom_tool(custom: FreeObject) -> FreeObject:
-    """Converts the custom tool of a chat request. The chat protocol has nested objects for the tool
-    and for its grammar; this protocol has their fields in one object each."""
+    """Converts the custom tool of a chat request. The chat protocol nests the fields of the tool in an
+    object `custom`, and the fields of its grammar in an object `grammar`. This protocol does not have
+    these two objects."""
     described = {**custom, "type": "custom"}
     input_format = custom.get("format")
     if isinstance(input_format, dict) and isinstance(input_format.get("grammar"), dict):

@@ -2,11 +2,11 @@
 every answer.
 
 The parser llhttp (package httptools) splits the bytes into headers and body. This module does not
-use a general HTTP client, because the gateway needs three features that such clients do not offer:
+use a general HTTP client, because the gateway has three needs that such clients do not meet:
 
-- It knows whether any byte of the request was sent.
-- It knows whether the headers of the answer arrived.
-- It closes the socket as soon as the client disconnects, even before the answer's first byte.
+- to know whether any byte of the request was sent
+- to know whether the headers of the answer arrived
+- to close the socket as soon as the gateway's client disconnects, even before the answer begins
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class HttpFailure(Exception):
 
 
 class ConnectFailed(HttpFailure):
-    """No connection was opened, so nothing of the request was sent."""
+    """No connection was opened, so no byte of the request was sent."""
 
 
 class ConnectionsExhausted(ConnectFailed):
@@ -54,7 +54,7 @@ class DeadlinePassed(HttpFailure):
 
 
 class AnswerTooLarge(HttpFailure):
-    """The body of the answer is larger than the limit that the caller of `read_whole` gave."""
+    """The body of the answer is larger than the limit in the call of `read_whole`."""
 
 
 class PeerSilent(HttpFailure):
@@ -113,17 +113,24 @@ class Connection(asyncio.Protocol):
         # The number of bytes that are not body (headers, chunk extensions, trailers), counted since
         # the start of the exchange or since the last bytes of the body.
         self._overhead_bytes = 0
+        # Whether `mark_progress` was called.
         self._progressed = False
+        # Whether the last headers belong to an interim answer (status 1xx).
         self._interim = False
+        # The part of the body that has arrived and is not yet read.
         self._chunks: list[bytes] = []
         self._buffered = 0
         # The socket is not read while more unread bytes of the body than this are buffered.
         self._buffered_max = _BUFFERED_BYTES_MAX
         self._paused = False
+        # Whether the whole answer has arrived.
         self._complete = False
+        # Whether another exchange can use the connection.
         self._reusable = False
         self._failure: HttpFailure | None = None
         self._relay: Callable[[bytes], int] | None = None
+        # Whether the parser is at the end of an HTTP chunk, and whether the next data from the socket
+        # begins with an HTTP chunk.
         self._chunk_ended = self._at_chunk_start = False
 
     # Called by the owner of the exchange.
