@@ -1,1 +1,1 @@
-"""Manages processes and sockets: the hardened HTTP server, its workers, the operator listener."""
+"""Runs the processes and sockets of a gateway: supervisor, workers, HTTP server, operator listener."""

@@ -1,64 +1,67 @@
-"""Decides which connections a server closes if it cannot keep all of them.
+"""Limits the number of a server's connections, and chooses which idle connection is closed for a new
+one.
 
-A connection without a valid key so far belongs to a network; any other belongs to the organization
-of its last valid key. If there is no room for a new connection, the server closes an old one that
-waits for its client: first one without a key, then one of the organization with the most
-connections.
+A connection on which the client has sent no valid key yet counts for the client's network. Any other
+connection counts for the organization of its last valid key. If the limit is reached, the server closes
+a connection that waits for its client. It prefers connections without a key, and then those of the
+organization with the most connections.
 """
 
 from collections.abc import Callable, Hashable
 from itertools import islice
 from typing import Generic, TypeAlias, TypeVar
 
-# One network has at most this fraction (one eighth) of the room for connections without a key.
-_NETWORK_PARTS = 8
-# The maximum number of connections to check for one that can be closed.
-_LOOKS_MAX = 64
+# Connections without a key from one network may use at most one eighth of the limit.
+_NETWORK_DIVISOR = 8
+# The maximum number of connections that are checked to find one that can be closed.
+_CHECKED_MAX = 64
 
 
 C = TypeVar("C")
-# The dictionary keeps the oldest connection first.
+# The connections of a group, the oldest first. Used as an ordered set.
 _Group: TypeAlias = dict[C, None]
 
 
 class ConnectionRoom(Generic[C]):
     def __init__(self, connections_max: int, close_if_idle: Callable[[C], bool]) -> None:
-        """`close_if_idle` closes a connection that waits for its client, and returns whether it
-        did."""
+        """`close_if_idle` closes a connection if it waits for its client, and returns True if it closed the
+        connection."""
         self._max = connections_max
         self._close_if_idle = close_if_idle
-        self._of_network_max = max(connections_max // _NETWORK_PARTS, 1)
+        self._of_network_max = max(connections_max // _NETWORK_DIVISOR, 1)
         self._without_key: _Group[C] = {}
         self._networks: dict[Hashable, _Group[C]] = {}
         self._organizations: dict[Hashable, _Group[C]] = {}
-        # The group of each connection: one of the networks' or the organizations' groups, and its
-        # key.
-        self._places: dict[C, tuple[dict[Hashable, _Group[C]], Hashable]] = {}
+        # The group of each connection, as the dictionary that contains the group (`_networks` or
+        # `_organizations`) and the group's key in it.
+        self._groups: dict[C, tuple[dict[Hashable, _Group[C]], Hashable]] = {}
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._groups)
 
     def enter(self, connection: C, network: Hashable) -> bool:
-        """Returns whether there is room for a new connection, and if so registers it."""
+        """Registers a new connection if there is room for it, and returns True if so. May close another
+        connection to make room."""
         of_network = self._networks.get(network, {})
         if len(of_network) >= self._of_network_max and not self._close_one(of_network):
             return False
-        if len(self._places) >= self._max and not self._close_any():
+        if len(self._groups) >= self._max and not self._close_any():
             return False
         self._without_key[connection] = None
         self._join(connection, self._networks, network)
         return True
 
     def recognise(self, connection: C, organization: Hashable) -> None:
-        """Moves the connection to this organization, whose valid key the client has sent."""
-        if connection in self._places:
+        """Counts the connection for this organization from now on, because the client has sent one of the
+        organization's keys."""
+        if connection in self._groups:
             self.leave(connection)
             self._join(connection, self._organizations, organization)
 
     def leave(self, connection: C) -> None:
-        place = self._places.pop(connection, None)
-        if place is not None:
-            groups, name = place
+        group = self._groups.pop(connection, None)
+        if group is not None:
+            groups, name = group
             del groups[name][connection]
             if not groups[name]:
                 del groups[name]
@@ -66,7 +69,7 @@ class ConnectionRoom(Generic[C]):
 
     def _join(self, connection: C, groups: dict[Hashable, _Group[C]], name: Hashable) -> None:
         groups.setdefault(name, {})[connection] = None
-        self._places[connection] = (groups, name)
+        self._groups[connection] = (groups, name)
 
     def _close_any(self) -> bool:
         if self._close_one(self._without_key):
@@ -75,9 +78,9 @@ class ConnectionRoom(Generic[C]):
         return largest is not None and self._close_one(largest)
 
     def _close_one(self, candidates: _Group[C]) -> bool:
-        """Closes the oldest connection that waits for its client, and returns whether there is one.
-        Busy ones move to the end, so that the next search begins with others."""
-        for connection in list(islice(candidates, _LOOKS_MAX)):
+        """Closes the oldest candidate that waits for its client, and returns True if there is one. Moves
+        busy connections to the end, so that the next search begins with other connections."""
+        for connection in list(islice(candidates, _CHECKED_MAX)):
             if self._close_if_idle(connection):
                 self.leave(connection)
                 return True

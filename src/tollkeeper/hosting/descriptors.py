@@ -1,4 +1,4 @@
-"""Manages a process's limit of open files and sockets."""
+"""Manages a process's limit of file descriptors, which open files and connections use."""
 
 import contextlib
 import re
@@ -9,13 +9,14 @@ from pathlib import Path
 
 from tollkeeper.hosting.http_protocol import HttpLimits
 
-# A process that uses more than this fraction of its descriptors has nearly exhausted them.
+# A process that uses more than this fraction of its descriptors counts as nearly out of them.
 _NEARLY_ALL = 15 / 16
-# How long an idle connection stays open: longer than load balancers keep theirs, because a request
-# that arrives while the gateway closes is lost. Google's keep them for 600 s, others for less.
+# The time after which the gateway closes an idle connection. It is longer than the idle timeouts of
+# common load balancers (600 s at Google, less at others), so that the balancer closes first. If the
+# gateway closed first, a request that the balancer sends at the same moment would be lost.
 KEEP_ALIVE_S = 620.0
-# The maximum number of a worker's client connections, including idle ones. Each takes up to 36 KB,
-# so all of them take 360 MB.
+# The maximum number of client connections of one worker, including idle ones. A connection takes up to
+# 36 KB of memory, so 10,000 take up to 360 MB.
 CONNECTIONS_MAX = 10_000
 _LIMIT = re.compile(r"^Max open files +(\d+)", re.MULTILINE)
 
@@ -31,9 +32,9 @@ class Descriptors:
 
 
 def raise_limit() -> None:
-    """Raises the soft limit of this process and its children to the hard limit."""
+    """Sets the soft limit of this process and its children to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Some systems have no hard limit, and reject an unlimited soft limit.
+    # On some systems the hard limit is unlimited, but an unlimited soft limit is rejected.
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -51,8 +52,9 @@ def _number(limit: int) -> int:
 
 
 def connections_within(limit: int) -> int:
-    """Returns how many client connections a process with this limit can have. The other half is for
-    connections to backends and the database, and for files."""
+    """Returns the number of client connections for a process with this limit: half of the limit, and at
+    most `CONNECTIONS_MAX`. The other half is for connections to backends and the database, and for files.
+    """
     return min(limit // 2, CONNECTIONS_MAX)
 
 
@@ -61,7 +63,8 @@ def http_limits() -> HttpLimits:
 
 
 def descriptors_of(pid: int) -> Descriptors | None:
-    """Returns None if the process has ended, or if the system does not report it."""
+    """Returns the number and limit of a process's descriptors. Returns None if the process has ended, or
+    if the operating system does not report them."""
     process = Path("/proc") / str(pid)
     try:
         found = _LIMIT.search((process / "limits").read_text())

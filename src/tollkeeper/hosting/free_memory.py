@@ -1,11 +1,12 @@
-"""Returns memory to the system that the C library keeps after a peak.
+"""Returns free memory to the operating system after a peak.
 
-glibc returns only memory at the end of its heap. After many large buffers, for example of clients
-that do not read, the heap is mostly free but stays at its peak size, because a few small blocks lie
-behind the free ones. `malloc_trim` returns the free pages in between.
+By itself, glibc returns only free memory at the end of its heap. After a peak of large buffers, for
+example for clients that do not read, most of the heap is free. But the heap stays at its peak size if
+a few small blocks at its end are in use. `malloc_trim` also returns the free pages before such blocks.
 
-Blocks of bodies have their own pages, which return to the system when they are freed. After the
-first one is freed, glibc would take the next ones from the heap, unless its threshold is set.
+Large blocks, such as request bodies, are allocated outside the heap and return to the operating system
+when they are freed. By default, glibc moves the size threshold for such blocks up when the first one is
+freed, and then allocates the next ones in the heap. A fixed threshold prevents this.
 """
 
 import asyncio
@@ -13,15 +14,15 @@ import ctypes
 from collections.abc import Callable
 
 INTERVAL_S = 10.0
-# The amount that may stay free. Below this, the heap would soon grow again after trimming.
+# The heap is not trimmed while less than this is free, because it would soon grow again.
 FREE_BYTES_MAX = 32 << 20
-# A block of this size or more has its own pages.
+# A block of at least this size is allocated outside the heap, in its own pages.
 _OWN_PAGES_BYTES = 128 << 10
 _M_MMAP_THRESHOLD = -3
 
 
 class _MallocInfo(ctypes.Structure):
-    """`struct mallinfo2` of glibc 2.33 and later."""
+    """Declares the fields of `struct mallinfo2`, which glibc has since version 2.33."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
@@ -33,7 +34,7 @@ class _MallocInfo(ctypes.Structure):
 
 
 class Heap:
-    """Accesses the heap of the C library. Does nothing if that is not glibc."""
+    """Accesses the heap of the C library. Does nothing if the C library is not glibc."""
 
     def __init__(self) -> None:
         library = ctypes.CDLL(None)
@@ -60,8 +61,8 @@ class Heap:
 
 
 class MemoryTrimmer:
-    """Checks the heap at an interval. Does not trim while `is_busy`, because other threads that
-    allocate would wait for some milliseconds."""
+    """Trims the heap at an interval if much of it is free. Does not trim while `is_busy` returns True,
+    because threads that allocate memory have to wait some milliseconds for the end of trimming."""
 
     def __init__(self, is_busy: Callable[[], bool], heap: Heap | None = None) -> None:
         self._is_busy = is_busy
@@ -86,7 +87,7 @@ class MemoryTrimmer:
         self.trim_if_large()
 
     def trim_if_large(self) -> bool:
-        """Trims the heap, and tells whether there was much to return."""
+        """Trims the heap if much of it is free and the process is not busy. Returns True if it did."""
         if self._is_busy() or self._heap.free_bytes() <= FREE_BYTES_MAX:
             return False
         self._heap.trim()

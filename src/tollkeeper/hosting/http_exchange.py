@@ -1,4 +1,4 @@
-"""Implements one request and its answer on the server's side (`api.http.exchange`)."""
+"""Implements the HTTP server's side of one request and its answer (see `api.http.exchange`)."""
 
 import asyncio
 import http
@@ -11,9 +11,9 @@ from typing import Protocol
 from tollkeeper.api.http.exchange import ClientGone, RequestHead, Work
 from tollkeeper.domain.errors import TollkeeperError
 
-# How much of a body is read before the application asks for it.
+# The size of a body above which the server stops reading until the application asks for the body.
 _READ_AHEAD_BYTES = 64 << 10
-# A larger body is not copied behind its headers.
+# A larger answer body is sent in a separate write, so that it is not copied to join it with its headers.
 _ONE_SEGMENT_BYTES = 64 << 10
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NO_CONTENT_STATUSES = frozenset({204, 304})
@@ -25,14 +25,14 @@ _STATUS_LINES = {
 
 
 class Link(Protocol):
-    """Represents the part of a connection that its parser and its exchanges need."""
+    """Defines the methods of a connection that its parser and its exchanges use."""
 
     @property
     def peer(self) -> str: ...
 
-    # Whether written data leaves: the client is connected and reads fast enough.
+    # True if written data is sent immediately: the client is connected and reads fast enough.
     ready: bool
-    # The owner of the last request; None if unknown.
+    # The owner (usually the organization) of the last request; None if unknown.
     owner: Hashable
 
     @property
@@ -43,23 +43,23 @@ class Link(Protocol):
     def send(self, data: bytes) -> None: ...
 
     def write(self, data: bytes) -> None:
-        """Works like `send`, but only if the link is ready."""
+        """Sends like `send`, but faster. May only be called while `ready` is True."""
         ...
 
     def resume_reading(self) -> None: ...
 
     def read_body(self) -> None:
-        """Resumes reading, and watches how fast the body arrives."""
+        """Resumes reading, and checks from now on that the body arrives fast enough."""
         ...
 
     def pause_reading(self) -> None: ...
 
     def recognised(self, owner: Hashable) -> None:
-        """The client has sent a key of another owner than before."""
+        """Registers the owner of the client's key. Called only if this is not the previous owner."""
         ...
 
     def request_begun(self, exchange: "HttpExchange") -> None:
-        """Handles complete headers. The body may still be arriving."""
+        """Handles a request whose headers are complete. Its body may still be arriving."""
         ...
 
     def answered(self, exchange: "HttpExchange") -> None: ...
@@ -68,30 +68,30 @@ class Link(Protocol):
 
 
 class HttpExchange:
-    """Holds one request and its answer. The connection fills in the body while it arrives."""
+    """Holds one request and its answer. The parser adds the body while it arrives."""
 
-    # Defaults as class attributes, because most of them do not change for a request that arrives in
-    # one piece and is answered in one.
+    # The defaults are class attributes, which saves time: a request that is received in one read and
+    # answered in one write changes only a few of them.
     owner: Hashable = None
     finished = False
     wrote = False
     task: asyncio.Task[None] | None = None
-    # The whole body; None while a part of it is missing.
+    # The complete body; None while a part of it is missing.
     body: bytes | None = None
-    # The received part: bytes if it came in one piece.
+    # The part of the body that has arrived so far: bytes if it came in one read, a bytearray otherwise.
     _received: bytes | bytearray = b""
     _failure: TollkeeperError | None = None
-    _gone = False
-    # Set when the application asks for the body.
+    _disconnected = False
+    # Set when the application asks for the body. Called with the received size whenever data arrives.
     _grow_to: Callable[[int], None] | None = None
-    # The received size at the last call of `is_too_slow`.
+    # The size of `_received` at the last call of `is_too_slow`.
     _size_before = 0
     _waiter: asyncio.Future[None] | None = None
-    # None after it was sent.
+    # The encoded status line and headers of a streamed answer; None after they are sent.
     _answer_headers: bytes | None = None
     _begun = False
     _chunked = False
-    # Whether the next piece is sent as a chunk only, because the headers are already sent.
+    # True after the headers were sent with the first chunk. Each further piece is a chunk by itself.
     _in_chunks = False
     _on_leave: Callable[[], None] | None = None
     _on_stop: Callable[[], None] | None = None
@@ -101,7 +101,7 @@ class HttpExchange:
     ) -> None:
         self._link = link
         self.head = head
-        # 0 if there is none, or if the body is chunked.
+        # 0 if the request has no body or a chunked body.
         self.content_length = content_length
         self.keep_alive = keep_alive
 
@@ -132,7 +132,7 @@ class HttpExchange:
                 raise self._failure
             if self.body is not None:
                 return self.body
-            if self._gone:
+            if self._disconnected:
                 raise ClientGone
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -145,7 +145,8 @@ class HttpExchange:
             return
         self.finished = True
         if self.body is None:
-            # The rest of the request would block the next one on this connection.
+            # The missing part of this request's body would have to be read before the next request on
+            # this connection.
             self.keep_alive = False
         head = answer_head(status, headers, keep_alive=self.keep_alive)
         link = self._link
@@ -168,7 +169,8 @@ class HttpExchange:
     def start(self, status: int, headers: bytes) -> None:
         assert not self._begun, "an answer starts once"
         self._begun = True
-        # HTTP/1.0 has no chunks: the end of the connection is the end of the answer.
+        # HTTP/1.0 has no chunks. There, the client recognises the end of the answer by the close of the
+        # connection.
         self._chunked = not self.head.is_http10
         if self.body is None or not self._chunked:
             self.keep_alive = False
@@ -181,7 +183,6 @@ class HttpExchange:
             return
         self.wrote = True
         if self._in_chunks:
-            # Every piece but the first.
             self._link.send(b"%x\r\n%b\r\n" % (len(piece), piece))
         else:
             self._link.send(self._framed(piece))
@@ -192,7 +193,8 @@ class HttpExchange:
         link, ends_size = self._link, len(before) + len(after)
 
         def write(middle: bytes) -> bool:
-            # Repeats `write` in one function, because a stream has many pieces.
+            # Does the same as `HttpExchange.write`, without further function calls, because a stream has
+            # many pieces.
             if self.finished or not link.ready:
                 return False
             self.wrote = True
@@ -205,7 +207,7 @@ class HttpExchange:
         if self.finished:
             return
         self.finished = True
-        last = self._framed(piece) if piece else self._taken_head()
+        last = self._framed(piece) if piece else self._take_answer_headers()
         if self._chunked and self.head.method != "HEAD":
             last += b"0\r\n\r\n"
         if last:
@@ -219,7 +221,7 @@ class HttpExchange:
 
     def on_leave(self, callback: Callable[[], None]) -> None:
         self._on_leave = callback
-        if self._gone:
+        if self._disconnected:
             callback()
 
     def on_stop(self, callback: Callable[[], None]) -> None:
@@ -228,27 +230,28 @@ class HttpExchange:
     # Called by the connection and the server.
 
     async def serve(self, work: Work, serving: "set[HttpExchange]") -> None:
-        """Runs the application's work. `serving` contains the exchange until the work has ended."""
+        """Runs the application's work, and removes this exchange from `serving` when the work ends."""
         try:
             await work
         finally:
             serving.discard(self)
-            # Does nothing after a complete answer.
+            # After a complete answer, `abandon` does nothing.
             self.abandon()
-            # These refer to the application's side of the request, which refers back to the
-            # exchange. Without them, reference counting frees the whole request at once: its body,
-            # its prompt.
+            # The callbacks and the task refer to the application's objects, which refer back to this
+            # exchange. Clearing them breaks these reference cycles, so that reference counting frees the
+            # request, with its body and prompt, immediately.
             self._on_leave = self._on_stop = self._grow_to = self.task = self.body = None
             self._received = b""
 
     @property
     def ends_by_itself(self) -> bool:
-        """Tells whether the application handles disconnects, and so also ends by itself."""
+        """Tells whether the application reacts to disconnects. Its work then ends without being
+        cancelled."""
         return self._on_leave is not None
 
     def add_piece(self, piece: bytes) -> None:
         if self.finished or self._failure is not None:
-            return  # the answer does not need the rest of the body
+            return  # the application needs no more of the body
         if not self._received:
             self._received = piece
         elif isinstance(self._received, bytes):
@@ -259,47 +262,46 @@ class HttpExchange:
             try:
                 self._grow_to(len(self._received))
             except TollkeeperError as error:
-                self.spoiled(error)
+                self.fail_body(error)
         elif len(self._received) > _READ_AHEAD_BYTES:
             self._link.pause_reading()
 
-    def completed(self) -> None:
+    def complete_body(self) -> None:
         self.body, self._received = bytes(self._received), b""
         self._wake()
-        # Reading pauses during a large body. It must resume after the body, because only a read
-        # notices a disconnect.
+        # Reading may be paused because the body is large. It must resume after the body, because the
+        # server notices a disconnect only while it reads.
         self._link.resume_reading()
 
     @property
     def waits_for_body(self) -> bool:
-        """Tells whether the application waits for the client to send the rest of the body."""
+        """Tells whether the application waits until the client has sent the whole body."""
         return self._grow_to is not None and self.body is None
 
     def is_too_slow(self, bytes_min: int) -> bool:
-        """Tells whether less than `bytes_min` of the body has arrived since the last call, or since
-        the application asked for the body."""
+        """Tells whether less than `bytes_min` of the body has arrived since the last call. The first
+        call counts from when the application asked for the body."""
         before, self._size_before = self._size_before, len(self._received)
         return self._size_before - before < bytes_min
 
-    def spoiled(self, failure: TollkeeperError) -> None:
-        """Ends the wait for the body, which is too slow or not HTTP."""
+    def fail_body(self, failure: TollkeeperError) -> None:
+        """Makes `receive_body` raise `failure`, and drops the received part of the body."""
         self._failure = failure
         self._received = b""
         self.keep_alive = False
         self._wake()
 
-    def left(self) -> None:
+    def handle_disconnect(self) -> None:
         """Handles the loss of the connection."""
-        if self._gone or self.finished:
+        if self._disconnected or self.finished:
             return
-        self._gone = True
+        self._disconnected = True
         self._wake()
         if self._on_leave is not None:
             self._on_leave()
 
     def stop(self) -> None:
-        """Ends the exchange because the server stops: the client is notified, and nothing more is
-        sent."""
+        """Ends the exchange because the server stops: notifies the client, then sends nothing more."""
         self.keep_alive = False
         if not self.finished and self._on_stop is not None:
             self._on_stop()
@@ -318,7 +320,7 @@ class HttpExchange:
             self._waiter.set_result(None)
 
     def _framed(self, piece: bytes) -> bytes:
-        head = self._taken_head()
+        head = self._take_answer_headers()
         if self.head.method == "HEAD":
             return head
         if not self._chunked:
@@ -326,13 +328,14 @@ class HttpExchange:
         self._in_chunks = True
         return b"%b%x\r\n%b\r\n" % (head, len(piece), piece)
 
-    def _taken_head(self) -> bytes:
+    def _take_answer_headers(self) -> bytes:
         head, self._answer_headers = self._answer_headers, None
         return head or b""
 
 
 def answer_head(status: int, headers: bytes, *, keep_alive: bool) -> bytes:
-    """Encodes the status line and headers of an answer, given its own header lines."""
+    """Encodes the status line and all headers of an answer. `headers` are the encoded header lines of
+    this answer; the date and, if needed, `connection: close` are added."""
     end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
     return b"".join((_STATUS_LINES[status], _date_line(int(time.time())), headers, end))
 

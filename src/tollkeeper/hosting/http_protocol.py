@@ -1,7 +1,7 @@
-"""Serves one HTTP/1.1 connection: answers its requests in order, within limits of size and time.
+"""Serves one HTTP/1.1 connection: answers its requests in order, and limits their size and duration.
 
-Clients that send or read too slowly are disconnected. Invalid requests are rejected in the error
-envelope, with a request id.
+The server disconnects clients that send or read too slowly. It answers an invalid request with an
+error in the API's JSON format, including a request id.
 """
 
 import asyncio
@@ -18,36 +18,38 @@ from tollkeeper.hosting.http_exchange import HttpExchange, answer_head
 from tollkeeper.hosting.request_parser import RequestParser
 from tollkeeper.services.request_ids import new_request_id_text
 
-# The size of one read: small, except for a body that the application has asked for. Earlier data is
-# not counted against the client's memory.
+# The size of one read from the socket. Reads are small until the application has asked for the body,
+# because only after that are received bytes counted against the client's share of memory.
 _READ_BYTES = 16 << 10
 _BODY_READ_BYTES = 256 << 10
-# Requests that arrive while another one is answered wait unread. Beyond this size the socket is not
-# read, and a disconnect is noticed only when the next request's turn comes.
+# Data that arrives while the server answers an earlier request is buffered without parsing. If more
+# than this is buffered, the server stops reading the socket. It then notices a disconnect only when
+# it reads again for the next request.
 _UNPARSED_BYTES_MAX = _READ_BYTES
-# How much of an answer may wait for a client that does not read, before the application has to
-# wait.
+# The maximum size of buffered answer data for a client that does not read. Beyond it, the
+# application has to wait before it writes more.
 _UNSENT_BYTES = 16 << 10
-# An answer may be complete before its request is. For this long the rest of the request is read and
-# dropped: closing at once would reset the connection, and the client would lose the answer.
+# If an answer is complete before its request, the server reads and drops the remaining request for
+# this long before it closes the connection. Closing immediately would reset the connection, and the
+# client would lose the answer.
 _LINGER_S = 2.0
 _LINGER_AFTER_REFUSAL_S = 0.5
-# The minimum speed of a body, measured over `header_timeout_s` (or `keep_alive_s`, if that is
-# shorter).
+# The minimum speed at which a body must arrive. It is measured over intervals of `header_timeout_s`
+# or `keep_alive_s`, whichever is shorter.
 _BODY_BYTES_PER_S_MIN = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    # How long an idle connection stays open.
+    # The time after which an idle connection is closed.
     keep_alive_s: float
-    # The maximum number of open connections. Beyond it, idle ones are closed or new ones are
-    # rejected.
+    # The maximum number of open connections. To stay below it, the server closes idle connections or
+    # rejects new ones.
     connections_max: int
-    # How long the headers of a request may take to arrive, and their maximum size.
+    # The maximum time until all headers of a request have arrived, and their maximum size.
     header_timeout_s: float = 10
     header_bytes_max: int = 16_384
-    # How long a client may not read before it is disconnected.
+    # The time after which a client that does not read its answer is disconnected.
     write_timeout_s: float = 60
 
 
@@ -57,16 +59,17 @@ class ServerState:
 
     app: Application
     limits: HttpLimits
-    # Decides when new requests begin.
+    # Limits how many requests begin in one iteration of the event loop.
     arrivals: Arrivals
     room: "ConnectionRoom[HttpConnection]" = field(init=False)
-    # The read buffers. The loop reads from one connection at a time, so all of them share these.
+    # The read buffers. All connections share them, because the event loop reads from one connection at
+    # a time.
     buffer: memoryview = field(init=False)
     small_buffer: memoryview = field(init=False)
     connections: "set[HttpConnection]" = field(default_factory=set)
-    # Requests whose application still runs.
+    # Requests on which the application is still working.
     exchanges: set[HttpExchange] = field(default_factory=set)
-    # Whether each connection is closed with its next answer.
+    # True if the server closes each connection after its next answer.
     leaving: bool = False
     stopping: bool = False
 
@@ -84,31 +87,35 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._limits = state.limits
         self._loop = loop
         self._transport: asyncio.Transport
-        # Set with the transport. `ready` means that it is open and the client reads fast enough.
+        # Set in `connection_made`. `ready` means that the connection is open and that the client reads
+        # fast enough.
         self.write: Callable[[bytes], None]
         self.ready = False
         self._parser = RequestParser(self, state.limits.header_bytes_max)
-        # The request that is being answered.
+        # The request that the application is answering.
         self._current: HttpExchange | None = None
-        # The same request while the bytes that its headers came with are still being parsed.
+        # The current request, until the data that arrived together with its headers is parsed. Only
+        # then is the application called.
         self._unstarted: HttpExchange | None = None
-        # Requests that were parsed together with the end of the previous one.
+        # Parsed requests that wait for the answer to the current request.
         self._waiting: list[HttpExchange] = []
-        # The owner of the last request; None if unknown.
+        # The owner (usually the organization) of the last request; None if unknown.
         self.owner: Hashable = None
-        # Bytes that are not parsed yet.
+        # Received bytes that are not parsed yet.
         self._unparsed = bytearray()
         self._has_served = False
-        # Why no further request can be read. It is sent after the earlier answers.
+        # The error for invalid data after valid requests. It is sent after the answers to those
+        # requests.
         self._refusal: TollkeeperError | None = None
-        # Whether all further data is dropped.
+        # True if the server ignores all further data from the client.
         self._dropping = False
         self._closed = False
         self._reading_paused = False
         self._writable: asyncio.Event | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
-        # The start time of incomplete headers, or of the connection.
+        # The time at which the currently incomplete headers began to arrive. For the first request,
+        # the time at which the connection was opened.
         self._headers_since: float | None = None
         self._idle_since = 0.0
 
@@ -140,11 +147,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._parser.exchange is not None:
             self._feed(data)
         elif self._current or self._waiting or self._unparsed:
-            self._hold(data)
+            self._buffer(data)
         elif self._state.arrivals.take(self.owner) or self._is_refused_soon():
             self._begin(data)
         else:
-            self._hold(data)
+            self._buffer(data)
             self._wait_for_turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -161,13 +168,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._writable is not None:
             self._writable.set()
         if self._current is not None:
-            self._current.left()
+            self._current.handle_disconnect()
 
     def pause_writing(self) -> None:
         """Gives a client that reads too slowly `write_timeout_s` to catch up."""
         self._writable = asyncio.Event()
         self.ready = False
-        # Its further requests can wait until it reads.
+        # The client's further requests can wait until the client reads.
         self.pause_reading()
         self._start_write_timer()
 
@@ -184,7 +191,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._closed:
             self._start_write_timer()
         elif self._current is None:
-            self._next()
+            self._start_next()
 
     # Called by the exchange.
 
@@ -236,23 +243,23 @@ class HttpConnection(asyncio.BufferedProtocol):
             if not exchange.keep_alive or self._state.stopping:
                 self._close(linger_s=_LINGER_S if exchange.body is None else 0)
             elif self.ready:
-                self._next()
+                self._start_next()
 
     def abandoned(self, exchange: HttpExchange) -> None:
-        """Handles an exchange without an end of its answer, or without any answer."""
+        """Closes the connection, because the answer to this exchange is incomplete or missing."""
         if self._current is exchange:
             self._current = None
             self._close()
 
-    # Called by the room for connections.
+    # Called by `ConnectionRoom`.
 
     def close_if_idle(self) -> bool:
-        """Closes the connection if the server has nothing to do for it until its client sends
-        something. Returns whether it did."""
+        """Closes the connection if the server can do nothing for it until the client sends or reads
+        data. Returns True if the connection is closed."""
         if self._current is not None:
             if not self._current.waits_for_body:
                 return False
-            self._current.spoiled(_no_room())
+            self._current.fail_body(_no_room())
         elif self._waiting or (self._unparsed and not self.paused):
             return False
         elif self._closed or self.paused:
@@ -265,11 +272,12 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def is_receiving(self) -> bool:
-        """Tells whether a request may be arriving: the connection is new, or headers have begun."""
+        """Tells whether a request may be arriving: the connection is new, headers have begun, or
+        requests wait for their turn."""
         return self._headers_since is not None or bool(self._unparsed) or bool(self._waiting)
 
     def stop_accepting(self) -> None:
-        """Accepts no further request."""
+        """Drops all requests that are not being answered yet, and accepts no further request."""
         self._waiting.clear()
         self._unparsed.clear()
         if self._current is None:
@@ -292,8 +300,9 @@ class HttpConnection(asyncio.BufferedProtocol):
     # Parsing.
 
     def _is_refused_soon(self) -> bool:
-        """Tells whether the data is most likely a call that is rejected at once: rejecting it takes
-        little more time than waiting for a turn."""
+        """Tells whether the application will probably reject the next request of this client
+        immediately. Such a request need not wait for its turn, because the rejection takes little more
+        time than queueing the request."""
         return self.owner is not None and self._state.arrivals.refuses_soon()
 
     def _wait_for_turn(self) -> None:
@@ -303,7 +312,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._state.arrivals.wait(self.owner, self._begin_unparsed)
 
     def _begin(self, data: bytes) -> None:
-        """Parses data between two requests, or in the headers of one."""
+        """Parses data that starts a request or continues incomplete headers."""
         exchange = self._parser.repeated(data) if self.ready else None
         if exchange is None:
             self._feed(data)
@@ -326,7 +335,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._start(exchange)
 
     def _parse(self, data: bytes) -> None:
-        """Parses the current request's data, and buffers the rest."""
+        """Parses `data` up to the end of the current request, and buffers any data after it."""
         parser, start, size = self._parser, 0, len(data)
         while start < size:
             try:
@@ -337,13 +346,13 @@ class HttpConnection(asyncio.BufferedProtocol):
             if parser.exchange is None and (self._current is not None or self._waiting):
                 break
         if start < size:
-            self._hold(data[start:])
+            self._buffer(data[start:])
         elif parser.overhead_bytes and self._headers_since is None and parser.exchange is None:
-            # The headers, or empty lines before them, did not arrive in one piece.
+            # Only a part of the headers, or of empty lines before them, has arrived.
             self._headers_since = self._loop.time()
             self._check_time_at(self._headers_since + self._limits.header_timeout_s)
 
-    def _hold(self, data: bytes) -> None:
+    def _buffer(self, data: bytes) -> None:
         if self._current is not None and not self._current.keep_alive:
             return  # the connection is closed after the current answer
         self._unparsed += data
@@ -363,25 +372,26 @@ class HttpConnection(asyncio.BufferedProtocol):
             state.exchanges.add(exchange)
             exchange.task = self._loop.create_task(exchange.serve(work, state.exchanges))
 
-    def _next(self) -> None:
-        """Continues with the next request after a complete answer."""
+    def _start_next(self) -> None:
+        """Starts the next request after an answer is complete."""
         if self._waiting:
             self._start(self._waiting.pop(0))
         elif self._refusal is not None:
             self._refuse(self._refusal)
         elif self._unparsed:
-            # Not at once, because the application that has just answered is still on the stack.
+            # Parsing waits for a later callback, because the application that has just answered is
+            # still on the call stack.
             self._wait_for_turn()
         else:
             self._idle_since = self._loop.time()
 
     def _fail(self, error: TollkeeperError) -> None:
-        """Handles data that is not a request, or not the rest of one."""
+        """Handles data that is not valid HTTP."""
         self._dropping = True
         exchange = self._parser.exchange
         if exchange is not None:
             self._parser.exchange = None
-            exchange.spoiled(error)
+            exchange.fail_body(error)
             return
         last = self._waiting[-1] if self._waiting else self._current
         if last is not None and last.keep_alive and self._parser.has_target:
@@ -389,21 +399,24 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif last is not None:
             last.keep_alive = False
         elif self._has_served and not self._parser.has_target:
-            # Data after a complete request does not even begin like another one.
+            # The data after a complete request does not even begin like a request, so it gets no
+            # answer.
             self._close()
         else:
             self._refuse(error)
 
     def _refuse(self, error: TollkeeperError) -> None:
-        """Sends an error and closes. Does not call the application, because there is no request."""
+        """Sends an error and closes the connection. The application is not called, because there is no
+        valid request."""
         rendered = render_error(error, new_request_id_text())
         head = answer_head(rendered.status, rendered.headers, keep_alive=False)
         self.send(head + rendered.body)
         self._close(linger_s=_LINGER_AFTER_REFUSAL_S)
 
     def _close(self, *, linger_s: float = 0) -> None:
-        """Closes when everything is sent. If the client may still be sending, half-closes the
-        connection first and drops its data for a short time."""
+        """Closes the connection after all buffered data is sent. With `linger_s`, first closes only the
+        sending side and drops the client's data for that time, because the client may still be
+        sending."""
         if self._closed:
             return
         self._closed = self._dropping = True
@@ -419,7 +432,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             try:
                 self._transport.write_eof()
             except OSError:
-                # the client has disconnected, and the loop has not noticed yet
+                # The client has disconnected, but the event loop has not noticed it yet.
                 self._transport.abort()
         else:
             self._transport.close()
@@ -442,8 +455,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         return min(self._limits.header_timeout_s, self._limits.keep_alive_s)
 
     def _check_time(self) -> None:
-        """Checks all deadlines with one timer. It reads the clock when it fires, so that a timely
-        request need not move it."""
+        """Checks the deadlines for headers, body and idle time, which share one timer. Requests do not
+        reset the timer. If no deadline has passed when it fires, this method sets it again."""
         now = self._loop.time()
         if self._closed:
             self._transport.close()
@@ -462,7 +475,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if exchange is None or not exchange.waits_for_body:
             return
         if exchange.is_too_slow(int(_BODY_BYTES_PER_S_MIN * self._interval_s)):
-            exchange.spoiled(BodyTimeout("The body arrives too slowly."))
+            exchange.fail_body(BodyTimeout("The body arrives too slowly."))
 
     def _check_header_time(self, now: float) -> None:
         assert self._headers_since is not None

@@ -1,4 +1,4 @@
-"""Runs one HTTP/1.1 server on one socket: starts, drains, stops."""
+"""Runs an HTTP/1.1 server on one socket, from its start until all its requests have ended."""
 
 import asyncio
 import socket
@@ -9,16 +9,16 @@ from tollkeeper.hosting.http_protocol import HttpConnection, HttpLimits, ServerS
 from tollkeeper.hosting.listeners import BACKLOG, drop_new_connections, stop_listening
 from tollkeeper.runtime.fair_turns import FairTurns
 
-# When the server stops, it waits at least this long for connections that are being opened and for
-# their requests, and at most the second time if a request is incomplete.
+# A stopping server waits for the requests of connections that were just opened: at least the first of
+# these times, and at most the second one if a request is incomplete.
 _LAST_ARRIVALS_S = 0.3
 _LAST_ARRIVALS_S_MAX = 3.0
 _POLL_S = 0.05
 
 
 class HttpServer:
-    """Serves an application on the running event loop and a bound socket. Requests wait for
-    `arrivals` before they are parsed."""
+    """Serves an application on a bound socket, in the running event loop. `arrivals` decides when the
+    server begins to parse a request."""
 
     def __init__(
         self,
@@ -39,9 +39,12 @@ class HttpServer:
         )
 
     async def leave(self, delay_s: float) -> None:
-        """Continues to serve for `delay_s`, and closes each connection with its next answer, so
-        that clients open new ones. Returns when no further connection can be opened and the
-        requests of the last ones have arrived: no sent request is lost."""
+        """Prepares a stop in which no request is lost.
+
+        Serves for another `delay_s`. Meanwhile, closes each connection after its next answer, so that
+        clients open new connections, to other gateways if there are any. Then prevents new connections, and
+        waits until the requests of the last connections have arrived.
+        """
         assert self._listener is not None
         loop = asyncio.get_running_loop()
         self._state.leaving = True
@@ -63,10 +66,11 @@ class HttpServer:
             connection.stop_accepting()
 
     async def drain(self, grace_s: float) -> None:
-        """Waits up to `grace_s` for open requests to end. Notifies the clients of the rest that the
-        server stops. Cancels requests, unless they end by themselves."""
+        """Waits up to `grace_s` until all open requests have ended. Then notifies the clients of the
+        remaining requests that the server stops, and cancels these requests. Does not cancel those that end
+        after their client has disconnected (`HttpExchange.ends_by_itself`)."""
         self.stop_accepting()
-        # The server is closed in the next iteration of the loop.
+        # `stop_accepting` closes the server in the next iteration of the event loop.
         await asyncio.sleep(0)
         exchanges = self._state.exchanges
         open_tasks = [exchange.task for exchange in exchanges if exchange.task is not None]

@@ -1,5 +1,8 @@
-"""Opens listening sockets. They are bound before anything else starts, so that a port in use is
-reported at once."""
+"""Opens and closes listening sockets.
+
+Commands bind their sockets before they start anything else, so that an operator is told immediately if
+a port is in use.
+"""
 
 import asyncio
 import ctypes
@@ -10,16 +13,17 @@ import sys
 
 from tollkeeper.domain.errors import StateConflict
 
-# The number of connections that the kernel queues until they are accepted.
+# The number of connections that the kernel queues until the server accepts them.
 BACKLOG = 2048
-# Linux: a filter of the packets that a socket receives, from the TCP header on.
+# On Linux, this socket option sets a BPF filter for received packets. The filter sees a packet from its
+# TCP header on.
 _SO_ATTACH_FILTER = 26
-# Each line is an operation, the jumps for a true and a false comparison, and a number. Drops a
-# packet with SYN and without ACK.
-_NO_SYN = (
+# A BPF program that drops packets with SYN and without ACK, which open a connection. Each line has an
+# operation, the jump distances if a comparison is true and if it is false, and an operand.
+_DROP_SYN_PROGRAM = (
     (0x30, 0, 0, 13),  # load the byte with the flags
     (0x54, 0, 0, 0x12),  # keep SYN and ACK
-    (0x15, 0, 1, 0x02),  # is it SYN alone?
+    (0x15, 0, 1, 0x02),  # is SYN set and ACK not set?
     (0x06, 0, 0, 0),  # drop the packet
     (0x06, 0, 0, 0xFFFF_FFFF),  # accept the packet
 )
@@ -47,23 +51,27 @@ def bind(host: str, port: int, *, setting: str) -> socket.socket:
 
 
 def drop_new_connections(listener: socket.socket) -> None:
-    """Makes the kernel drop the first packet of each new connection. Connections that are already
-    being opened succeed and can be accepted. A client repeats the first packet after a second, and
-    is refused if the listener is closed by then. Without this, closing the listener would reset
-    connections that the kernel has opened but the server has not accepted, with the requests in
-    them."""
+    """Makes the kernel drop the first packet of each new connection, before the listener is closed.
+
+    Connections that are already being opened are completed, and the server can accept them. Without this
+    filter, there would always be connections that the kernel has opened and the server has not accepted.
+    Closing the listener would reset them, and their requests would be lost. A client whose first packet
+    was dropped repeats it after a second. If the listener is closed by then, the connection is refused.
+    """
     if sys.platform != "linux":
         return
-    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in _NO_SYN))
-    described = struct.pack("HL", len(_NO_SYN), ctypes.addressof(program))
-    listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, described)
+    program = ctypes.create_string_buffer(
+        b"".join(struct.pack("HBBI", *line) for line in _DROP_SYN_PROGRAM)
+    )
+    program_header = struct.pack("HL", len(_DROP_SYN_PROGRAM), ctypes.addressof(program))
+    listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program_header)
 
 
 def stop_listening(server: asyncio.Server) -> None:
-    """Accepts no further connection, and closes the server after accepted ones are set up.
+    """Stops accepting connections, and closes the server one iteration of the event loop later.
 
-    The event loop sets up a connection one iteration after it has accepted it. If the server is
-    closed in between, that fails silently, and the client's connection is neither served nor
+    The event loop accepts a connection in one iteration and sets it up in the next. If the server were
+    closed in between, the setup would fail silently: the client's connection would be neither served nor
     closed.
     """
     loop = server.get_loop()

@@ -1,7 +1,7 @@
-"""Writes structured logs to standard error: one event per line, with values of limited length.
+"""Configures structured logs on standard error: one event per line, with values of limited length.
 
-The format is JSON for machines, or plain lines for people. Libraries that use the standard
-library's `logging` are included. No event may contain a secret.
+If standard error is a terminal, the lines are plain text, otherwise JSON. Log records of libraries that
+use the standard library's `logging` are written too. No event may contain a secret.
 """
 
 import logging
@@ -13,7 +13,7 @@ import structlog
 
 from tollkeeper.runtime.late_log import allow_logs, logs_are_for_people
 
-# A longer value is cut, so that a large request cannot fill the log.
+# Longer values are cut, so that a large request cannot fill the log.
 _VALUE_LENGTH_MAX = 2000
 
 
@@ -28,7 +28,7 @@ def configure_logs() -> None:
             if people
             else structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            _bound_values,
+            _cut_values,
             _line_for_people if people else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -39,7 +39,7 @@ def configure_logs() -> None:
 
 
 class _LibraryHandler(logging.Handler):
-    """Passes log records of libraries, such as the driver's pool, to the structured log."""
+    """Passes log records of libraries, such as the database driver's connection pool, to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger(record.name)
@@ -48,7 +48,7 @@ class _LibraryHandler(logging.Handler):
 
 
 def _line_for_people(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> str:
-    """Formats `14:03:59 warning: what happened (name=value, ...)`; omits the level `info`."""
+    """Formats an event as `14:03:59 warning: what happened (name=value, ...)`. Omits the level `info`."""
     time, level, text = event.pop("timestamp"), event.pop("level"), event.pop("event")
     exception = event.pop("exception", None)
     mark = "" if level == "info" else f"{level}: "
@@ -64,11 +64,11 @@ def _shown(value: object) -> str:
     )
 
 
-def _bound_values(
+def _cut_values(
     _logger: Any, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
     for key, value in event.items():
         if isinstance(value, str) and len(value) > _VALUE_LENGTH_MAX:
-            # The end is kept, because the last line of a traceback names the error.
+            # The beginning is cut, because a traceback names the error in its last line.
             event[key] = "..." + value[-_VALUE_LENGTH_MAX:]
     return event

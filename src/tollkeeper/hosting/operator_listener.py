@@ -1,4 +1,5 @@
-"""Serves /healthz, /readyz, /alerts and /metrics on a separate listener without tenant data."""
+"""Serves /healthz, /readyz, /alerts and /metrics for operators, on a separate socket. The answers
+contain no data of tenants."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -10,7 +11,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from tollkeeper.api.http.exchange import Exchange
 
-# Gauges of the supervisor: the workers' metrics are in files.
+# The supervisor's own gauges. The workers write their metrics to files.
 _READY = Gauge("tollkeeper_ready", "1 if /readyz returns 200, else 0.")
 _REACHABLE = Gauge("tollkeeper_database_reachable", "1 if the database can be reached, else 0.")
 _WRITABLE = Gauge("tollkeeper_database_writable", "1 if holds can be written, else 0.")
@@ -22,14 +23,16 @@ _OLD_SERVERS = Gauge(
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Tells whether the service can answer calls, with one line for each required part."""
+    """Tells whether the service can answer calls."""
 
+    # For each part of the service, such as the database, a line about its state.
     parts: dict[str, str]
     ready: bool
     database_reachable: bool = True
     database_writable: bool = True
     is_stopping: bool = False
-    # A sentence for each database server that accepts writes and is not the newest.
+    # A sentence for each outdated database server: it still accepts writes, although after a failover
+    # another server is the newest.
     old_servers: tuple[str, ...] = ()
 
     @property
@@ -40,7 +43,8 @@ class Readiness:
 
 
 class OperatorListener:
-    """Serves a readiness probe, this process's alerts and the workers' metrics folder."""
+    """Answers requests with the readiness, the alerts of this gateway, and the metrics of all its
+    processes."""
 
     def __init__(
         self,
@@ -79,7 +83,7 @@ class OperatorListener:
 
 
 def show_readiness(readiness: Readiness) -> None:
-    """Sets the metrics of readiness."""
+    """Copies the readiness to the supervisor's gauges."""
     _READY.set(readiness.status == "ready")
     _REACHABLE.set(readiness.database_reachable)
     _WRITABLE.set(readiness.database_writable)

@@ -1,7 +1,8 @@
-"""Finds gateways that use a data folder: each holds a lock on a file named after its pid.
+"""Registers and finds the gateways that use a data folder.
 
-The kernel releases the lock of a killed process, so a stale file is never mistaken for another
-process that got the same pid later.
+Each gateway locks a file whose name is the gateway's pid. The kernel releases the lock when the process
+ends, even if the process is killed. So the file of a dead gateway is recognised, even if another process
+has got the same pid since.
 """
 
 import contextlib
@@ -16,15 +17,15 @@ from tollkeeper.settings import Settings
 
 @contextlib.contextmanager
 def present(settings: Settings) -> Iterator[None]:
-    """Registers this process, so that `tollkeeper reload` finds it, until the context ends."""
+    """Registers this process until the end of the `with` block, so that `tollkeeper reload` finds it."""
     folder = _folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / str(os.getpid())
     temporary = folder / f".{path.name}"
     with open_lock_file(temporary) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        # The file gets its final name after it is locked, so that no reader mistakes it for a stale
-        # file.
+        # The file gets its final name after it is locked. Otherwise `serving_pids` in another process
+        # could take it for the file of a dead gateway.
         temporary.rename(path)
         try:
             yield

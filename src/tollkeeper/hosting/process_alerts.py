@@ -1,6 +1,7 @@
-"""Manages alerts of one gateway process, which must be reported while the database is down.
+"""Manages the alerts of one gateway that must also be reported while the database is down.
 
-All other alerts are in the database. Each gateway reports these once, with its host name.
+These alerts are stored in the supervisor's memory. All other alerts are stored in the database. If
+several gateways run, each reports these alerts for itself, with its host name.
 """
 
 import socket
@@ -20,7 +21,7 @@ from tollkeeper.services.alerts import DeliveryFailed, PostAlert, alert_body, te
 from tollkeeper.services.batches import Backoff, Batches, Limit
 
 _QUEUED_MAX = 100
-_AGAIN = Backoff(first_s=5, max_s=600)
+_RETRIES = Backoff(first_s=5, max_s=600)
 _log = structlog.get_logger("tollkeeper.alerts")
 
 
@@ -34,12 +35,12 @@ class ProcessAlerts:
             batch=Limit(1),
             queue=Limit(_QUEUED_MAX),
             give_up=_give_up,
-            backoff=_AGAIN,
+            backoff=_RETRIES,
         )
 
     @property
     def document(self) -> dict[str, Any]:
-        """Returns the raised alerts for `/alerts`."""
+        """Returns the currently raised alerts as the answer of `/alerts`."""
         standing = [
             StandingAlert(alert.kind, alert.level, alert.subject, alert.detail, raised_at)
             for alert, raised_at in self._raised.values()
@@ -47,7 +48,8 @@ class ProcessAlerts:
         return {"data": msgspec.to_builtins(standing)}
 
     def check(self, readiness: Readiness) -> None:
-        """Reports changes since the last check."""
+        """Raises, updates and clears alerts for the current readiness. Logs each raised or cleared alert,
+        and sends it to the webhook, if there is one."""
         reported = {key: alert for key, (alert, _) in self._raised.items()}
         for change in changes(_conditions(readiness), reported):
             key = change.alert.key
@@ -75,8 +77,12 @@ class ProcessAlerts:
 
 
 def _conditions(readiness: Readiness) -> list[Condition]:
-    """Returns the first reason why the gateway is not ready, and a condition for old servers that
-    accept writes. If old servers are that reason, only their condition is returned."""
+    """Returns the alert conditions for a readiness: one for outdated database servers that accept writes,
+    and one for the most important reason why the gateway is not ready.
+
+    If there are outdated servers and the database cannot be reached, only the first condition is returned,
+    because it explains the second.
+    """
     subject = {"gateway": socket.gethostname()}
     kind = AlertKind.OLD_DATABASE_SERVER
     detail = "; ".join(readiness.old_servers)

@@ -1,4 +1,5 @@
-"""Asks every replica whether it can be reached, from outside the gateway's own process."""
+"""Checks whether every replica (address of a backend) can be reached, from a process other than the
+gateway."""
 
 import asyncio
 import json
@@ -9,7 +10,7 @@ from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, ProbeResult, rea
 from tollkeeper.settings import BackendSettings, Settings
 
 _ANSWER_BYTES_MAX = 65_536
-# The engine's name, in place of an address.
+# Shown in place of an address for the embedded engine.
 _ENGINE = "embedded engine"
 
 
@@ -21,7 +22,7 @@ class ReplicaProbe:
 
 
 async def probe_replicas(settings: Settings) -> list[ReplicaProbe]:
-    """Returns the replicas of all backends, in the order of the settings."""
+    """Checks the replicas of all backends. Returns the results in the order of the settings."""
     checks = [_probe(settings, backend) for backend in settings.backends]
     return [found for of_backend in await asyncio.gather(*checks) for found in of_backend]
 
@@ -38,8 +39,8 @@ async def _probe(settings: Settings, backend: BackendSettings) -> list[ReplicaPr
 
 
 async def _state_by_gateway(settings: Settings, backend: str) -> ProbeResult:
-    """Asks the gateway's operator listener, because the gateway started the engine and knows its
-    state."""
+    """Asks the gateway's operator listener for the state of the embedded engine, because the gateway has
+    started the engine."""
     operator = settings.operator
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -51,7 +52,8 @@ async def _state_by_gateway(settings: Settings, backend: str) -> ProbeResult:
 
 
 async def ask_operator_listener(host: str, port: int, path: str) -> dict[str, Any]:
-    """Returns the JSON document at a path. Raises OSError or ValueError."""
+    """Returns the JSON document that the operator listener serves at this path. Raises OSError or
+    ValueError."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())

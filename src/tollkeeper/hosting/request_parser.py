@@ -1,12 +1,13 @@
-"""Parses requests. llhttp (httptools) does the framing and rejects ambiguous requests; this class
-limits sizes, checks headers, and reads past an Upgrade.
+"""Parses the HTTP requests of a connection.
 
-An Upgrade is ignored, as RFC 9110 allows: the request is answered as if it had none.
+The library llhttp (through httptools) finds where headers and bodies begin and end, and rejects
+ambiguous requests. `RequestParser` limits sizes and checks headers. It ignores an Upgrade header, as
+RFC 9110 allows.
 
-A client sends nearly the same headers with each request: only the length of the body differs. Such
-headers were parsed and checked before, so they are only compared (`RequestParser.repeated`).
-Without the comparison, a call with four headers takes 1,260 more bytecodes, 12 % of the call,
-because the headers are also routed and checked again. An SDK sends eighteen headers.
+A client usually sends the same headers with each request, except for the length of the body. If the
+headers equal those of the previous request, `RequestParser.repeated` reuses the previous result of
+parsing. This saves 1,260 bytecodes (12 % of a call) for a call with four headers, because routing and
+header checks are saved too. An SDK sends eighteen headers.
 """
 
 import re
@@ -23,19 +24,22 @@ from tollkeeper.hosting.http_exchange import HttpExchange, Link
 from tollkeeper.hosting.request_rules import check_headers, check_version, split_target
 
 _HEADERS_MAX = 100
-# How much of a chunked body is parsed at once: data after its end is parsed with it.
+# The maximum data of a chunked body that is parsed at once. It is small because the end of the body is
+# not known before, so the beginning of a next request may be parsed along with it.
 _CHUNKS_BYTES = 8 << 10
 _HEADERS_END = b"\r\n\r\n"
-# After this many different headers, none are cached any more: a proxy sends the requests of many
-# clients over a connection.
+# After this many requests in succession with different headers, this connection's headers are no
+# longer cached. The connection probably comes from a proxy with many clients.
 _DIFFERENT_HEADERS_MAX = 8
 # Larger headers are not cached, because an idle connection should need little memory.
 _CACHED_BYTES_MAX = 4 << 10
-# The line is found by its beginning, and a value has no line breaks, so nothing else looks like it.
+# Matches only a real Content-Length line: the match begins with a line break, and the values of other
+# headers contain no line breaks.
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*(?=\r\n)", re.IGNORECASE)
 _LENGTH_DIGITS_MAX = 10
-# Headers that change the meaning of the bytes after the headers.
-_SPECIAL = (b"expect", b"transfer-encoding")
+# Requests with one of these headers are not cached, because the headers decide how the bytes after them
+# are read.
+_UNCACHED_HEADERS = (b"expect", b"transfer-encoding")
 
 
 class _Phase(Enum):
@@ -47,13 +51,14 @@ class _Phase(Enum):
 
 class _CachedHeaders(NamedTuple):
     head: RequestHead
-    # The bytes before and after the digits of the body's length.
+    # The bytes of the headers before and after the digits of the Content-Length.
     before: bytes
-    behind: bytes
+    after: bytes
 
 
 class RequestParser:
-    """Parses one connection, and fills in the bodies of the exchanges that it creates."""
+    """Parses the data of one connection. Creates an exchange for each request, and adds the request's
+    body to it."""
 
     def __init__(self, receiver: Link, header_bytes_max: int) -> None:
         self._receiver = receiver
@@ -63,7 +68,7 @@ class RequestParser:
         self._target = b""
         self._headers: HeaderIndex = {}
         self._repeats = 0
-        # The rest of a body whose length was declared; 0 for a chunked one.
+        # The number of body bytes that are still to come; 0 if the body is chunked.
         self._body_left = 0
         self._upgrading = False
         self._refusal: TollkeeperError | None = None
@@ -71,27 +76,28 @@ class RequestParser:
         self.exchange: HttpExchange | None = None
         # Bytes received since the last complete headers, body piece or end of a request.
         self.overhead_bytes = 0
-        # The last request's headers, if they came in one piece, and the number of successive
-        # requests whose headers differed from the previous one's.
+        # The last request's headers, if they arrived in one read.
         self._cached: _CachedHeaders | None = None
+        # The number of requests in succession whose headers differed from those of the request before.
         self._different_headers = 0
-        # The rest of the body of a request with recognised headers, which bypasses llhttp.
+        # The number of body bytes still to come for a request that `repeated` returned. They bypass
+        # llhttp.
         self._unparsed_left = 0
 
     @property
     def in_head(self) -> bool:
-        """Tells whether headers have begun and are not complete."""
+        """Tells whether a part of a request's headers has arrived."""
         return self._phase is _Phase.HEAD
 
     @property
     def has_target(self) -> bool:
-        """Tells whether a method was read, so that the data begins like a request."""
+        """Tells whether the data begins like a request: a method and a part of the target were read."""
         return bool(self._target)
 
     def feed(self, data: bytes, start: int) -> int:
-        """Parses from `start` on, at most to the end of one request's headers or body, and returns
-        the number of parsed bytes. Raises InvalidRequest or HeadersTooLarge; then nothing more can
-        be parsed."""
+        """Parses `data` from `start` on. Stops at the end of a request's headers or body, and returns the
+        number of parsed bytes. Raises InvalidRequest or HeadersTooLarge. After an error, the parser
+        cannot be used any more."""
         if self._unparsed_left:
             return self._take_unparsed(data[start : start + self._unparsed_left])
         end = self._piece_end(data, start)
@@ -120,20 +126,21 @@ class RequestParser:
         return used
 
     def repeated(self, data: bytes) -> HttpExchange | None:
-        """Returns the request in `data` if it has the same headers as the previous one. Returns
-        None if that is unknown: then `data` has to be fed. No request may be in progress."""
+        """Returns the request in `data` if its headers are certainly the same as those of the previous
+        request. Otherwise returns None; the caller then has to pass `data` to `feed`. Also returns None
+        while another request is being parsed."""
         cached = self._cached
         if cached is None or self.overhead_bytes or self.exchange is not None:
             return None
-        head, before, behind = cached
+        head, before, after = cached
         if not data.startswith(before):
             return None
         start = len(before)
         end = data.find(b"\r", start, start + _LENGTH_DIGITS_MAX)
         digits = data[start:end]
-        if end < 0 or not digits.isdigit() or not data.startswith(behind, end):
+        if end < 0 or not digits.isdigit() or not data.startswith(after, end):
             return None
-        length, body = int(digits), data[end + len(behind) :]
+        length, body = int(digits), data[end + len(after) :]
         if len(body) > length:
             return None
         self._different_headers = 0
@@ -147,8 +154,8 @@ class RequestParser:
         return exchange
 
     def close(self) -> None:
-        """Ends parsing. llhttp, the connection and this object refer to each other, and would stay
-        in memory until a garbage collection."""
+        """Ends parsing. Removes the references between llhttp, the connection and this object, because
+        the cycle would keep all three in memory until a garbage collection."""
         del self._llhttp, self._receiver
 
     # Called by llhttp.
@@ -163,7 +170,7 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._phase is not _Phase.HEAD:
-            return  # trailers are dropped: they come after the headers were checked
+            return  # a trailer after the body: dropped, because only headers are checked
         name = name.lower()
         value = value.strip(b" \t")
         if name not in self._headers:
@@ -204,7 +211,7 @@ class RequestParser:
             self._target = b""
             self.overhead_bytes = 0
             exchange, self.exchange = self.exchange, None
-            exchange.completed()
+            exchange.complete_body()
 
     # Private helpers.
 
@@ -219,7 +226,7 @@ class RequestParser:
             and len(raw) <= _CACHED_BYTES_MAX
             and raw.endswith(_HEADERS_END)
             and len(lengths) == 1
-            and not any(name in head.headers for name in _SPECIAL)
+            and not any(name in head.headers for name in _UNCACHED_HEADERS)
         ):
             start, end = lengths[0].span(1)
             self._cached = _CachedHeaders(head, raw[:start], raw[end:])
@@ -231,20 +238,21 @@ class RequestParser:
         exchange.add_piece(piece)
         if not self._unparsed_left:
             self.exchange = None
-            exchange.completed()
+            exchange.complete_body()
         return len(piece)
 
     def _piece_end(self, data: bytes, start: int) -> int:
-        """Returns the end of a piece that contains at most one request's headers or body."""
+        """Returns the position up to which `data` may be parsed at once, so that at most the headers or
+        the body of one request are parsed."""
         if self.exchange is not None:
             return min(len(data), start + (self._body_left or _CHUNKS_BYTES))
         end = data.find(_HEADERS_END, start)
-        bound = start + self._header_bytes_max + 1
-        return min(len(data) if end < 0 else end + len(_HEADERS_END), bound)
+        latest_end = start + self._header_bytes_max + 1
+        return min(len(data) if end < 0 else end + len(_HEADERS_END), latest_end)
 
     def _ignore_upgrade(self) -> None:
-        """Parses the headers again without the Upgrade, because llhttp stops parsing HTTP after
-        it."""
+        """Parses the headers again without the Upgrade header, because llhttp stops after a request with
+        that header."""
         self._upgrading = False
         version = self._llhttp.get_http_version().encode()
         head = [b"%b %b HTTP/%b\r\n" % (self._llhttp.get_method(), self._target, version)]
@@ -261,7 +269,7 @@ class RequestParser:
     def _check_size(self) -> None:
         if len(self._headers) + self._repeats > _HEADERS_MAX:
             raise HeadersTooLarge
-        # The bytes since the last request contain the headers, and rarely much more.
+        # The exact size is computed only if needed: `overhead_bytes` is at least as large.
         if self.overhead_bytes > self._header_bytes_max:
             size = len(self._target)
             for name, values in self._headers.items():

@@ -1,4 +1,4 @@
-"""Checks request headers beyond the checks of llhttp (RFC 9110 and RFC 9112)."""
+"""Checks rules of RFC 9110 and RFC 9112 for request headers that the parser llhttp does not check."""
 
 import re
 
@@ -6,9 +6,9 @@ from tollkeeper.api.http.endpoint import HeaderIndex
 from tollkeeper.api.http.exchange import SERVER_WIDE
 from tollkeeper.domain.errors import InvalidRequest
 
-# A registered name or an IPv4 address, or an IPv6 address in brackets; then an optional port. The
-# alternatives begin with different characters, and no part can match the beginning of the next one,
-# so the match takes linear time.
+# Matches a host name, an IPv4 address, or an IPv6 address in brackets, with an optional port. The match
+# takes linear time, because the alternatives begin with different characters and no part of the pattern
+# can match the beginning of the part after it.
 _AUTHORITY = re.compile(
     rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]{2,45}\])(?::(?P<port>[0-9]{0,5}))?"
 )
@@ -22,7 +22,8 @@ def check_version(version: str) -> None:
 
 
 def check_headers(headers: HeaderIndex, version: str) -> None:
-    """Checks the headers that decide the destination and the end of a request."""
+    """Checks the headers that name the host of a request (Host) or determine where its body ends
+    (Transfer-Encoding)."""
     hosts = headers.get(b"host", ())
     if len(hosts) > 1 or (not hosts and version != "1.0"):
         raise InvalidRequest("The request needs exactly one Host header.")
@@ -37,8 +38,8 @@ def check_headers(headers: HeaderIndex, version: str) -> None:
 
 
 def split_target(method: str, target: bytes) -> tuple[bytes, bytes]:
-    """Returns the unchanged path and query of a request target. Returns the asterisk of a
-    server-wide OPTIONS as the path."""
+    """Returns the path and query of a request target, without decoding them. For `OPTIONS *`, the path is
+    `*`."""
     if method == "CONNECT":
         raise InvalidRequest("This server is no proxy.")
     if not target.startswith(b"/"):

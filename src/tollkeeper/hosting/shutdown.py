@@ -1,9 +1,11 @@
 """Shuts a worker down in a sequence of steps, each with its own deadline.
 
-Calls end first, then the ledger writes their costs. The heartbeat continues until the ledger has
-written everything, because otherwise another process would declare this one dead and mark its holds
-as unsettled. The process signs off its lease only if it holds nothing and its heartbeat has
-stopped. Otherwise the lease expires, and recovery marks the remaining holds.
+First the calls end, then the ledger writes their costs. A process has a lease, which shows that it
+lives, and renews the lease with heartbeats. The heartbeats continue until the ledger has written
+everything. Without them, another process would consider this process dead and mark its holds (the
+amounts reserved for its calls) as unsettled. At the end the process signs off, which ends its lease.
+It does so only if it has no open holds and its heartbeats have stopped. Otherwise the lease expires,
+and another process marks the remaining holds as unsettled.
 """
 
 import asyncio
@@ -15,16 +17,16 @@ import structlog
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.hosting.http_server import HttpServer
 
-# After the grace period, for calls that were stopped and are being settled.
+# The time, after the grace period, in which stopped calls are settled.
 _LAST_CALLS_S = 8.0
-# For requests that are not calls, after the calls have ended.
+# The time, after the calls have ended, for other open requests.
 _LAST_REQUESTS_S = 5.0
-# For the costs of the last calls, even if the grace period is over.
+# The minimum time for writing the costs of the last calls, even if the grace period is over.
 _LAST_COSTS_S = 5.0
-# For running upkeep and its last write.
+# The time for background work to finish and to write its last data.
 _LAST_UPKEEP_S = 5.0
 _SIGN_OFF_S = 2.0
-# Added to a step's own deadline before the step counts as stuck.
+# Added to the time limit that a step itself keeps, before the step counts as stuck.
 _SLACK_S = 1.0
 _log = structlog.get_logger("tollkeeper.worker")
 
@@ -35,7 +37,7 @@ class Calls(Protocol):
 
 class Ledger(Protocol):
     async def drain(self, deadline_s: float) -> bool:
-        """Returns True if everything is written and nothing is held."""
+        """Returns True if everything is written and no hold is open."""
         ...
 
 
@@ -48,7 +50,7 @@ class Lease(Protocol):
 
 
 def longest_shutdown_s(grace_s: float) -> float:
-    """Returns the duration of `shut_down` if every step needs all of its time."""
+    """Returns the duration of `shut_down` if every step needs its maximum time."""
     requests_s = _LAST_REQUESTS_S + _SLACK_S
     costs_s = _LAST_COSTS_S + _SLACK_S
     calls_s = grace_s + 2 * _LAST_CALLS_S
@@ -67,11 +69,12 @@ async def shut_down(
     loop = asyncio.get_running_loop()
     grace_ends_at = loop.time() + grace_s
     server.stop_accepting()
-    # Calls end by themselves or, after the grace period, with an error record. The server cancels
-    # open requests only after that.
+    # Calls end normally or, after the grace period, with an error event to the client. Only then does
+    # the server cancel open requests.
     await _run_step("calls", grace_s + _LAST_CALLS_S, calls.drain(grace_s))
     await _run_step("requests", _LAST_REQUESTS_S + _SLACK_S, server.drain(_LAST_REQUESTS_S))
-    # A request that was still being read may have become a call. No further request can arrive now.
+    # Drains the calls again, because a request that was still arriving may have become a call. From now
+    # on, no further request can arrive.
     await _run_step("calls", _LAST_CALLS_S, calls.drain(0))
     ledger_s = max(_LAST_COSTS_S, grace_ends_at - loop.time())
     written = await _run_step("ledger", ledger_s + _SLACK_S, ledger.drain(ledger_s))
@@ -83,8 +86,8 @@ async def shut_down(
 
 
 async def _run_step(step: str, seconds: float, work: Awaitable[bool | None]) -> bool:
-    """Returns whether the step ended in time and did not return False. Logs a late or failed step,
-    and lets the next step run."""
+    """Runs one step. Logs a late or failed step instead of raising, so that the next step runs. Returns
+    True if the step ended in time and did not return False."""
     try:
         async with asyncio.timeout(seconds):
             return await work is not False

@@ -1,11 +1,11 @@
 """Handles SIGTERM and SIGINT before, during and after an event loop.
 
-Python runs the handler of a signal between any two steps of the main thread. A handler that raises
-unwinds the stack there, which stops everything that was started. It must not raise in two places:
-inside an event loop, which may swallow the exception, and during a start or stop that unwinding
-could not undo. There, signals are deferred.
+Python runs a signal handler between any two bytecodes of the main thread. If the handler raises, the
+exception unwinds the stack, and the context managers on the stack stop everything that was started.
+In two situations the handler must not raise: inside an event loop, which may swallow the exception, and
+during a start or stop that must not be interrupted halfway. In both, signals are deferred.
 
-This module has only fast imports, because every command imports it.
+Every command imports this module, so it imports only modules that load fast.
 """
 
 import signal
@@ -18,12 +18,13 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 # The signals that arrived during the current deferral.
 _deferred: list[int] = []
-# Exceptions that signals have raised already.
+# Exceptions that signal handlers have raised already.
 _raised: list[SystemExit] = []
 
 
 def exit_on_sigterm() -> None:
-    """Makes SIGTERM end a command with 143. Python raises KeyboardInterrupt on SIGINT."""
+    """Makes SIGTERM end a command with exit code 143. SIGINT needs no handler, because Python raises
+    KeyboardInterrupt for it."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
         _exit(128 + number)
@@ -32,8 +33,8 @@ def exit_on_sigterm() -> None:
 
 
 def exit_server_on_signals() -> None:
-    """Makes the first SIGTERM or SIGINT end a serving command with 0, because a server that stops
-    on request has succeeded. Further signals do not interrupt the stop."""
+    """Makes the first SIGTERM or SIGINT end a serving command with exit code 0, because a server that
+    stops on request has succeeded. Further signals are ignored, so that they do not interrupt the stop."""
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         if not _raised:
@@ -51,15 +52,15 @@ def _exit(code: int) -> NoReturn:
 
 
 def exit_if_signalled() -> None:
-    """Raises an earlier signal's exception again. Python discards an exception in a finalizer or in
-    the callback of a weak reference, and its imports use both."""
+    """Raises the exception of an earlier signal again, because the first one may be lost: Python discards
+    exceptions that are raised in a finalizer or a weak reference's callback, and imports run both."""
     if _raised:
         raise _raised[-1]
 
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Defers signals until the end of the context, unless `take_signals` handles them."""
+    """Defers signals until the end of the `with` block, unless `take_signals` handles them before."""
 
     def note(number: int, _frame: FrameType | None) -> None:
         _deferred.append(number)
@@ -79,8 +80,8 @@ def deferred_signals() -> Iterator[None]:
 
 
 def take_signals(stop: Callable[[], None]) -> None:
-    """Makes the running event loop call `stop` for each signal, and at once for one that was
-    deferred while the loop started."""
+    """Makes the running event loop call `stop` for each signal. Calls `stop` immediately if a signal was
+    deferred while the event loop started."""
     import asyncio  # noqa: PLC0415 - most commands that import this module need no event loop
 
     loop = asyncio.get_running_loop()

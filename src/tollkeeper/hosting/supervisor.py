@@ -1,6 +1,9 @@
-"""Runs the parent process: starts the workers, the engine and the operator listener, restarts a
-dead worker or embedded database, stops everything that it started, and sends a changed catalogue to
-the workers."""
+"""Runs the supervisor, the parent process of a gateway.
+
+The supervisor starts the workers, the engine (the embedded model server) and the operator listener. It
+restarts a dead worker or embedded database, and sends a changed model catalogue to the workers. At the
+end it stops the processes that it started.
+"""
 
 import asyncio
 import contextlib
@@ -35,13 +38,13 @@ from tollkeeper.storage.schema import check_database, find_outdated
 from tollkeeper.storage.sessions import shown_hosts
 
 _RESTART_PAUSE_S = 1.0
-# A worker that is not ready after this time is killed and started again.
+# A worker that is not ready after this time is killed and replaced.
 _START_TIMEOUT_S = 60.0
-# Added to the time of a worker's shutdown steps, for the end of its process.
+# The time for a worker's process to exit after its shutdown steps, before it is killed.
 _STOP_SLACK_S = 4.0
 _DATABASE_INTERVAL_S = 5.0
 _READINESS_INTERVAL_S = 2.0
-# How long /readyz waits for the database.
+# The maximum time that /readyz waits for the database.
 _DATABASE_ANSWERS_S = 2.0
 _log = structlog.get_logger("tollkeeper.supervisor")
 
@@ -76,8 +79,8 @@ class Supervisor:
         self._checking: asyncio.Task[SchemaState] | None = None
 
     async def run(self, *, on_ready: Callable[[], None]) -> None:
-        """Serves until SIGTERM or SIGINT. Calls `on_ready` once, when all workers serve. Raises
-        StateConflict if it ended because the schema has become too new for this code."""
+        """Serves until SIGTERM or SIGINT. Calls `on_ready` once, when all workers serve. Stops and
+        raises StateConflict if a migration has made the database schema too new for this code."""
         loop = asyncio.get_running_loop()
         take_signals(self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload_catalog)
@@ -101,7 +104,7 @@ class Supervisor:
             readiness_watch = loop.create_task(self._watch_readiness())
             await self._stopping.wait()
             database_keeper.cancel()
-            # Otherwise the kernel would accept connections that no worker will serve.
+            # While the socket is open, the kernel accepts connections, which no worker would serve.
             self._public.close()
             await self._stop_workers(keepers)
             readiness_watch.cancel()
@@ -118,7 +121,8 @@ class Supervisor:
         self._stopping.set()
 
     async def _keep_database(self) -> None:
-        """Starts a dead embedded database again. Does nothing for an operator's own database."""
+        """Restarts the embedded database whenever it has died. Does nothing if the settings name an
+        external database."""
         if self._settings.database.url:
             return
         server = EmbeddedPostgres(self._settings.database.data_dir)
@@ -130,24 +134,26 @@ class Supervisor:
                 _log.error("the embedded database cannot be started", reason=exc.message)
 
     async def _watch_readiness(self) -> None:
-        """Updates this process's metrics and alerts, after it has served."""
+        """Updates the supervisor's metrics and alerts at an interval. Begins when all workers have become
+        ready for the first time."""
         while True:
             await asyncio.sleep(_READINESS_INTERVAL_S)
             if not self._announced:
                 continue
             try:
-                # Here and not in `readiness`, because a host that does not answer takes a second.
+                # This is not part of `readiness`, because /readyz would wait a second for each
+                # database host that does not answer.
                 with contextlib.suppress(psycopg.Error):
                     await self._fence.survey()
                 readiness = await self.readiness()
                 show_readiness(readiness)
                 if not readiness.is_stopping:
                     self._alerts.check(readiness)
-            except Exception:  # noqa: BLE001 - the owner of its own task
+            except Exception:  # noqa: BLE001 - otherwise this background task would end
                 _log.exception("the gateway's readiness is not known")
 
     async def wait_for_engine(self, timeout_s: float) -> str:
-        """Waits up to `timeout_s` for the embedded engine and returns a sentence about its
+        """Waits up to `timeout_s` until the embedded engine is ready. Returns a sentence about its
         state."""
         if self._engine is None:
             return "none: no embedded backend is declared"
@@ -185,8 +191,8 @@ class Supervisor:
         )
 
     async def _check_database(self) -> SchemaState:
-        """Runs one check at a time, however many requests ask, because a server that does not
-        answer blocks a thread for several seconds."""
+        """Checks the database. Concurrent callers share one check, because a database server that does
+        not answer blocks a thread for several seconds."""
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._check_newest_server())
         await asyncio.wait([self._checking], timeout=_DATABASE_ANSWERS_S)
@@ -206,8 +212,8 @@ class Supervisor:
             raise
 
     def _holds(self) -> tuple[str, bool]:
-        """Tells whether all responding workers can write holds, because a call may reach any of
-        them."""
+        """Returns a line for /readyz, and whether every ready worker can write holds (the amounts reserved
+        before calls). A single worker with a problem counts, because a call may reach any worker."""
         problems = [
             problem
             for number in sorted(self._ready)
@@ -216,8 +222,8 @@ class Supervisor:
         return (problems[0], False) if problems else ("can be written", True)
 
     def _descriptors(self) -> tuple[dict[str, str], bool]:
-        """Returns the descriptors that the workers use, and whether each has enough left for its
-        calls."""
+        """Returns a line about the worker that is closest to its limit of open files and sockets, and
+        whether this worker has enough left."""
         found = [
             descriptors
             for number in self._ready
@@ -245,10 +251,11 @@ class Supervisor:
     async def _watch_worker(
         self, number: int, worker: WorkerProcess, on_ready: Callable[[], None]
     ) -> None:
-        """Returns when the worker has ended."""
+        """Registers the worker, and waits until its process has ended."""
         self._workers[number] = worker
         if self._stopping.is_set():
-            # The stop came while the worker was being started: `_stop_workers` did not see it.
+            # The supervisor was stopped during the start of this worker, so `_stop_workers` has not
+            # terminated it.
             worker.terminate()
         if await worker.becomes_ready(_START_TIMEOUT_S):
             self._ready.add(number)
@@ -257,13 +264,13 @@ class Supervisor:
                 on_ready()
         code = await worker.wait()
         self._ready.discard(number)
-        # Its gauges (open requests, running calls) are deleted; its counters stay.
+        # Deletes the worker's gauges (open requests, running calls). Its counters stay.
         mark_process_dead(worker.pid, self._worker_starter.metrics)  # type: ignore[no-untyped-call]
         if self._stopping.is_set():
             return
         self._outdated = await asyncio.to_thread(find_outdated, self._conninfo)
         if self._outdated is not None:
-            # The schema is too new: other workers end by themselves too.
+            # The schema is too new for this code. The other workers end for the same reason.
             self._stop()
         else:
             _log.error("a worker ended and is started again", worker=number, code=code)
@@ -282,7 +289,8 @@ class Supervisor:
 
     def _reload_catalog(self) -> None:
         try:
-            # Only the catalogue changes: the other settings are bound to sockets and processes.
+            # Only the model catalogue changes. Other settings apply to sockets and processes that
+            # already exist.
             changed = self._settings.model_copy(update={"models": self._reload().models})
             self._check_catalog(changed)
         except SettingsError as exc:
@@ -295,7 +303,7 @@ class Supervisor:
                 worker.instruct(document)
 
     def _check_catalog(self, changed: Settings) -> None:
-        """Raises SettingsError for a catalogue that the workers could not build."""
+        """Raises SettingsError if the running workers could not use the changed catalogue."""
         running = {backend.name: backend.kind for backend in self._settings.backends}
         engine_tokens = 0 if self._engine is None else self._engine.options.context_length
         for model in changed.models:

@@ -1,12 +1,13 @@
-"""Represents a worker for its supervisor: a process, and one channel to it.
+"""Starts worker processes for the supervisor, and exchanges messages with them over a socket pair.
 
-Imports take most of the start time. So a worker process begins to import when it is created, while
-the supervisor still reads its settings, and serves when instructed. For the same reason this module
-has only fast imports.
+Importing modules takes most of a worker's start time. So a worker process is created, and begins its
+imports, while the supervisor still reads the settings. It begins to serve when the supervisor sends
+the instruction `start`. This module itself imports only modules that load fast, so that the first
+worker is created early.
 
-The supervisor sends the listening socket and then instructions, each a line of JSON. The worker
-sends reports, each a line of JSON too; the first one means that it serves. When the channel ends,
-the other side has ended.
+Over the channel, the supervisor sends the listening socket and then instructions, one line of JSON
+each. The worker sends reports, also one line of JSON each. The first report means that the worker
+serves. If the channel closes, the process at its other end has ended.
 """
 
 import asyncio
@@ -27,9 +28,10 @@ from tollkeeper.hosting.descriptors import raise_limit
 
 _POLL_S = 0.02
 _LISTENER = b"L"
-# The interval of a worker's reports.
+# The interval at which a worker sends reports.
 REPORT_INTERVAL_S = 0.5
-# A worker that could not write a hold for this time cannot serve calls.
+# A worker that has not written a hold (the amount reserved before a call) for this time counts as
+# unable to serve calls.
 _WRITTEN_WITHIN_S = 6.0
 
 
@@ -43,10 +45,11 @@ class WorkerReport:
 
     @property
     def problem(self) -> str | None:
-        """Explains why a call would fail now; None if a hold could be written a few seconds ago."""
+        """Explains why a call to this worker would fail now. None if the worker could write a hold within
+        the last seconds."""
         if self.failure is not None:
             return self.failure
-        # A stuck worker sends no reports, so the time since the last one counts too.
+        # A stuck worker sends no reports, so the time since the last report is added.
         silent_s = time.monotonic() - self.received_at
         if self.written_s_ago is None or self.written_s_ago + silent_s > _WRITTEN_WITHIN_S:
             return f"no hold could be written within {_WRITTEN_WITHIN_S:.0f} s"
@@ -55,15 +58,16 @@ class WorkerReport:
 
 class WorkerProcess:
     def __init__(self, metrics: str) -> None:
-        self._channel, theirs = socket.socketpair()
-        with theirs:
+        self._channel, worker_end = socket.socketpair()
+        with worker_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tollkeeper.worker", str(theirs.fileno())],
+                [sys.executable, "-m", "tollkeeper.worker", str(worker_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(worker_end.fileno(),),
                 env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": metrics},
-                # Ctrl-C reaches all processes of the terminal; only the supervisor acts on it.
+                # A terminal sends the SIGINT of Ctrl-C to all processes of its session. A worker has its
+                # own session, so only the supervisor receives the signal.
                 start_new_session=True,
             )
         self._reader: asyncio.StreamReader | None = None
@@ -79,7 +83,8 @@ class WorkerProcess:
         return self._process.poll() is None
 
     async def start(self, listener: socket.socket, instruction: dict[str, Any]) -> None:
-        """Raises OSError if the process has ended already; it is then cleaned up."""
+        """Sends the listening socket and the first instruction. If the process has already ended, cleans
+        up after it and raises OSError."""
         try:
             socket.send_fds(self._channel, [_LISTENER], [listener.fileno()])
             self._reader, self._writer = await asyncio.open_connection(sock=self._channel)
@@ -93,7 +98,8 @@ class WorkerProcess:
             self._writer.write(json.dumps(instruction).encode() + b"\n")
 
     async def becomes_ready(self, within_s: float) -> bool:
-        """Returns False if the process ended before it was ready. Kills a process that is late."""
+        """Waits until the worker serves. Returns False if its process has ended. Kills a process that is
+        not ready after `within_s`, and returns False."""
         assert self._reader is not None
         try:
             return await asyncio.wait_for(self._receive(self._reader), within_s)
@@ -104,7 +110,7 @@ class WorkerProcess:
         return False
 
     async def _receive(self, reader: asyncio.StreamReader) -> bool:
-        """Reads the next report. Returns False if the channel has ended."""
+        """Reads the next report. Returns False if the channel is closed."""
         line = await reader.readline()
         if not line.endswith(b"\n"):
             return False
@@ -119,7 +125,7 @@ class WorkerProcess:
             while await self._receive(self._reader):
                 pass
         self._writer.close()
-        # The channel ends shortly before the process does, and no event reports the process's end.
+        # The worker closes the channel shortly before its process exits. The exit itself is polled.
         while (code := self._process.poll()) is None:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
         return code
@@ -131,14 +137,15 @@ class WorkerProcess:
         self._process.kill()
 
     def discard(self) -> None:
-        """Ends a worker that was never started, and waits for its end."""
+        """Terminates a process that has received no instruction, and waits until it has ended."""
         self._channel.close()
         self._process.terminate()
         self._process.wait()
 
 
 class WorkerStarter:
-    """Creates worker processes. Creates the first one at once, so that it begins to import."""
+    """Creates worker processes. The first process is created in the constructor, so that its imports begin
+    early."""
 
     def __init__(self, metrics: str) -> None:
         # The folder in which the workers write their metrics.
@@ -157,7 +164,8 @@ class WorkerStarter:
 @contextmanager
 def worker_starter() -> Iterator[WorkerStarter]:
     with tempfile.TemporaryDirectory(prefix="tollkeeper-metrics-") as metrics:
-        # Before the first process is created, because it inherits the limit.
+        # The limit of open files is raised before the first process is created, because processes
+        # inherit it.
         raise_limit()
         starter = WorkerStarter(metrics)
         try:
@@ -167,7 +175,7 @@ def worker_starter() -> Iterator[WorkerStarter]:
 
 
 def received_listener(channel: socket.socket) -> socket.socket | None:
-    """Waits in the worker for the listening socket. Returns None if the supervisor has ended."""
+    """Waits for the listening socket; called in the worker. Returns None if the supervisor has ended."""
     data, descriptors, _, _ = socket.recv_fds(channel, len(_LISTENER), 1)
     if data != _LISTENER:
         return None
