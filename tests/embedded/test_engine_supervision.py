@@ -65,7 +65,7 @@ async def test_becomes_ready_in_the_background() -> None:
         )
         assert (
             "smollm2-135m-instruct, 2 slots of 1024 tokens, tokenizer BPE with 49152 tokens, "
-            "prefix cache with 256 MiB beside the slots, loaded in "
+            "prefix cache with 256 MiB in addition to the slots, loaded in "
         ) in engine.status.detail
         assert "The settings declare" not in engine.status.detail
     finally:

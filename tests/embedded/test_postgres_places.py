@@ -13,7 +13,11 @@ from tollkeeper.domain.errors import Unavailable
 from tollkeeper.embedded import postgres_folders
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.embedded.postgres_account import Account, ensure_account, owner_ids
-from tollkeeper.embedded.postgres_folders import MANAGED_FOLDER, make_private_folder, managed_folder
+from tollkeeper.embedded.postgres_folders import (
+    MANAGED_FOLDER,
+    create_private_folder,
+    managed_folder,
+)
 from tollkeeper.embedded.postgres_places import (
     find_cluster,
     prepare_socket_folder,
@@ -97,7 +101,7 @@ def test_cluster_that_root_made_elsewhere_is_refused_to_others(
 ) -> None:
     cluster = _make_cluster(closed / "my data", account)
     refusal = _refusal(closed / "my data", None)
-    assert f"was made by root and lives in {cluster}. Start tollkeeper as root" in refusal
+    assert f"was created by root and is in {cluster}. Start tollkeeper as root" in refusal
 
 
 def test_closed_data_folder_of_ones_own(closed: Path) -> None:
@@ -223,7 +227,7 @@ def test_folder_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     empty.chmod(0o755)
     for folder in (full, empty):
         before = folder.stat()
-        make_private_folder(folder, _STRANGER, _STRANGER)
+        create_private_folder(folder, _STRANGER, _STRANGER)
         after = folder.stat()
         assert (before.st_mode, before.st_uid) == (after.st_mode, after.st_uid)
 

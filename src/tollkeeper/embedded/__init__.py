@@ -1,1 +1,1 @@
-"""Runs the processes that the gateway starts itself: the engine and the embedded PostgreSQL."""
+"""Runs the embedded servers that a gateway starts itself: the model server (engine) and PostgreSQL."""

@@ -1,10 +1,10 @@
-"""Starts, watches, restarts and stops the process of the embedded engine.
+"""Starts, watches, restarts and stops the process of the embedded engine (the packaged model server).
 
-One engine serves all workers. They know only its address, which does not change after a restart.
-The OpenAI-compatible backend calls the engine, not this file.
+One engine serves all workers. The workers know only the engine's address, which stays the same when the
+engine restarts, and call it through the OpenAI-compatible backend.
 
-The process reads one line of JSON with its secret from standard input, writes one line to standard
-output when it is ready, and ends when its standard input ends.
+The engine's process (`engine_process`) reads one line of JSON with its API key from standard input, and
+writes one line to standard output when it is ready. It ends when its standard input is closed.
 """
 
 import asyncio
@@ -30,13 +30,15 @@ from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.runtime.timeouts import timeout
 
 _PROGRAM = "tollkeeper.embedded.engine_process"
-# A large model on a slow disk loads in minutes. An engine that takes longer counts as stuck.
+# Loading a large model from a slow disk takes minutes. An engine that takes longer than this counts as
+# stuck.
 START_TIMEOUT_S = 300.0
-# Only the engine's computing loop can answer this path. `/health` still answered while the loop
-# hung for minutes, with a schema of some thousand enum values.
+# The path that is requested to find out whether the engine hangs. The engine answers it in the loop that
+# computes tokens. `/health` is answered elsewhere: it still worked while that loop hung for minutes, at a
+# schema with thousands of enum values.
 _PROBED_PATH = "/slots"
-# Only these variables reach the engine: the gateway's environment contains secrets that it does not
-# need.
+# The environment variables that are passed to the engine. The others are not, because the gateway's
+# environment contains secrets.
 _ENVIRONMENT = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH"),
     *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"),
@@ -44,19 +46,19 @@ _ENVIRONMENT = (
 _SIGNAL_HINTS: Mapping[int, str] = {signal.SIGILL: " (its wheel needs a processor with AVX2)"}
 _PAUSE_S = 0.5
 _PAUSE_S_MAX = 10.0
-# If a process ran for this long, the pause before its restart is the shortest again.
+# After a run of at least this time, failures are counted anew, and the pause before the restart is the
+# shortest again.
 _STABLE_AFTER_S = 30.0
-# After this many successive short runs the state is FAILED. The restarts continue.
+# After this many short runs in succession, the state is FAILED. The engine is still restarted.
 _FAILURES_UNTIL_FAILED = 3
 _STOP_TIMEOUT_S = 3.0
 _KILL_TIMEOUT_S = 10.0
 _PROBE_INTERVAL_S = 5.0
-# Far above the time of one batch of a large model, because the engine answers only between two
-# batches.
+# Much longer than a large model computes on one batch, because the engine answers only between batches.
 _PROBE_TIMEOUT_S = 20.0
 _PROBE_MISSES_MAX = 3
 _START_OUTPUT_BYTES_MAX = 2000
-# The maximum length of the process's report line.
+# The maximum length of the line that the process writes when it is ready.
 _REPORT_BYTES_MAX = 1 << 16
 _log = structlog.get_logger("tollkeeper.processes")
 
@@ -69,7 +71,8 @@ _REMEDY = "Install tollkeeper[embedded], or declare a backend of kind 'openai'."
 
 
 def find_weights(model_path: str) -> Path:
-    """Returns the GGUF file to load. Raises Unavailable with the missing part and its remedy."""
+    """Returns the GGUF file to load. Raises Unavailable, with advice, if the engine or the file is
+    missing."""
     if importlib.util.find_spec(ENGINE_PACKAGE) is None:
         raise Unavailable(
             f"The embedded engine is not installed: the package {ENGINE_PACKAGE} is missing. "
@@ -77,7 +80,7 @@ def find_weights(model_path: str) -> Path:
         )
     if model_path:
         return _checked(Path(model_path), f"embedded.model_path = {model_path!r}")
-    # `find_spec` of a top-level package does not import it.
+    # `find_spec` does not import a top-level package.
     package = importlib.util.find_spec(WEIGHTS_PACKAGE)
     folders = (package and package.submodule_search_locations) or []
     if not folders:
@@ -103,9 +106,9 @@ class ProcessState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
-    # The process ended several times in a row. It is still being restarted.
+    # The process has ended several times in succession. It is still being restarted.
     FAILED = "failed"
-    # A requirement of the process is missing or unusable; the detail explains it.
+    # The engine's package or its model file is missing or unusable. The status detail names it.
     ABSENT = "absent"
     STOPPED = "stopped"
 
@@ -117,20 +120,24 @@ class ProcessStatus:
 
 
 class EngineReport(msgspec.Struct, frozen=True):
+    """Contains the properties that a ready engine reports. A slot is the context of one running call."""
+
     # Tokens per slot.
     context_length: int
     slots: int
-    # The kind of tokenizer, and the size of its vocabulary.
+    # The kind of tokenizer.
     tokenizer: str
+    # The number of tokens in the tokenizer's vocabulary.
     vocabulary: int
-    # Whether the engine reuses its work for an equal prefix; found by repeating a prompt.
+    # True if the engine reuses its computations for prompts with the same beginning. It is tested by
+    # sending a prompt twice.
     prefix_cache: bool
-    # Memory for prefixes whose slot went to another call. This is the configured value: the engine
-    # does not report it.
+    # The memory for prompts whose slot was given to another call. This is the configured value, because
+    # the engine does not report one.
     prefix_cache_mib: int
 
     def __str__(self) -> str:
-        cache = f"prefix cache with {self.prefix_cache_mib} MiB beside the slots"
+        cache = f"prefix cache with {self.prefix_cache_mib} MiB in addition to the slots"
         return (
             f"{self.slots} slots of {self.context_length} tokens, "
             f"tokenizer {self.tokenizer} with {self.vocabulary} tokens, "
@@ -153,7 +160,7 @@ class EngineOptions:
     # 0 means all cores but one.
     threads: int
     parallel: int
-    # Tokens per slot. A model that was trained for fewer gets fewer.
+    # Tokens per slot. If the model was trained for fewer tokens, that number is used.
     context_length: int
 
     @property
@@ -162,21 +169,22 @@ class EngineOptions:
 
 
 class EmbeddedEngine:
-    """Keeps one engine running from `start` to `close`; both belong to the same event loop."""
+    """Keeps one engine running from `start` to `close`. Both must be called in the same event loop."""
 
     def __init__(self, options: EngineOptions) -> None:
         self.options = options
         self.status = ProcessStatus(ProcessState.STARTING, "The engine has not been started yet.")
-        # None if the engine is absent. Otherwise constant from `start` on, ready or not.
+        # Set by `start`, and then constant, even while the engine is not ready. None if the engine is
+        # absent.
         self.address: EngineAddress | None = None
-        # The engine's own report. None until it was ready for the first time.
+        # The engine's last report. None until the engine is ready for the first time.
         self.report: EngineReport | None = None
         self.restarts = 0
         self._ready = asyncio.Event()
         self._keeper_task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._start_output = b""
-        # Reserves the port until `close`, even between two starts.
+        # Reserves the engine's port until `close`, also while the engine restarts.
         self._port_holder: socket.socket | None = None
 
     @property
@@ -184,7 +192,7 @@ class EmbeddedEngine:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Starts the engine and returns at once. The model loads in the background."""
+        """Starts the engine, and returns without waiting until the model is loaded."""
         assert self._keeper_task is None, "an engine is started once"
         try:
             weights = find_weights(self.options.model_path)
@@ -208,7 +216,7 @@ class EmbeddedEngine:
         return True
 
     async def close(self) -> None:
-        """Returns when the engine's process has ended. May be called again."""
+        """Stops the engine, and waits until its process has ended. May be called repeatedly."""
         if self._keeper_task is not None:
             self._keeper_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -240,8 +248,8 @@ class EmbeddedEngine:
             self.restarts += 1
 
     async def _run(self, command: list[str], port: int, api_key: str) -> str:
-        """Runs one process until it ends or hangs. Returns the reason after the process has
-        ended."""
+        """Runs one process until it ends or hangs, and kills it if it hangs. Returns the reason for its
+        end."""
         process = self._process = await _spawn(command, api_key)
         self._start_output = b""
         exit_task = asyncio.create_task(process.wait())
@@ -267,7 +275,7 @@ class EmbeddedEngine:
         except TimeoutError:
             self._start_output = f"It was not ready after {START_TIMEOUT_S:.0f} s.".encode()
             return False
-        except ValueError:  # the line is longer than any report
+        except ValueError:  # the line is longer than `_REPORT_BYTES_MAX`
             line = b"?"
         if not line:
             return False
@@ -291,7 +299,7 @@ class EmbeddedEngine:
         process: asyncio.subprocess.Process,
         exit_task: asyncio.Task[int],
     ) -> str:
-        """Returns the reason when the process has ended or no longer answers."""
+        """Waits until the process has ended or no longer answers, and returns the reason."""
         misses = 0
         while misses < _PROBE_MISSES_MAX:
             await asyncio.wait({exit_task}, timeout=_PROBE_INTERVAL_S)
@@ -301,8 +309,9 @@ class EmbeddedEngine:
         return "The engine hung: its process runs, but does not answer."
 
     async def _read_errors(self, process: asyncio.subprocess.Process) -> None:
-        """Reads standard error, because a full pipe would block the process. Stores only output
-        before readiness, which explains a failed start: later lines may quote a request."""
+        """Reads the process's standard error, because a full pipe would block the process. Stores the
+        output until the engine is ready, because it explains a failed start. Drops later output, because
+        it may quote requests."""
         assert process.stderr is not None
         while chunk := await process.stderr.read(4096):
             if not self._ready.is_set():
@@ -315,7 +324,7 @@ class EmbeddedEngine:
 def _command(options: EngineOptions, weights: Path, port: int) -> list[str]:
     return [
         sys.executable,
-        "-P",  # modules in the working folder are not imported
+        "-P",  # do not import modules from the working directory
         *("-m", _PROGRAM),
         *("--model-path", str(weights)),
         *("--model-name", options.model_name),
@@ -327,8 +336,11 @@ def _command(options: EngineOptions, weights: Path, port: int) -> list[str]:
 
 
 def _reserved_port() -> socket.socket:
-    """Binds a free loopback port with a socket that does not listen. The process shares the port
-    and gets all connections; no other program can get the port while the process restarts."""
+    """Returns a socket that is bound to a free loopback port and does not listen.
+
+    The engine's process binds the same port and gets all connections. While the process restarts, the
+    returned socket prevents other programs from getting the port.
+    """
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     holder.bind((ENGINE_HOST, 0))
@@ -359,13 +371,13 @@ async def _spawn(command: list[str], api_key: str) -> asyncio.subprocess.Process
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-        # Ctrl-C must reach only the supervisor, because calls that are being drained need the
-        # process.
+        # In its own session, the engine does not receive the signal of Ctrl-C. After Ctrl-C, running
+        # calls are finished first, and these calls need the engine.
         start_new_session=True,
         limit=_REPORT_BYTES_MAX,
     )
     assert process.stdin is not None
-    # The pipe stays open: the process ends when the pipe ends.
+    # The pipe stays open, because the process ends when its standard input is closed.
     handshake = {"api_key": api_key, "parent_pid": os.getpid()}
     process.stdin.write(json.dumps(handshake).encode() + b"\n")
     return process
@@ -394,6 +406,6 @@ def _cause_suffix(output: bytes) -> str:
     lines = output.decode(errors="replace").strip().splitlines()
     if not lines:
         return ""
-    # The engine prints the cause first; a Python traceback prints it last.
+    # The engine prints the cause in the first line, but a Python traceback has it in the last line.
     line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
     return f": {line.strip().rstrip('.')[:300]}"

@@ -1,9 +1,11 @@
-"""Runs llama.cpp's server on loopback as a separate program that ends with its parent. It imports
-almost nothing of the gateway, so that it starts quickly and contains none of the gateway's secrets.
+"""Runs the embedded engine, llama.cpp's server, on the loopback interface as a separate program.
 
-The parent writes one line to standard input, with the key that must not appear on a command line,
-and keeps the pipe open: when the pipe ends, this program ends. When the engine is ready, this
-program writes one line of JSON to standard output.
+This program imports almost no modules of the gateway, so that it starts quickly and has none of the
+gateway's secrets in its memory. It ends when its parent process, the supervisor, ends.
+
+The parent writes one line of JSON to this program's standard input. The line contains the API key, which
+must not appear on a command line. The parent keeps the pipe open; when the pipe is closed, this program
+ends. When the engine is ready, this program writes one line of JSON to standard output.
 """
 
 import argparse
@@ -25,15 +27,15 @@ from tollkeeper.embedded.parent_watch import (
     redirected_standard_output,
 )
 
-# A call can be stopped only between two batches, and the other streams wait while a batch runs.
-# With 64 tokens per batch both waits stay below a second on one slow core, and a prompt is read as
-# fast as with 2,048.
+# The number of tokens that the engine computes at a time. While it computes a batch, it cannot stop a
+# call, and the streams of other calls wait. With 64 tokens, both take less than a second on one slow core,
+# and prompts are processed as fast as with 2,048.
 _BATCH_TOKENS = 64
-# Memory for prefixes of calls that lost their slot. The engine's own default is 8 GB.
+# The memory for prompts whose slot was given to another call. The engine's default is 8 GB.
 _PREFIX_CACHE_MIB = 256
 _ERRORS_ONLY = 1
 _ANSWER_TIMEOUT_S = 60.0
-# The engine's numbers for the kinds of tokenizers.
+# The names of tokenizers, by the engine's numbers for them.
 _TOKENIZERS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
 _REPEATED_PROMPT = "One, two, three, four, five"
 _CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
@@ -42,7 +44,7 @@ _EXIT_REFUSED = 3
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """Contains the line that the parent writes to standard input."""
+    """Contains the values of the line that the parent writes to standard input."""
 
     api_key: str
     parent_pid: int
@@ -62,10 +64,10 @@ def main() -> NoReturn:
         sys.stderr.flush()
         os._exit(_EXIT_REFUSED)
     origin = server.listening_address
-    ready = EngineQuestions(origin, handshake.api_key).answers()
+    ready = EngineProperties(origin, handshake.api_key).as_report()
     os.write(report, json.dumps(ready).encode() + b"\n")
-    # A regular stop of the server waits for open calls, and was observed to hang. So a signal or
-    # the thread that watches the parent ends this process.
+    # The server's own stop function is not used: it waits for open calls, and was observed to hang. This
+    # process runs until a signal or the thread that watches the parent ends it.
     while True:
         signal.pause()
 
@@ -86,8 +88,8 @@ def _parameters(options: argparse.Namespace, api_key: str) -> Any:
     parameters.model.path = options.model_path
     parameters.model_alias = {options.model_name}
     parameters.offline = True
-    # The context is split evenly over the slots. It is not fitted to free memory, because the
-    # catalogue declares its size.
+    # The engine divides `n_ctx` evenly between the slots. It must not reduce the context if little memory
+    # is free (`fit_params`), because the model catalogue declares the context's size.
     parameters.n_parallel = options.parallel
     parameters.n_ctx = options.context_length * options.parallel
     parameters.fit_params = False
@@ -97,26 +99,28 @@ def _parameters(options: argparse.Namespace, api_key: str) -> Any:
     parameters.cache_prompt = True
     parameters.cache_ram_mib = _PREFIX_CACHE_MIB
     parameters.use_jinja = True
-    # A last message of the assistant is history, as with other backends, not text to be continued.
+    # If the last message is the assistant's, the engine writes a new answer, like other backends, instead
+    # of continuing that message.
     parameters.prefill_assistant = False
 
     parameters.hostnames = [ENGINE_HOST]
     parameters.port = options.port
-    # The parent has bound the port too, with a socket that does not listen.
+    # The parent has bound the same port with a socket that does not listen, to reserve the port.
     parameters.reuse_port = True
     parameters.api_keys = [api_key]
     parameters.cors_origins = parameters.cors_headers = parameters.cors_methods = ""
     parameters.cors_credentials = False
     parameters.ui = False
-    # Only the computing loop answers `/slots`, so the path shows whether that loop still runs.
+    # The supervisor requests `/slots` to find out whether the engine hangs, because the engine answers
+    # this path in the loop that computes tokens.
     parameters.endpoint_slots = True
     parameters.verbosity = _ERRORS_ONLY
     return parameters
 
 
 def default_threads() -> int:
-    """Returns all cores but one, because an engine on every core falls to a tenth of its speed next
-    to a busy process."""
+    """Returns the number of cores minus one. An engine that uses every core slows down to a tenth of its
+    speed if another process is busy."""
     return max(1, _cores() - 1)
 
 
@@ -125,23 +129,23 @@ def _cores() -> int:
     try:
         quota, period = _CPU_QUOTA_FILE.read_text().split()
         quota_cores = int(quota) // int(period)
-    except (OSError, ValueError):  # no control group, or a quota of "max"
+    except (OSError, ValueError):  # no control group, or no quota ("max")
         return cores
     return min(cores, max(1, quota_cores))
 
 
-class EngineQuestions:
-    """Asks the running engine for its real properties, which may differ from the settings."""
+class EngineProperties:
+    """Asks the running engine for its actual properties, which may differ from the settings."""
 
     def __init__(self, origin: str, api_key: str) -> None:
         self._port = int(origin.rsplit(":", 1)[1])
         self._api_key = api_key
 
-    def answers(self) -> dict[str, Any]:
+    def as_report(self) -> dict[str, Any]:
         props = self._ask("/props")
         meta = self._ask("/v1/models")["data"][0]["meta"]
         return {
-            # Per slot, and never more than the model was trained for.
+            # The tokens of one slot, at most as many as the model was trained for.
             "context_length": int(props["default_generation_settings"]["n_ctx"]),
             "slots": int(props["total_slots"]),
             "tokenizer": _TOKENIZERS.get(meta["vocab_type"], "unknown"),
@@ -151,8 +155,8 @@ class EngineQuestions:
         }
 
     def _has_prefix_cache(self) -> bool:
-        """Makes the same call twice, because no path reports the cache. The calls also warm the
-        engine up."""
+        """Sends the same prompt twice, and tells whether the engine reused computations for the second
+        one. The engine does not report otherwise whether it has a cache. The calls also warm it up."""
         body = {"prompt": _REPEATED_PROMPT, "n_predict": 1}
         timings = [self._ask("/completion", body).get("timings", {}) for _ in range(2)]
         return int(timings[1].get("cache_n", 0)) > 0

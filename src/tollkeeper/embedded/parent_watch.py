@@ -1,6 +1,7 @@
-"""Ends a process together with the gateway that started it, in every case.
+"""Ends a child process when the gateway that started it ends, for whatever reason.
 
-Uses the standard library only, because such a process imports as little of the gateway as possible.
+This module imports only the standard library, because the child process should import as little of the
+gateway as possible.
 """
 
 import ctypes
@@ -16,13 +17,16 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Ends this process when the parent ends, in three ways, because each of them has a gap.
+    """Ends this process when its parent ends. Uses three methods, because each has a gap:
 
-    The kernel's signal works while a library is loaded and no other Python thread can run, but it
-    is sent when the parent's thread ends. The pipe ends with the parent's process, unless a child
-    of the parent has inherited the other end. The parent's process id changes in that case too.
+    1. The kernel sends a signal when the parent ends. This works even while a library is being loaded and
+       blocks all Python threads. But it depends on the parent's thread that started this process: the
+       signal comes when that thread ends.
+    2. Standard input is closed when the parent ends, unless another child of the parent has inherited the
+       other end of the pipe.
+    3. The parent's process id, as this process sees it, changes when the parent ends. It is polled.
     """
-    # If the kernel refuses, the thread below still watches the parent.
+    # If the kernel rejects the request for a signal, the thread below still watches the parent.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # the parent ended before the signal was requested
         os._exit(0)
@@ -35,8 +39,8 @@ def forbid_core_dumps() -> None:
 
 
 def redirected_standard_output() -> int:
-    """Returns a private copy of standard output for the report. From then on, libraries that print
-    to standard output write to standard error."""
+    """Returns a copy of the standard output's descriptor for the report. Redirects standard output to
+    standard error, so that the output of libraries does not mix with the report."""
     report = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return report

@@ -1,9 +1,11 @@
-"""Creates, starts, shares and stops the embedded PostgreSQL server.
+"""Creates, starts and stops the embedded PostgreSQL server, which several processes can share.
 
-Every process holds a shared lock on a file while it uses the server. A process that can take this
-lock exclusively is the last user and stops the server. The kernel releases the lock of a killed
-process, so the number of users is always right. The server listens on a unix socket only, and its
-rules reject connections over a network.
+Every process holds a shared lock on a file while it uses the server. When a process has finished, it
+tries to get the lock exclusively. If that succeeds, no other process uses the server, so this process
+stops the server. The kernel releases the lock of a killed process, so a killed process does not count
+as a user.
+
+The server listens only on a unix socket, and its access rules reject network connections.
 """
 
 import contextlib
@@ -22,7 +24,7 @@ import psycopg
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.embedded.lock_file import open_lock_file
 from tollkeeper.embedded.postgres_account import Account, ensure_account, owner_ids
-from tollkeeper.embedded.postgres_folders import awaits_its_owner, make_private_folder
+from tollkeeper.embedded.postgres_folders import create_private_folder, is_abandoned_folder
 from tollkeeper.embedded.postgres_places import (
     find_cluster,
     is_cluster,
@@ -45,8 +47,8 @@ _log = LateLogger("tollkeeper.database")
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Holds the paths and the account for a server start. The account is None unless the program
-    runs as root."""
+    """Contains the folders of a server, and the system account that runs the server. The account is None
+    unless the gateway runs as root."""
 
     account: Account | None
     cluster: Path
@@ -54,7 +56,8 @@ class _Places:
 
 
 class EmbeddedPostgres:
-    """Runs the embedded server. The end of the context stops it if no other process uses it."""
+    """Runs the embedded server during a `with` block. The end of the block stops the server if no other
+    process uses it."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir.resolve()
@@ -63,8 +66,7 @@ class EmbeddedPostgres:
 
     @property
     def conninfo(self) -> str:
-        """Returns the server's connection string, which is known after the context was first
-        entered."""
+        """Returns the server's connection string. It is known as soon as the `with` block has begun."""
         return _conninfo(self._known_places())
 
     def __enter__(self) -> Self:
@@ -104,12 +106,13 @@ class EmbeddedPostgres:
             _run(places, "pg_ctl", "stop", "-D", str(places.cluster), "-m", "fast", "-w")
 
     def ensure_running(self) -> None:
-        """Starts the server again if it has died while processes use it."""
+        """Restarts the server if it has died."""
         with self._exclusive("postgres.starting"):
             if self._places is None:
                 self._places = self._find_places()
             if not _answers(self._places):
-                # The socket's folder may have been removed from the temporary folder.
+                # Searches again, because the socket's folder may be in the system's folder for temporary
+                # files and may have been deleted there.
                 self._places = self._find_places()
                 _start(self._places)
 
@@ -129,28 +132,31 @@ class EmbeddedPostgres:
         return _Places(account, cluster, prepare_socket_folder(cluster, account))
 
     def _initialise(self, places: _Places) -> None:
-        """Creates the cluster under a temporary name and renames it when it is complete, so that
-        the remains of a killed process are never mistaken for a cluster."""
+        """Creates the cluster (PostgreSQL's data folder) if it does not exist.
+
+        The cluster is created under a temporary name and renamed when it is complete. So if the process is
+        killed in between, an incomplete folder is not taken for a cluster.
+        """
         cluster = places.cluster
         if is_cluster(cluster):
             return
         remove_unfinished(cluster)
-        if cluster.exists() and not awaits_its_owner(cluster):
-            # The folder exists, for example as a mount point, so it cannot be replaced.
-            _make_cluster(places, cluster)
+        if cluster.exists() and not is_abandoned_folder(cluster):
+            # An operator has created the folder, for example as a mount point, so it cannot be replaced.
+            _create_cluster(places, cluster)
         else:
             unfinished = unfinished_cluster(cluster)
-            make_private_folder(unfinished, *owner_ids(places.account))
-            _make_cluster(places, unfinished)
+            create_private_folder(unfinished, *owner_ids(places.account))
+            _create_cluster(places, unfinished)
             unfinished.rename(cluster)
         remember_cluster(self._data_dir, cluster)
 
 
-def _make_cluster(places: _Places, folder: Path) -> None:
+def _create_cluster(places: _Places, folder: Path) -> None:
     _run(
         places,
         "initdb",
-        "--auth-local=trust",  # no other account can enter the socket's folder
+        "--auth-local=trust",  # safe, because no other account can enter the socket's folder
         "--auth-host=reject",
         "--encoding=utf8",
         "--locale=C",
@@ -176,8 +182,8 @@ def _answers(places: _Places) -> bool:
 
 
 def _start(places: _Places) -> None:
-    disown_zombie(places.cluster / "postmaster.pid")
-    disown_zombie(places.socket_folder / ".s.PGSQL.5432.lock")
+    replace_zombie_pid(places.cluster / "postmaster.pid")
+    replace_zombie_pid(places.socket_folder / ".s.PGSQL.5432.lock")
     _run(
         places,
         "pg_ctl",
@@ -197,7 +203,8 @@ def _start(places: _Places) -> None:
 def _run(places: _Places, program: str, *arguments: str) -> None:
     account = places.account
     programs = find_programs(account)
-    # The server, a child of pg_ctl, keeps the standard streams. A pipe to them would never end.
+    # The output goes to a file, not to a pipe: the server inherits the standard streams of pg_ctl, so a
+    # pipe would stay open as long as the server runs.
     with tempfile.TemporaryFile() as output:
         try:
             subprocess.run(
@@ -207,11 +214,12 @@ def _run(places: _Places, program: str, *arguments: str) -> None:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                # All three are set, because the account would otherwise keep root's groups.
+                # Without `group` and `extra_groups`, the program would keep root's groups.
                 user=None if account is None else account.uid,
                 group=None if account is None else account.gid,
                 extra_groups=None if account is None else [],
-                # Ctrl-C must first stop the gateway, which stops the server
+                # In its own session, the server does not receive the signal of Ctrl-C. The gateway stops
+                # first, and then stops the server.
                 start_new_session=True,
                 timeout=_START_TIMEOUT_S + _STOP_TIMEOUT_S,
             )
@@ -223,17 +231,18 @@ def _run(places: _Places, program: str, *arguments: str) -> None:
             ) from exc
 
 
-# Above the kernel's largest process id.
+# Larger than any process id of the kernel.
 _UNUSED_PROCESS_ID = 2**22 + 1
 
 
-def disown_zombie(lock_file: Path) -> None:
-    """Lets PostgreSQL start although the dead server of this lock file is still a zombie.
+def replace_zombie_pid(lock_file: Path) -> None:
+    """Replaces the process id in a PostgreSQL lock file if that process is a zombie, so that a new server
+    can start.
 
-    PostgreSQL replaces the lock files of a crashed server itself. But a killed server stays in the
-    process table until its parent reaps it, which the first process of a container may never do,
-    and PostgreSQL treats a zombie as a running server. Only the process id in the file is changed:
-    PostgreSQL needs the rest to find out whether children of the dead server still run.
+    PostgreSQL replaces the lock files of a crashed server itself, but it treats a zombie as a running
+    server. A killed server stays a zombie until its parent process reaps it. In a container, the first
+    process may never do that. Only the process id in the file is replaced, because PostgreSQL needs the
+    other lines to find out whether child processes of the dead server still run.
     """
     with contextlib.suppress(FileNotFoundError):
         process, newline, rest = lock_file.read_text().partition("\n")
@@ -246,6 +255,6 @@ def _is_zombie(process: str) -> bool:
         status = Path(f"/proc/{int(process)}/stat").read_text()
     except (ValueError, OSError):
         return False
-    # The state follows the program's name, which is in parentheses and may contain parentheses
-    # itself.
+    # The state comes after the program's name. The name is in parentheses and may itself contain some, so
+    # the last closing parenthesis ends it.
     return status.rpartition(")")[2].split()[0] == "Z"

@@ -1,7 +1,5 @@
-"""Provides the account for PostgreSQL if the program runs as root.
-
-PostgreSQL refuses to run as root.
-"""
+"""Provides a system account that runs PostgreSQL if the gateway runs as root, because PostgreSQL refuses
+to run as root."""
 
 import fcntl
 import os
@@ -27,8 +25,8 @@ class Account:
         return self.can_run("test", "-x", str(folder))
 
     def can_run(self, *command: str) -> bool:
-        """Tells whether a command of the account succeeds. PostgreSQL runs with the account's main
-        group only."""
+        """Tells whether a command succeeds if the account runs it. The command has only the account's main
+        group, like PostgreSQL."""
         try:
             done = subprocess.run(
                 command,
@@ -46,7 +44,8 @@ class Account:
 
 
 def owner_ids(account: Account | None) -> tuple[int, int]:
-    """Returns PostgreSQL's user and group: those of its account, or this process's own."""
+    """Returns the user id and group id that PostgreSQL runs with. Without an account, they are those of
+    this process."""
     if account is None:
         return os.geteuid(), os.getegid()
     return account.uid, account.gid
@@ -57,9 +56,9 @@ def ensure_account(name: str = ACCOUNT_NAME) -> Account:
     found = _find(name)
     if found is not None:
         return found
-    # If two useradd run at once, both can succeed, and the second one changes the user id that the
-    # first one assigned. So only one process at a time creates accounts. The wait is limited by the
-    # other process's useradd.
+    # If two processes run useradd at the same time, both can succeed, and the second useradd changes the
+    # user id that the first one assigned. So a lock allows one useradd at a time. The wait for the lock is
+    # short, because useradd has a time limit.
     descriptor = os.open(managed_folder(), os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -84,7 +83,7 @@ def _find(name: str) -> Account | None:
 
 
 def _useradd(name: str) -> str:
-    """Runs useradd once. Returns the reason to report if the account still does not exist."""
+    """Runs useradd. Returns an explanation for the case that the account still does not exist."""
     command = ["useradd", "--system", "--no-create-home", "--shell", "/bin/false", name]
     try:
         done = subprocess.run(
@@ -93,4 +92,4 @@ def _useradd(name: str) -> str:
     except (subprocess.SubprocessError, OSError) as exc:
         return str(exc)
     error_output = "; ".join(done.stderr.split("\n")).strip("; .")
-    return error_output or f"useradd ended with code {done.returncode} and said nothing"
+    return error_output or f"useradd ended with code {done.returncode} and printed no error"

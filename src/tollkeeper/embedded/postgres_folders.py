@@ -1,6 +1,6 @@
 """Creates and checks the folders that the embedded PostgreSQL needs outside the data folder.
 
-The program never changes the mode or owner of a folder that it did not create itself.
+The gateway never changes the mode or owner of a folder that it did not create itself.
 """
 
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tollkeeper.domain.errors import Unavailable
 
-# Contains everything that the program creates outside the data folder when it runs as root. Every
-# account may traverse it, and only root may list or change it.
+# Contains all files that the gateway creates outside the data folder when it runs as root. Every account
+# may enter this folder, but only root may list or change it.
 MANAGED_FOLDER = Path("/var/lib/tollkeeper-db")
 _MANAGED_MODE = 0o711
 _PRIVATE_MODE = 0o700
@@ -20,7 +20,8 @@ _ENTERABLE_BY_ALL = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 
 
 def managed_folder() -> Path:
-    """Creates or checks the folder in which root stores clusters and programs."""
+    """Creates `MANAGED_FOLDER`, or checks its owner and mode if it exists. A gateway that runs as root
+    stores clusters and programs of PostgreSQL there."""
     try:
         MANAGED_FOLDER.mkdir(mode=_MANAGED_MODE, parents=True, exist_ok=True)
         status = MANAGED_FOLDER.lstat()
@@ -28,31 +29,31 @@ def managed_folder() -> Path:
         if not fault and status.st_mode & _WRITABLE_BY_OTHERS:
             fault = f"others can write to it (mode {_mode(status)})"
         if not fault and status.st_mode & _ENTERABLE_BY_ALL != _ENTERABLE_BY_ALL:
-            # The process's umask has removed bits from the mode of the new folder.
+            # The umask of the process that created the folder has removed bits from its mode.
             MANAGED_FOLDER.chmod(_MANAGED_MODE)
     except OSError as exc:
-        fault = f"it cannot be made: {exc.strerror}"
+        fault = f"it cannot be created: {exc.strerror}"
     if fault:
         raise Unavailable(
             f"The embedded PostgreSQL cannot use the folder {MANAGED_FOLDER}: {fault}. "
-            "It must be a folder of root's, and only root may write to it."
+            "It must belong to root, and only root may write to it."
         )
     return MANAGED_FOLDER
 
 
-def make_private_folder(path: Path, uid: int, gid: int) -> None:
+def create_private_folder(path: Path, uid: int, gid: int) -> None:
     """Creates a folder that only the account `uid` can use. Does not change an existing folder."""
     try:
         path.mkdir(mode=_PRIVATE_MODE)
     except FileExistsError:
-        if not awaits_its_owner(path):
+        if not is_abandoned_folder(path):
             return
     if uid != os.geteuid():
         os.chown(path, uid, gid, follow_symlinks=False)
 
 
 def check_private_folder(path: Path, uid: int) -> None:
-    """Rejects a folder that another user may have created or may read."""
+    """Raises Unavailable for a folder that another user may have created or may read."""
     status = path.lstat()
     fault = _fault(status, uid)
     if not fault and status.st_mode & _PERMISSIONS != _PRIVATE_MODE:
@@ -60,13 +61,13 @@ def check_private_folder(path: Path, uid: int) -> None:
     if fault:
         raise Unavailable(
             f"The embedded PostgreSQL cannot use the folder {path}: {fault}. "
-            "Another user may have made it: look at it, then remove it."
+            "Another user may have created it: inspect it, then remove it."
         )
 
 
-def awaits_its_owner(path: Path) -> bool:
-    """Tells whether a process was killed after it created this folder and before it changed the
-    owner."""
+def is_abandoned_folder(path: Path) -> bool:
+    """Tells whether the process that created this folder was probably killed before it set the folder's
+    owner: the folder is empty and private, and belongs to the present user."""
     status = path.lstat()
     return (
         stat.S_ISDIR(status.st_mode)
@@ -77,7 +78,7 @@ def awaits_its_owner(path: Path) -> bool:
 
 
 def _fault(status: os.stat_result, owner: int) -> str:
-    """Explains why this is not a real folder of `owner`, or returns ""."""
+    """Explains why this is not a folder that belongs to `owner`. Returns "" if it is one."""
     if stat.S_ISLNK(status.st_mode):
         return "it is a symbolic link"
     if not stat.S_ISDIR(status.st_mode):

@@ -1,8 +1,8 @@
-"""Locates a data folder's cluster and its socket.
+"""Locates the cluster (PostgreSQL's data folder) and the socket for a data folder of the gateway.
 
-The cluster is in the data folder. If the program runs as root and PostgreSQL's account cannot enter
-the data folder, the cluster is in a folder that the program creates, and the file
-`postgres.location` in the data folder names it.
+Normally the cluster is in the data folder. The exception: the gateway runs as root, and the account that
+runs PostgreSQL cannot enter the data folder. Then the cluster is in a folder below `MANAGED_FOLDER`, and
+the file `postgres.location` in the data folder contains the cluster's path.
 """
 
 import hashlib
@@ -18,26 +18,26 @@ from tollkeeper.embedded.postgres_account import Account, owner_ids
 from tollkeeper.embedded.postgres_folders import (
     MANAGED_FOLDER,
     check_private_folder,
-    make_private_folder,
+    create_private_folder,
     managed_folder,
 )
 
 _CLUSTER = "postgres"
 _LOCATION = "postgres.location"
-# A socket's path may have 107 bytes. The rest is for the socket's name.
+# The path of a socket may have 107 bytes. The bytes above this limit are for the socket's file name.
 _SOCKET_FOLDER_BYTES_MAX = 80
 
 
 def find_cluster(data_dir: Path, account: Account | None) -> Path:
-    """Returns the cluster of the resolved `data_dir`, which may not exist yet. `account` runs
-    PostgreSQL if the program runs as root."""
+    """Returns the path of the cluster for a data folder. The cluster need not exist yet. `data_dir` must
+    be resolved. `account` runs PostgreSQL if the gateway runs as root, and is None otherwise."""
     inside = (data_dir / _CLUSTER).resolve()
     location = data_dir / _LOCATION
     named = location.read_text().strip() if location.exists() else None
     if account is None:
         if named is not None:
             raise Unavailable(
-                f"The embedded database of {data_dir} was made by root and lives in {named}. "
+                f"The embedded database of {data_dir} was created by root and is in {named}. "
                 "Start tollkeeper as root, or set database.data_dir or database.url."
             )
         return inside
@@ -72,36 +72,37 @@ def is_cluster(folder: Path) -> bool:
 
 
 def is_outside(cluster: Path) -> bool:
-    """Tells whether the cluster is in the folder that the program creates."""
+    """Tells whether the cluster is outside the data folder, below `MANAGED_FOLDER`."""
     return cluster.parent == MANAGED_FOLDER
 
 
 def remember_cluster(data_dir: Path, cluster: Path) -> None:
-    """Writes the cluster's path if it is not in the data folder."""
+    """Writes the cluster's path to the data folder if the cluster is outside it."""
     location = data_dir / _LOCATION
     if not is_outside(cluster):
         return
-    fresh = location.with_name(f"{location.name}.new")
-    fresh.write_text(f"{cluster}\n")
-    fresh.rename(location)
+    temporary = location.with_name(f"{location.name}.new")
+    temporary.write_text(f"{cluster}\n")
+    temporary.rename(location)
 
 
 def unfinished_cluster(cluster: Path) -> Path:
-    """Returns the temporary path for creating a cluster. Each attempt has another one, because the
-    programs of a killed attempt may continue for a while."""
+    """Returns a temporary path for creating a cluster. Each attempt gets a new path, because initdb may
+    still run for a while after the process that started it was killed."""
     return cluster.with_name(f"{cluster.name}.unfinished-{secrets.token_hex(4)}")
 
 
 def remove_unfinished(cluster: Path) -> None:
-    """Removes the remains of killed attempts to create this cluster."""
-    for left in cluster.parent.glob(f"{cluster.name}.unfinished-*"):
-        if not left.is_symlink():
-            shutil.rmtree(left, ignore_errors=True)
+    """Deletes the temporary folders of earlier attempts to create this cluster."""
+    for folder in cluster.parent.glob(f"{cluster.name}.unfinished-*"):
+        if not folder.is_symlink():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def prepare_socket_folder(cluster: Path, account: Account | None) -> Path:
-    """Returns the folder of the server's socket: the cluster itself, or a private one if that path
-    is too long. It is checked before a connection is opened, because its name can be guessed."""
+    """Returns the folder for the server's socket: the cluster or, if the cluster's path is too long, a
+    private folder among the temporary files. The private folder is checked, because another user can guess
+    its name and create it first."""
     if len(os.fsencode(cluster)) <= _SOCKET_FOLDER_BYTES_MAX:
         return cluster
     temporary = Path(tempfile.gettempdir()).resolve()
@@ -113,7 +114,7 @@ def prepare_socket_folder(cluster: Path, account: Account | None) -> Path:
         )
     uid, gid = owner_ids(account)
     folder = temporary / f"tollkeeper-{_short_hash(cluster)}"
-    make_private_folder(folder, uid, gid)
+    create_private_folder(folder, uid, gid)
     check_private_folder(folder, uid)
     return folder
 

