@@ -1,6 +1,8 @@
-"""Builds the application from the settings. Only this folder chooses concrete classes.
+"""Builds the application from the settings. Only this package decides which classes implement the
+interfaces of the other packages.
 
-Names are imported when they are used, because a command needs few of them.
+The modules of this package are imported when one of their names is first used, because a command needs
+few of them.
 """
 
 from importlib import import_module
@@ -35,7 +37,7 @@ __all__ = [
     "signature_check",
 ]
 
-_FILES = {
+_MODULES = {
     "build_app": "app",
     "build_backends": "backends",
     "build_catalog": "catalog",
@@ -53,6 +55,6 @@ _FILES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FILES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_FILES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

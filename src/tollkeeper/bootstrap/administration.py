@@ -1,5 +1,8 @@
-"""Builds the services that need a database but no calls. Each is imported and built when it is
-used, because a command uses few of them and importing all takes longer than the command runs."""
+"""Builds the services for administration, which need the database but no backends.
+
+Each service is imported and built when it is first used. A command uses only a few services, and importing
+all of them takes longer than most commands run.
+"""
 
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -107,8 +110,8 @@ class Administration:
 
     @property
     def compared_judge(self) -> JudgeFormat | None:
-        """Returns the judge whose values can be compared with those at calibration; None if a first
-        judge settles some questions before it."""
+        """Returns the judge (the model that answers policy questions) whose values can be compared with the
+        values at calibration. Returns None if a first judge answers some questions in its place."""
         judge = self.settings.judge
         return None if judge is None or judge.first.backend else judge_format(self.settings)
 
@@ -173,6 +176,6 @@ class Administration:
 
 
 def judge_format(settings: Settings) -> JudgeFormat | None:
-    """Returns the properties that the judge's scores depend on; None if there is no judge."""
+    """Returns the properties that the judge's scores depend on, or None if there is no judge."""
     judge = settings.judge
     return None if judge is None else JudgeFormat(judge.model, prompt_format())

@@ -1,4 +1,4 @@
-"""Runs one backend without a gateway, for the command that tries it."""
+"""Runs one backend without a gateway, for the command that tests a backend."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +14,8 @@ from tollkeeper.settings import Settings
 
 
 def model_on_backend(settings: Settings, backend: str, model_id: str | None) -> Model:
-    """Returns the model with this id on the backend; without an id the first one that it serves."""
+    """Returns the model with this id, as the backend serves it. Without an id, returns the first model that
+    the backend serves."""
     if backend not in {declared.name for declared in settings.backends}:
         names = ", ".join(declared.name for declared in settings.backends) or "none"
         raise NotFound(f"There is no backend {backend!r}; there are: {names}.")
@@ -32,16 +33,17 @@ def model_on_backend(settings: Settings, backend: str, model_id: str | None) -> 
 
 
 def credential_of(settings: Settings, backend: str) -> str:
-    """Describes the kind and origin of the credential, without the secret."""
+    """Describes what kind of credential the backend has and from where, without the secret."""
     (declared,) = (found for found in settings.backends if found.name == backend)
     return shown_credential(declared)
 
 
 @asynccontextmanager
 async def running_backend(settings: Settings, name: str) -> AsyncIterator[Backend]:
-    """Runs a backend. Needs only this backend's secrets. Starts an embedded engine if necessary."""
-    own = tuple(backend for backend in settings.backends if backend.name == name)
-    reduced = settings.model_copy(update={"backends": own})
+    """Runs a backend during a `with` block. Starts an embedded engine if the backend needs it. The secrets
+    of other backends are not needed."""
+    backends = tuple(backend for backend in settings.backends if backend.name == name)
+    reduced = settings.model_copy(update={"backends": backends})
     async with running_engine(reduced) as engine:
         address = None if engine is None else engine.address
         backend = build_backends(reduced, address)[name]

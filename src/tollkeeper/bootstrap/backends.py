@@ -1,4 +1,5 @@
-"""Builds the backends, and the judge on one of them, from the settings."""
+"""Builds the backends from the settings, and the judge (the model that answers policy questions), which
+uses one of the backends."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,19 +24,21 @@ from tollkeeper.services.vault import Vault
 from tollkeeper.settings import BackendSettings, JudgeSettings, Settings, SettingsError
 from tollkeeper.settings.backends import CACHE_SALT
 
-# The maximum size of one stream record. A record may contain an image, and a record of a Responses
-# stream the whole result.
+# The maximum size of one record (event) of a backend's stream. The larger limit is for backends whose
+# models answer with images, and for Responses streams, whose last record contains the whole result.
 _RECORD_BYTES_MAX = 1 << 20
 _LARGE_RECORD_BYTES_MAX = 16 << 20
-# The protocols without their own token count.
-_NOT_COUNTING = frozenset({WireProtocol.CHAT, WireProtocol.RESPONSES})
-# The number of concurrent parts if the gateway fans `n` out.
+# The protocols without a request that counts the tokens of a prompt.
+_WITHOUT_TOKEN_COUNT = frozenset({WireProtocol.CHAT, WireProtocol.RESPONSES})
+# If the gateway sends a call for `n` completions as `n` calls, this many run at the same time.
 _PARTS_AT_ONCE = 16
-# `top_logprobs` for the judge. The published protocol allows 20; the embedded engine has no limit.
+# The value of `top_logprobs` in calls to the judge. The chat protocol allows at most 20. The embedded engine
+# has no limit.
 _JUDGE_ALTERNATIVES = 20
 _JUDGE_ALTERNATIVES_EMBEDDED = 200
-# The engine's slots do not share their work. Eight questions about half a page took 21 s one after
-# the other, 42 s two at a time and 51 s four at a time.
+# The embedded engine answers one judge question at a time, because its slots (contexts of running calls)
+# cannot reuse each other's computations. Eight questions about the same half page took 21 s one after the
+# other, 42 s two at a time and 51 s four at a time.
 _JUDGE_CONCURRENCY_EMBEDDED = 1
 
 
@@ -88,12 +91,12 @@ def _judge(
 
 
 def judge_secret(vault: Vault) -> bytes:
-    """Returns the secret for the fences around judged texts: the same in every process."""
+    """Returns the secret for the delimiters around texts in judge prompts. It is the same in every process."""
     return vault.derive("judge")
 
 
 def _judge_model(backend: BackendSettings, upstream_model: str) -> Model:
-    """Builds a model outside the catalogue: clients cannot call the judge, and it has no price."""
+    """Describes the judge's model. It is not in the catalogue, so clients cannot call it, and has no price."""
     return Model(
         id=f"judge/{upstream_model}",
         backend=backend.name,
@@ -124,12 +127,13 @@ def _backend(
     except ValueError as exc:
         raise SettingsError(str(exc), ("backends", declared.name)) from None
     if declared.kind == "embedded":
-        # The engine creates one completion at a time, in as many slots as it has.
+        # The engine creates one completion in each call. It has `embedded.parallel` slots for
+        # concurrent calls.
         return FanOutBackend(routed, concurrency=settings.embedded.parallel)
     if declared.native_n and WireProtocol(declared.protocol) is WireProtocol.CHAT:
         return routed
-    # Only the chat protocol has an `n` for every model and for streams: on others several
-    # completions take several calls.
+    # Only the chat protocol has the field `n` for every model and for streams. On other protocols, the
+    # gateway makes one call for each completion.
     return FanOutBackend(routed, concurrency=_PARTS_AT_ONCE)
 
 
@@ -139,13 +143,14 @@ def backend_config(
     *,
     writes_images: bool = False,
 ) -> BackendConfig:
-    """Raises ValueError if an address or a credential cannot be used. `writes_images` is True if
-    some of the backend's models answer with images."""
+    """Builds the configuration of a backend. `writes_images` is True if one of the backend's models answers
+    with images. Raises ValueError if an address or a credential cannot be used."""
     embedded = declared.kind == "embedded"
     protocol = WireProtocol(declared.protocol)
     has_large_records = writes_images or protocol is WireProtocol.RESPONSES
     access = _access(declared, engine)
-    # The model's plan writes the salt, which clients cannot choose.
+    # The entry with the backend's name for the cache salt is left out: the gateway itself writes the salt
+    # into each request, because clients must not choose it.
     fields = {
         name: other for name, other in declared.fields.items() if name != CACHE_SALT or not other
     }
@@ -163,7 +168,8 @@ def backend_config(
         idle_timeout_s=declared.idle_timeout_s,
         retries=declared.retries,
         always_stream=embedded,
-        # With progress records the engine notices a disconnect while it reads a long prompt.
+        # Makes the engine send progress while it processes a long prompt. When it sends, it notices that
+        # the gateway has disconnected.
         extra_fields={"return_progress": True} if embedded else {},
         output_bound=_output_bound(declared),
         include_usage=fields.get("stream_options") != "",
@@ -188,14 +194,14 @@ def _tokenizer(declared: BackendSettings) -> Tokenizer:
     if declared.tokenize_path == "none":
         return Tokenizer.NONE
     known = PRESETS[declared.preset].tokenizer if declared.preset else None
-    if known is not None or WireProtocol(declared.protocol) not in _NOT_COUNTING:
+    if known is not None or WireProtocol(declared.protocol) not in _WITHOUT_TOKEN_COUNT:
         return known or Tokenizer.PROTOCOL
     return Tokenizer.VLLM if declared.tokenize_path else Tokenizer.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """Holds the address of a backend's server, and its key."""
+    """Contains the URLs of a backend's replicas, and the API key or the file that contains it."""
 
     urls: tuple[str, ...]
     api_key: str | None = field(repr=False)
@@ -209,7 +215,8 @@ def _access(declared: BackendSettings, engine: EngineAddress | None) -> _Access:
 
 
 def api_key_of(declared: BackendSettings) -> str | None:
-    """Returns None if the backend has no key. Raises SettingsError if the key cannot be read."""
+    """Returns the backend's API key, or None if the backend needs none. Raises SettingsError if the key
+    cannot be read."""
     if declared.api_key_env:
         at = ("backends", declared.name, "api_key_env")
         return secret_variable(declared.api_key_env, at)

@@ -1,4 +1,4 @@
-"""Builds the catalogue from the models in the settings."""
+"""Builds the model catalogue from the settings."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
@@ -40,8 +40,10 @@ from tollkeeper.settings import (
     SettingsError,
 )
 
-# Providers that charge for the whole prompt again after each of their searches.
-_REREADS = frozenset({WireProtocol.MESSAGES, WireProtocol.VERTEX_MESSAGES, WireProtocol.RESPONSES})
+# The protocols of providers that charge for the whole prompt again after each web search.
+_PROMPT_CHARGED_PER_SEARCH = frozenset(
+    {WireProtocol.MESSAGES, WireProtocol.VERTEX_MESSAGES, WireProtocol.RESPONSES}
+)
 _MESSAGES = frozenset(
     {WireProtocol.MESSAGES, WireProtocol.VERTEX_MESSAGES, WireProtocol.BEDROCK_MESSAGES}
 )
@@ -62,7 +64,7 @@ def build_catalog(settings: Settings) -> Catalog:
 
 
 def _on_alternative(declared: ModelSettings, other: AlternativeSettings) -> ModelSettings:
-    """Returns the model with the settings of an alternative backend."""
+    """Returns the model's settings, changed by the settings for an alternative backend."""
     changes: dict[str, Any] = {"backend": other.backend}
     if other.upstream_model:
         changes["upstream_model"] = other.upstream_model
@@ -84,8 +86,8 @@ def _on_backend(declared: ModelSettings, backend: BackendSettings) -> Model:
 
 
 def _on_protocol(model: Model, protocol: WireProtocol) -> Model:
-    """Removes declared features that the backend's protocol has no field for, because they could
-    not be sent."""
+    """Removes the features, parameters and modalities for which the backend's protocol has no field,
+    because the gateway could not send them."""
     reasons = Feature.REASONING in model.supported_features
     thinking = THINKING_OPTIONS if reasons else {}
     match protocol:
@@ -97,8 +99,10 @@ def _on_protocol(model: Model, protocol: WireProtocol) -> Model:
             without_search = messages.FEATURES - {Feature.WEB_SEARCH}
             return _with_protocol(model, messages, without_search, thinking)
         case WireProtocol.GEMINI | WireProtocol.VERTEX_GEMINI:
-            own = GEMINI_THINKING_OPTIONS if reasons else {}
-            return _with_protocol(model, gemini, gemini.FEATURES, {**gemini.OPTIONS, **own})
+            gemini_thinking = GEMINI_THINKING_OPTIONS if reasons else {}
+            return _with_protocol(
+                model, gemini, gemini.FEATURES, {**gemini.OPTIONS, **gemini_thinking}
+            )
         case WireProtocol.CONVERSE:
             options = {**converse.OPTIONS, **thinking}
             return _with_protocol(model, converse, converse.FEATURES, options)
@@ -106,7 +110,7 @@ def _on_protocol(model: Model, protocol: WireProtocol) -> Model:
 
 
 class _Protocol(Protocol):
-    """Describes a protocol; implemented by the module that encodes its requests."""
+    """Lists the capabilities of a protocol. The modules that encode requests implement this interface."""
 
     SAMPLING_PARAMETERS: frozenset[str]
     INPUT_MODALITIES: frozenset[str]
@@ -128,14 +132,14 @@ def _with_protocol(
     )
 
 
-def _narrowed(declared: Iterable[str], possible: Collection[str]) -> tuple[str, ...]:
-    """Returns the declared names that are possible, in the declared order."""
-    return tuple(name for name in declared if name in possible)
+def _narrowed(declared: Iterable[str], supported: Collection[str]) -> tuple[str, ...]:
+    """Returns those declared names that are in `supported`, in the declared order."""
+    return tuple(name for name in declared if name in supported)
 
 
 def _on_responses_backend(model: Model) -> Model:
-    """Removes declared parameters and modalities that the Responses protocol has no field for,
-    because they could not be sent."""
+    """Removes the parameters and modalities for which the Responses protocol has no field, because the
+    gateway could not send them."""
     return replace(
         model,
         supported_sampling_parameters=_narrowed(
@@ -190,12 +194,12 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
             file=bounds.file or None,
             audio=bounds.audio or None,
             video=bounds.video or None,
-            # Google does not charge for search results.
+            # Google does not charge for the tokens of search results.
             web_search=bounds.web_search or (0 if protocol in _GOOGLE else None),
             searches_unasked=searches_unasked(declared.upstream_model)
             if bounds.searches is None
             else bounds.searches,
-            search_rereads=protocol in _REREADS,
+            search_rereads=protocol in _PROMPT_CHARGED_PER_SEARCH,
             text_by_bytes=bounds.text == "bytes",
         ),
         messages=MessagesBehavior(
@@ -208,10 +212,10 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
 
 
 def _tokens_per_image(declared: int | None, preset: Preset) -> int | None:
-    """Returns the model's own limit, else that of the backend's preset, else the largest of any
-    family."""
-    known = preset.tokens_per_image or DEFAULT_TOKEN_BOUNDS.image
-    return (known if declared is None else declared) or None
+    """Returns the maximum tokens of an image: as declared for the model, otherwise as known for the
+    backend's preset, otherwise the default, which is the largest of all known model families."""
+    default = preset.tokens_per_image or DEFAULT_TOKEN_BOUNDS.image
+    return (default if declared is None else declared) or None
 
 
 def _pricing(declared: PricesSettings, param: str = "") -> Pricing:

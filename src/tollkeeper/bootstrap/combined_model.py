@@ -1,4 +1,5 @@
-"""Combines a model on several backends: it offers only what all of them support."""
+"""Combines the properties of a model that several backends serve. The combined model offers only features
+that all of these backends support."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,14 +8,14 @@ from tollkeeper.backends.claude_thinking import ENCRYPTED_REASONING
 from tollkeeper.domain.catalog import Model, Route
 from tollkeeper.settings import BackendSettings, ModelSettings
 
-# All of these accept each other's signatures, because they have the same provider.
+# Protocols for the same models (Claude). Encrypted reasoning from one of them is accepted by the others.
 _SHARING_SIGNATURES = {"messages", "vertex_messages", "bedrock_messages"}
 
 
 def combined(
     declared: ModelSettings, on_backends: Sequence[Model], backends: Mapping[str, BackendSettings]
 ) -> Model:
-    """Combines the models in `on_backends`, the model's own backend first."""
+    """Combines the models in `on_backends`: one for each backend, the model's main backend first."""
     first = on_backends[0]
     if len(on_backends) == 1:
         return first
@@ -25,7 +26,7 @@ def combined(
     }
     protocols = {backends[model.backend].protocol for model in on_backends}
     if len(protocols) > 1 and not protocols <= _SHARING_SIGNATURES:
-        # One protocol cannot read reasoning that another has sealed.
+        # A provider cannot read reasoning that another provider has encrypted.
         options.pop(ENCRYPTED_REASONING, None)
     bounds = [model.token_bounds for model in on_backends]
     salting = next((model for model in on_backends if model.isolates_cache), first)
@@ -66,11 +67,11 @@ def _routes(declared: ModelSettings, on_backends: Sequence[Model]) -> list[Route
 
 
 def _largest(bounds: Sequence[int | None]) -> int | None:
-    """Returns the limit that covers all of them; None if one of them has none."""
+    """Returns the largest limit, or None (no limit is known) if one of the limits is None."""
     known = [bound for bound in bounds if bound is not None]
     return max(known) if len(known) == len(bounds) else None
 
 
 def _common(declared: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Returns the names that all of them have, in the order of the first."""
+    """Returns the names that are in every tuple, in the order of the first tuple."""
     return tuple(name for name in declared[0] if all(name in names for names in declared))

@@ -1,5 +1,8 @@
-"""Provides services for a command: builds each administration service when the command uses it, and
-all other services together when the command uses one of them."""
+"""Provides services for a command, and builds them when the command first uses them.
+
+Each administration service is built by itself. All other services are built together when the command
+uses one of them.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,7 +31,7 @@ async def command_services(settings: Settings, conninfo: str) -> AsyncIterator["
 
 
 class _ServicesOnDemand:
-    """Has the attributes of `Services`, but builds them on first use."""
+    """Has the attributes of `Services`, but builds the services on first use."""
 
     def __init__(self, administration: Administration) -> None:
         self._administration = administration

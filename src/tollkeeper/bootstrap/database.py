@@ -1,4 +1,4 @@
-"""Finds the database: the operator's own, or the embedded one, which it starts."""
+"""Locates the database. Starts the embedded database if the settings name no external one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +9,8 @@ from tollkeeper.settings import Settings
 
 @contextmanager
 def located_database(settings: Settings) -> Iterator[str]:
-    """Yields the connection string of the operator's own database, or of the embedded one, which
-    runs for the duration of the context."""
+    """Yields the connection string of the external database in the settings. Without one, runs the embedded
+    database during the `with` block, and yields its connection string."""
     if settings.database.url:
         yield settings.database.url
         return

@@ -1,4 +1,5 @@
-"""Builds the embedded engine if the settings declare a backend that needs it."""
+"""Builds the embedded engine (the packaged model server) if the settings declare a backend that needs
+it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,9 +12,10 @@ _POLL_S = 1.0
 
 
 def build_engine(settings: Settings) -> EmbeddedEngine | None:
-    """Returns an engine that is not started. One engine serves all processes of a gateway."""
-    context_lengths = any(backend.kind == "embedded" for backend in settings.backends)
-    if not context_lengths or not settings.embedded.enabled:
+    """Returns an engine that is not started yet, or None if the settings need none. One engine serves all
+    processes of a gateway."""
+    is_needed = any(backend.kind == "embedded" for backend in settings.backends)
+    if not is_needed or not settings.embedded.enabled:
         return None
     return EmbeddedEngine(
         EngineOptions(
@@ -26,8 +28,8 @@ def build_engine(settings: Settings) -> EmbeddedEngine | None:
 
 
 def engine_context_length(settings: Settings) -> int:
-    """Returns the context length of each slot: the maximum of the models on the engine and, for a
-    judge, of the packaged model."""
+    """Returns the context length of each slot (the context of one running call). It is the maximum of the
+    models that use the engine. If the judge uses the engine, the packaged model counts too."""
     engines = {backend.name for backend in settings.backends if backend.kind == "embedded"}
     context_lengths = [
         model.context_length for model in settings.models if engines.intersection(model.backends)
@@ -39,15 +41,16 @@ def engine_context_length(settings: Settings) -> int:
 
 @asynccontextmanager
 async def running_engine(settings: Settings) -> AsyncIterator[EmbeddedEngine | None]:
-    """Starts an engine for a command and waits until it is ready or has failed, as its status says.
-    Yields None if the settings have no engine."""
+    """Runs an engine during a `with` block, for a command. Waits until the engine is ready or has failed;
+    its status tells which. Yields None if the settings need no engine."""
     engine = build_engine(settings)
     if engine is None:
         yield None
         return
     await engine.start()
     try:
-        # The engine restarts by itself and limits each start, so this loop ends.
+        # This loop ends, because each start of the engine has a time limit, and after several failed
+        # starts the state is FAILED.
         while engine.address is not None and not await engine.wait_ready(_POLL_S):
             if engine.status.state is ProcessState.FAILED:
                 break

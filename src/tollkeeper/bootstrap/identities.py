@@ -1,5 +1,7 @@
-"""Builds a backend's identity from its settings, and checks that the provider's library is
-installed."""
+"""Builds the identity of a backend from its settings, and checks that the library for it is installed.
+
+An identity is the gateway's account at a provider that uses tokens or signatures instead of keys.
+"""
 
 import os
 from collections.abc import Mapping
@@ -22,7 +24,8 @@ from tollkeeper.backends.identity.failure import IdentityFailure
 from tollkeeper.settings import BackendSettings, SettingsError, shown_variable
 
 _CHECK_TIMEOUT_S = 10.0
-# The package of each credential, its modules, and the extra that installs it.
+# For each kind of credential: the required package, the modules to look for, and the extra of tollkeeper
+# that installs the package.
 _LIBRARIES = {
     CredentialKind.GOOGLE: ("google-auth", ("google.auth", "requests"), "google"),
     CredentialKind.ENTRA: ("azure-identity", ("azure.identity",), "azure"),
@@ -33,8 +36,8 @@ _LIBRARIES = {
 def identity_of(
     declared: BackendSettings, environment: Mapping[str, str] | None = None
 ) -> Identity | None:
-    """Returns None if the credential is a key. Raises SettingsError if a setting or the provider's
-    library is missing. Imports no library."""
+    """Returns the identity, or None if the backend uses a key. Raises SettingsError if a setting or the
+    provider's library is missing. Does not import the library."""
     kind = CredentialKind(declared.credential)
     if kind not in _LIBRARIES:
         return None
@@ -52,7 +55,7 @@ def identity_of(
 
 
 def shown_credential(declared: BackendSettings) -> str:
-    """Describes the kind and origin of a backend's credential for an operator, without the secret.
+    """Describes to an operator what kind of credential a backend has and from where, without the secret.
     Raises SettingsError if a setting or the provider's library is missing."""
     identity = identity_of(declared)
     if identity is not None:
@@ -63,15 +66,16 @@ def shown_credential(declared: BackendSettings) -> str:
 
 
 async def check_identity(declared: BackendSettings) -> str:
-    """Obtains a token or keys once, and returns their lifetime. Raises SettingsError."""
+    """Obtains a token or temporary keys once, as a test. Returns a sentence with their lifetime. Raises
+    SettingsError if the provider refuses."""
     identity = identity_of(declared)
     assert identity is not None
     try:
         lifetime_s = await try_identity(identity, timeout_s=_CHECK_TIMEOUT_S)
     except IdentityFailure as failure:
         raise SettingsError(f"{shown_credential(declared)}: {failure}") from None
-    good = "" if lifetime_s is None else f", good for {lifetime_s:.0f} s"
-    return f"{shown_credential(declared)}{good}"
+    lifetime = "" if lifetime_s is None else f", good for {lifetime_s:.0f} s"
+    return f"{shown_credential(declared)}{lifetime}"
 
 
 def _entra(declared: BackendSettings, environment: Mapping[str, str]) -> EntraIdentity:

@@ -1,4 +1,5 @@
-"""Runs the configured judge without a gateway, for commands and measurements."""
+"""Runs the configured judge (the model that answers policy questions) without a gateway, for commands and
+measurements."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from tollkeeper.settings import Settings, SettingsError
 async def running_judge(
     settings: Settings, examples: tuple[Example, ...] = EXAMPLES
 ) -> AsyncIterator[Judge]:
-    """Runs the judge that a gateway with these settings has. Starts an embedded engine if its
+    """Runs the judge of these settings during a `with` block. Starts an embedded engine if the judge's
     backend needs one."""
     reduced = _judge_settings(settings)
     async with (
@@ -34,8 +35,8 @@ async def judge_over(
     engine: EmbeddedEngine | None,
     examples: tuple[Example, ...] = EXAMPLES,
 ) -> AsyncIterator[Judge]:
-    """Runs the judge with a started engine. Raises Unavailable if the judge needs the engine and
-    the engine is not ready."""
+    """Runs the judge during a `with` block, with an engine that is already started. Raises Unavailable if
+    the judge needs the engine and the engine is not ready."""
     reduced = _judge_settings(settings)
     needs_engine = any(backend.kind == "embedded" for backend in reduced.backends)
     if engine is not None and needs_engine and engine.status.state is not ProcessState.READY:
@@ -54,10 +55,10 @@ async def judge_over(
 
 
 def _judge_settings(settings: Settings) -> Settings:
-    """Returns the settings with only the judge's backend, because the secrets of other backends are
-    not needed."""
+    """Returns the settings with the judge's backend as the only backend, so that the secrets of other
+    backends are not needed."""
     declared = settings.judge
     if declared is None:
         raise SettingsError("judge: no judge is configured.")
-    own = tuple(backend for backend in settings.backends if backend.name == declared.backend)
-    return settings.model_copy(update={"backends": own})
+    backends = tuple(backend for backend in settings.backends if backend.name == declared.backend)
+    return settings.model_copy(update={"backends": backends})

@@ -1,5 +1,8 @@
-"""Builds the ledger services, which share one process id, one set of limits and one list of open
-holds."""
+"""Builds the ledger services.
+
+All of them use the same process id, the same limits and the same list of open holds (amounts that are
+reserved for calls in flight).
+"""
 
 from dataclasses import dataclass
 from uuid import UUID, uuid4
@@ -37,7 +40,7 @@ def build_ledger(administration: Administration) -> LedgerServices:
     process_id = uuid4()
     ledger = Ledger(LedgerStore(database, process_id, limits), administration.policy_directory)
     bulk_resolution = BulkResolution(database, limits)
-    # The watch reports the open holds that recovery has found.
+    # `Recovery` fills this list, and `LedgerWatch` reports it.
     open_holds = OpenHolds()
     own_holds = OwnHolds(process_id, ledger.is_open)
     return LedgerServices(

@@ -1,4 +1,4 @@
-"""Verifies the signatures of payment events with the provider's own library."""
+"""Verifies the signatures of payment events with the library of the payment provider, Stripe."""
 
 import importlib
 from collections.abc import Callable
@@ -6,14 +6,15 @@ from collections.abc import Callable
 from tollkeeper.bootstrap.secrets import read_source
 from tollkeeper.settings import Settings, SettingsError
 
-# The maximum age of an event's signature. Each repetition is signed again.
+# The maximum age of an event's signature. If the provider sends an event again, it signs the event anew.
 TOLERANCE_S = 300
 _AT = ("payments", "webhook_secrets")
 
 
 def signature_check(settings: Settings) -> Callable[[bytes, str], bool] | None:
-    """Returns None if the settings have no secret. Raises SettingsError if a secret cannot be read
-    or the library is not installed."""
+    """Returns a function that tells whether an event's body has a valid signature in its header. Returns
+    None if the settings contain no secret. Raises SettingsError if a secret cannot be read or the library
+    is not installed."""
     sources = settings.payments.webhook_secrets
     if not sources:
         return None

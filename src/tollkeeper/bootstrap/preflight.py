@@ -1,4 +1,4 @@
-"""Finds invalid settings before a worker starts and fails on them."""
+"""Checks the settings before the workers start, so that they do not fail because of invalid settings."""
 
 from tollkeeper.bootstrap.backends import build_backends
 from tollkeeper.bootstrap.catalog import build_catalog
@@ -8,8 +8,8 @@ from tollkeeper.settings import Settings
 
 
 def check_settings(settings: Settings) -> None:
-    """Raises SettingsError for errors that the schema cannot find: unreadable prices, missing
-    secrets, packages that are not installed."""
+    """Raises SettingsError for errors that the settings' schema cannot find: invalid prices, missing
+    secrets, and packages that are not installed."""
     build_catalog(settings)
     build_backends(settings, None)
     alert_webhook(settings)

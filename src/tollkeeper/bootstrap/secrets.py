@@ -1,5 +1,5 @@
-"""Reads the installation's secrets, and creates the master secret if the operator configures
-none."""
+"""Reads secrets from environment variables and files, and creates a master secret if the operator has
+configured none."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,8 @@ from tollkeeper.settings import Place, Settings, SettingsError, shown_variable
 
 
 def master_secret(settings: Settings) -> bytes:
-    """Returns the configured secret, or the one in the data folder, which is created once."""
+    """Returns the configured master secret. Without one, returns the secret in the data folder, and creates
+    it if it does not exist."""
     source = settings.secrets.master_key
     if source:
         at = ("secrets", "master_key")
@@ -24,7 +25,8 @@ def _long_enough(secret: bytes, source: str, at: Place) -> bytes:
 
 
 def secret_variable(name: str, at: Place) -> str:
-    """Returns the value of a variable. `at` is the setting that names it."""
+    """Returns the value of an environment variable. `at` is the setting that names the variable, for error
+    messages."""
     value = os.environ.get(name, "")
     if not value:
         raise SettingsError(f"{shown_variable(name)} is not set", at)
@@ -32,13 +34,14 @@ def secret_variable(name: str, at: Place) -> str:
 
 
 def read_source(source: str, at: Place) -> bytes:
-    """Returns the secret in the variable or file that the setting `at` names."""
+    """Returns a secret. `source` is `env:` with a variable's name or `file:` with a path, and `at` is the
+    setting that contains it."""
     kind, _, name = source.partition(":")
     return secret_variable(name, at).encode() if kind == "env" else read_secret(Path(name), at)
 
 
 def read_secret(path: Path, at: Place) -> bytes:
-    """Reads a secret. `at` is the setting that names the file."""
+    """Reads a secret from a file. `at` is the setting that names the file."""
     try:
         return path.read_bytes().strip()
     except OSError as exc:
@@ -51,8 +54,8 @@ def _generated_secret(path: Path) -> bytes:
     temporary.touch(mode=0o600)
     temporary.write_bytes(os.urandom(MASTER_BYTES_MIN).hex().encode())
     try:
-        # Linking shows the complete file in one step, and fails if another process has created its
-        # secret meanwhile.
+        # A link makes the complete file appear under its final name in one step. It fails if another
+        # process has created a secret in the meantime; then that secret is used.
         os.link(temporary, path)
     except FileExistsError:
         pass

@@ -1,4 +1,5 @@
-"""Builds the services from the settings, and runs and drains them."""
+"""Builds the services from the settings, starts them, and drains them (lets their work finish) at the
+end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -56,18 +57,19 @@ from tollkeeper.settings import Settings
 from tollkeeper.storage.processes import LEASE_S
 from tollkeeper.storage.verification import Ages
 
-# After a client has disconnected: how long the rest of its answer is read for its usage. Most
-# answers end within this time; a call without any data until then is unsettled.
+# After a client has disconnected, the gateway reads the answer for this time, because the backend reports
+# the usage at the end. Most answers end within this time. A call for which no data has arrived until then
+# is unsettled: its cost is unknown, and the amount reserved for it stays reserved.
 DRAIN_S = 10.0
-# The maximum number of calls in flight in one process, of all organizations: one for each
-# connection that a worker can have (`hosting.descriptors.CONNECTIONS_MAX`). Memory has its own
-# limit; this one prevents one organization from using all of them.
+# The maximum number of calls in flight in one process, for all organizations together: one for each
+# connection that a worker can have (`hosting.descriptors.CONNECTIONS_MAX`). The share of one organization
+# is computed from it, so that no organization uses all connections. Memory has its own limit.
 CALLS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Records:
-    """Holds the services that record calls and replicas."""
+class _RecordingServices:
+    """Contains the services that record calls and the state of replicas (addresses of backends)."""
 
     activity: Activity
     request_log: RequestLog
@@ -85,8 +87,8 @@ async def running_services(
     engine: EngineAddress | None = None,
     serving: bool = False,
 ) -> AsyncIterator[Services]:
-    """Builds backends only if `serving`: other processes make no calls and need no backend's
-    secret."""
+    """Runs the services during a `with` block. Builds the backends only if `serving` is True, because
+    other processes make no calls and may not have the secrets of the backends."""
     backends = build_backends(settings, engine) if serving else {}
     administration = Administration(settings, conninfo, clock)
     services = build_services(administration, backends, serving=serving)
@@ -96,7 +98,7 @@ async def running_services(
     try:
         yield services
     finally:
-        # Every call must be resolved before the database connections are closed.
+        # The outcome of every call must be written before the database connections are closed.
         await drain_services(services)
         if services.recorder.tracer is not None:
             await asyncio.to_thread(services.recorder.tracer.close)
@@ -128,7 +130,7 @@ def build_services(
     models, books = Models(database, catalog), build_ledger(administration)
     judge_costs = JudgeCosts(database, clock, catalog)
     checks = _checks(settings, backends, vault, judge_costs, serving=serving)
-    records = _records(administration, backends, books.process_id, serving=serving)
+    records = _recording_services(administration, backends, books.process_id, serving=serving)
     token_counting = TokenCounting(
         *(database, backends, administration.project_limits),
         *(books.admissibility, books.admission, policies),
@@ -189,7 +191,7 @@ def build_services(
 def _upkeep(
     administration: Administration,
     books: LedgerServices,
-    records: _Records,
+    records: _RecordingServices,
     *,
     key_use: KeyUse,
     judge_costs: JudgeCosts,
@@ -240,15 +242,15 @@ def _checks(
     return PolicyChecks(judge, first=first, denied_unread=denied_unread(settings))
 
 
-def _records(
+def _recording_services(
     administration: Administration,
     backends: dict[str, Backend],
     process_id: UUID,
     *,
     serving: bool,
-) -> _Records:
-    """Builds the recording services. A command logs no requests, posts no alerts and exports no
-    traces."""
+) -> _RecordingServices:
+    """Builds the services that record calls and replicas. If `serving` is False, as in a command, they log
+    no requests, send no alerts and export no traces."""
     settings, database = administration.settings, administration.database
     retention_days = settings.activity.retention_days
     activity = Activity(database, administration.clock, retention_days=retention_days)
@@ -259,7 +261,7 @@ def _records(
     tracer = build_tracer() if serving else None
     recorder = CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
     replica_reports = ReplicaReports(database, backends, process_id)
-    return _Records(activity, request_log, alerts, recorder, replica_reports)
+    return _RecordingServices(activity, request_log, alerts, recorder, replica_reports)
 
 
 def _inference(
@@ -296,5 +298,5 @@ def unsettled_rule(settings: Settings) -> UnsettledRule | None:
 
 
 def denied_unread(settings: Settings) -> frozenset[UnreadKind]:
-    # "images" and "files" stand for the kinds "image" and "file".
+    # The setting has the plurals "images" and "files" for the kinds "image" and "file".
     return frozenset(UnreadKind(name.removesuffix("s")) for name in settings.policy.denied_content)

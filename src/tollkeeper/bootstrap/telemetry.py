@@ -1,8 +1,8 @@
-"""Exports traces and metrics over OTLP: one span and three measurements for each call. A span
-contains no text of the call, unless the operator opts in.
+"""Exports traces and metrics over OTLP: for each call, a span and three kinds of measurements. A span
+contains no text of prompts or answers, unless the operator opts in.
 
-OpenTelemetry's own variables configure the destination and content of traces. The SDK is an
-optional dependency, so it is imported only if they name a collector.
+OpenTelemetry's standard environment variables configure the destination and content of traces. The
+OpenTelemetry SDK is an optional dependency. It is imported only if these variables name a collector.
 """
 
 import importlib
@@ -23,14 +23,14 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.calls.tracing import CallSpan, CallTracer
 from tollkeeper.settings import SettingsError
 
-# OpenTelemetry's names.
+# The names of OpenTelemetry's environment variables.
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _EXPORT_TIMEOUT_S = 10
-# The maximum bytes of prompts and answers on one span.
+# The maximum bytes of prompt and answer on one span.
 CONTENT_BYTES = 16_384
-# The maximum number of spans in the queue and in one export. If they have content, their bytes are
-# limited too.
+# The maximum number of spans in the queue and in one export. For spans with content, the number is lower,
+# so that their content takes at most the given bytes.
 _QUEUED_SPANS_MAX = 2048
 _EXPORTED_SPANS_MAX = 512
 _QUEUED_CONTENT_BYTES = 64 << 20
@@ -51,18 +51,18 @@ _log = structlog.get_logger("tollkeeper.telemetry")
 
 
 def collector() -> str:
-    """Returns the OTLP collector's base address; if empty, nothing is traced or sent."""
+    """Returns the base URL of the OTLP collector. If it is empty, no traces or metrics are exported."""
     disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
     return "" if disabled else os.environ.get(ENDPOINT, "").rstrip("/")
 
 
 def sends_content() -> bool:
-    """Tells whether spans contain prompts and answers of every organization."""
+    """Tells whether spans contain the prompts and answers of calls, for every organization."""
     return os.environ.get(CONTENT, "").lower() in ("true", "span_only", "span_and_event")
 
 
 def build_tracer() -> CallTracer | None:
-    """Returns None if the environment names no collector."""
+    """Returns a tracer, or None if the environment variables name no collector."""
     endpoint = collector()
     if not endpoint:
         return None
@@ -84,15 +84,14 @@ def import_sdk() -> list[ModuleType]:
 class OtelTracer:
     def __init__(self, base: str, sdk: list[ModuleType]) -> None:
         api, trace, export, metrics, metrics_export, resources, spans, measures = sdk
-        # The SDK reads OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and OTEL_METRIC_EXPORT_INTERVAL
-        # itself.
-        named = os.environ.get("OTEL_SERVICE_NAME") or "tollkeeper"
+        # The SDK itself reads OTEL_TRACES_SAMPLER and OTEL_METRIC_EXPORT_INTERVAL.
+        service_name = os.environ.get("OTEL_SERVICE_NAME") or "tollkeeper"
         resource = resources.Resource.create(
-            {"service.name": named, "service.version": __version__}
+            {"service.name": service_name, "service.version": __version__}
         )
         self._api = api
         self._traces = trace.TracerProvider(resource=resource)
-        # The bytes of content on one span; None means no content.
+        # The maximum bytes of content on one span. None if spans have no content.
         self.content_bytes = CONTENT_BYTES if sends_content() else None
         queued, exported = _span_bounds(self.content_bytes)
         self._traces.add_span_processor(
@@ -129,7 +128,8 @@ class OtelTracer:
         return self._api.Status(self._api.StatusCode.ERROR, code)
 
     def _parent(self, header: bytes | None) -> Any:
-        """Returns the client's span if its header is well-formed; ignores any other header."""
+        """Returns a context with the client's span as the parent. Returns None if the client's
+        `traceparent` header is missing or invalid."""
         found = None if header is None else _TRACEPARENT.fullmatch(header)
         if found is None or not int(found[1], 16) or not int(found[2], 16):
             return None
@@ -182,7 +182,8 @@ class _OtelSpan:
         span = self._span
         if span.is_recording():
             span.set_attributes({**shared, **self._details(record)})
-            # A rejected call cost nothing, so no more work is done for it.
+            # A call without a hold was rejected before it was sent. Its content is not exported, because
+            # a rejected call should take little CPU time.
             if self.answer is not None and record.hold_picousd is not None:
                 span.set_attributes(self._content(self.answer))
             if record.error_code is not None:

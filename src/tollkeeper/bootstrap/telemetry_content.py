@@ -1,9 +1,10 @@
-"""Encodes a call's content as span attributes in the form of the GenAI conventions, with a byte
-limit. Used only if an operator opted in.
+"""Encodes prompts and answers as span attributes in the format of OpenTelemetry's GenAI conventions, up
+to a size limit. Used only if an operator has opted in.
 
-Deliberately omitted: media bytes, address queries (they may be signed), sealed reasoning,
-properties that the interface does not list, and all parts of a non-function tool except its type
-and name (it may contain credentials). Text that looks like an API key of this gateway is redacted.
+The attributes deliberately omit the bytes of media, the queries of URLs (which may contain signatures),
+encrypted reasoning, and properties that the interface does not list. For a tool that is not a function,
+they contain only its type and name, because its other properties may contain credentials. Text that looks
+like an API key of this gateway is redacted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,14 +34,15 @@ from tollkeeper.domain.prompt import (
     Video,
 )
 
-# An upper limit of an object's bytes in addition to its texts: field names and braces.
+# The maximum bytes of a JSON object without its texts: braces, field names and punctuation.
 _OBJECT_BYTES: Final = 96
-# The shares of the limit, in eighths. Input messages may use what other attributes leave.
+# The shares of the attributes in the size limit, in eighths. The input messages may use all bytes that
+# the other attributes do not use.
 _INSTRUCTIONS_SHARE: Final = 1
 _TOOLS_SHARE: Final = 1
 _OUTPUT_SHARE: Final = 3
-_INSTRUCTING: Final = (Role.SYSTEM, Role.DEVELOPER)
-# The chat protocol's finish reasons in the terms of the conventions.
+_INSTRUCTION_ROLES: Final = (Role.SYSTEM, Role.DEVELOPER)
+# The conventions' names for those finish reasons of the chat protocol that have another name there.
 _FINISHES: Final = {"tool_calls": "tool_call", "function_call": "tool_call", None: "error"}
 
 _Object = dict[str, Any]
@@ -48,15 +50,15 @@ P = TypeVar("P")
 
 
 class _Budget:
-    """Counts the bytes of JSON that one attribute may still use."""
+    """Limits the size of one attribute: counts the bytes of JSON that it may still use."""
 
     def __init__(self, limit: int) -> None:
-        # The brackets of the list.
+        # Two bytes are for the brackets of the attribute's list.
         self._left = limit - 2
         self.is_cut = False
 
-    def takes_object(self) -> bool:
-        """Reserves room for one more object, and tells whether there was room."""
+    def reserve_object(self) -> bool:
+        """Reserves the bytes of one more object. Returns False if they do not fit."""
         if self._left < _OBJECT_BYTES:
             self.is_cut = True
             return False
@@ -64,12 +66,12 @@ class _Budget:
         return True
 
     def text(self, text: str, length: int | None = None) -> str:
-        """Returns the text with keys redacted, cut to the remaining bytes. `length` is its whole
-        length in characters if `text` is only its beginning."""
+        """Returns the text with API keys redacted, cut to the remaining bytes. If `text` is only the
+        beginning of a longer text, `length` is the number of characters of the longer text."""
         length = len(text) if length is None else length
         if not length:
             return ""
-        # Longer than can be shown, so that a key at the cut is recognized.
+        # Redacts more text than fits, because a key that the cut divides would not be recognised.
         shown = redact_keys(text[: max(self._left, 0) + KEY_LENGTH])
         size = len(msgspec.json.encode(shown))
         if size <= self._left and len(text) == length and length <= self._left + KEY_LENGTH:
@@ -87,8 +89,8 @@ class _Budget:
         return shown
 
     def json(self, encoded: str) -> msgspec.Raw | None:
-        """Returns the JSON unchanged with keys redacted; None if it does not fit, because it cannot
-        be cut."""
+        """Returns the JSON with API keys redacted. Returns None if it does not fit, because cut JSON would
+        be invalid."""
         redacted = redact_keys(encoded).encode()
         if len(redacted) > self._left:
             self.is_cut = True
@@ -98,7 +100,7 @@ class _Budget:
 
 
 class AnswerContent:
-    """Collects the beginning of an answer while it is delivered to the client."""
+    """Collects the beginning of an answer while the gateway sends the answer to the client."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit * _OUTPUT_SHARE // 8
@@ -111,11 +113,11 @@ class AnswerContent:
                 self._add(event)
 
     def encoded(self, limit: int) -> tuple[str, bool]:
-        """Returns the messages as JSON, and whether anything is cut."""
+        """Returns the answer's messages as JSON, and True if a part of the answer is missing."""
         budget = _Budget(limit)
         messages: list[_Object] = []
         for _, choice in sorted(self._choices.items()):
-            if not budget.takes_object():
+            if not budget.reserve_object():
                 break
             finish = budget.text(_FINISHES.get(choice.finish) or choice.finish or "")
             parts = [
@@ -127,7 +129,7 @@ class AnswerContent:
     def _add(self, delta: Delta) -> None:
         choice = self._choices.get(delta.choice)
         if choice is None:
-            if not self._takes(_OBJECT_BYTES):
+            if not self._reserve(_OBJECT_BYTES):
                 return
             choice = self._choices[delta.choice] = _Choice()
         choice.finish = delta.finish or choice.finish
@@ -155,12 +157,12 @@ class AnswerContent:
     ) -> None:
         part = choice.parts.get(key)
         if part is None:
-            if not self._takes(_OBJECT_BYTES):
+            if not self._reserve(_OBJECT_BYTES):
                 return
             part = choice.parts[key] = _AnswerPart(kind)
-        if call_id and self._takes(len(call_id)):
+        if call_id and self._reserve(len(call_id)):
             part.call_id = call_id
-        if name and self._takes(len(name)):
+        if name and self._reserve(len(name)):
             part.name = name
         part.length += len(text)
         if len(text) > self._left:
@@ -170,7 +172,7 @@ class AnswerContent:
             part.pieces.append(text)
             self._left -= len(text)
 
-    def _takes(self, size: int) -> bool:
+    def _reserve(self, size: int) -> bool:
         if size > self._left:
             self._is_cut = True
             return False
@@ -179,14 +181,14 @@ class AnswerContent:
 
 
 class _AnswerPart:
-    """Represents one text or tool call of an answer, in pieces."""
+    """Contains the pieces of one text or tool call of an answer."""
 
     __slots__ = ("call_id", "kind", "length", "name", "pieces")
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.pieces: list[str] = []
-        # In characters, including those that are not stored.
+        # The number of characters, including those that do not fit and are not in `pieces`.
         self.length = 0
         self.call_id: str | None = None
         self.name: str | None = None
@@ -206,9 +208,9 @@ class _Choice:
 def content_attributes(
     prompt: Prompt, answer: AnswerContent, limit: int
 ) -> dict[str, str | tuple[str, ...]]:
-    """Returns the content of an ended call, of at most `limit` bytes in total.
-    `tollkeeper.content.cut` names incomplete attributes."""
-    opening = _instructing_turns(prompt.turns)
+    """Returns span attributes with the content of an ended call, at most `limit` bytes in total. The
+    attribute `tollkeeper.content.cut` lists the attributes that are incomplete."""
+    opening = _count_instruction_turns(prompt.turns)
     instructions = [part for turn in prompt.turns[:opening] for part in turn.parts]
     found: dict[str, str | tuple[str, ...]] = {}
     cut: list[str] = []
@@ -239,19 +241,20 @@ def content_attributes(
     return found
 
 
-def _instructing_turns(turns: Sequence[Turn]) -> int:
-    """Returns the number of system instructions at the beginning of the conversation."""
+def _count_instruction_turns(turns: Sequence[Turn]) -> int:
+    """Returns the number of turns with instructions (roles system and developer) at the beginning of the
+    conversation."""
     for number, turn in enumerate(turns):
-        if turn.role not in _INSTRUCTING:
+        if turn.role not in _INSTRUCTION_ROLES:
             return number
     return len(turns)
 
 
 def _messages(turns: Sequence[Turn], budget: _Budget) -> list[_Object]:
-    """Fills the list from the newest turn on, so that the oldest are missing if not all fit."""
+    """Encodes the turns. Begins with the newest turn, so that the oldest turns are missing if not all fit."""
     newest_first = []
     for turn in reversed(turns):
-        if not budget.takes_object():
+        if not budget.reserve_object():
             break
         role = Role.TOOL if turn.role is Role.FUNCTION else turn.role
         message: _Object = {"role": role.value}
@@ -263,9 +266,9 @@ def _messages(turns: Sequence[Turn], budget: _Budget) -> list[_Object]:
 
 
 def _parts_that_fit(parts: Sequence[P], budget: _Budget) -> Iterator[P]:
-    """Yields the first parts, as many as the budget has room for."""
+    """Yields as many of the first parts as fit into the budget."""
     for part in parts:
-        if not budget.takes_object():
+        if not budget.reserve_object():
             return
         yield part
 
@@ -315,7 +318,8 @@ def _answer_part(part: _AnswerPart, budget: _Budget) -> _Object:
 
 
 def _media(media: Media, budget: _Budget) -> _Object:
-    """Returns the address of media, or their size; never their content."""
+    """Describes media by their URL or file id, or by their size if the prompt contains them. Never returns
+    their content."""
     about: _Object = {"modality": media.modality}
     if isinstance(media, File) and media.id is not None:
         return {"type": "file", **about, "file_id": budget.text(media.id)}
@@ -326,7 +330,7 @@ def _media(media: Media, budget: _Budget) -> _Object:
 
 
 def _without_query(url: str) -> str:
-    """Removes query and fragment, which may be signed, and a user's name from the address."""
+    """Removes the query and the fragment, which may contain a signature, and the user name from a URL."""
     address, cut, _ = url.replace("#", "?", 1).partition("?")
     scheme, separator, rest = address.partition("://")
     host, slash, path = rest.partition("/")

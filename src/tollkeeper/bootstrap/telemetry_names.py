@@ -1,6 +1,6 @@
-"""Lists the names that we use of OpenTelemetry's conventions for generative AI.
+"""Lists the names from OpenTelemetry's conventions for generative AI that the gateway uses.
 
-The conventions are still in development: when a name changes, it changes here.
+The conventions are still in development. If they rename something, only this file changes.
 """
 
 from typing import Final
@@ -24,15 +24,15 @@ HTTP_STATUS: Final = "http.response.status_code"
 
 TOKEN_USAGE_METRIC: Final = "gen_ai.client.token.usage"  # noqa: S105 - the name of a metric
 DURATION_METRIC: Final = "gen_ai.client.operation.duration"
-FIRST_TOKEN_METRIC: Final = "gen_ai.server.time_to_first_token"  # noqa: S105 - likewise
+FIRST_TOKEN_METRIC: Final = "gen_ai.server.time_to_first_token"  # noqa: S105 - the name of a metric
 
-# Our operations in the terms of the conventions.
+# The conventions' names for the gateway's operations.
 OPERATIONS: Final = {"chat_create": "chat", "response_create": "chat", "message_create": "chat"}
 
-# Beyond the conventions: data that only a gateway with accounts has.
+# Names that are not in the conventions, for data that only this gateway has.
 SETTLEMENT: Final = "tollkeeper.settlement"
 COST: Final = "tollkeeper.cost_usd"
 OVERHEAD: Final = "tollkeeper.overhead_ms"
 ORGANIZATION: Final = "tollkeeper.organization_id"
-# The incomplete content attributes.
+# Lists the content attributes that are incomplete.
 CONTENT_CUT: Final = "tollkeeper.content.cut"

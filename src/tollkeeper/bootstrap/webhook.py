@@ -1,4 +1,4 @@
-"""Posts alerts to a webhook, with a signed body."""
+"""Sends alerts to the operator's webhook, with a signature of the body."""
 
 import asyncio
 import hashlib
@@ -16,7 +16,7 @@ from tollkeeper.settings import Settings, SettingsError
 SIGNATURE = "X-Tollkeeper-Signature"
 DELIVERY = "X-Tollkeeper-Delivery"
 _SOCKET_TIMEOUT_S = 10.0
-# For the whole delivery, however slowly the server answers.
+# The time limit for a whole delivery. The socket timeout applies only to single reads and writes.
 _DEADLINE_S = 30.0
 
 
@@ -46,7 +46,8 @@ def alert_webhook(settings: Settings) -> PostAlert | None:
 
 
 def signature(secret: bytes, body: bytes, timestamp: int) -> str:
-    """Returns `t=<unix seconds>,v1=<hex>`: an HMAC-SHA256 of the time, a dot and the body."""
+    """Returns `t=<unix seconds>,v1=<hex>`. The hex number is an HMAC-SHA256 of the time, a dot and the
+    body."""
     signed = hmac.new(secret, b"%d." % timestamp + body, hashlib.sha256).hexdigest()
     return f"t={timestamp},v1={signed}"
 
@@ -76,6 +77,6 @@ def _secret(settings: Settings) -> bytes:
     source = settings.alerts.webhook_secret
     secret = read_source(source, at)
     if not secret:
-        # A variable without a value counts as not set.
+        # Only a file can be empty here: `read_source` rejects an empty environment variable.
         raise SettingsError(f"{source.partition(':')[2]} is empty", at)
     return secret
