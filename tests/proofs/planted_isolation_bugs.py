@@ -157,7 +157,7 @@ ISOLATION_BUGS = {
     ),
     "who is nobody known has as much of a turn as an organization": Bug(
         "FairTurns._next_turn",
-        "self._used_by_owner.update(self._had_before)",
+        "self._used_by_owner.update(self._already_used)",
         "pass",
         ("services/test_fair_turns.py",),
     ),
@@ -212,8 +212,8 @@ ISOLATION_BUGS = {
     ),
     "results of a flood are handed out first": Bug(
         "FairTurns.wait",
-        "self._waiting.push(owner, (owner, give))",
-        "self._waiting.push(None, (owner, give))",
+        "self._waiting.push(owner, (owner, callback))",
+        "self._waiting.push(None, (owner, callback))",
         ("services/test_fair_turns.py",),
     ),
     "a flood keeps its share beside the few calls of others": Bug(

@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Callable, Hashable
 
 from tollkeeper.runtime.fair_queue import FairQueue
-from tollkeeper.runtime.fair_turns import FairTurns, Give
+from tollkeeper.runtime.fair_turns import Callback, FairTurns
 
 PER_TURN = 16
 PER_TURN_OF_OWNER = 4
@@ -35,15 +35,15 @@ class Arrivals:
         self.refuses_soon = refuses_soon
         # Stored as an attribute because it is called for every request.
         self.take = turns.take
-        self._strangers: FairQueue[Give] = FairQueue(
+        self._strangers: FairQueue[Callback] = FairQueue(
             items_max=_STRANGERS_MAX, lane_max=_STRANGERS_MAX
         )
 
-    def wait(self, owner: Hashable, begin: Give) -> None:
+    def wait(self, owner: Hashable, begin: Callback) -> None:
         """Calls `begin` in one of the next iterations, when it is this owner's turn."""
         self.turns.wait(owner, begin)
 
-    def wait_as_stranger(self, address: str, begin: Give) -> None:
+    def wait_as_stranger(self, address: str, begin: Callback) -> None:
         """Works like `wait`, for a request of an unknown owner."""
         self._strangers.push(network_of(address), begin)
         # The callback begins the next request in `_strangers`, which may be another request than this.

@@ -1,1 +1,1 @@
-"""Waits, turns, threads and logs, for every layer above the domain."""
+"""Provides timeouts, fair queues, threads and logs for every package except `domain`."""

@@ -1,10 +1,8 @@
-"""Provides a queue and a semaphore that serve their owners in turn instead of in the order of
-arrival.
+"""Provides a queue and a semaphore that serve owners round-robin instead of in the order of arrival.
 
-A `FairQueue` has one lane for each owner, such as an organization. The lanes are served
-round-robin, one item at a time. An owner with a thousand items delays only itself: another owner's
-first item waits for at most one item of each lane. `FairSlots` are a number of slots with such a
-queue.
+A `FairQueue` has one lane for each owner, for example for each organization. It takes one item from each
+lane in turn. So an owner with a thousand items delays mainly itself: the first item of another owner waits
+for at most one item from each lane. `FairSlots` is a semaphore whose waiters are in such a queue.
 """
 
 import asyncio
@@ -18,11 +16,12 @@ T = TypeVar("T")
 
 
 class QueueFull(Exception):
-    """Too many items wait already, in total or in this owner's lane."""
+    """Too many items are already waiting, in total or in this owner's lane."""
 
 
 class FairQueue(Generic[T]):
-    """Holds items in lanes, with a limit in total and for each lane."""
+    """Contains items in lanes, one lane for each owner. Limits the number of items in total and in each
+    lane."""
 
     def __init__(self, *, items_max: int, lane_max: int) -> None:
         assert 1 <= lane_max <= items_max
@@ -41,7 +40,7 @@ class FairQueue(Generic[T]):
             yield from lane
 
     def push(self, owner: Hashable, item: T) -> None:
-        """Adds an item. Raises QueueFull."""
+        """Adds an item to the owner's lane. Raises QueueFull."""
         if self._count >= self._items_max:
             raise QueueFull
         lane = self._lanes.get(owner)
@@ -54,7 +53,8 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def take(self, items_max: int) -> list[T]:
-        """Takes up to `items_max` items in turn; if that is all of them, lane by lane."""
+        """Removes and returns up to `items_max` items, round-robin. If all items are taken, they are in the
+        order of the lanes, because that is faster."""
         if self._count > items_max:
             return [self.pop() for _ in range(items_max)]
         items = [*self]
@@ -62,8 +62,8 @@ class FairQueue(Generic[T]):
         return items
 
     def pop(self, may_go: Callable[[Hashable], bool] | None = None) -> T:
-        """Returns the next item of the next lane whose owner may go. Raises IndexError if there is
-        none."""
+        """Removes and returns an item from the next lane for whose owner `may_go` returns True. Raises
+        IndexError if there is none."""
         owners = (owner for owner in self._lanes if may_go is None or may_go(owner))
         try:
             owner = next(owners)
@@ -79,7 +79,7 @@ class FairQueue(Generic[T]):
         return item
 
     def discard(self, owner: Hashable, item: T) -> bool:
-        """Removes an item. Returns False if it does not exist."""
+        """Removes an item. Returns False if it is not in the owner's lane."""
         lane = self._lanes.get(owner)
         if lane is None or item not in lane:
             return False
@@ -95,8 +95,8 @@ class FairQueue(Generic[T]):
 
 
 class FairSlots:
-    """Provides a number of slots. One owner holds at most `owner_max` of them at a time, so that
-    some remain for others."""
+    """Limits concurrent work with a number of slots. One owner has at most `owner_max` slots at a time, so
+    that some remain for other owners."""
 
     def __init__(
         self, total: int, *, owner_max: int, waiting_max: int, waiting_owner_max: int
@@ -114,7 +114,7 @@ class FairSlots:
         return len(self._waiting)
 
     def take_free(self, owner: Hashable) -> bool:
-        """Takes a slot if the owner may have one at once."""
+        """Takes a slot if the owner need not wait for it. Returns False otherwise."""
         held = self._held.get(owner, 0)
         if not self._free or self._waiting or held >= self._owner_max:
             return False
@@ -123,7 +123,7 @@ class FairSlots:
         return True
 
     async def acquire(self, owner: Hashable, *, until: float) -> None:
-        """Waits for a slot until `until`, a time of the loop's clock. Raises QueueFull or
+        """Waits for a slot, at most until `until`, a time of the event loop's clock. Raises QueueFull or
         TimeoutError."""
         if self.take_free(owner):
             return
@@ -136,7 +136,7 @@ class FairSlots:
                 await slot
         except BaseException:
             if slot.done() and not slot.cancelled():
-                self.release(owner)  # the slot was assigned while the wait ended
+                self.release(owner)  # the slot was assigned at the same time as the wait was ended
             else:
                 self._waiting.discard(owner, entry)
             raise
@@ -157,7 +157,7 @@ class FairSlots:
                 owner, slot = self._waiting.pop(self._may_hold)
             except IndexError:
                 return
-            if not slot.done():  # a cancelled waiter needs no slot
+            if not slot.done():  # otherwise the waiter was cancelled and needs no slot
                 self._take(owner)
                 slot.set_result(None)
 
@@ -170,5 +170,5 @@ class FairSlots:
 
 
 def share(total: int) -> int:
-    """Returns the maximum of `total` that one owner may hold: all but an eighth."""
+    """Returns the part of `total` that one owner may use: seven eighths, rounded up."""
     return total - total // 8

@@ -1,12 +1,14 @@
-"""Spreads work over several iterations of the event loop ("turns"), and lets owners take turns.
+"""Spreads work over several iterations of the event loop ("turns"), and serves owners round-robin.
 
-A batch of the ledger has results for many calls, and requests may arrive on hundreds of connections
-at once. If all of them continued in one iteration, everything else would wait for it, and a call
-takes about a dozen iterations. Here only a few continue in each iteration, and a client with one
-call does not wait behind another client's hundred.
+An owner is the party for which work waits, usually an organization. A batch of the ledger has results for
+many calls, and requests may arrive on hundreds of connections at the same time. If all these calls and
+requests continued in one iteration, the iteration would take long. All other calls would wait for its end,
+about a dozen times, because a call takes about a dozen iterations. With this module, only a few calls
+continue in each iteration, and a client with one call does not wait for a hundred calls of another client.
 
-This costs CPU time: the same step for many calls in a row benefits from the processor's caches, and
-fewer calls at a time make smaller batches. So it is done only when needed.
+Spreading the work costs CPU time: executing the same step for many calls in a row makes good use of the
+processor's caches, and smaller groups of calls lead to smaller database batches. So it is done only when
+needed.
 """
 
 import asyncio
@@ -17,52 +19,56 @@ from typing import TypeAlias
 
 from tollkeeper.runtime.fair_queue import FairQueue
 
-Give: TypeAlias = Callable[[], None]
+Callback: TypeAlias = Callable[[], None]
 
-# There is one entry for each call or connection, and those have other limits.
+# Higher than needed: the queue has at most one entry for each call or connection, and their numbers have
+# their own limits.
 _WAITING_MAX = 1_000_000
 
 
 class FairTurns:
-    """Runs at most `per_turn` pieces of work in one iteration of the loop. An owner for which
-    `is_shared` returns True gets at most `owner_max` of them, less the number that `had_before`
-    counts in every iteration."""
+    """Runs at most `per_turn` callbacks in one iteration of the event loop.
+
+    At most `owner_max` of them are for the same owner, if `is_shared(owner)` returns True. In every iteration,
+    the number in `already_used` counts as used by the owner, which lowers this owner's limit.
+    """
 
     def __init__(
         self,
         per_turn: int,
         owner_max: int | None = None,
         is_shared: Callable[[Hashable], bool] = lambda _owner: True,
-        had_before: Mapping[Hashable, int] = MappingProxyType({}),
+        already_used: Mapping[Hashable, int] = MappingProxyType({}),
     ) -> None:
         self._per_turn = per_turn
         self._owner_max = per_turn if owner_max is None else owner_max
         self._is_shared = is_shared
-        self._waiting: FairQueue[tuple[Hashable, Give]] = FairQueue(
+        self._waiting: FairQueue[tuple[Hashable, Callback]] = FairQueue(
             items_max=_WAITING_MAX, lane_max=_WAITING_MAX
         )
-        # The work that may still run in this iteration, and the number of pieces that each owner
-        # has had.
+        # The number of callbacks that may still run in this iteration.
         self._left = per_turn
-        self._used_by_owner: dict[Hashable, int] = {**had_before}
-        self._had_before = had_before
+        # The number of callbacks of each owner that have run in this iteration.
+        self._used_by_owner: dict[Hashable, int] = {**already_used}
+        self._already_used = already_used
         self._is_scheduled = False
-        self._given = 0
-        # Callbacks, each with the count of finished pieces at which it is called.
-        self._marks: deque[tuple[int, Callable[[], None]]] = deque()
+        # The number of waiting callbacks that have run so far.
+        self._finished = 0
+        # The callbacks of `call_after_waiting`, each with the value of `_finished` at which it is called.
+        self._later_callbacks: deque[tuple[int, Callable[[], None]]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, owner: Hashable, give: Give) -> None:
-        """Calls `give` now or in one of the next iterations."""
+    def add(self, owner: Hashable, callback: Callback) -> None:
+        """Calls `callback` now or in one of the next iterations."""
         if self.take(owner):
-            give()
+            callback()
         else:
-            self.wait(owner, give)
+            self.wait(owner, callback)
 
     def take(self, owner: Hashable) -> bool:
-        """Tells whether this owner's work may run now. If so, it is counted."""
+        """Tells whether a callback of this owner may run now. If so, counts it as run."""
         left = self._left
         if not left:
             return False
@@ -75,18 +81,18 @@ class FairTurns:
             self._schedule()
         return True
 
-    def wait(self, owner: Hashable, give: Give) -> None:
-        """Calls `give` in one of the next iterations."""
-        self._waiting.push(owner, (owner, give))
-        # Later work has to wait too.
+    def wait(self, owner: Hashable, callback: Callback) -> None:
+        """Calls `callback` in one of the next iterations."""
+        self._waiting.push(owner, (owner, callback))
+        # Callbacks that are added later in this iteration have to wait too.
         self._left = 0
         if not self._is_scheduled:
             self._schedule()
 
     def call_after_waiting(self, callback: Callable[[], None]) -> None:
-        """Calls back one iteration after all currently waiting work has run."""
+        """Calls `callback` one iteration after all callbacks that wait now have run."""
         if self._waiting:
-            self._marks.append((self._given + len(self._waiting), callback))
+            self._later_callbacks.append((self._finished + len(self._waiting), callback))
         else:
             asyncio.get_running_loop().call_soon(callback)
 
@@ -96,31 +102,31 @@ class FairTurns:
 
     def _next_turn(self) -> None:
         self._used_by_owner.clear()
-        self._used_by_owner.update(self._had_before)
+        self._used_by_owner.update(self._already_used)
         if not self._waiting:
             self._left = self._per_turn
             self._is_scheduled = False
             return
         loop = asyncio.get_running_loop()
-        # Scheduled first, so that it continues even if a callback raises.
+        # The next iteration is scheduled first, so that it also runs if a callback raises.
         loop.call_soon(self._next_turn)
         self._left = 0
-        left = self._per_turn - self._give_waiting(self._per_turn)
+        left = self._per_turn - self._run_waiting(self._per_turn)
         if not self._waiting:
             self._left = left
-        while self._marks and self._marks[0][0] <= self._given:
-            loop.call_soon(self._marks.popleft()[1])
+        while self._later_callbacks and self._later_callbacks[0][0] <= self._finished:
+            loop.call_soon(self._later_callbacks.popleft()[1])
 
-    def _give_waiting(self, count: int) -> int:
-        """Runs waiting work, owner by owner in turn, and returns the number of pieces."""
+    def _run_waiting(self, count: int) -> int:
+        """Runs up to `count` waiting callbacks, one owner after the other, and returns their number."""
         for number in range(count):
             try:
-                owner, give = self._waiting.pop(self._may_go)
+                owner, callback = self._waiting.pop(self._may_go)
             except IndexError:
                 return number
             self._used_by_owner[owner] = self._used_by_owner.get(owner, 0) + 1
-            self._given += 1
-            give()
+            self._finished += 1
+            callback()
         return count
 
     def _may_go(self, owner: Hashable) -> bool:

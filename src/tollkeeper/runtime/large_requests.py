@@ -1,7 +1,8 @@
-"""Processes large requests in a thread, so that the event loop serves other requests meanwhile.
+"""Processes large requests in a separate thread, so that the event loop can serve other requests at the
+same time.
 
-There is only one thread, and organizations take turns: the interpreter runs one thread at a time,
-so several of them would leave the event loop a small share.
+There is only one such thread, because the Python interpreter runs one thread at a time: with several
+threads, the event loop would get only a small share of the time. Organizations use the thread round-robin.
 """
 
 import asyncio
@@ -15,8 +16,8 @@ from tollkeeper.runtime.fair_queue import FairSlots, QueueFull
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-# If a large call asks for several completions and the backend creates one at a time, this many are
-# in progress at once, because each needs memory for its own request.
+# If a large call asks for several completions and its backend creates one completion for each request, at
+# most this many requests are in progress at the same time, because each of them needs memory.
 PARTS_AT_ONCE = 4
 _WAIT_S = 30.0
 _WAITING_MAX = 1000
@@ -29,8 +30,8 @@ _turns = FairSlots(
 
 
 async def run_in_thread(owner: Hashable, work: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
-    """Returns or raises the result of `work`, which must not use anything that the event loop
-    changes meanwhile. Raises Unavailable if too much work is waiting."""
+    """Runs `work` in the thread, and returns its result or raises its exception. `work` must not use objects
+    that the event loop may change at the same time. Raises Unavailable if too much work is waiting."""
     loop = asyncio.get_running_loop()
     try:
         await _turns.acquire(owner, until=loop.time() + _WAIT_S)

@@ -1,5 +1,8 @@
-"""Logs from code that commands also use. Importing the log library takes longer than most commands
-run, and commands log nothing, so it is imported with the first log line."""
+"""Provides a logger for code that both servers and commands use.
+
+It imports the log library, structlog, only when the first line is logged. Commands log nothing, and most
+of them run for less time than the import takes.
+"""
 
 import logging
 import sys
@@ -7,7 +10,7 @@ from typing import Any
 
 
 class LateLogger:
-    # For all loggers of the process.
+    # Set for all loggers of the process at once.
     silenced = False
 
     def __init__(self, name: str) -> None:
@@ -26,14 +29,14 @@ class LateLogger:
             self._logger().error(event, **values)
 
     def _logger(self) -> Any:
-        import structlog  # noqa: PLC0415 - see above
+        import structlog  # noqa: PLC0415 - see the docstring of the module
 
         return structlog.get_logger(self._name)
 
 
 def silence_logs() -> None:
-    """Silences logs for commands, which report a failure in their answer or in one line on standard
-    error. Call it again after imports that may have imported the log library."""
+    """Silences logs in a command, because a command reports failures in its output or in one line on
+    standard error. Has to be called again after a module was imported that imports structlog."""
     LateLogger.silenced = True
     structlog = sys.modules.get("structlog")
     if structlog is not None:
@@ -45,5 +48,6 @@ def allow_logs() -> None:
 
 
 def logs_are_for_people() -> bool:
-    """Whether lines are text for a terminal. A file or a collector gets JSON."""
+    """Tells whether log lines are plain text, because standard error is a terminal. Otherwise they are
+    JSON."""
     return sys.stderr.isatty()

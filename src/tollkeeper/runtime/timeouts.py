@@ -1,8 +1,8 @@
-"""Limits waits: `with timeout(seconds):` or `with timeout_at(when):`, and an `Alarm` for a task
-that waits several times.
+"""Provides time limits for waiting: `with timeout(seconds):`, `with timeout_at(when):`, and `Alarm` for a
+task that waits several times.
 
-These are plain context managers over one timer of the loop. `asyncio.timeout` does the same with
-two coroutines and takes twice the time.
+These are plain context managers that use one timer of the event loop. `asyncio.timeout` does the same with
+two coroutines, and takes twice as long.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ _FREE_ALARMS_MAX = 1024
 
 
 class Alarm:
-    """Limits the successive waits of one task: `with alarm.until(when):`. Raises TimeoutError if
-    the block still waits at that time.
+    """Limits the successive waits of one task: `with alarm.until(when):`. Raises TimeoutError if the `with`
+    block has not ended at that time.
 
-    Waits share a timer, because starting one costs more than most waits. If it expires while
-    nothing waits, or before the end of a later wait, it is set again. `Alarms` lend alarms to one
-    task after the other, so that tasks share timers too.
+    All waits share one timer, because starting a timer takes more time than a typical wait without one. If
+    the timer fires before the time limit of the current wait, it is set again. `Alarms` lends alarms to
+    successive tasks, so that these tasks share timers too.
     """
 
     __slots__ = (
@@ -37,15 +37,15 @@ class Alarm:
         self._loop = asyncio.get_running_loop()
         self._serve(_this_task())
         self._timer: asyncio.TimerHandle | None = None
-        # Infinite without a timer.
+        # The time at which the timer fires; infinite if there is no timer.
         self._timer_at = math.inf
         self._waits = False
         self._expired = False
         self.when = 0.0
 
     def until(self, when: float) -> Self:
-        """Sets the time limit; `when` is a time of the loop's clock."""
-        assert not self._waits, "an alarm bounds one wait at a time"
+        """Sets the time limit of the next wait. `when` is a time of the event loop's clock."""
+        assert not self._waits, "an alarm limits one wait at a time"
         self.when = when
         return self
 
@@ -68,14 +68,15 @@ class Alarm:
                 raise TimeoutError from exc
 
     def move(self, when: float) -> None:
-        """Changes the time limit, which may be in the past. Does nothing outside a wait."""
+        """Changes the time limit of the current wait. The new limit may be in the past. Does nothing if the
+        task does not wait."""
         if self._waits and not self._expired:
             self.when = when
             if when < self._timer_at:
                 self._set_timer()
 
     def close(self) -> None:
-        """Ends the use of this alarm."""
+        """Cancels the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -83,7 +84,7 @@ class Alarm:
 
     def _serve(self, task: "asyncio.Task[object]") -> None:
         self._task = task
-        # The number of cancellations that the task had received before its waits.
+        # The number of cancellation requests that the task had received before it got this alarm.
         self._cancelling = task.cancelling()
 
     def _set_timer(self) -> None:
@@ -99,7 +100,7 @@ class Alarm:
             self.expire()
 
     def expire(self) -> None:
-        """Ends the wait at once. Does nothing outside a wait."""
+        """Ends the current wait immediately, with TimeoutError. Does nothing if the task does not wait."""
         if self._waits and not self._expired:
             self._expired = True
             self._task.cancel()
@@ -112,7 +113,7 @@ def _this_task() -> asyncio.Task[object]:
 
 
 class Alarms:
-    """Lends alarms. Returned alarms are lent again with their timer."""
+    """Lends alarms to tasks. A returned alarm keeps its timer and is lent to another task."""
 
     def __init__(self) -> None:
         self._free: list[Alarm] = []
@@ -139,7 +140,7 @@ class Alarms:
 
 
 class Timeout(Alarm):
-    """Limits a single wait."""
+    """Limits a single wait. Cancels its timer at the end of the wait."""
 
     __slots__ = ()
 
@@ -154,7 +155,7 @@ class Timeout(Alarm):
 
 
 def timeout_at(when: float) -> Timeout:
-    """Limits a wait; `when` is a time of the running loop's clock."""
+    """Limits a wait. `when` is a time of the running event loop's clock."""
     return Timeout().until(when)
 
 
