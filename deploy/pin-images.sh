@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes the digest that each tag in images.env has now into the line below it. With --check it asks no
-# registry and fails if a digest is missing.
+# Asks the registries for the present digest of each image in images.env, and writes the digest into the line
+# after the image. With --check, asks no registry, and fails if a digest is missing.
 set -eu
 file=$(dirname "$0")/images.env
 digest='^sha256:[0-9a-f]\{64\}$'
@@ -21,7 +21,7 @@ while IFS= read -r line; do
             image=${line#*=}
             ;;
         *_DIGEST=*)
-            # The digest of the list for all platforms, if an image has one.
+            # If an image has a manifest list for several platforms, this is the digest of the list.
             found=$(docker buildx imagetools inspect "$image" --format '{{.Manifest.Digest}}')
             if ! printf '%s\n' "$found" | grep --quiet "$digest"; then
                 echo "The registry named no digest of $image: $found" >&2

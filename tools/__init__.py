@@ -1,1 +1,2 @@
-"""What `make check` needs beside its libraries."""
+"""Contains the project's development tools: the documentation site, the API reference, console pictures
+and import rules."""

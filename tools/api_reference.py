@@ -1,4 +1,5 @@
-"""Writes docs/api.md from openapi.json: `python -m tools.api_reference`, a part of `make openapi`."""
+"""Writes docs/api.md from openapi.json. `make openapi` runs this tool; by itself it is started with
+`python -m tools.api_reference`."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "openapi.json"
 PAGE = ROOT / "docs" / "api.md"
 _SCHEMA = "#/components/schemas/"
-_LONGEST_ENUM = 8
+# The number of an enum's values that are shown.
+_ENUM_VALUES_MAX = 8
 _HEAD = """# API reference
 
 Made from [openapi.json](../openapi.json) by `make openapi`. `customerKey` and `customerHeaderKey` are project
@@ -19,7 +21,7 @@ keys (`Authorization: Bearer …`, or `x-api-key`); `adminKey` is an admin key. 
 
 
 def reference(document: dict[str, Any]) -> str:
-    """The whole page."""
+    """Returns the text of the page."""
     operations = [
         (method.upper(), path, operation)
         for path, methods in document["paths"].items()
@@ -35,7 +37,7 @@ def reference(document: dict[str, Any]) -> str:
         lines += ["", *_operation(method, path, operation, used)]
     lines += ["", "## Objects", "", "Fields that are written in **bold** are required."]
     schemas = document["components"]["schemas"]
-    # `used` grows while objects name further ones.
+    # The loop appends to `used` whenever an object refers to another object.
     for name in used:
         lines += ["", *_object(name, schemas[name], used)]
     return "\n".join(lines) + "\n"
@@ -82,19 +84,19 @@ def _object(name: str, schema: dict[str, Any], used: list[str]) -> Iterator[str]
 
 
 def _type(schema: dict[str, Any], used: list[str]) -> str:
-    """A type in a few words. Objects that have a name are linked, and remembered in `used`."""
+    """Describes a type in a few words. Links to objects that have a name, and adds their names to `used`."""
     if "$ref" in schema:
         name = schema["$ref"].removeprefix(_SCHEMA)
         if name not in used:
             used.append(name)
         return f"[{name}](#{name.lower()})"
-    for several in ("anyOf", "oneOf", "allOf"):
-        if several in schema:
-            return " or ".join(dict.fromkeys(_type(inner, used) for inner in schema[several]))
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        if keyword in schema:
+            return " or ".join(dict.fromkeys(_type(inner, used) for inner in schema[keyword]))
     if "enum" in schema:
         values = [f"`{json.dumps(value)}`" for value in schema["enum"]]
-        more = " …" if len(values) > _LONGEST_ENUM else ""
-        return " ".join(values[:_LONGEST_ENUM]) + more
+        more = " …" if len(values) > _ENUM_VALUES_MAX else ""
+        return " ".join(values[:_ENUM_VALUES_MAX]) + more
     kind = schema.get("type", "any")
     if isinstance(kind, list):
         return " or ".join(_type({**schema, "type": one}, used) for one in kind)

@@ -1,5 +1,5 @@
-"""Weeks of calls, payments and policies in the books of several organizations, written by the services:
-for pages that should show something."""
+"""Writes an invented history into a database: weeks of calls, payments and policies of several
+organizations. The history is written through the gateway's services, and is for pictures of the console."""
 
 import asyncio
 import secrets
@@ -41,11 +41,11 @@ from tollkeeper.storage import activity_partitions, ledger_months
 
 _USD = 10**12
 _DAYS = 45
-# Within the last days there are calls every two hours, before that once a day.
+# In this number of last days there are calls every two hours, before that once a day.
 _BUSY_DAYS = 10
 _BUSY_STEP = timedelta(hours=2)
-# Of all calls, those with an unknown cost.
-_LOST_SHARE = 0.004
+# The fraction of calls whose cost stays unknown.
+_UNSETTLED_SHARE = 0.004
 _PROJECTS = {
     "Acme": ("website", "support desk"),
     "Globex": ("research",),
@@ -55,7 +55,7 @@ _PROJECTS = {
 
 @dataclass(frozen=True)
 class PastTenant:
-    """A project with its keys, of which `tenant` can make calls."""
+    """Contains a project, and the key (`tenant`) with which calls can be made."""
 
     name: str
     tenant: Tenant
@@ -73,7 +73,8 @@ class History:
 
 
 async def write_history(settings: Settings, conninfo: str) -> History:
-    """Write weeks of history up to now, in a database that nobody else uses meanwhile."""
+    """Writes weeks of history up to now. No other process may use the database at the same time, because
+    its clock is changed."""
     clock = DatabaseClock(conninfo)
     now, random = datetime.now(UTC).replace(microsecond=0), Random(7)  # noqa: S311 - the same pictures each time
     clock.set(now - timedelta(days=_DAYS))
@@ -87,23 +88,23 @@ async def write_history(settings: Settings, conninfo: str) -> History:
             await _draft(services, tenants[0], "No medical advice", "Does it give medical advice?"),
         ]
         process = make_process(services.database)
-        for moment in _moments(now):
-            clock.set(moment)
-            await _step(services, process, tenants, policies[0], moment, random)
+        for time in _times(now):
+            clock.set(time)
+            await _step(services, process, tenants, policies[0], time, random)
         await process.ledger.drain()
         clock.set(now)
         await _finish(services, tenants, policies)
-    _forget_clock(conninfo)
+    _restore_clock(conninfo)
     return History(tenants, policies)
 
 
-def _moments(now: datetime) -> Iterator[datetime]:
+def _times(now: datetime) -> Iterator[datetime]:
     for day in range(_DAYS - 1, _BUSY_DAYS, -1):
         yield now - timedelta(days=day, hours=3)
-    moment = now - timedelta(days=_BUSY_DAYS)
-    while moment < now:
-        yield moment
-        moment += _BUSY_STEP
+    time = now - timedelta(days=_BUSY_DAYS)
+    while time < now:
+        yield time
+        time += _BUSY_STEP
 
 
 async def _make_partitions(services: Services, now: datetime) -> None:
@@ -167,14 +168,14 @@ async def _step(
     process: Process,
     tenants: list[PastTenant],
     policy: Policy,
-    moment: datetime,
+    time: datetime,
     random: Random,
 ) -> None:
-    """Make the calls of one moment: more by day than by night."""
+    """Writes the calls of one point in time: more by day than by night."""
     models = list(services.catalog.catalog.models)
-    busy = 2 + (moment.hour in range(7, 19)) * 5
+    busy = 2 + (time.hour in range(7, 19)) * 5
     calls = [
-        _call(services, process, tenant, random.choice(models), policy, moment, random)
+        _call(services, process, tenant, random.choice(models), policy, time, random)
         for number, tenant in enumerate(tenants)
         for _ in range(random.randint(1, busy) // (1 + number // 2) + 1)
     ]
@@ -188,10 +189,10 @@ async def _call(
     owner: PastTenant,
     model: Model,
     policy: Policy,
-    moment: datetime,
+    time: datetime,
     random: Random,
 ) -> None:
-    started_ms = int(moment.timestamp() * 1000) + random.randrange(3_000_000)
+    started_ms = int(time.timestamp() * 1000) + random.randrange(3_000_000)
     identity = request_id(started_ms, secrets.randbits(RANDOM_BITS))
     prompt, completion = random.randrange(200, 60_000), random.randrange(20, 9_000)
     pricing = model.pricing
@@ -208,7 +209,7 @@ async def _call(
     cost, settlement = None, "none"
     if status in (200, 502):
         charged = (prompt, completion) if status == 200 else (0, 0)
-        is_lost = random.random() < _LOST_SHARE
+        is_lost = random.random() < _UNSETTLED_SHARE
         settlement, cost = await _book(process, hold, *charged, is_lost=is_lost)
     duration_us = random.randrange(300_000, 9_000_000)
     probability = int(10_000 * random.random() ** 4)
@@ -256,7 +257,8 @@ async def _call(
 async def _book(
     process: Process, hold: Hold, prompt: int, completion: int, *, is_lost: bool
 ) -> tuple[str, int | None]:
-    """Hold and resolve a call, by its tokens; return the settlement and the cost."""
+    """Writes a call to the ledger: reserves the hold, and then charges the cost of the tokens, releases the
+    hold, or leaves the call unsettled. Returns the kind of settlement and the cost."""
     decision = await process.ledger.hold(hold)
     assert decision.refusal is None, decision
     if is_lost:
@@ -270,7 +272,7 @@ async def _book(
 
 
 async def _finish(services: Services, tenants: list[PastTenant], policies: list[Policy]) -> None:
-    """Payments, a refund, caps, checks and published policies."""
+    """Writes payments, a refund and caps, and publishes a policy."""
     first, last = tenants[0].tenant, tenants[-1].tenant
     payment = stripe.new_payment()
     for body in (
@@ -288,8 +290,8 @@ async def _finish(services: Services, tenants: list[PastTenant], policies: list[
         await services.policies.policy_publish(policy.organization_id, policy.id, policy.revision)
 
 
-def _forget_clock(conninfo: str) -> None:
-    """Let the database tell the real time again."""
+def _restore_clock(conninfo: str) -> None:
+    """Makes the database return the real time again."""
     name = str(conninfo_to_dict(conninfo)["dbname"])
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute(

@@ -1,5 +1,8 @@
-"""`python -m tools.console_pictures FOLDER`: every page of the console as a picture, wide and narrow,
-light and dark, with an invented history. `--documents` takes only the pictures of docs/ anew."""
+"""Takes pictures of every page of the console: wide and narrow, light and dark, with an invented history.
+
+`python -m tools.console_pictures FOLDER` writes them to a folder. With `--documents`, it only replaces the
+pictures in docs/.
+"""
 
 import argparse
 import asyncio
@@ -57,18 +60,19 @@ _DOCUMENTS: tuple[tuple[str, str, Scheme], ...] = (
 
 @dataclass(frozen=True)
 class Shot:
-    """One picture: what to open, as whom, and what to do first."""
+    """Describes one picture: the page, the person who is signed in, and the actions before the picture."""
 
     name: str
     path: str
     person: Person | None = TOKEN_HOLDER
-    # The name of a button to press on the page, and what to fill in before.
+    # The name of a button to press on the page.
     press: str = ""
+    # Labels of fields and their values, which are filled in before the button is pressed.
     fill: tuple[tuple[str, str], ...] = ()
-    # What appears after the button was pressed.
+    # The CSS selector of an element that appears after the button was pressed.
     shows: str = "dialog[open]"
     media: Literal["screen", "print"] = "screen"
-    # Another console: without content, or with an identity provider.
+    # The console to use: with the history, without content, or with an identity provider.
     at: Literal["full", "empty", "provider"] = "full"
 
 
@@ -107,8 +111,8 @@ async def _run(data_dir: Path, conninfo: str, options: argparse.Namespace) -> No
 
 @asynccontextmanager
 async def _consoles(site: ConsoleSite, empty: str) -> AsyncIterator[dict[str, str]]:
-    """Serve three consoles: with the history, without any content, with an identity provider."""
-    # Nothing listens there.
+    """Serves three consoles: with the history, without any content, and with an identity provider."""
+    # No provider listens at this address.
     provided = with_provider(site.settings, "http://localhost:9", client_secret="")
     async with (
         running_services(site.settings, empty) as no_services,
@@ -146,7 +150,7 @@ def _machine(settings: Settings) -> MachineChecks:
 
 
 async def _shots(site: ConsoleSite, history: History) -> list[Shot]:
-    """Make the calls of the last minutes, and name all pictures."""
+    """Makes a few calls, and returns the list of all pictures."""
     first = history.tenants[0]
     tenant = first.tenant
     judged = replace(site.judged, scripted=replace(site.judged.scripted, tenant=tenant))
@@ -195,7 +199,7 @@ async def _shots(site: ConsoleSite, history: History) -> list[Shot]:
 
 
 def _further_shots(ids: dict[str, str], enforced: str, draft: str, vera: Person) -> list[Shot]:
-    """Name the pictures of dialogs, problems, sign-in and other views of the same pages."""
+    """Returns the pictures of dialogs, errors, the sign-in and other views of the same pages."""
     of = f"organization={ids['organization']}"
     organization, lost = f"/organizations/{ids['organization']}", ids["reservation"]
     return [
@@ -249,7 +253,8 @@ OpenPage = Callable[[Shot], Awaitable[Page]]
 async def _browsers(
     browser: Browser, site: ConsoleSite, addresses: dict[str, str], width: int, scheme: Scheme
 ) -> AsyncIterator[OpenPage]:
-    """Lend one page to each person at each console, so that the browser loads scripts once."""
+    """Yields a function that returns a browser page for a picture. Pictures of the same person and console
+    share a browser page, so that the browser loads scripts once."""
     pages: dict[tuple[Person | None, str], Page] = {}
 
     async def open_page(shot: Shot) -> Page:
@@ -297,7 +302,7 @@ async def _take(page: Page, address: str, shot: Shot, file: Path) -> None:
 async def _take_documents(
     browser: Browser, site: ConsoleSite, addresses: dict[str, str], shots: list[Shot]
 ) -> None:
-    """Take the top of three pages, as docs/ shows them."""
+    """Takes the pictures in docs/, which show the top of three pages."""
     by_name = {shot.name: shot for shot in shots}
     for name, file, scheme in _DOCUMENTS:
         shot = by_name[name]

@@ -1,7 +1,8 @@
-"""Builds a static site from the Markdown files: `make docs`. A link that leads nowhere fails it.
+"""Builds the documentation site from Markdown files (`make docs`). Fails if a link has no target.
 
-It begins with README.md and the index of docs/, and follows links. Markdown becomes a page at the same
-place; any other file is copied; a folder becomes a list of its files. Nothing is loaded from elsewhere.
+The build begins with README.md and the index of docs/, and follows their links. A Markdown file becomes a
+page at the same path, a folder becomes a page with a list of its files, and any other file is copied. The
+pages load nothing from other servers.
 """
 
 import html
@@ -25,7 +26,7 @@ from pygments.util import ClassNotFound
 ROOT = Path(__file__).parents[1]
 _START = ("README.md", "docs/README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 _NAVIGATION = "docs/README.md"
-_ELSEWHERE = ("http://", "https://", "mailto:")
+_EXTERNAL = ("http://", "https://", "mailto:")
 _HERE = Path(__file__).parent
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -47,30 +48,32 @@ _PAGE = """<!doctype html>
 <script src="{to_root}site.js" data-root="{to_root}"></script>
 </html>
 """
-# A page with fewer sections needs no table of contents.
+# The minimum number of sections for a table of contents.
 _SECTIONS_MIN = 3
-_SEARCHED = ("README.md", "CONTRIBUTING.md")
+_SEARCHED_FILES = ("README.md", "CONTRIBUTING.md")
 _LANGUAGES = {"sh": "bash", "js": "javascript"}
 
 
 def slug(heading: str) -> str:
-    """The anchor of a heading, made as the usual viewers make it."""
+    """Returns the anchor of a heading, computed in the same way as by common Markdown viewers."""
     plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
     return re.sub(r"[^\w\- ]", "", plain.lower()).strip().replace(" ", "-")
 
 
 @dataclass
 class Site:
-    """One building of the site: what is still to be written, and what is wrong."""
+    """Builds the site once."""
 
     folder: Path
+    # Files and folders that are still to be written.
     waiting: list[Path] = field(default_factory=list)
     seen: set[Path] = field(default_factory=set)
     anchors: dict[Path, set[str]] = field(default_factory=dict)
-    # Source, link as written, target, anchor: looked at when every page is known.
+    # Links with an anchor, as source file, link text, target file and anchor. They are checked after all
+    # pages are written.
     anchored: list[tuple[Path, str, Path, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    # For the search: the title, place and text of each section.
+    # The search index: the title, address and text of each section.
     index: list[dict[str, str]] = field(default_factory=list)
 
     def build(self) -> None:
@@ -94,18 +97,18 @@ class Site:
             self.waiting.append(path)
 
     def _write(self, path: Path) -> None:
-        place = self.folder / _place(path)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        output = self.folder / _site_path(path)
+        output.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             files = sorted(inner for inner in path.iterdir() if not inner.name.startswith("."))
             lines = [f"- [{inner.name}]({inner.name})" for inner in files]
-            self._write_page(path, place, "\n".join([f"# {_shown(path)}", "", *lines]))
+            self._write_page(path, output, "\n".join([f"# {_shown(path)}", "", *lines]))
         elif path.suffix == ".md":
-            self._write_page(path, place, path.read_text())
+            self._write_page(path, output, path.read_text())
         else:
-            shutil.copyfile(path, place)
+            shutil.copyfile(path, output)
 
-    def _write_page(self, path: Path, place: Path, text: str) -> None:
+    def _write_page(self, path: Path, output: Path, text: str) -> None:
         reader = MarkdownIt("commonmark").enable("table")
         reader.add_render_rule("fence", _fence)
         reader.add_render_rule("code_inline", _inline_code)
@@ -122,30 +125,30 @@ class Site:
                 title = heading if token.tag == "h1" else title
                 headings.append((token.tag, heading))
                 shown = heading if heading == title else f"{title}: {heading}"
-                at = f"{_place(path).as_posix()}#{slug(heading)}"
+                at = f"{_site_path(path).as_posix()}#{slug(heading)}"
                 sections.append({"title": shown.replace("`", ""), "at": at, "text": ""})
             elif token.content and sections:
                 text = re.sub(r"!?[\[\]`*|]|\([^)]*\)", "", token.content)
                 sections[-1]["text"] += f" {text}"
             elif token.type == "th_open" and not tokens[position + 1].content:
-                # A cell without a text is no header.
+                # An empty cell in the first row of a table is not marked as a header.
                 token.tag = tokens[position + 2].tag = "td"
             for inner in token.children or ():
                 self._redirect(path, inner)
         if _is_searched(path):
             self.index += sections
         content = reader.renderer.render(tokens, reader.options, {})
-        # A picture leads to itself, so that it can be seen larger.
+        # A picture becomes a link to its file, so that a reader can open it in full size.
         content = re.sub(
             r'<p>(<img src="([^"]+)"[^>]*>)</p>',
             r'<p class="figure"><a href="\2">\1</a></p>',
             content,
         )
         region = '<div class="table" role="group" aria-label="Table" tabindex="0"><table>'
-        place.write_text(
+        output.write_text(
             _PAGE.format(
                 title=html.escape(title.replace("`", "")),
-                to_root="../" * (len(_place(path).parts) - 1),
+                to_root="../" * (len(_site_path(path).parts) - 1),
                 navigation=self._navigation(path),
                 content=content.replace("<table>", region).replace("</table>", "</table></div>"),
                 contents=_contents(headings),
@@ -153,10 +156,10 @@ class Site:
         )
 
     def _redirect(self, source: Path, token: Token) -> None:
-        """Lets a link or image lead to the place of its target in the site."""
+        """Replaces the target of a link or image by the target's path in the site."""
         attribute = {"link_open": "href", "image": "src"}.get(token.type)
         link = str(token.attrGet(attribute) or "") if attribute else ""
-        if not attribute or not link or link.startswith(_ELSEWHERE):
+        if not attribute or not link or link.startswith(_EXTERNAL):
             return
         name, _, anchor = link.partition("#")
         base = source if source.is_dir() else source.parent
@@ -167,11 +170,12 @@ class Site:
         self._add(target)
         if anchor:
             self.anchored.append((source, link, target, anchor))
-        there = os.path.relpath(_place(target), _place(source).parent)
+        there = os.path.relpath(_site_path(target), _site_path(source).parent)
         token.attrSet(attribute, there + (f"#{anchor}" if anchor else ""))
 
     def _navigation(self, current: Path) -> str:
-        """The links of the index, each table under the heading of its first column."""
+        """Returns the links in the index of docs/, grouped by table. The heading of each table's first column
+        is the heading of the group."""
         index = ROOT / _NAVIGATION
         parts = []
         for line in index.read_text().splitlines():
@@ -181,7 +185,7 @@ class Site:
                 parts.append(f"<p>{html.escape(heading[1])}</p>")
             elif entry:
                 target = (index.parent / entry[2]).resolve()
-                there = os.path.relpath(_place(target), _place(current).parent)
+                there = os.path.relpath(_site_path(target), _site_path(current).parent)
                 here = ' aria-current="page"' if target == current else ""
                 parts.append(f'<a href="{there}"{here}>{html.escape(entry[1])}</a>')
         return "".join(parts)
@@ -190,7 +194,8 @@ class Site:
 def _fence(
     _renderer: RendererHTML, tokens: Sequence[Token], position: int, _options: object, _env: object
 ) -> str:
-    """A block of code with its colours. What follows the language says how tests treat the block."""
+    """Renders a block of code with syntax colours. Only the first word after the fence is the language; the
+    others tell the tests how to treat the block."""
     token = tokens[position]
     language = token.info.split(" ")[0]
     try:
@@ -204,7 +209,8 @@ def _fence(
 def _inline_code(
     _renderer: RendererHTML, tokens: Sequence[Token], position: int, _options: object, _env: object
 ) -> str:
-    """Write a name in a sentence or a table. A long name is broken after a mark, not inside of a word."""
+    """Renders inline code. Allows line breaks after slashes, dots and underscores, so that long names are
+    not broken inside a word."""
     name = re.sub(r"(?<=\w)([/._])(?=\w)", r"\1<wbr>", html.escape(tokens[position].content))
     return f"<code>{name}</code>"
 
@@ -227,13 +233,13 @@ def _plain(heading: str) -> str:
 
 
 def _is_searched(path: Path) -> bool:
-    """The documents, but neither folders nor the history."""
+    """Tells whether the search covers a file: the documents, but neither folders nor the changelog."""
     inside = path.relative_to(ROOT)
-    return path.is_file() and (inside.parts[0] == "docs" or inside.name in _SEARCHED)
+    return path.is_file() and (inside.parts[0] == "docs" or inside.name in _SEARCHED_FILES)
 
 
-def _place(path: Path) -> Path:
-    """Where a file of the repository lies in the site."""
+def _site_path(path: Path) -> Path:
+    """Returns the path in the site for a file or folder of the repository."""
     inside = path.relative_to(ROOT)
     if path.is_dir():
         return inside / "index.html"
@@ -247,7 +253,7 @@ def _shown(path: Path) -> str:
 
 
 def build(folder: Path) -> list[str]:
-    """Writes the site into a folder, which is emptied first, and returns what is wrong."""
+    """Writes the site into a folder, which is emptied first. Returns a list of broken links."""
     site = Site(folder)
     site.build()
     return site.problems

@@ -1,4 +1,4 @@
-"""An inference gateway that keeps exact accounts."""
+"""Provides an inference gateway with exact accounting."""
 
-# The version of the program and of its interface: the package and the OpenAPI document read it.
+# The version of the package and of the HTTP interface, as the OpenAPI document shows it.
 __version__ = "0.2.0"

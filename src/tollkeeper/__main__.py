@@ -1,4 +1,4 @@
-"""`python -m tollkeeper` is the same program as `tollkeeper`."""
+"""Makes `python -m tollkeeper` run the same program as the command `tollkeeper`."""
 
 from tollkeeper.cli.main import main
 

@@ -1,7 +1,8 @@
-"""Runs a worker process, which serves the public API on the socket that its supervisor bound.
+"""Runs a worker process, which serves the public API on a socket that the supervisor (the parent process)
+has bound.
 
-The supervisor sends instructions through the channel that `worker_process` describes: first the
-socket and `start`, later `settings` with each changed catalogue.
+The supervisor sends instructions through the channel that `hosting.worker_process` describes: first the
+socket and the instruction `start`, later an instruction `settings` for each changed model catalogue.
 """
 
 import asyncio
@@ -17,8 +18,8 @@ from functools import partial
 from typing import Any
 
 if __name__ == "__main__":
-    # structlog imports rich for coloured tracebacks, which no worker writes. Importing it would
-    # take a tenth of the start time and several megabytes.
+    # Prevents structlog from importing rich for coloured tracebacks, which no worker writes. The import
+    # would take a tenth of the start time and several megabytes of memory.
     sys.modules["rich"] = None  # type: ignore[assignment]
 
 import structlog
@@ -40,7 +41,7 @@ from tollkeeper.services.tallies import write_tallies
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
-# The number of new objects that starts a garbage collection of the youngest generation.
+# The number of new objects after which Python starts a garbage collection of the youngest generation.
 _COLLECTION_THRESHOLD = 20_000
 _REGISTER_S = 2.0
 _LINE_BYTES_MAX = 16 * 1024 * 1024
@@ -48,8 +49,7 @@ _log = structlog.get_logger("tollkeeper.worker")
 
 
 class ResolvedSettings(Settings):
-    """Contains the settings that the supervisor has resolved. Does not read the environment
-    again."""
+    """Contains the settings as the supervisor has read them. Does not read the environment again."""
 
     @classmethod
     def settings_customise_sources(
@@ -116,17 +116,21 @@ class Worker:
         write_tallies()
 
     async def _register(self) -> None:
-        """Registers before the first call, so that no migration removes what this code needs, and
-        tests whether holds can be written. If the database is down, calls are rejected anyway, and
-        upkeep does both later."""
+        """Registers the process in the database with a heartbeat, and tests whether holds (the amounts
+        reserved before calls) can be written.
+
+        The process registers before its first call, so that no migration removes tables or columns that this
+        code needs. If the database is down, calls are rejected anyway, and the background work (`Upkeep`)
+        does both later.
+        """
         with contextlib.suppress(TollkeeperError, TimeoutError):
             async with asyncio.timeout(_REGISTER_S):
                 await self._services.lease.heartbeat()
                 await self._services.ledger.try_hold()
 
     async def _report(self, reports: asyncio.StreamWriter) -> None:
-        """Reports to the supervisor whether holds can be written, for `/readyz`. Sends nothing
-        while the supervisor reads nothing."""
+        """Reports to the supervisor at an interval whether holds can be written, for `/readyz`. Sends no
+        report while an earlier one has not been read."""
         while True:
             if not reports.transport.get_write_buffer_size():
                 state = dataclasses.asdict(self._services.ledger.hold_writes.state)
@@ -144,8 +148,8 @@ class Worker:
             assert instruction["kind"] == "settings"
             self._services.catalog.catalog = build_catalog(_settings_from(instruction))
             _log.info("catalogue reloaded", models=len(self._services.catalog.catalog.models))
-        # The channel is closed, so the supervisor has ended, and nothing would restart or stop this
-        # worker.
+        # The channel is closed, so the supervisor has ended. This worker stops too, because no process
+        # would restart or stop it any more.
         self._stopping.set()
 
 
@@ -156,9 +160,9 @@ def _settings_from(instruction: dict[str, Any]) -> Settings:
 def _reduce_collections() -> None:
     """Makes garbage collections rare and small.
 
-    The existing objects live as long as the process, so they are frozen: no collection visits them
-    again. A call creates hundreds of objects without reference cycles, which reference counting
-    frees, so Python's default of a collection every 700 objects would find nothing.
+    The objects that exist now live as long as the process. They are frozen, so that collections skip them.
+    By default, Python starts a collection after 700 new objects. It would find nothing, because the hundreds
+    of objects of a call have no reference cycles and are freed by reference counting.
     """
     gc.collect()
     gc.freeze()
