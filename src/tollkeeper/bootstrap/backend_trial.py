@@ -33,7 +33,7 @@ def model_on_backend(settings: Settings, backend: str, model_id: str | None) -> 
 
 
 def credential_of(settings: Settings, backend: str) -> str:
-    """Describes what kind of credential the backend has and from where, without the secret."""
+    """Describes the kind of the backend's credential and where it comes from, without the secret."""
     (declared,) = (found for found in settings.backends if found.name == backend)
     return shown_credential(declared)
 

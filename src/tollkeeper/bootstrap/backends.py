@@ -168,8 +168,8 @@ def backend_config(
         idle_timeout_s=declared.idle_timeout_s,
         retries=declared.retries,
         always_stream=embedded,
-        # Makes the engine send progress while it processes a long prompt. When it sends, it notices that
-        # the gateway has disconnected.
+        # Makes the engine report progress while it processes a long prompt. Without these reports, the engine
+        # would notice only after the prompt that the gateway has disconnected.
         extra_fields={"return_progress": True} if embedded else {},
         output_bound=_output_bound(declared),
         include_usage=fields.get("stream_options") != "",
@@ -201,7 +201,7 @@ def _tokenizer(declared: BackendSettings) -> Tokenizer:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """Contains the URLs of a backend's replicas, and the API key or the file that contains it."""
+    """Contains the URLs of a backend's replicas, the API key, and the file that contains the key, if any."""
 
     urls: tuple[str, ...]
     api_key: str | None = field(repr=False)

@@ -55,7 +55,7 @@ def identity_of(
 
 
 def shown_credential(declared: BackendSettings) -> str:
-    """Describes to an operator what kind of credential a backend has and from where, without the secret.
+    """Describes the kind of a backend's credential and where it comes from, without the secret.
     Raises SettingsError if a setting or the provider's library is missing."""
     identity = identity_of(declared)
     if identity is not None:

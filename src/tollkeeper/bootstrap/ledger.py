@@ -1,7 +1,7 @@
 """Builds the ledger services.
 
-All of them use the same process id, the same limits and the same list of open holds (amounts that are
-reserved for calls in flight).
+The services share one process id, one set of limits and one list of open holds (amounts that are reserved
+for calls in flight).
 """
 
 from dataclasses import dataclass

@@ -42,7 +42,8 @@ _INSTRUCTIONS_SHARE: Final = 1
 _TOOLS_SHARE: Final = 1
 _OUTPUT_SHARE: Final = 3
 _INSTRUCTION_ROLES: Final = (Role.SYSTEM, Role.DEVELOPER)
-# The conventions' names for those finish reasons of the chat protocol that have another name there.
+# The finish reasons of the chat protocol that have another name in the conventions. An answer without a
+# finish reason counts as an error.
 _FINISHES: Final = {"tool_calls": "tool_call", "function_call": "tool_call", None: "error"}
 
 _Object = dict[str, Any]

@@ -12,7 +12,9 @@ from collections.abc import Callable, Hashable
 from tollkeeper.runtime.fair_queue import FairQueue
 from tollkeeper.runtime.fair_turns import Callback, FairTurns
 
+# The maximum number of requests that begin in one iteration.
 PER_TURN = 16
+# The limit for the requests of one owner, while other owners have calls in progress.
 PER_TURN_OF_OWNER = 4
 # The limit for all requests of unknown owners together. After the first request with a valid key, the
 # owner of a connection is known.
@@ -46,7 +48,7 @@ class Arrivals:
     def wait_as_stranger(self, address: str, begin: Callback) -> None:
         """Works like `wait`, for a request of an unknown owner."""
         self._strangers.push(network_of(address), begin)
-        # The callback begins the next request in `_strangers`, which may be another request than this.
+        # The callback begins the next request in `_strangers`, which is not necessarily this request.
         self.turns.wait(None, self._begin_next_stranger)
 
     def _begin_next_stranger(self) -> None:
@@ -65,7 +67,8 @@ def network_of(address: str) -> Hashable:
 def fair_arrivals(
     serves_others: Callable[[Hashable], bool], refuses_soon: Callable[[], bool]
 ) -> Arrivals:
-    # Requests of unknown owners have the owner None.
+    # Requests of unknown owners have the owner None. This number counts as already used in every iteration,
+    # so that PER_TURN_OF_STRANGERS is left.
     strangers: dict[Hashable, int] = {None: PER_TURN_OF_OWNER - PER_TURN_OF_STRANGERS}
     turns = FairTurns(PER_TURN, PER_TURN_OF_OWNER, serves_others, strangers)
     return Arrivals(turns, refuses_soon)

@@ -24,7 +24,7 @@ _Group: TypeAlias = dict[C, None]
 
 class ConnectionRoom(Generic[C]):
     def __init__(self, connections_max: int, close_if_idle: Callable[[C], bool]) -> None:
-        """`close_if_idle` closes a connection if it waits for its client, and returns True if it closed the
+        """`close_if_idle` closes a connection that waits for its client, and returns False for any other
         connection."""
         self._max = connections_max
         self._close_if_idle = close_if_idle

@@ -36,9 +36,13 @@ class Link(Protocol):
     owner: Hashable
 
     @property
-    def paused(self) -> bool: ...
+    def paused(self) -> bool:
+        """Tells whether the client reads so slowly that the application should wait."""
+        ...
 
-    async def resumed(self) -> None: ...
+    async def resumed(self) -> None:
+        """Waits while `paused` is True."""
+        ...
 
     def send(self, data: bytes) -> None: ...
 
@@ -62,9 +66,13 @@ class Link(Protocol):
         """Handles a request whose headers are complete. Its body may still be arriving."""
         ...
 
-    def answered(self, exchange: "HttpExchange") -> None: ...
+    def answered(self, exchange: "HttpExchange") -> None:
+        """Handles the end of a complete answer."""
+        ...
 
-    def abandoned(self, exchange: "HttpExchange") -> None: ...
+    def abandoned(self, exchange: "HttpExchange") -> None:
+        """Handles the end of an incomplete answer."""
+        ...
 
 
 class HttpExchange:
@@ -91,7 +99,8 @@ class HttpExchange:
     _answer_headers: bytes | None = None
     _begun = False
     _chunked = False
-    # True after the headers were sent with the first chunk. Each further piece is a chunk by itself.
+    # True after the headers were sent together with the first chunk. Each further piece of the answer is
+    # sent as one chunk.
     _in_chunks = False
     _on_leave: Callable[[], None] | None = None
     _on_stop: Callable[[], None] | None = None

@@ -33,6 +33,7 @@ _UNSENT_BYTES = 16 << 10
 # this long before it closes the connection. Closing immediately would reset the connection, and the
 # client would lose the answer.
 _LINGER_S = 2.0
+# The same time after an error that the server sends without calling the application.
 _LINGER_AFTER_REFUSAL_S = 0.5
 # The minimum speed at which a body must arrive. It is measured over intervals of `header_timeout_s`
 # or `keep_alive_s`, whichever is shorter.
@@ -71,6 +72,7 @@ class ServerState:
     exchanges: set[HttpExchange] = field(default_factory=set)
     # True if the server closes each connection after its next answer.
     leaving: bool = False
+    # True if the server accepts no further request.
     stopping: bool = False
 
     def __post_init__(self) -> None:
@@ -236,7 +238,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._state.room.recognise(self, owner)
 
     def answered(self, exchange: HttpExchange) -> None:
-        """Handles the end of an exchange's answer."""
+        """Starts the next request or closes the connection, because the answer to this exchange is
+        complete."""
         if self._current is exchange:
             self._current = None
             self.owner = exchange.owner
@@ -255,7 +258,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def close_if_idle(self) -> bool:
         """Closes the connection if the server can do nothing for it until the client sends or reads
-        data. Returns True if the connection is closed."""
+        data. Returns False if the connection stays open."""
         if self._current is not None:
             if not self._current.waits_for_body:
                 return False
@@ -456,7 +459,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _check_time(self) -> None:
         """Checks the deadlines for headers, body and idle time, which share one timer. Requests do not
-        reset the timer. If no deadline has passed when it fires, this method sets it again."""
+        reset the timer. If no deadline has passed when the timer fires, this method sets the timer again.
+        """
         now = self._loop.time()
         if self._closed:
             self._transport.close()

@@ -67,8 +67,8 @@ class HttpServer:
 
     async def drain(self, grace_s: float) -> None:
         """Waits up to `grace_s` until all open requests have ended. Then notifies the clients of the
-        remaining requests that the server stops, and cancels these requests. Does not cancel those that end
-        after their client has disconnected (`HttpExchange.ends_by_itself`)."""
+        remaining requests that the server stops, and cancels these requests. Requests that end by themselves
+        after a disconnect (`HttpExchange.ends_by_itself`) are not cancelled."""
         self.stop_accepting()
         # `stop_accepting` closes the server in the next iteration of the event loop.
         await asyncio.sleep(0)

@@ -22,7 +22,7 @@ _SO_ATTACH_FILTER = 26
 # operation, the jump distances if a comparison is true and if it is false, and an operand.
 _DROP_SYN_PROGRAM = (
     (0x30, 0, 0, 13),  # load the byte with the flags
-    (0x54, 0, 0, 0x12),  # keep SYN and ACK
+    (0x54, 0, 0, 0x12),  # clear all flags except SYN and ACK
     (0x15, 0, 1, 0x02),  # is SYN set and ACK not set?
     (0x06, 0, 0, 0),  # drop the packet
     (0x06, 0, 0, 0xFFFF_FFFF),  # accept the packet

@@ -52,8 +52,8 @@ async def _state_by_gateway(settings: Settings, backend: str) -> ProbeResult:
 
 
 async def ask_operator_listener(host: str, port: int, path: str) -> dict[str, Any]:
-    """Returns the JSON document that the operator listener serves at this path. Raises OSError or
-    ValueError."""
+    """Returns the JSON document that the operator listener serves at this path. Raises OSError if the
+    connection fails, and ValueError if the answer is invalid or too long."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())

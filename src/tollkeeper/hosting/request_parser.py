@@ -24,8 +24,8 @@ from tollkeeper.hosting.http_exchange import HttpExchange, Link
 from tollkeeper.hosting.request_rules import check_headers, check_version, split_target
 
 _HEADERS_MAX = 100
-# The maximum data of a chunked body that is parsed at once. It is small because the end of the body is
-# not known before, so the beginning of a next request may be parsed along with it.
+# The maximum number of bytes of a chunked body that are parsed at once. It is small because the parser does
+# not know in advance where the body ends, and may parse the beginning of the next request too.
 _CHUNKS_BYTES = 8 << 10
 _HEADERS_END = b"\r\n\r\n"
 # After this many requests in succession with different headers, this connection's headers are no
@@ -74,7 +74,8 @@ class RequestParser:
         self._refusal: TollkeeperError | None = None
         # The request whose body is arriving.
         self.exchange: HttpExchange | None = None
-        # Bytes received since the last complete headers, body piece or end of a request.
+        # The number of bytes since the end of the last headers, body data or request. It limits the size of
+        # headers, and of everything else that is not body data.
         self.overhead_bytes = 0
         # The last request's headers, if they arrived in one read.
         self._cached: _CachedHeaders | None = None

@@ -1,11 +1,11 @@
 """Shuts a worker down in a sequence of steps, each with its own deadline.
 
-First the calls end, then the ledger writes their costs. A process has a lease, which shows that it
+First the calls end, then the ledger writes their costs. A worker has a lease, which shows that the worker
 lives, and renews the lease with heartbeats. The heartbeats continue until the ledger has written
-everything. Without them, another process would consider this process dead and mark its holds (the
-amounts reserved for its calls) as unsettled. At the end the process signs off, which ends its lease.
-It does so only if it has no open holds and its heartbeats have stopped. Otherwise the lease expires,
-and another process marks the remaining holds as unsettled.
+everything. Without them, another process would consider the worker dead and mark its holds (the amounts
+reserved for its calls) as unsettled (with an unknown cost). At the end the worker signs off, which ends
+its lease. It does so only if it has no open holds and its heartbeats have stopped. Otherwise the lease
+expires, and another process marks the remaining holds as unsettled.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _LAST_COSTS_S = 5.0
 # The time for background work to finish and to write its last data.
 _LAST_UPKEEP_S = 5.0
 _SIGN_OFF_S = 2.0
-# Added to the time limit that a step itself keeps, before the step counts as stuck.
+# Steps limit their own time. A step that takes this much longer than its limit counts as stuck.
 _SLACK_S = 1.0
 _log = structlog.get_logger("tollkeeper.worker")
 

@@ -3,7 +3,7 @@
 Python runs a signal handler between any two bytecodes of the main thread. If the handler raises, the
 exception unwinds the stack, and the context managers on the stack stop everything that was started.
 In two situations the handler must not raise: inside an event loop, which may swallow the exception, and
-during a start or stop that must not be interrupted halfway. In both, signals are deferred.
+during a start or stop that must not be interrupted halfway. In both situations, signals are deferred.
 
 Every command imports this module, so it imports only modules that load fast.
 """

@@ -212,8 +212,8 @@ class Supervisor:
             raise
 
     def _holds(self) -> tuple[str, bool]:
-        """Returns a line for /readyz, and whether every ready worker can write holds (the amounts reserved
-        before calls). A single worker with a problem counts, because a call may reach any worker."""
+        """Returns a line for /readyz, and True if every ready worker can write holds (the amounts reserved
+        before calls). Every worker must be able to, because a call may reach any of them."""
         problems = [
             problem
             for number in sorted(self._ready)
@@ -238,6 +238,7 @@ class Supervisor:
         return {"descriptors": detail}, not fullest.are_nearly_exhausted
 
     async def _keep_worker(self, number: int, on_ready: Callable[[], None]) -> None:
+        """Starts a worker, and restarts it whenever it has ended, until the supervisor stops."""
         while not self._stopping.is_set():
             try:
                 worker = await self._start_worker()

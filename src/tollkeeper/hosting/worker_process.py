@@ -39,14 +39,16 @@ _WRITTEN_WITHIN_S = 6.0
 class WorkerReport:
     """Tells whether the worker can write holds, according to `services.ledger.hold_writes`."""
 
+    # Seconds since the worker last wrote a hold, or could have written one; None if it never could.
     written_s_ago: float | None
+    # The reason why the worker's last attempt failed; None if it succeeded.
     failure: str | None
     received_at: float = field(default_factory=time.monotonic)
 
     @property
     def problem(self) -> str | None:
-        """Explains why a call to this worker would fail now. None if the worker could write a hold within
-        the last seconds."""
+        """Explains why a call to this worker would fail now. Returns None if the worker could write a
+        hold within the last seconds."""
         if self.failure is not None:
             return self.failure
         # A stuck worker sends no reports, so the time since the last report is added.
