@@ -130,7 +130,7 @@ class Worker:
 
     async def _report(self, reports: asyncio.StreamWriter) -> None:
         """Reports to the supervisor at an interval whether holds can be written, for `/readyz`. Sends no
-        report while an earlier one has not been read."""
+        report while an earlier report waits to be sent, because the supervisor does not read."""
         while True:
             if not reports.transport.get_write_buffer_size():
                 state = dataclasses.asdict(self._services.ledger.hold_writes.state)

@@ -91,12 +91,13 @@ def _judge(
 
 
 def judge_secret(vault: Vault) -> bytes:
-    """Returns the secret for the delimiters around texts in judge prompts. It is the same in every process."""
+    """Returns the secret for the delimiters around texts in judge prompts. All processes use the same."""
     return vault.derive("judge")
 
 
 def _judge_model(backend: BackendSettings, upstream_model: str) -> Model:
-    """Describes the judge's model. It is not in the catalogue, so clients cannot call it, and has no price."""
+    """Describes the judge's model. The model has no price, and is not in the catalogue, so clients cannot
+    call it."""
     return Model(
         id=f"judge/{upstream_model}",
         backend=backend.name,

@@ -248,8 +248,7 @@ class EmbeddedEngine:
             self.restarts += 1
 
     async def _run(self, command: list[str], port: int, api_key: str) -> str:
-        """Runs one process until it ends or hangs, and kills it if it hangs. Returns the reason for its
-        end."""
+        """Runs one process until it ends, and stops it if it hangs. Returns the reason for its end."""
         process = self._process = await _spawn(command, api_key)
         self._start_output = b""
         exit_task = asyncio.create_task(process.wait())

@@ -156,7 +156,7 @@ class EngineProperties:
 
     def _has_prefix_cache(self) -> bool:
         """Sends the same prompt twice, and tells whether the engine reused computations for the second
-        one. The engine does not report otherwise whether it has a cache. The calls also warm it up."""
+        prompt. No path of the engine reports whether it has a cache. The calls also warm the engine up."""
         body = {"prompt": _REPEATED_PROMPT, "n_predict": 1}
         timings = [self._ask("/completion", body).get("timings", {}) for _ in range(2)]
         return int(timings[1].get("cache_n", 0)) > 0

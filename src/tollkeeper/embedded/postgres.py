@@ -142,7 +142,7 @@ class EmbeddedPostgres:
             return
         remove_unfinished(cluster)
         if cluster.exists() and not is_abandoned_folder(cluster):
-            # An operator has created the folder, for example as a mount point, so it cannot be replaced.
+            # The folder already exists, for example as a mount point, and cannot be replaced.
             _create_cluster(places, cluster)
         else:
             unfinished = unfinished_cluster(cluster)

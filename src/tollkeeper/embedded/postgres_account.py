@@ -58,7 +58,7 @@ def ensure_account(name: str = ACCOUNT_NAME) -> Account:
         return found
     # If two processes run useradd at the same time, both can succeed, and the second useradd changes the
     # user id that the first one assigned. So a lock allows one useradd at a time. The wait for the lock is
-    # short, because useradd has a time limit.
+    # limited, because useradd has a time limit.
     descriptor = os.open(managed_folder(), os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

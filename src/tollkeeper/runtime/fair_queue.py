@@ -53,8 +53,8 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def take(self, items_max: int) -> list[T]:
-        """Removes and returns up to `items_max` items, round-robin. If all items are taken, they are in the
-        order of the lanes, because that is faster."""
+        """Removes and returns up to `items_max` items, round-robin. If it takes all items, they are in the
+        order of the lanes."""
         if self._count > items_max:
             return [self.pop() for _ in range(items_max)]
         items = [*self]
@@ -136,7 +136,7 @@ class FairSlots:
                 await slot
         except BaseException:
             if slot.done() and not slot.cancelled():
-                self.release(owner)  # the slot was assigned at the same time as the wait was ended
+                self.release(owner)  # the slot was assigned before the end of the wait was handled
             else:
                 self._waiting.discard(owner, entry)
             raise

@@ -29,8 +29,8 @@ _WAITING_MAX = 1_000_000
 class FairTurns:
     """Runs at most `per_turn` callbacks in one iteration of the event loop.
 
-    At most `owner_max` of them are for the same owner, if `is_shared(owner)` returns True. In every iteration,
-    the number in `already_used` counts as used by the owner, which lowers this owner's limit.
+    At most `owner_max` of them are for the same owner, if `is_shared(owner)` returns True. `already_used`
+    lowers this limit for single owners: its number counts as used in every iteration.
     """
 
     def __init__(
