@@ -1,2 +1,2 @@
-"""Contains the use cases of money: admission, group commit, recovery, reconciliation, billing,
-costs."""
+"""Contains the use cases about money: admission, group commit, recovery, reconciliation, billing
+and costs."""

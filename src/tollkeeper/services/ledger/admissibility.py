@@ -1,4 +1,4 @@
-"""Rejects calls that cannot be admitted at all before expensive work is done for them."""
+"""Finds calls that admission would certainly reject, before expensive work is done for them."""
 
 from tollkeeper.domain.admission import ProjectLimits, Refusal
 from tollkeeper.domain.inference import Call
@@ -16,11 +16,12 @@ class Admissibility:
         self._clock = clock
 
     async def may_be_paid(self, call: Call) -> bool:
-        """Returns False if the organization cannot pay even a lower limit of the call's cost: its
-        output alone. Admission rejects such a call by its whole hold, and names the amounts. Raises
-        admission's errors about the key, the project, the model and the rate. Consumes nothing; a
-        call that passes may still be rejected by admission."""
-        least = Bounds(
+        """Returns False if the organization cannot pay even for the call's output, without its
+        prompt. The caller lets admission reject such a call, because admission computes the whole
+        hold (the highest possible cost) and names the amounts in its error. Raises the same errors
+        as admission about the key, the project, the model and the rate. Changes no balance and no
+        limit. Admission may still reject a call for which this method returns True."""
+        output_only = Bounds(
             prompt_tokens=0,
             choices=call.choices,
             output_tokens_each=call.output_tokens_held,
@@ -35,7 +36,7 @@ class Admissibility:
                 project_id=call.project_id,
                 key_id=call.key_id,
                 model_id=call.model.id,
-                least_picousd=hold_picousd(pricing, least),
+                least_picousd=hold_picousd(pricing, output_only),
                 limits=self._limits,
             )
         if decision.refusal in (Refusal.CREDIT, Refusal.OVERAGE):

@@ -1,5 +1,5 @@
-"""Compares a provider's bill with the ledger, by UTC day and model. PostgreSQL adds up and
-compares."""
+"""Compares a provider's bill with the ledger, by UTC day and model. The bill is copied into
+PostgreSQL, which computes the sums and the differences."""
 
 import csv
 import re
@@ -29,7 +29,7 @@ class Figure(StrEnum):
     REQUESTS = "requests"
     # All input, including cache reads and writes.
     INPUT_TOKENS = "input_tokens"
-    # Input that was neither read from a cache nor written to one.
+    # Input that was neither read from the provider's prompt cache nor written to it.
     UNCACHED_INPUT_TOKENS = "uncached_input_tokens"
     CACHED_INPUT_TOKENS = "cached_input_tokens"
     CACHE_WRITE_TOKENS = "cache_write_tokens"
@@ -40,7 +40,7 @@ class Figure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BillColumns:
-    """Maps the file's columns to their meaning."""
+    """Contains the names of the bill file's columns by their meaning."""
 
     day: str
     model: str
@@ -50,7 +50,8 @@ class BillColumns:
 @dataclass(frozen=True, slots=True)
 class Bill:
     figures: tuple[Figure, ...]
-    # The day, the provider's name of the model, and the amounts of the figures.
+    # For each line: the day (since 1970), the provider's name of the model, and one amount for each
+    # figure.
     lines: Iterable[tuple[int, str, list[Decimal]]]
 
 
@@ -58,7 +59,7 @@ _DAY, _MODEL = "day", "model"
 
 
 def bill_columns(named: Mapping[str, str]) -> BillColumns:
-    """Returns the columns by their content: `day`, `model` and at least one figure."""
+    """Checks the column names by meaning: `day`, `model` and at least one figure are required."""
     unknown = sorted(set(named) - {_DAY, _MODEL, *Figure})
     if unknown:
         raise InvalidRequest(f"There is nothing to compare called {unknown[0]}.", param="columns")
@@ -84,7 +85,7 @@ def named_values(text: str, param: str) -> dict[str, str]:
 
 
 def tolerance_of(text: str) -> Tolerance:
-    """Reads a percentage (`0.5%`) or USD (`0.01`)."""
+    """Reads a tolerance: a percentage (`0.5%`) or an amount in USD (`0.01`)."""
     number = text.removesuffix("%")
     whole, _, fraction = number.partition(".")
     if not (whole.isascii() and whole.isdigit() and (fraction or "0").isdigit()) or len(text) > 30:
@@ -97,7 +98,7 @@ def tolerance_of(text: str) -> Tolerance:
 
 
 def day_number(text: str) -> int:
-    """Reads a day such as 2026-09-01."""
+    """Converts a day such as 2026-09-01 to the number of days since 1970."""
     try:
         return (date.fromisoformat(text) - _EPOCH).days
     except ValueError:
@@ -115,7 +116,8 @@ def plain_number(value: Decimal) -> str:
 
 
 def read_bill(lines: Iterable[str], columns: BillColumns) -> Bill:
-    """Reads the bill line by line, while its lines are used."""
+    """Returns the bill. Its lines are read from the file only when the caller iterates over
+    them."""
     return Bill(tuple(columns.figures), _lines(csv.reader(lines, strict=True), columns))
 
 
@@ -128,18 +130,20 @@ def _lines(
         raise InvalidRequest("The file is empty.", param="file")
     # Some programs begin the file with a byte order mark.
     header[0] = header[0].removeprefix("\ufeff")
-    day_at, model_at = _place(header, columns.day), _place(header, columns.model)
-    places = [(figure, name, _place(header, name)) for figure, name in columns.figures.items()]
+    day_at, model_at = _column_index(header, columns.day), _column_index(header, columns.model)
+    places = [
+        (figure, name, _column_index(header, name)) for figure, name in columns.figures.items()
+    ]
     is_empty = True
     for row in rows:
         if not any(row):
             continue
         if len(row) != len(header):
-            raise _wrong(reader, f"has {len(row)} columns, the header has {len(header)}")
+            raise _invalid_line(reader, f"has {len(row)} columns, the header has {len(header)}")
         amounts = [_number(reader, figure, name, row[at]) for figure, name, at in places]
         day, model = _day(reader, columns.day, row[day_at]), row[model_at].strip()
         if not model:
-            raise _wrong(reader, f"column {columns.model}: there is no model")
+            raise _invalid_line(reader, f"column {columns.model}: there is no model")
         is_empty = False
         yield day, model, amounts
     if is_empty:
@@ -150,38 +154,41 @@ def _rows(reader: Iterator[list[str]]) -> Iterator[list[str]]:
     try:
         yield from reader
     except csv.Error as exc:
-        raise _wrong(reader, f"is not CSV: {exc}") from exc
+        raise _invalid_line(reader, f"is not CSV: {exc}") from exc
     except UnicodeDecodeError as exc:
-        raise _wrong(reader, "is not UTF-8 text") from exc
+        raise _invalid_line(reader, "is not UTF-8 text") from exc
 
 
-def _place(header: list[str], name: str) -> int:
+def _column_index(header: list[str], name: str) -> int:
     places = [at for at, found in enumerate(header) if found.strip() == name]
     if len(places) == 1:
         return places[0]
-    there = ", ".join(found.strip() for found in header)
+    names = ", ".join(found.strip() for found in header)
     problem = "no column" if not places else "several columns"
     raise InvalidRequest(
-        f"The file has {problem} {name}; its header is: {there[:500]}", param="columns"
+        f"The file has {problem} {name}; its header is: {names[:500]}", param="columns"
     )
 
 
 def _number(reader: Iterator[list[str]], figure: Figure, column: str, text: str) -> Decimal:
-    """Reads a number. An empty cell is zero, as in the exports of providers."""
+    """Reads a count or an amount in USD. An empty cell means zero, because providers export zeros
+    as empty cells."""
     text = text.strip()
     if not text:
         return Decimal(0)
     if figure is not Figure.COST:
         if _COUNT.fullmatch(text) is None:
-            raise _wrong(reader, f"column {column}: {text[:40]!r} is not a number of {figure}")
+            raise _invalid_line(
+                reader, f"column {column}: {text[:40]!r} is not a number of {figure}"
+            )
         return Decimal(text.split(".")[0])
     if _AMOUNT.fullmatch(text) is None:
-        raise _wrong(reader, f"column {column}: {text[:40]!r} is not an amount in USD")
+        raise _invalid_line(reader, f"column {column}: {text[:40]!r} is not an amount in USD")
     amount = Decimal(text.replace("$", ""))
     exponent = amount.as_tuple().exponent
     assert isinstance(exponent, int), "an amount is a finite number"
     if amount.adjusted() >= _USD_DIGITS_MAX or exponent < -_PLACES_MAX:
-        raise _wrong(
+        raise _invalid_line(
             reader,
             f"column {column}: {text[:40]!r} has more than {_USD_DIGITS_MAX} digits before the "
             f"point, or more than {_PLACES_MAX} after it",
@@ -190,35 +197,36 @@ def _number(reader: Iterator[list[str]], figure: Figure, column: str, text: str)
 
 
 def _day(reader: Iterator[list[str]], column: str, text: str) -> int:
-    """Reads a date, or the UTC day of a time. A time without a zone is in UTC."""
+    """Converts a date or a timestamp to its UTC day, as the number of days since 1970. A timestamp
+    without a zone is in UTC."""
     text = text.strip()
     try:
         if len(text) == len("2026-09-01"):
             found = date.fromisoformat(text)
         else:
-            moment = datetime.fromisoformat(text)
-            if moment.tzinfo is not None:
-                moment = moment.astimezone(UTC)
-            found = moment.date()
+            timestamp = datetime.fromisoformat(text)
+            if timestamp.tzinfo is not None:
+                timestamp = timestamp.astimezone(UTC)
+            found = timestamp.date()
     except (ValueError, OverflowError):
         problem = f"column {column}: {text[:40]!r} is not a day such as 2026-09-01"
-        raise _wrong(reader, problem) from None
+        raise _invalid_line(reader, problem) from None
     return (found - _EPOCH).days
 
 
-def _wrong(reader: Iterator[list[str]], problem: str) -> InvalidRequest:
-    # The reader counts lines of the file, including those inside quotes.
+def _invalid_line(reader: Iterator[list[str]], problem: str) -> InvalidRequest:
+    # `line_num` counts lines of the file, so a line break inside quotes counts too.
     line = getattr(reader, "line_num", 0)
     return InvalidRequest(f"Line {line} {problem}.", param="file")
 
 
-# The maximum number of days times models. A bill of one backend has fewer.
+# The maximum number of pairs of day and model in a bill. The bill of one backend has fewer.
 ENTRIES_MAX = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class BillDay:
-    """Compares one day and model."""
+    """Contains the comparison for one day and one model."""
 
     day: int
     # The provider's name for the model.
@@ -227,7 +235,7 @@ class BillDay:
 
     @property
     def unsettled_requests(self) -> int:
-        """Returns the number of the ledger's requests with unknown cost."""
+        """Returns the number of requests in the ledger whose cost is unknown."""
         return self.figures[0].unsettled_requests
 
     @property
@@ -266,9 +274,10 @@ class BillReconciliation:
         days: tuple[int | None, int | None] = (None, None),
         reported: bool = False,
     ) -> BillComparison:
-        """Compares the days of the bill, or those of `days`. `names` maps our models to the
-        provider's names; other models have their catalogue name. With `reported`, uses the cost
-        that the backend reported in its answers, not the charged cost."""
+        """Compares the bill with the ledger for the first to the last day of the bill, or of
+        `days`. `names` maps our model ids to the provider's model names; the catalogue has the
+        names of the models that are not in `names`. With `reported`, compares the cost that the
+        backend reported in its answers instead of the charged cost."""
         names = {**dict(_catalog_names(catalog, backend)), **names}
         primary = tuple(model.id for model in catalog.models if model.backend == backend)
         async with self._database.transaction() as connection:
@@ -300,8 +309,8 @@ class BillReconciliation:
 
 
 async def _require_known(connection: Connection, backend: str) -> None:
-    """Raises if the ledger has no usage of the backend. It may have usage of a backend that is no
-    longer in the catalogue."""
+    """Raises if the ledger has no usage of the backend. The ledger is asked because it may have
+    usage of a backend that is no longer in the catalogue."""
     known = await backend_usage.find_backends(connection)
     if backend not in known:
         listed = ", ".join(known) or "none"
@@ -312,8 +321,8 @@ async def _require_known(connection: Connection, backend: str) -> None:
 
 
 def _catalog_names(catalog: Catalog, backend: str) -> Iterator[tuple[str, str]]:
-    """Yields each of our models on this backend with its name there."""
+    """Yields the id of each of our models on this backend, with the backend's name of the model."""
     for model in catalog.models:
-        for there in model.by_backend:
-            if there.backend == backend:
-                yield model.id, there.upstream_model
+        for backend_model in model.by_backend:
+            if backend_model.backend == backend:
+                yield model.id, backend_model.upstream_model

@@ -1,5 +1,5 @@
-"""Shows and changes credit and limits for operators. Each change locks the account first, so that
-no call is admitted with the old values."""
+"""Shows and changes the credit of organizations and the limits of projects, for operators. Each
+change locks the organization's account first, so that no call is admitted with the old values."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -30,7 +30,8 @@ GRANTS_PAGE_MAX = 1000
 REQUESTS_PER_MINUTE_MAX = 10_000_000
 CONCURRENCY_MAX = 1_000_000
 
-# A new value, the default of the settings ("default"), or no change (None).
+# The change of one limit: a new value, "default" to use the default of the settings, or None for no
+# change.
 LimitChange: TypeAlias = int | Literal["default"] | None
 
 
@@ -47,7 +48,8 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Holds a limit, and tells whether it is the project's own or the default of the settings."""
+    """Contains a limit's value, and tells whether the value is the default of the settings or the
+    project's own."""
 
     value: int
     is_default: bool
@@ -63,16 +65,17 @@ class LimitsInForce:
 
 @dataclass(frozen=True, slots=True)
 class OverageUse:
-    """Shows an organization's overage, and how far its balance may fall."""
+    """Contains an organization's overage (the part of its costs that exceeded the amounts held for
+    the calls), and the bound below zero to which overage may lower its balance."""
 
-    # The granted amount that is not spent.
+    # The granted credit minus the settled costs.
     balance_picousd: int
     overage_picousd: int
     # None means no limit.
     bound_picousd: int | None
-    # Whether the bound is that of the settings.
+    # Whether the bound is the default of the settings.
     is_default: bool
-    # The balance was below the bound; no call is admitted until an operator clears this.
+    # The balance fell below the bound. No call is admitted until an operator runs `overage clear`.
     stopped: bool
 
 
@@ -88,8 +91,8 @@ class Billing:
         note: str = "",
         kind: GrantKind | None = None,
     ) -> Grant:
-        """Adds credit. A negative amount withdraws credit, but no more than is available. Without a
-        kind, the change is a grant or a withdrawal."""
+        """Adds credit. A negative amount withdraws credit, at most the available credit. Without a
+        `kind`, the kind is the general one: a grant or a withdrawal."""
         if amount_picousd == 0:
             raise InvalidRequest("A grant of 0 USD changes nothing.", param="amount")
         if len(note) > _NOTE_LENGTH_MAX or "\x00" in note:
@@ -115,7 +118,7 @@ class Billing:
         until: int = TIME_MAX,
         limit: int = 100,
     ) -> list[BookedGrant]:
-        """Returns grants from before `until`, newest first."""
+        """Returns the grants before the time `until`, newest first."""
         assert 1 <= limit <= GRANTS_PAGE_MAX
         async with self._database.reading(organization_id) as connection:
             if await accounts.find_balance(connection, organization_id) is None:
@@ -123,7 +126,8 @@ class Billing:
             return await accounts.find_grants(connection, organization_id, until, limit)
 
     async def credit_show(self, organization_id: OrganizationId) -> Balance:
-        """Returns the current balance, including settlements that are not folded in yet."""
+        """Returns the current balance. It includes settlements that are not yet folded into (added
+        to) the account row."""
         async with self._database.reading() as connection:
             found = await accounts.find_balance(connection, organization_id)
         if found is None:
@@ -133,8 +137,9 @@ class Billing:
     async def overage_set(
         self, organization_id: OrganizationId, bound_picousd: int | None
     ) -> OverageUse:
-        """Sets how far the balance may fall below zero; None means the default of the settings.
-        Does not stop or clear the organization by itself."""
+        """Sets the amount by which overage may make the balance negative; None means the default of
+        the settings. The new bound alone neither stops a running organization nor clears a stopped
+        one."""
         if bound_picousd is not None and not 0 <= bound_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A bound is an amount of 0 USD or more.", param="bound")
         async with self._database.transaction() as connection:
@@ -292,7 +297,8 @@ async def book_grant(
     note: str,
     payment_id: str | None = None,
 ) -> Grant:
-    """Writes a grant and its audit entry. The account must be locked; `state` is its state."""
+    """Writes a grant and its audit entry. The caller has locked the account; `state` is the
+    account's state."""
     _check_total(state, amount_picousd)
     grant_id = uuid4()
     await accounts.insert_grant(
@@ -352,8 +358,9 @@ def _limit(own: int | None, default: int) -> Limit:
 
 
 def _with_rate(project: ProjectState, requests_per_minute: int) -> ProjectState:
-    """Returns the project with another rate. Its bucket holds at most a minute's requests of the
-    new rate. A full bucket stays full, because a project without requests has its whole burst."""
+    """Returns the project with a new rate. The project's token bucket holds at most the requests of
+    one minute at the new rate. A full bucket stays full at the new rate, because a project without
+    recent requests is entitled to a full burst."""
     was_full = project.rate_units >= project.requests_per_minute * RATE_UNITS_PER_REQUEST
     full = requests_per_minute * RATE_UNITS_PER_REQUEST
     level = full if was_full else min(project.rate_units, full)

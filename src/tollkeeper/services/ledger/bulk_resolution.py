@@ -1,7 +1,8 @@
-"""Resolves many unsettled reservations, for an operator or by the rule of the settings.
+"""Resolves many unsettled reservations (of calls whose cost is unknown), for an operator or by the
+rule in the settings.
 
-Changes unsettled reservations only. One statement writes each batch, so the work can be interrupted
-and repeated at any time: a reservation is resolved once.
+Changes only unsettled reservations. Each batch is one transaction, and a reservation is resolved
+only once, so the work can be interrupted and repeated at any time.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,12 +23,12 @@ from tollkeeper.storage.unsettled import FIRST_KEY, UnsettledKey, UnsettledSelec
 _BATCH = 500
 _RESOLVED_BY = "operator, in bulk"
 _HOUR_S = 3600
-# No project has this id: it locks an account without reading a project.
+# No project has this id. It is used to lock an account without reading a project.
 _NO_PROJECT = ProjectId(FIRST_KEY.id)
 
 
 class BulkAction(StrEnum):
-    """Names the action for a reservation with unknown cost."""
+    """Lists the possible resolutions of a reservation with unknown cost."""
 
     # Charges the whole hold.
     SETTLE_HOLD = "settle_hold"
@@ -49,7 +50,8 @@ class UnsettledRule:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Contains totals of unsettled reservations by reason, as of one time."""
+    """Contains the totals of the selected unsettled reservations, by the reason why their cost is
+    unknown."""
 
     selection: UnsettledSelection
     reasons: tuple[ReasonTotal, ...]
@@ -96,8 +98,9 @@ class BulkResolution:
         resolved_by: str = _RESOLVED_BY,
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> Resolved:
-        """Resolves the selection in batches; calls `on_progress` with the number of visited
-        reservations. Does not count reservations that another process has resolved meanwhile."""
+        """Resolves the selected reservations in batches. After each batch, calls `on_progress` with
+        the number of reservations visited so far. The result does not count reservations that
+        another process has resolved in the meantime."""
         visited, resolved, hold_picousd = 0, 0, 0
         after = FIRST_KEY
         while True:
@@ -123,8 +126,8 @@ class BulkResolution:
         )
 
     async def fold(self, organizations: Sequence[OrganizationId]) -> None:
-        """Folds the returned amounts into the accounts. Otherwise the next call would do it, and
-        would have to wait for thousands of rows."""
+        """Adds the unspent parts of resolved holds to the accounts. Otherwise the organization's
+        next call would have to do this, and might wait for thousands of rows."""
         for organization_id in sorted(set(organizations)):
             async with self._database.transaction() as connection:
                 await ledger.commit_without_waiting(connection)
@@ -144,7 +147,7 @@ async def _record(
     action: BulkAction,
     resolved_by: str,
 ) -> None:
-    """Records one change for each organization of a batch."""
+    """Writes one audit entry for each organization in the batch."""
     holds: dict[OrganizationId, list[int]] = {}
     for key, hold in page:
         if key.id in done:

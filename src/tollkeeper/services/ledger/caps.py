@@ -1,5 +1,6 @@
-"""Shows and changes caps for operators. Each change locks the account first, so that no call is
-admitted with the old values."""
+"""Shows and changes caps (the most that an organization, a project or a key may spend), for
+operators. Each change locks the organization's account first, so that no call is admitted with the
+old values."""
 
 from datetime import UTC, date, datetime
 
@@ -28,8 +29,8 @@ from tollkeeper.storage.resolutions import lock_account as lock_row
 from tollkeeper.storage.watched_connection import allow_long_statements
 
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
-# The maximum difference between the clocks of the database and of the operator's machine in a
-# reset.
+# A reset of caps is refused if the clocks of the database and of the operator's machine differ by
+# more than this.
 _CLOCKS_APART_S = 3600
 
 
@@ -49,10 +50,10 @@ class Caps:
         project_id: ProjectId | None = None,
         key_id: KeyId | None = None,
     ) -> CapUse:
-        """Sets a cap of the organization, of a project or of a key. A cap below the held and spent
-        amount stops the next calls, not running ones. An organization and a project have one
-        monthly or total cap, and can also have a daily and a weekly one; a key can have a daily, a
-        weekly and a monthly one."""
+        """Sets a cap of the organization, of a project or of a key. A cap below the amount already
+        held and spent rejects new calls and does not stop running calls. An organization and a
+        project have one monthly or total cap, and can also have a daily and a weekly cap. A key can
+        have a daily, a weekly and a monthly cap."""
         if not 0 <= amount_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A cap is an amount of 0 USD or more.", param="amount")
         if key_id is not None and period is CapPeriod.TOTAL:
@@ -61,7 +62,7 @@ class Caps:
         async with self._database.transaction() as connection:
             owner, locked = await self._lock(connection, organization_id, project_id, key_id)
             state = locked.states[organization_id]
-            if _is_of_account(owner, period):
+            if _uses_account_counters(owner, period):
                 await caps.write_account_cap(connection, owner, cap)
             else:
                 await _write_period_cap(connection, owner, cap, locked)
@@ -80,8 +81,8 @@ class Caps:
         key_id: KeyId | None = None,
         period: CapPeriod | None = None,
     ) -> None:
-        """Removes the cap of the period, or with None all caps of the organization itself, the
-        project or the key. Succeeds even if there is none."""
+        """Removes the cap of the given period, or without `period` all caps, from the key, the
+        project or the organization itself. Succeeds even if there is no cap."""
         async with self._database.transaction() as connection:
             owner, locked = await self._lock(connection, organization_id, project_id, key_id)
             state = locked.states[organization_id]
@@ -89,7 +90,7 @@ class Caps:
                 before = _cap_of(state, owner, one)
                 if before is None or before.period is not one:
                     continue
-                if _is_of_account(owner, one):
+                if _uses_account_counters(owner, one):
                     await caps.write_account_cap(connection, owner, None)
                 else:
                     await caps.delete_cap(connection, owner, one)
@@ -97,16 +98,19 @@ class Caps:
 
     async def cap_reset(self, organization_id: OrganizationId) -> list[CapUse]:
         """Makes the caps count for the present day and month again, after the database's clock ran
-        ahead. Moves the reservations that count for a later day back, and recounts the held and
-        spent amounts of the present periods. Changes nothing if nothing is ahead. Raises if the
-        count could be too low, because rows were dropped or the clocks disagree."""
+        ahead. Reservations that count for a later day are changed to count for today or, if
+        earlier, for the day of their admission. The held and spent amounts of the present periods
+        are then recounted. Changes nothing if no reservation and no counter is in the future.
+        Raises if the new count could be too low, because rows were dropped or the clocks
+        disagree."""
         async with self._database.transaction() as connection:
             await lock_row(connection, organization_id)
             dates = await cap_resets.read_dates(connection, organization_id)
             if dates is None:
                 raise no_organization(organization_id)
             self._check_clock(dates.now_s)
-            # Calls wait for the lock meanwhile, but one minute suffices for millions of rows.
+            # The limit is one minute, because calls of the organization wait for the account's lock
+            # until the reset ends. One minute suffices for millions of rows.
             await allow_long_statements(connection, minutes=1)
             today = dates.now_s // DAY_S
             moved = await cap_resets.move_reservations(connection, organization_id, today)
@@ -141,15 +145,15 @@ class Caps:
             )
 
     async def cap_show(self, organization_id: OrganizationId) -> list[CapUse]:
-        """Returns all caps: the organization's own first, then those of its projects, then those of
-        keys."""
+        """Returns all caps: first those of the organization itself, then those of its projects,
+        then those of keys."""
         async with self._database.reading() as connection:
             if await organizations.find(connection, organization_id) is None:
                 raise no_organization(organization_id)
             return await caps.find_uses(connection, organization_id)
 
     async def cap_show_of_key(self, organization_id: OrganizationId, key_id: KeyId) -> list[CapUse]:
-        """Returns the caps of one key itself."""
+        """Returns the caps of one key, without those of its project and organization."""
         async with self._database.reading() as connection:
             found = await caps.find_first_key(connection, organization_id, key_id)
             if found is None:
@@ -175,8 +179,9 @@ class Caps:
         return CapOwner(organization_id, found[1], found[0]), locked
 
 
-def _is_of_account(owner: CapOwner, period: CapPeriod) -> bool:
-    """Tells whether the account counts for this cap."""
+def _uses_account_counters(owner: CapOwner, period: CapPeriod) -> bool:
+    """Tells whether the cap uses the counters of the account: monthly and total caps of
+    organizations and projects. All other caps have their own counters."""
     return owner.first_key_id is None and period in ACCOUNT_PERIODS
 
 
@@ -185,8 +190,9 @@ def _subject(owner: CapOwner) -> CapSubject:
 
 
 def _cap_of(state: AccountState, owner: CapOwner, period: CapPeriod) -> Cap | None:
-    """Returns the current cap; for an account's own cap, in either of its two periods."""
-    if _is_of_account(owner, period):
+    """Returns the owner's current cap for the period. For a monthly or total cap of an organization
+    or a project, returns the one cap that exists, which may have the other of these two periods."""
+    if _uses_account_counters(owner, period):
         return state.cap if owner.project_id is None else state.projects[owner.project_id].cap
     found = state.period_caps.get((_subject(owner), period))
     return None if found is None else Cap(found.amount_picousd, period)

@@ -1,4 +1,5 @@
-"""Computes the digest of a close, which also covers the previous close."""
+"""Computes the digest of a close (the stored totals of a closed month). The digest also covers the
+previous close, so that the closes form a chain."""
 
 import hashlib
 
@@ -12,8 +13,8 @@ _NO_CLOSE_BEFORE = bytes(32)
 async def close_digest(
     connection: Connection, month: Month, reservations: int, previous_digest: bytes | None
 ) -> bytes:
-    """Returns the SHA-256 of the previous digest, the month, its number of reservations, and all
-    its current totals and lines in the database."""
+    """Returns the SHA-256 of the previous digest, the month, its number of reservations, and the
+    rows of its close as they are stored now."""
     digest = hashlib.sha256(previous_digest or _NO_CLOSE_BEFORE)
     digest.update(f"close|{month.number}|{reservations}\n".encode())
     async for row in ledger_months.stream_close_rows(connection, month):

@@ -1,4 +1,5 @@
-"""Reports costs from the daily roll-up, page by page."""
+"""Reports costs by day, page by page. Reads the daily roll-up: sums that are updated at each
+settlement."""
 
 import base64
 import binascii
@@ -26,13 +27,13 @@ from tollkeeper.storage.database import Connection, Database
 
 _CURSOR = "cost-cursor"
 _POSITION = struct.Struct(">qq")
-# Ten years. A whole report is in memory, so longer ones are rejected.
+# Ten years. A whole report is built in memory, so longer reports are rejected.
 WHOLE_REPORT_DAYS_MAX = 3660
 
 
 @dataclass(frozen=True, slots=True)
 class KeySpend:
-    """Contains the settled costs of one key."""
+    """Contains the settled costs of one key, for the current UTC day and month."""
 
     today_picousd: int
     this_month_picousd: int
@@ -77,8 +78,9 @@ class Costs:
         shown = DayRange(first=days.first, last=min(days.last, days.first + query.limit))
         async with self._database.reading(organization_id) as connection:
             await _require_own(connection, organization_id, query)
-            # Counted before the sums are read: a call that is settled in between appears as
-            # unsettled and as a cost, never as neither.
+            # Count unsettled calls (of unknown cost) before reading the costs. Then a call that is
+            # settled in between appears twice, as unsettled and as a cost, but is never missing
+            # from both.
             unsettled = await costs.sum_unsettled(
                 connection,
                 organization_id,
@@ -94,10 +96,10 @@ class Costs:
                 api_key_ids=query.api_key_ids,
                 group_by=query.group_by,
             )
-        rest = DayRange(first=shown.last, last=days.last)
+        remaining = DayRange(first=shown.last, last=days.last)
         next_page = None
-        if rest.first < rest.last:
-            next_page = self._write_cursor(organization_id, query, rest)
+        if remaining.first < remaining.last:
+            next_page = self._write_cursor(organization_id, query, remaining)
         return CostPage(
             buckets=buckets_of(shown, rows), next_page=next_page, unsettled_requests=unsettled.calls
         )
@@ -120,11 +122,12 @@ class Costs:
         return CostPage(buckets=tuple(buckets), next_page=None, unsettled_requests=unsettled)
 
     def _write_cursor(
-        self, organization_id: OrganizationId, query: CostQuery, rest: DayRange
+        self, organization_id: OrganizationId, query: CostQuery, remaining: DayRange
     ) -> str:
-        """Creates an opaque, authenticated cursor for this organization and these filters. It
-        contains the end of the range, so that a report up to now keeps its end over all pages."""
-        payload = _POSITION.pack(rest.first, rest.last)
+        """Creates an opaque, signed cursor, which is valid only for this organization and these
+        filters. The cursor contains the end of the remaining days, so that a report without an end
+        time has the same end on all pages."""
+        payload = _POSITION.pack(remaining.first, remaining.last)
         signed = self._vault.sign(payload, _CURSOR, *_binding(organization_id, query))
         return base64.urlsafe_b64encode(signed).decode().rstrip("=")
 
@@ -136,9 +139,10 @@ class Costs:
         except (binascii.Error, ValueError):
             raise _bad_cursor() from None
         payload = self._vault.verify(signed, _CURSOR, *_binding(organization_id, query))
-        # Base64 can encode the same bytes in several ways; only our own form is accepted.
-        spelled = base64.urlsafe_b64encode(signed).decode().rstrip("=")
-        if payload is None or len(payload) != _POSITION.size or spelled != page:
+        # Several base64 texts decode to the same bytes. Accept only the text that `_write_cursor`
+        # creates.
+        canonical = base64.urlsafe_b64encode(signed).decode().rstrip("=")
+        if payload is None or len(payload) != _POSITION.size or canonical != page:
             raise _bad_cursor()
         first, last = _POSITION.unpack(payload)
         return DayRange(first=first, last=last)

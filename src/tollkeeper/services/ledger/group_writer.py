@@ -1,5 +1,5 @@
-"""Implements group commit: one transaction writes the items of many callers, and each gets its own
-result."""
+"""Collects items from concurrent callers and writes them in batches (group commit). Each caller
+gets the result of its own item."""
 
 import asyncio
 import sys
@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 BATCH_MAX = 256
 QUEUED_MAX = 20_000
-# The maximum number of waiting items of one owner, if owners take turns.
+# The maximum number of queued items of one owner, in a queue whose owners take turns.
 QUEUED_OF_OWNER_MAX = 5_000
 
 
@@ -26,16 +26,17 @@ def _no_owner(_item: object) -> None:
 
 
 class GroupQueue(Generic[T, R]):
-    """Queues items to be written together, each with a future for its result. An item is written at
-    once if no write is running; items that arrive during a write form the next batch.
+    """Queues items that are written in batches, each with a future for its result. If no write is
+    running, an item is written at once. Items that arrive during a write form the next batch.
 
-    `work` runs as a task while items wait. It takes one batch after the other with `take` until
-    there is none, and ends each with `give` or `fail`.
+    `work` runs as a task while items wait. `work` takes one batch after the other with `take` until
+    the queue is empty, and finishes each batch with `give` or `fail`.
 
-    With `owner`, the owners of items take turns: one with thousands of items delays only itself. If
-    items are written `in_order`, owners take turns only when results are delivered.
+    With `owner`, the owners of items take turns, so that an owner with thousands of items delays
+    only its own items. With `in_order`, items are written in the order of their arrival, and owners
+    take turns only when results are delivered.
 
-    Results are delivered to all callers at once, or by the `handout` if that is needed.
+    Results are delivered to all callers at once, or by the `handout` while `handout.is_needed`.
     """
 
     def __init__(
@@ -54,13 +55,13 @@ class GroupQueue(Generic[T, R]):
         self._lane = _no_owner if in_order else owner
         self._handout = handout
         items_max = sys.maxsize if queued_max is None else queued_max
-        # The items that were neither taken nor withdrawn.
+        # The items that were neither taken into a batch nor withdrawn.
         self._queued: dict[asyncio.Future[R], T] = {}
         lane_max = items_max if self._lane is _no_owner else QUEUED_OF_OWNER_MAX
         self._queue: FairQueue[asyncio.Future[R]] = FairQueue(
             items_max=items_max, lane_max=lane_max
         )
-        # The current batch.
+        # The batch that is being written.
         self._batch: dict[asyncio.Future[R], T] = {}
         self._running: asyncio.Task[None] | None = None
 
@@ -70,13 +71,13 @@ class GroupQueue(Generic[T, R]):
 
     @property
     def busy(self) -> bool:
-        """Tells whether anything is queued or being written."""
+        """Tells whether any item is queued or being written."""
         return self._running is not None
 
     def submit(self, item: T, result: asyncio.Future[R] | None = None) -> asyncio.Future[R]:
         """Queues the item and returns the future of its result. Cancelling the future does not
-        withdraw the item. An item from another queue brings the future that its caller waits
-        for."""
+        withdraw the item. For an item that moves here from another queue, `result` is the future
+        that its caller already waits for."""
         loop = asyncio.get_running_loop()
         if result is None:
             result = loop.create_future()
@@ -90,7 +91,8 @@ class GroupQueue(Generic[T, R]):
         return result
 
     def withdraw(self, result: asyncio.Future[R]) -> bool:
-        """Withdraws the item. Returns False if it is being written or was written."""
+        """Withdraws the item of this future. Returns False if the item is being written or was
+        written."""
         if result not in self._queued:
             return False
         del self._queued[result]
@@ -98,7 +100,7 @@ class GroupQueue(Generic[T, R]):
         return True
 
     def take(self) -> dict[asyncio.Future[R], T]:
-        """Takes the next batch, in order; empty if nothing waits."""
+        """Takes the next batch from the queue. The batch is empty if no item waits."""
         queued, self._batch = self._queued, {}
         while self._queue and not self._batch:
             found = self._queue.take(BATCH_MAX)
@@ -107,7 +109,8 @@ class GroupQueue(Generic[T, R]):
         return self._batch
 
     def give(self, batch: Mapping[asyncio.Future[R], T], results: Sequence[R]) -> None:
-        """Delivers each caller's result. Skips callers that no longer wait."""
+        """Delivers one result to each caller, in the order of the batch. Skips callers that no
+        longer wait."""
         handout = self._handout
         if handout is None or not handout.is_needed:
             for waiting, result in zip(batch, results, strict=True):
@@ -118,12 +121,12 @@ class GroupQueue(Generic[T, R]):
             handout.add(self._owner(item), partial(_set_result, waiting, result))
 
     def fail(self, waiting: Iterable[asyncio.Future[R]], error: Exception) -> None:
-        """Delivers a separate error to each caller."""
+        """Delivers a separate copy of the error to each caller."""
         for one in waiting:
             if not one.done():
                 one.set_exception(own_error(error))
-                # Marks the error as read, so that the loop does not report it if the caller no
-                # longer waits.
+                # Mark the error as retrieved, so that the event loop does not log it if no caller
+                # waits.
                 one.exception()
 
     async def drain(self) -> None:
@@ -132,18 +135,19 @@ class GroupQueue(Generic[T, R]):
             await asyncio.wait([self._running])
 
     async def stop(self) -> None:
-        """Gives up all items that are not written yet."""
+        """Stops writing. Callers whose items are not written yet get an error."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
 
     async def _run(self) -> None:
         try:
-            # Items that are submitted in the same event loop iteration join the first batch.
+            # Let the other callers of this event loop iteration submit their items to the first
+            # batch.
             await asyncio.sleep(0)
             await self._work()
         except BaseException:
-            # The task was stopped or has a bug: every caller must be notified.
+            # The task was stopped or has a bug. Without an error, the callers would wait forever.
             waiting = [*self._batch, *self._queue]
             self._queue.clear()
             self._queued.clear()
@@ -154,11 +158,11 @@ class GroupQueue(Generic[T, R]):
 
 
 class GroupWriter(GroupQueue[T, R]):
-    """Writes items together. `write` gets a batch and returns one result for each item, in order.
+    """Writes items in batches. `write` gets a batch and returns one result for each item, in order.
 
-    If the work cannot be done now (`write` raises a `TollkeeperError`), the whole batch fails. Any
-    other error means that nothing was written and that one item is the cause: each item is then
-    written separately, so that no item fails because of another one.
+    If `write` raises a `TollkeeperError`, the work cannot be done now and the whole batch fails.
+    Any other error means that nothing was written and that one of the items is the cause. Then each
+    item is written separately, so that only the item that is the cause fails.
     """
 
     def __init__(
@@ -191,7 +195,7 @@ class GroupWriter(GroupQueue[T, R]):
             results = await self._write(items)
         except TollkeeperError as exc:
             self.fail(batch, exc)
-        except Exception as exc:  # noqa: BLE001 - handed on to the one who waits for it
+        except Exception as exc:  # noqa: BLE001 - delivered to the waiting caller
             if len(items) == 1:
                 self.fail(batch, exc)
                 return

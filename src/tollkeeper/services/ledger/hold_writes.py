@@ -1,4 +1,5 @@
-"""Records whether this process can write holds, and since when it cannot."""
+"""Records whether this process can write holds (the amounts reserved before calls), and why it
+cannot."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,15 +10,15 @@ from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.storage.database import Contention, operator_reason
 from tollkeeper.storage.ledger_store import AccountBusy
 
-# One organization can cause these errors, and they do not affect the holds of others.
+# Errors that one organization can cause, and that do not affect the holds of other organizations.
 _OF_ONE_ORGANIZATION = (AccountBusy, Contention)
 
 
 @dataclass(frozen=True, slots=True)
 class HoldWriteState:
-    # Seconds since a hold was last written, or could have been; None for never.
+    # Seconds since a hold was last written, or written and rolled back as a check; None for never.
     written_s_ago: float | None
-    # Why the last attempt failed, for operators; None if it succeeded, or there was none.
+    # Why the last attempt failed, for operators; None if it succeeded, or if there was no attempt.
     failure: str | None
 
 

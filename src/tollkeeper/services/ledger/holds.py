@@ -1,5 +1,5 @@
-"""Creates holds: contains the one function that decides on money, and the queues in which holds
-wait."""
+"""Creates holds: the amounts reserved before calls are sent. Contains the queues in which holds
+wait, and the only function that admits or refuses them."""
 
 import asyncio
 import random
@@ -23,9 +23,10 @@ from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.storage.database import Contention
 from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, LedgerStore
 
-# How long the common queue waits for one organization's account.
+# The maximum time that the common queue waits for the lock of one organization's account.
 _LOCK_WAIT_S = 0.1
-# The number of separate queues that write at the same time: each takes a connection.
+# The number of separate queues that may write at the same time. It is limited because each uses a
+# connection.
 _SEPARATE_AT_ONCE = 3
 _CONTENTION_TRIES = 4
 _CONTENTION_PAUSE_S = 0.05
@@ -40,9 +41,9 @@ def _organization(hold: Hold) -> int:
 
 
 class Holds:
-    """Creates the holds of all organizations together, and the organizations take turns. An
-    organization whose account delays the others, or whose holds make a common transaction fail,
-    gets its own queue until that queue is empty."""
+    """Creates the holds of all organizations in common transactions; organizations take turns in
+    the common queue. An organization whose account lock delays the other organizations, or whose
+    holds make a common transaction fail, gets a separate queue until that queue is empty."""
 
     def __init__(
         self,
@@ -54,14 +55,15 @@ class Holds:
         unused: Callable[[Hold], None],
         in_doubt: Callable[[Hold], None],
     ) -> None:
-        """`committed` is called with each created hold, `unused` with those whose caller no longer
-        waits, and `in_doubt` with those whose commit was not answered."""
+        """`committed` is called with each created hold, `unused` with each created hold whose
+        caller no longer waits, and `in_doubt` with each hold whose commit was not answered, so that
+        the hold may exist or not."""
         self._store = store
         self._policies = policies
         self._committed = committed
         self._unused = unused
         self._in_doubt = in_doubt
-        # Whether holds can be written.
+        # Records whether this process can write holds.
         self.writes = HoldWrites()
         self._common: GroupQueue[Hold, Decision] = GroupQueue(
             self._hold_common, name="holds", owner=_organization, handout=handout
@@ -77,7 +79,7 @@ class Holds:
         return self._common.submit(hold)
 
     def withdraw(self, result: asyncio.Future[Decision]) -> bool:
-        """Withdraws a hold. Returns False if it is being written or was written."""
+        """Withdraws a queued hold. Returns False if the hold is being written or was written."""
         return any(queue.withdraw(result) for queue in self.queues)
 
     async def _hold_common(self) -> None:
@@ -86,12 +88,13 @@ class Holds:
     async def _hold_waiting(
         self, queue: GroupQueue[Hold, Decision], lock_wait_s: float | None
     ) -> None:
-        """Creates the holds that wait in a queue: takes a batch, locks the accounts, decides on
-        each hold in order, writes, delivers the decisions. A hold is committed before its caller
-        gets the decision. After any error but `CommitInDoubt`, nothing was written."""
+        """Creates the holds that wait in a queue, batch by batch: locks the accounts, decides on
+        each hold in order, writes the admitted holds, and delivers the decisions. A hold is
+        committed before its caller gets the decision. After any error except `CommitInDoubt`,
+        nothing was written."""
         is_common = queue is self._common
         slot = nullcontext() if is_common else self._separate_slots
-        # Parts of a batch that are written one after the other.
+        # Parts of a batch that are still to be written, one transaction each.
         parts: list[dict[_Waiting, Hold]] = []
         contentions = 0
         while batch := parts.pop() if parts else self._take(queue):
@@ -100,7 +103,8 @@ class Holds:
                 with self.writes.noting_failures():
                     async with slot, self._store.hold_transaction() as transaction:
                         locked = await transaction.lock(holds, lock_wait_s=lock_wait_s)
-                        # Read while the accounts are locked: no policy changes before the commit.
+                        # The policies are read while the accounts are locked, so that no policy
+                        # changes before the commit.
                         connection, epochs = transaction.connection, locked.epochs
                         current = await self._policies.current(connection, epochs)
                         holds = _with_verdicts(holds, current)
@@ -116,21 +120,22 @@ class Holds:
                     continue
                 queue.fail(batch, exc)
             except CommitInDoubt as exc:
-                # No call was dispatched with these holds, so those that exist are released.
+                # No call was sent with these holds, so the holds that were committed must be
+                # released.
                 for hold in holds:
                     self._in_doubt(hold)
                 queue.fail(batch, exc)
             except TollkeeperError as exc:
                 if is_common and isinstance(exc, AccountBusy):
-                    self._queue_apart(batch)
+                    self._move_to_separate(batch)
                 else:
                     queue.fail(batch, exc)
-            except Exception as exc:  # noqa: BLE001 - raised for the organization that causes it
-                # Written separately, only the organization, and then only the hold, that is the
-                # cause fails.
+            except Exception as exc:  # noqa: BLE001 - delivered to the waiting callers
+                # Retry the holds of each organization in a separate queue and, if that fails, each
+                # hold by itself. Then only the hold that caused the error fails.
                 if is_common:
                     _log.exception("holds could not be written together", count=len(holds))
-                    self._queue_apart(batch)
+                    self._move_to_separate(batch)
                 elif len(holds) == 1:
                     queue.fail(batch, exc)
                 else:
@@ -141,21 +146,21 @@ class Holds:
             contentions = 0
 
     def _take(self, queue: GroupQueue[Hold, Decision]) -> dict[_Waiting, Hold]:
-        """Takes the next batch. Moves holds of the common queue to their organization's own queue
-        if it has one."""
+        """Takes the next batch. Moves each hold in the common queue to the separate queue of its
+        organization, if the organization has one."""
         while batch := queue.take():
             if queue is not self._common or not self._separate:
                 return batch
             self._separate = {of: mine for of, mine in self._separate.items() if mine.busy}
-            apart = {
+            moved = {
                 one: hold for one, hold in batch.items() if hold.organization_id in self._separate
             }
-            self._queue_apart(apart)
-            if len(apart) < len(batch):
-                return {one: hold for one, hold in batch.items() if one not in apart}
+            self._move_to_separate(moved)
+            if len(moved) < len(batch):
+                return {one: hold for one, hold in batch.items() if one not in moved}
         return {}
 
-    def _queue_apart(self, batch: dict[_Waiting, Hold]) -> None:
+    def _move_to_separate(self, batch: dict[_Waiting, Hold]) -> None:
         for waiting, hold in batch.items():
             queue = self._separate.get(hold.organization_id)
             if queue is None:
@@ -163,16 +168,16 @@ class Holds:
                 self._separate[hold.organization_id] = queue
             try:
                 queue.submit(hold, waiting)
-            except TollkeeperError as exc:  # too many wait already
+            except TollkeeperError as exc:  # the separate queue is full
                 queue.fail([waiting], exc)
 
     def _new_separate_queue(self) -> GroupQueue[Hold, Decision]:
         queue: GroupQueue[Hold, Decision]
 
-        async def hold_apart() -> None:
+        async def hold_separate() -> None:
             await self._hold_waiting(queue, None)
 
-        queue = GroupQueue(hold_apart, name="holds of one organization")
+        queue = GroupQueue(hold_separate, name="holds of one organization")
         return queue
 
     def _hand_out(
@@ -185,8 +190,9 @@ class Holds:
             if decision.refusal is None:
                 self._committed(hold)
                 if waiting.done():
-                    # The caller no longer waits, so the hold is not needed. It may be released a
-                    # second time when the caller's task ends; the ledger uses the first release.
+                    # The caller no longer waits, so the hold is not needed. The hold may be
+                    # released a second time when the caller's task ends; only the first release has
+                    # an effect.
                     self._unused(hold)
         if any(decision.refusal is None for decision in decisions):
             self.writes.succeeded()
@@ -198,7 +204,8 @@ def admitted(holds: Sequence[Hold], decisions: Sequence[Decision]) -> list[Hold]
 
 
 def _with_verdicts(holds: list[Hold], current: dict[OrganizationId, PolicySet]) -> list[Hold]:
-    """Adds the maximum price of verdicts, if they have a price."""
+    """Adds to each hold the highest cost of its verdicts (the results of the organization's
+    policies), if verdicts have a price."""
     if not any(found.verdict_picousd for found in current.values()):
         return holds
     return [hold.judged_by(current.get(hold.organization_id, EMPTY)) for hold in holds]
@@ -207,7 +214,7 @@ def _with_verdicts(holds: list[Hold], current: dict[OrganizationId, PolicySet]) 
 def _with_policies(
     holds: Sequence[Hold], decisions: list[Decision], current: dict[OrganizationId, PolicySet]
 ) -> list[Decision]:
-    """Adds the current policies to decisions that admit a call."""
+    """Adds the organization's current policies to each decision that admits a call."""
     if not any(found.active for found in current.values()):
         return decisions
     return [
@@ -221,9 +228,11 @@ def _with_policies(
 def decide_all(
     locked: LockedAccounts, holds: Sequence[Hold]
 ) -> tuple[LockedAccounts, list[Decision]]:
-    """Returns the accounts after all decisions, and a decision for each hold. Holds of one
-    organization are decided in the order of their arrival; organizations are independent."""
-    # By the integers of organization ids, which hash faster than ids.
+    """Returns the accounts after all decisions, and one decision for each hold. The holds of one
+    organization are decided in the order of their arrival. Organizations do not affect one
+    another."""
+    # The positions of each organization's holds. The keys are ids as integers, which hash faster
+    # than UUIDs.
     positions: dict[int, list[int]] = {}
     for position, hold in enumerate(holds):
         positions.setdefault(hold.organization_id.int, []).append(position)

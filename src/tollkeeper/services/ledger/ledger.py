@@ -1,7 +1,8 @@
-"""Runs the ledger of one process: holds in fast group commits, resolutions in durable ones.
+"""Runs the ledger of one process. Writes holds (the amounts reserved before calls) in group commits
+that do not wait for the disk, and resolutions (settlements and releases) in durable group commits.
 
-Every committed hold has an owner: the caller that requested it or, if that caller no longer waits,
-this file, which releases it.
+Every committed hold is owned by the caller that requested it. If that caller no longer waits, this
+module owns the hold and releases it.
 """
 
 import asyncio
@@ -27,18 +28,18 @@ from tollkeeper.storage.ledger_store import LedgerStore
 T = TypeVar("T")
 
 _WRITE_AGAIN = Backoff(first_s=0.05, max_s=2.0)
-# How long a caller waits for admission: slightly longer than the database's own timeouts.
+# The maximum time that a caller waits for admission: slightly longer than the database's timeouts.
 _HOLD_WAIT_S = 20.0
 _DRAIN_S = 30.0
-# A hold that was written within this time shows that another one could be written too.
-_SHOWN_S = 2.0
+# If a hold was written within this time, `try_hold` assumes that holds can be written now.
+_RECENT_WRITE_S = 2.0
 _RELEASED_BY = "nobody took the hold"
 
 _log = structlog.get_logger("tollkeeper.ledger")
 
 
 class _FinishedCall(msgspec.Struct, frozen=True, gc=False):
-    """Describes how a call ended, with its hold if that is known."""
+    """Contains the outcome of a call, and the call's hold if the caller passed it."""
 
     outcome: Resolution | Mark
     hold: Hold | None
@@ -47,7 +48,7 @@ class _FinishedCall(msgspec.Struct, frozen=True, gc=False):
 class Ledger:
     def __init__(self, store: LedgerStore, policies: PolicyDirectory) -> None:
         self._store = store
-        # Delivers results to the waiting calls.
+        # Delivers the results of a batch to the waiting calls.
         self.handout = Handout()
         self._holds = Holds(
             store,
@@ -57,10 +58,10 @@ class Ledger:
             unused=self._release_unused,
             in_doubt=self._note_in_doubt,
         )
-        # Whether holds can be written.
+        # Records whether this process can write holds.
         self.hold_writes = self._holds.writes
-        # These queues reject nothing: they have at most one entry for each hold, and the limits of
-        # projects limit the number of holds.
+        # The queues below reject no item. Each has at most one item for each hold, and the
+        # concurrency limits of projects limit the number of holds.
         self._resolutions: GroupWriter[_FinishedCall, bool] = GroupWriter(
             self._write_resolutions,
             name="resolutions",
@@ -75,16 +76,18 @@ class Ledger:
         self._in_doubt: GroupWriter[Hold, None] = GroupWriter(
             self._release_in_doubt, name="holds in doubt", queued_max=None
         )
-        # The integers of the ids, which hash faster than ids.
+        # The ids of open holds as integers, which hash faster than UUIDs.
         self._open: set[int] = set()
 
     @property
     def open_holds(self) -> int:
-        """Returns the number of this process's holds that are neither resolved nor marked yet."""
+        """Returns the number of this process's holds that are neither resolved nor marked as
+        unsettled (of unknown cost)."""
         return len(self._open)
 
     def is_open(self, reservation_id: UUID) -> bool:
-        """Tells whether this process holds it and has neither resolved nor marked it yet."""
+        """Tells whether this process created the reservation and has neither resolved it nor marked
+        it as unsettled."""
         return reservation_id.int in self._open
 
     @property
@@ -99,20 +102,23 @@ class Ledger:
 
     @property
     def backlog(self) -> int:
-        """Returns the number of waiting items whose callers wait for them."""
+        """Returns the number of queued items whose results callers wait for."""
         return self._resolutions.queued + sum(writer.queued for writer in self._holds.queues)
 
     async def hold(self, hold: Hold, alarm: Alarm | None = None) -> Decision:
-        """Decides on the hold and, if it is admitted, creates it. The hold is committed when this
-        returns. If it raises, including cancellation, nothing stays held.
+        """Decides on the hold and, if the hold is admitted, creates it. An admitted hold is
+        committed when this method returns. If this method raises or is cancelled, nothing stays
+        held.
 
-        A task that has an alarm for its waits passes it.
+        A task that limits its waits by an `Alarm` passes the alarm, because using it is cheaper
+        than starting a new timer.
         """
         result = self._holds.submit(hold)
         until = asyncio.get_running_loop().time() + _HOLD_WAIT_S
         try:
             with timeout_at(until) if alarm is None else alarm.until(until):
-                # A caller that stops waiting cancels the result; the hold is still written.
+                # Cancelling the caller cancels `result`, but a hold that left the queue is still
+                # written.
                 return await result
         except TimeoutError:
             self._abandon(hold, result)
@@ -122,30 +128,32 @@ class Ledger:
             raise
 
     async def try_hold(self) -> None:
-        """Writes a hold and rolls it back, unless recent calls have shown that holds can be
-        written. Raises the error that a call would get."""
+        """Checks that holds can be written: writes a hold and rolls it back, unless a hold was
+        written in the last seconds. Raises the error that a call would get."""
         written_s_ago = self.hold_writes.state.written_s_ago
-        if written_s_ago is not None and written_s_ago < _SHOWN_S:
+        if written_s_ago is not None and written_s_ago < _RECENT_WRITE_S:
             return
         with self.hold_writes.noting_failures():
             await self._store.try_hold(new_request_id())
         self.hold_writes.succeeded()
 
     def resolve(self, resolution: Resolution, hold: Hold | None = None) -> asyncio.Future[bool]:
-        """Resolves a reservation durably; the result is False if it had been resolved before. The
-        resolution is written however long the database is down, even if the caller stops waiting,
-        which cancels the result. With its `hold`, a settlement is written even if a database crash
-        lost the hold."""
+        """Resolves a reservation durably. The result is False if the reservation was already
+        resolved. The resolution is written no matter how long the database is down. A caller that
+        stops waiting cancels only the result, not the write. If `hold` is passed, a settlement is
+        written even if a database crash lost the hold."""
         return self._resolutions.submit(_FinishedCall(resolution, hold))
 
     def mark_unsettled(self, hold: Hold, reason: str) -> asyncio.Future[bool]:
-        """Works like `resolve`, for a call with unknown cost."""
+        """Marks a call whose cost is unknown as unsettled. Writes durably and retries like
+        `resolve`."""
         mark = Mark(hold.organization_id, hold.id, reason)
         return self._marks.submit(_FinishedCall(mark, hold))
 
     async def drain(self, deadline_s: float = _DRAIN_S) -> bool:
-        """Writes the remaining items. Returns True if this process holds nothing any more;
-        otherwise the process must not sign off, so that recovery finds its holds."""
+        """Writes the remaining items. Returns True if this process has no open hold any more. If
+        the result is False, the process must not sign off (end its lease), so that recovery finds
+        its holds."""
         try:
             async with asyncio.timeout(deadline_s):
                 while busy := [writer for writer in self._writers if writer.busy]:
@@ -172,13 +180,14 @@ class Ledger:
         self._in_doubt.submit(hold)
 
     def _abandon(self, hold: Hold, result: asyncio.Future[Decision]) -> None:
-        """Handles a caller that no longer waits: an admitted hold is not needed."""
+        """Withdraws or releases the hold of a caller that no longer waits."""
         if self._holds.withdraw(result):
             return
         if hold.id.int in self._open:
             self._release_unused(hold)
         else:
-            # If the hold is being written now, it is released after its admission is known.
+            # The hold is being written now. The cancelled result makes `Holds` release it if it is
+            # admitted.
             result.cancel()
 
     def _release_unused(self, hold: Hold) -> None:
@@ -195,19 +204,19 @@ class Ledger:
         self._open.difference_update(hold.id.int for hold in holds)
         return [None] * len(holds)
 
-    # Ends of calls are written however long it takes, because the money is spent.
+    # Resolutions and marks are retried without a time limit, because the money is already spent.
 
     async def _write_resolutions(self, batch: Sequence[_FinishedCall]) -> Sequence[bool]:
         async def resolve(calls: Sequence[_FinishedCall]) -> Sequence[Ending]:
-            wanted = [call.outcome for call in calls if isinstance(call.outcome, Resolution)]
-            return await self._store.resolve_all(wanted)
+            outcomes = [call.outcome for call in calls if isinstance(call.outcome, Resolution)]
+            return await self._store.resolve_all(outcomes)
 
         return await self._write_finished(batch, resolve)
 
     async def _write_marks(self, batch: Sequence[_FinishedCall]) -> Sequence[bool]:
         async def mark(calls: Sequence[_FinishedCall]) -> Sequence[Ending]:
-            wanted = [call.outcome for call in calls if isinstance(call.outcome, Mark)]
-            return await self._store.mark_all(wanted)
+            outcomes = [call.outcome for call in calls if isinstance(call.outcome, Mark)]
+            return await self._store.mark_all(outcomes)
 
         return await self._write_finished(batch, mark)
 
@@ -231,15 +240,16 @@ class Ledger:
 
 
 def _is_lost(call: _FinishedCall, ending: Ending) -> bool:
-    """Tells whether the hold was acknowledged and is lost. A release needs no hold, because nothing
-    is charged."""
+    """Tells whether the database has lost a committed hold that must be restored. A release does
+    not need its hold, because a release charges nothing."""
     if ending is not Ending.MISSING or call.hold is None:
         return False
     return isinstance(call.outcome, Mark) or call.outcome.kind is ResolutionKind.SETTLED
 
 
 async def _until_written(work: Callable[[], Awaitable[T]], count: int) -> T:
-    """Retries until it succeeds, whatever the database does. The work must be safe to repeat."""
+    """Repeats the work until it succeeds, after any `TollkeeperError`. The work must be safe to
+    repeat. `count` is the number of items, for the log."""
     failures = 0
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Locks an account for an operator's change."""
+"""Locks an organization's account for a change by an operator or a payment."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -22,8 +22,8 @@ async def lock_account(
     project_id: ProjectId | None = None,
     keys: Sequence[KeyId] = (),
 ) -> LockedAccounts:
-    """Locks the account and brings its state and its rows up to date: folds in the amounts that
-    resolutions returned, and moves to the current month and day."""
+    """Locks the account and brings its state and its rows up to date: adds the unspent parts of
+    resolved holds, and begins the current month and day if the stored ones are over."""
     locked = await ledger.lock_accounts(
         connection, [(organization_id, project_id or _NO_PROJECT)], keys, limits
     )
@@ -32,7 +32,7 @@ async def lock_account(
         raise no_organization(organization_id)
     if project_id is not None and project_id not in found.projects:
         raise NotFound(f"There is no project {project_id} in this organization.")
-    # `decide` also brings a state up to date without any request.
+    # Without requests, `decide` only brings the state up to date.
     state, _ = decide(found, (), now_us=locked.now_us, month=locked.month)
     states: dict[OrganizationId, AccountState] = {organization_id: state}
     await ledger.write_states(connection, states)

@@ -1,7 +1,9 @@
-"""Compares the request log with the ledger, and books calls that the database has lost.
+"""Compares the request log with the ledger, and books (writes to the ledger) calls that the
+database has lost.
 
-A failover to an asynchronous standby, or a restore, loses the last transactions: calls that were
-answered and settled are missing in the ledger. The request log still has them, with their cost.
+A failover to an asynchronous standby, or a restore, loses the last transactions. Then calls that
+were answered and settled are missing in the ledger, but the request log still has the calls and
+their costs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,13 +24,13 @@ from tollkeeper.storage import ledger, ledger_months, reservations, resolutions
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.reservations import CallState, MonthState
 
-# The maximum number of stored differences; further ones are counted.
+# The maximum number of stored differences. Further differences are only counted.
 DIFFERENCES_MAX = 10_000
 # The number of calls that are looked up together, and booked in one transaction.
 _BATCH = 500
 _RESOLVED_BY = "request log"
 _REASON = "the database has lost the call, and the request log does not have its cost"
-# The log has no prices.
+# The request log has neither prices nor token limits, so a restored hold has these empty values.
 _NO_PRICES = Pricing(0, 0, 0, 0, 0, declared={})
 _NO_BOUNDS = Bounds(prompt_tokens=0, choices=1, output_tokens_each=1, images=0)
 
@@ -36,13 +38,14 @@ _NO_BOUNDS = Bounds(prompt_tokens=0, choices=1, output_tokens_each=1, images=0)
 class Problem(StrEnum):
     # The ledger does not have the call.
     MISSING = "missing"
-    # The ledger does not have its end: it is held or unsettled.
+    # The log has a cost, but in the ledger the call is held or unsettled.
     NOT_SETTLED = "not_settled"
-    # The ledger has another cost.
+    # The costs in the ledger and in the log differ.
     OTHER_COST = "other_cost"
-    # The ledger has neither the call nor its key, so it cannot be booked.
+    # The ledger has neither the call nor its key, so the call cannot be booked.
     UNKNOWN_KEY = "unknown_key"
-    # The ledger does not have the call, and its month is closed, so it cannot be booked.
+    # The ledger does not have the call, and the call's month is closed, so the call cannot be
+    # booked.
     MONTH_CLOSED = "month_closed"
 
 
@@ -59,14 +62,15 @@ class LogDifference:
 
 @dataclass(slots=True)
 class LogComparison:
-    """Contains the result. The number of stored differences is limited; all others are counted."""
+    """Contains the result of a comparison. At most `DIFFERENCES_MAX` differences are stored;
+    further differences are counted."""
 
     calls: int = 0
-    # Calls of months that were dropped from the database: they cannot be compared.
+    # Calls that cannot be compared, because their months were dropped from the database.
     dropped: int = 0
     booked: int = 0
     booked_picousd: int = 0
-    # Differences that remain.
+    # Differences that were not resolved by booking the call.
     unbooked: int = 0
     differences: dict[UUID, LogDifference] = field(default_factory=dict)
     # Differences that are not stored.
@@ -93,9 +97,9 @@ class RequestLogComparison:
     async def ledger_compare_log(
         self, calls: Iterable[LoggedCall], *, book: bool = False
     ) -> LogComparison:
-        """Compares each call with the ledger. With `book`, settles a missing or unfinished call at
-        the cost of the log, or marks it as unsettled if the log does not have the cost. A call is
-        booked once, however often this runs, even concurrently."""
+        """Compares each call with the ledger. With `book`, settles each missing, held or unsettled
+        call at the cost in the log. If the log has no cost, marks a missing call as unsettled. A
+        call is booked only once, even if this method runs repeatedly or concurrently."""
         result = LogComparison()
         remaining = iter(calls)
         async with (
@@ -105,7 +109,7 @@ class RequestLogComparison:
             if not kept:
                 raise months_in_use()
             while batch := list(islice(remaining, _BATCH)):
-                # A call may be in several files.
+                # A call may be in several log files.
                 new = {one.key.id: one for one in batch if one.key.id not in result.differences}
                 result.calls += len(new)
                 for found in await self._compare(connection, list(new.values()), book=book):
@@ -128,13 +132,15 @@ class RequestLogComparison:
             for found in bookable
             if found.call.key.id in done
         ]
-        # Another process may have ended the others in the meantime.
+        # Compare the other calls again, because another process may have resolved them in the
+        # meantime.
         others = [found.call for found in different if found.call.key.id not in done]
         return booked + await _differences(connection, others)
 
     async def _book(self, connection: Connection, bookable: Sequence[LogDifference]) -> set[UUID]:
-        """Books the calls in one transaction: their reservations, their ends, and the audit.
-        Returns the ids of those that this transaction has ended."""
+        """Writes the reservations, the resolutions or marks, and the audit entries of the calls in
+        one transaction. Returns the ids of the calls that this transaction has resolved or
+        marked."""
         missing = [_hold(found.call) for found in bookable if found.problem is Problem.MISSING]
         known = [found.call for found in bookable if found.call.cost_picousd is not None]
         unknown = [found.call for found in bookable if found.call.cost_picousd is None]
@@ -168,7 +174,7 @@ def _problem(call: LoggedCall, state: CallState) -> Problem | None:
             return Problem.MONTH_CLOSED
         return Problem.MISSING if state.has_key else Problem.UNKNOWN_KEY
     if call.cost_picousd is None:
-        return None  # the gateway or an operator may have settled it since
+        return None  # nothing to compare: the call may have been settled since it was logged
     if state.cost_picousd is None:
         return Problem.NOT_SETTLED
     return None if state.cost_picousd == call.cost_picousd else Problem.OTHER_COST
@@ -199,7 +205,7 @@ def _settlement(call: LoggedCall) -> Resolution:
 
 
 async def _record(connection: Connection, booked: Sequence[LoggedCall]) -> None:
-    """Records one change for each organization of a batch."""
+    """Writes one audit entry for each organization in the batch."""
     by_organization: dict[OrganizationId, list[int | None]] = {}
     for call in booked:
         by_organization.setdefault(call.key.organization_id, []).append(call.cost_picousd)

@@ -1,4 +1,4 @@
-"""Reads charged calls from files of the request log, line by line."""
+"""Reads the charged calls from request log files, line by line."""
 
 import gzip
 import zlib
@@ -19,13 +19,13 @@ from tollkeeper.domain.views import ReservationStatus
 from tollkeeper.services.request_log import RequestLine
 from tollkeeper.storage.reservations import CallKey
 
-# A line of the request log is much shorter.
+# The gateway's own lines are much shorter. A longer line is unreadable.
 LINE_BYTES_MAX = 65_536
-# The maximum number of unreadable lines to list; further ones are counted.
+# The maximum number of unreadable lines that are listed. Further unreadable lines are only counted.
 UNREADABLE_SHOWN_MAX = 10
 _LINES_PER_PROGRESS = 1000
-# Errors that a line of another program can raise.
-_NOT_A_LINE = (ValueError, RecursionError, msgspec.DecodeError)
+# Errors that decoding a line raises if the gateway did not write the line.
+_DECODE_ERRORS = (ValueError, RecursionError, msgspec.DecodeError)
 _GZIP = b"\x1f\x8b"
 _REQUEST = "request"
 _REQUEST_ID_VERSION = 7
@@ -33,11 +33,12 @@ _REQUEST_ID_VERSION = 7
 
 @dataclass(frozen=True, slots=True)
 class LoggedCall:
-    """Describes a call that was charged according to the log, or may have been."""
+    """Describes a call that according to the log was charged, or whose cost was unknown
+    (unsettled)."""
 
     key: CallKey
     model: str
-    # None if the gateway did not know it.
+    # None if the gateway did not know the cost.
     cost_picousd: int | None
 
 
@@ -55,15 +56,15 @@ _decode_any = msgspec.json.Decoder(_AnyLine).decode
 
 @dataclass(slots=True)
 class LogReading:
-    """Yields the charged calls of the files, and counts the other lines."""
+    """Yields the charged calls from the log files (`calls`), and counts the other lines."""
 
     files: Sequence[Path]
-    # Called with the read and the total number of bytes.
+    # Called with the number of bytes read so far, and the size of all files.
     on_progress: Callable[[int, int], None] = lambda _done, _all: None
-    # Other requests, and other events of the log.
+    # The number of lines about requests that were not charged, or about other log events.
     other_lines: int = 0
     unreadable_lines: int = 0
-    # The place and the reason of the first unreadable lines.
+    # File, line number and reason for each of the first unreadable lines.
     unreadable: list[str] = field(default_factory=list)
 
     def calls(self) -> Iterator[LoggedCall]:
@@ -80,7 +81,8 @@ class LogReading:
             self.on_progress(done, total)
 
     def _lines(self, file: Path, raw: BufferedReader) -> Iterator[tuple[int, bytes]]:
-        """Yields each line with its number; only the beginning of a line that is too long."""
+        """Yields each line with its number. Of a line that is too long, yields only the
+        beginning."""
         compressed = raw.peek(len(_GZIP)).startswith(_GZIP)
         text = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if compressed else raw
         for number in count(1):
@@ -95,40 +97,40 @@ class LogReading:
                 return
             yield number, line
 
-    def _read(self, place: str, line: bytes) -> LoggedCall | None:
+    def _read(self, location: str, line: bytes) -> LoggedCall | None:
         if not line.strip():
             return None
         try:
             call = _charged_call(line)
         except InvalidRequest as exc:
-            self._unreadable(place, exc.message)
-        except _NOT_A_LINE as exc:
+            self._unreadable(location, exc.message)
+        except _DECODE_ERRORS as exc:
             if _is_other(line):
                 self.other_lines += 1
             else:
-                self._unreadable(place, str(exc))
+                self._unreadable(location, str(exc))
         else:
             self.other_lines += call is None
             return call
         return None
 
-    def _unreadable(self, place: str, reason: str) -> None:
+    def _unreadable(self, location: str, reason: str) -> None:
         self.unreadable_lines += 1
         if len(self.unreadable) < UNREADABLE_SHOWN_MAX:
-            self.unreadable.append(f"{place}: {reason}")
+            self.unreadable.append(f"{location}: {reason}")
 
 
 def _is_other(line: bytes) -> bool:
-    """Tells whether the line is another event of the log, which need not have the fields of a
-    request."""
+    """Tells whether the line is a log event other than a request."""
     try:
         return len(line) <= LINE_BYTES_MAX and _decode_any(line).event not in (_REQUEST, None)
-    except _NOT_A_LINE:
+    except _DECODE_ERRORS:
         return False
 
 
 def _charged_call(line: bytes) -> LoggedCall | None:
-    """Returns None for a request that was not charged. Raises if the line is not a request's."""
+    """Returns the charged call, or None for a request that was not charged. Raises if the line is
+    not a valid request event."""
     if len(line) > LINE_BYTES_MAX:
         raise ValueError(f"it has more than {LINE_BYTES_MAX} bytes")
     read = _decode(line)

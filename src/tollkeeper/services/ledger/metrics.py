@@ -1,6 +1,7 @@
-"""Shows metrics of the whole ledger, without tenant data.
+"""Contains the metrics of the whole ledger, without tenant data.
 
-Every worker sees the same ledger, so the most recently written value of any worker is shown.
+Every worker process reads the same ledger, so `/metrics` shows the value that any worker wrote
+last.
 """
 
 from collections.abc import Mapping
@@ -66,7 +67,8 @@ _VERIFIED = Gauge(
 
 
 class ReasonLabel(StrEnum):
-    """Groups the reasons. A reason in the ledger is free text."""
+    """Groups the reasons why calls are unsettled (of unknown cost). In the ledger a reason is free
+    text, which cannot be a metric label."""
 
     PROCESS_DIED = "process_died"
     END_LOST = "end_lost"

@@ -1,7 +1,8 @@
 """Manages the ledger's months: creates their partitions, and closes, exports and drops past months.
 
-A month is closed (its rows become immutable, and their totals are written), proven (`ledger verify`
-finds that the totals are the sum of the rows), exported, and dropped, in this order.
+A month goes through these steps, in this order. It is closed: its rows become immutable and their
+totals are stored. It is proven: `ledger verify` checks that the totals are the sums of the rows. It
+is exported to a file. It is dropped: its rows are deleted and its totals stay.
 """
 
 import asyncio
@@ -22,8 +23,8 @@ from tollkeeper.storage.ledger_months import Close, Step
 
 # The number of months for which partitions are created in advance.
 MONTHS_AHEAD = 2
-# The time after the end of a month before it can be closed: by then no call of it can still begin,
-# even on a machine whose clock is behind.
+# The time between the end of a month and its earliest close. After this time no call can begin with
+# an id of that month, even on a machine whose clock is slow.
 CLOSE_AFTER_S = 86_400
 _UNRESOLVED_NAMED_MAX = 5
 _DROP_TRIES = 10
@@ -33,7 +34,7 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class LedgerMonth:
-    """Describes a ledger month and its steps; None if a step was not done yet."""
+    """Describes a ledger month. A step that was not done yet is None."""
 
     month: Month
     close: Close | None
@@ -43,7 +44,7 @@ class LedgerMonth:
 
     @property
     def state(self) -> str:
-        """Returns the last step."""
+        """Returns the name of the last step."""
         for step in (self.dropped, self.exported, self.proven):
             if step is not None:
                 return step.step
@@ -52,7 +53,8 @@ class LedgerMonth:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Describes the written text: its SHA-256 without compression, and its rows without header."""
+    """Describes an exported CSV text: the SHA-256 of the uncompressed text, and the number of rows
+    without the header."""
 
     month: Month
     digest: bytes
@@ -66,8 +68,8 @@ class LedgerMonths:
         self._bulk_resolution = bulk_resolution
 
     async def keep_months(self) -> None:
-        """Creates the partitions of this month and of the next ones. Does nothing while another
-        process changes months or verifies the ledger."""
+        """Creates the missing partitions of the current month and of the next `MONTHS_AHEAD`
+        months. Does nothing while another process changes months or verifies the ledger."""
         current = month_at(self._clock())
         async with self._database.transaction() as connection:
             if not await ledger_months.try_lock_months(connection):
@@ -86,7 +88,8 @@ class LedgerMonths:
             return await _find_all(connection)
 
     async def ledger_close(self, month: Month | None = None) -> LedgerMonth:
-        """Closes the month, or the next one. If it raises, nothing has changed."""
+        """Closes the given month, which must be the oldest open month. Without `month`, closes the
+        oldest open month. If this method raises, nothing has changed."""
         async with self._database.transaction() as connection:
             await _lock(connection)
             month, previous = await _next_to_close(connection, month)
@@ -110,9 +113,10 @@ class LedgerMonths:
             return await _find(connection, month)
 
     async def ledger_export(self, month: Month, write: Callable[[bytes], object]) -> Export:
-        """Passes the CSV of a closed month to `write` in pieces. The month counts as exported after
-        `ledger_exported`. Raises if an export differs from the first one."""
-        found = await self._closed_and_there(month)
+        """Passes the CSV text of a closed month to `write` in parts. Raises if the text differs
+        from that of the first export. The month counts as exported only after the caller has also
+        called `ledger_exported`."""
+        found = await self._require_closed_with_rows(month)
         digest, lines = hashlib.sha256(), _Rows()
         async with self._keeping_months() as connection, connection.transaction():
             await verification.allow_long_statements(connection)
@@ -135,7 +139,7 @@ class LedgerMonths:
         return export
 
     async def ledger_exported(self, export: Export, file_name: str) -> LedgerMonth:
-        """Records the export in the close: the file is safe."""
+        """Records that the month is exported. The caller has safely stored the file."""
         async with self._database.transaction() as connection:
             await ledger_months.write_step(
                 connection,
@@ -148,8 +152,8 @@ class LedgerMonths:
             return await _find(connection, export.month)
 
     async def ledger_check_drop(self, month: Month) -> LedgerMonth:
-        """Raises with the reason if a month must not be dropped."""
-        found = await self._closed_and_there(month)
+        """Raises an error with the reason if the month must not be dropped."""
+        found = await self._require_closed_with_rows(month)
         if found.proven is None:
             raise StateConflict(f"The month {month} is not proven yet. Run `ledger verify` first.")
         if found.exported is None:
@@ -173,7 +177,8 @@ class LedgerMonths:
     async def _drop(self, month: Month) -> LedgerMonth:
         async with self._database.reading() as connection:
             unfolded = await ledger_months.find_unfolded(connection, month)
-        # A fold reads the marks of the month, which are dropped with it.
+        # Fold (add the unspent parts of resolved holds to the accounts) before the drop, because
+        # folding reads the month's marks of unsettled calls, and the drop deletes them.
         await self._bulk_resolution.fold(unfolded)
         async with self._database.transaction() as connection:
             await _lock(connection)
@@ -182,7 +187,7 @@ class LedgerMonths:
             await ledger_months.write_step(connection, month, "dropped")
             return await _find(connection, month)
 
-    async def _closed_and_there(self, month: Month) -> LedgerMonth:
+    async def _require_closed_with_rows(self, month: Month) -> LedgerMonth:
         async with self._database.reading() as connection:
             found = await _find(connection, month)
         if found.close is None:
@@ -203,13 +208,14 @@ class LedgerMonths:
 
 
 async def find_dropped(connection: Connection, identity: UUID) -> LedgerMonth | None:
-    """Returns the month of a reservation with this id if that month is dropped."""
+    """Returns the ledger month that the id of a reservation belongs to, or None if that month is
+    not dropped."""
     found = await _find(connection, month_of_id(identity))
     return None if found.dropped is None else found
 
 
 def dropped_message(found: LedgerMonth) -> str:
-    assert found.exported is not None, "only what is exported is dropped"
+    assert found.exported is not None, "a month is exported before it is dropped"
     digest = (found.exported.csv_digest or b"").hex()
     return (
         f"The month {found.month} was exported to {found.exported.file_name} (SHA-256 {digest}) and "
@@ -225,7 +231,7 @@ def months_in_use() -> StateConflict:
 
 
 def month_at(now_s: int) -> Month:
-    """Returns the month of a time in seconds since 1970."""
+    """Returns the month that contains a Unix time."""
     return month_of_day(now_s // _DAY_S)
 
 
@@ -237,7 +243,8 @@ async def _lock(connection: Connection) -> None:
 async def _next_to_close(
     connection: Connection, requested: Month | None
 ) -> tuple[Month, Close | None]:
-    """Returns the month to close, with the previous close."""
+    """Returns the month to close, and the close of the month before. Raises if the requested month
+    is not the oldest open month, or if that month cannot be closed yet."""
     closes = await ledger_months.find_closes(connection)
     previous = closes[-1] if closes else None
     if previous is None:
@@ -275,8 +282,8 @@ async def _check_resolved(connection: Connection, month: Month) -> None:
 
 
 async def _check_counted(connection: Connection, month: Month) -> None:
-    """Raises if the month has calls that count for a future time, because a reset of caps could not
-    change them any more."""
+    """Raises if calls of the month count for caps of a future month. Only `cap reset` could correct
+    these calls, and it cannot change a closed month."""
     found = await ledger_months.find_ahead(connection, month)
     if found is not None:
         raise StateConflict(
@@ -305,8 +312,8 @@ def _with_steps(
 
 
 class _Rows:
-    """Counts the rows of CSV text that arrives in pieces: a line break inside quotes does not end a
-    row."""
+    """Counts the rows of a CSV text that arrives in parts. A line break inside quotes does not end
+    a row."""
 
     def __init__(self) -> None:
         self._ends = 0
@@ -322,5 +329,5 @@ class _Rows:
             if not self._quoted:
                 self._ends += part.count(b"\n")
             self._quoted = not self._quoted
-        # There is one quote fewer than parts.
+        # The loop toggled once too often: n parts are separated by n - 1 quotes.
         self._quoted = not self._quoted

@@ -1,8 +1,9 @@
-"""Finds every open hold in the ledger, even if it is old or clocks were changed.
+"""Finds every open hold in the ledger: a hold that is neither resolved nor marked as unsettled.
+Finds even old holds, and holds from times when a clock was wrong.
 
-The accounts contain the number of open holds. The search starts with the newest reservations, which
-include nearly all open ones. If an organization has more open holds than that search finds, all its
-reservations are visited, in pages.
+The accounts contain the number of open holds of each project. The search starts with the newest
+reservations, which include nearly all open holds. If this search finds fewer open holds of an
+organization than its account counts, all reservations of that organization are visited, in pages.
 """
 
 from collections import Counter
@@ -17,14 +18,14 @@ from tollkeeper.storage import open_holds
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.open_holds import FIRST_ID, LAST_ID, OpenHold
 
-# One statement reads each time window. The first one is short, and each is twice as long as the
-# previous one, up to this length.
+# The search goes back in time windows; one statement reads each window. The first window has the
+# first length, and each further window is twice as long as the one before, up to the second length.
 _FIRST_WINDOW_S = 60
 _WINDOW_S_MAX = 900
-# How far back the search covers all organizations together. Beyond that, searching the few
-# remaining organizations reads fewer reservations.
+# How far back the windows go. They cover all organizations together. For older holds, visiting the
+# few organizations with missing holds reads fewer reservations.
 _SEARCH_S = 3600
-# How far back the cheap search for metrics looks.
+# How far back the windows go in the cheap search for metrics.
 _QUICK_SEARCH_S = 900
 # The number of reservations that one statement visits.
 _PAGE_SIZE = 20_000
@@ -33,14 +34,15 @@ _log = structlog.get_logger("tollkeeper.ledger")
 
 
 class OpenHolds:
-    """Finds open holds, and starts the next search with those that it found before."""
+    """Finds open holds. Each search first checks the holds that the previous search found."""
 
     def __init__(self) -> None:
         self._known: dict[UUID, OpenHold] = {}
 
     async def find_all(self, connection: Connection) -> list[OpenHold]:
         search = await self._search_windows(connection, _SEARCH_S)
-        # Outside the snapshot, because a long snapshot would prevent the database from cleaning up.
+        # Read these pages outside the snapshot, because a long snapshot prevents PostgreSQL from
+        # removing old row versions.
         for organization_id in search.incomplete:
             async for found in _pages(connection, organization_id):
                 search.add(hold for hold in found if search.was_missing(hold))
@@ -56,8 +58,9 @@ class OpenHolds:
         return list(search.found.values())
 
     async def oldest_age_s(self, connection: Connection) -> float:
-        """Returns the age of the oldest open hold, or 0. An unknown hold that is older than a
-        quarter of an hour counts as that old until `find_all` finds it."""
+        """Returns the age of the oldest open hold, or 0 if there is none. If an open hold is older
+        than the searched quarter of an hour and was never found, its age counts as a quarter of an
+        hour until `find_all` finds it."""
         search = await self._search_windows(connection, _QUICK_SEARCH_S)
         self._known = search.found
         times = [hold.held_at for hold in search.found.values()]
@@ -67,8 +70,8 @@ class OpenHolds:
         return max([0.0, *ages])
 
     async def _search_windows(self, connection: Connection, reach_s: int) -> "_Search":
-        """Checks the known holds and then searches back in time until no hold is missing, in one
-        snapshot."""
+        """In one snapshot, checks the holds of the previous search and then searches back in time,
+        at most `reach_s` seconds, until no hold is missing."""
         async with open_holds.snapshot(connection) as now:
             search = _Search(now, await open_holds.count_by_project(connection))
             search.add(await open_holds.find_still_open(connection, self._known.values()))
@@ -83,11 +86,12 @@ class OpenHolds:
 
 
 class _Search:
-    """Stores the open holds found so far, and counts the missing ones of each project."""
+    """Stores the open holds found so far, and the number of open holds of each project that are
+    still missing."""
 
     def __init__(self, now: datetime, counted: dict[tuple[OrganizationId, ProjectId], int]) -> None:
         self.now = now
-        # Every hold from this time on is found.
+        # The search has read all reservations since this time.
         self.since = now
         self.found: dict[UUID, OpenHold] = {}
         self.missing = Counter(counted)
@@ -97,8 +101,8 @@ class _Search:
         return {organization_id for organization_id, _ in self.missing}
 
     def was_missing(self, hold: OpenHold) -> bool:
-        """Tells whether the hold is older than the search's start, so that the counts include
-        it."""
+        """Tells whether the hold is older than all searched windows. A newer hold was created after
+        the accounts were counted, so it is not one of the missing holds."""
         return hold.held_at < self.since
 
     def add(self, holds: Iterable[OpenHold]) -> None:
@@ -119,7 +123,7 @@ def _ends_of_windows(reach_s: int) -> Iterator[int]:
 async def _pages(
     connection: Connection, organization_id: OrganizationId
 ) -> AsyncIterator[list[OpenHold]]:
-    """Yields the open holds among all reservations of the organization."""
+    """Visits all reservations of the organization, and yields the open holds of each page."""
     after = FIRST_ID
     while after != LAST_ID:
         end = await open_holds.find_page_end(connection, organization_id, after, _PAGE_SIZE)

@@ -1,4 +1,5 @@
-"""Logs lines about overage, for log-based alerts."""
+"""Logs when an organization is stopped because of overage (costs above the held amounts), for
+log-based alerts."""
 
 from collections.abc import Mapping
 
@@ -13,7 +14,8 @@ _log = LateLogger("tollkeeper.ledger")
 def report_stopped(
     before: Mapping[OrganizationId, AccountState], after: Mapping[OrganizationId, AccountState]
 ) -> None:
-    """Logs once which organizations a committed transaction has stopped."""
+    """Logs each organization that a committed transaction has stopped: stopped in `after`, but not
+    in `before`."""
     for organization_id, state in after.items():
         if state.stopped and not before[organization_id].stopped:
             _log.error(

@@ -1,4 +1,5 @@
-"""Shows the money at risk of all organizations, for operators."""
+"""Shows operators the balances, the costs and the money at risk (held or unsettled) of all
+organizations."""
 
 from dataclasses import dataclass
 
@@ -23,7 +24,8 @@ class MoneyAtRisk:
     totals: MoneyTotals
     cost_today_picousd: int
     unsettled: tuple[ReasonTotal, ...]
-    # The age of the oldest open hold; 0 if there is none.
+    # The age of the oldest open hold (neither resolved nor marked as unsettled); 0 if there is
+    # none.
     oldest_hold_s: float
     verification: LedgerVerification | None
 
@@ -51,7 +53,7 @@ class LedgerOverview:
             )
 
     async def costs_by_organization(self, days: DayRange) -> dict[OrganizationId, dict[int, int]]:
-        """Returns the cost of each organization by day, without days that have none."""
+        """Returns the cost of each organization by day. Days without costs are left out."""
         async with self._database.reading() as connection:
             rows = await money_totals.find_costs_by_organization(connection, days.first, days.last)
         found: dict[OrganizationId, dict[int, int]] = {}
@@ -62,8 +64,8 @@ class LedgerOverview:
     async def costs_by_hour(
         self, organization_id: OrganizationId, first_hour: int, last_hour: int
     ) -> dict[int, int]:
-        """Returns the cost of the calls that began in each hour since 1970, from the first to
-        before the last: 48 hours at most, because their calls are read one by one."""
+        """Returns the cost of the calls that began in each hour. Hours are numbered since 1970;
+        `last_hour` is excluded. At most 48 hours, because every call in them is read."""
         if not 0 <= last_hour - first_hour <= _HOURS_MAX:
             raise InvalidRequest(f"Costs by hour cover at most {_HOURS_MAX} hours.")
         first, last = (request_id(hour * _HOUR_MS, 0) for hour in (first_hour, last_hour))

@@ -1,8 +1,8 @@
 """Books the events of a payment provider as grants of credit.
 
-An event adds to the known data about its payment; then the payment's grants are made equal to that
-data. So the order and repetition of events do not matter, and the payment's lock serialises
-concurrent events of two processes.
+Each event first adds to the stored data about its payment. Then grants are booked until the
+payment's grants equal its paid and withdrawn amounts. So the order and the repetition of events do
+not matter. The payment's row lock serialises concurrent events of the same payment.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ EVENTS_PAGE_MAX = 1000
 @dataclass(frozen=True, slots=True)
 class Booking:
     outcome: EventOutcome
-    # Why it is not booked, for an operator.
+    # The reason why the event is not booked, for an operator.
     detail: str = ""
 
 
@@ -42,7 +42,8 @@ class Payments:
         self._limits = limits
 
     async def payment_receive(self, event: PaymentEvent) -> Booking:
-        """Books an event, and records the outcome. A repeated event changes nothing."""
+        """Books an event and records the outcome. A repeated event does not change the credit
+        again."""
         async with self._database.transaction() as connection:
             if event.report is None:
                 outcome = EventOutcome.REFUSED if event.refused else EventOutcome.IGNORED
@@ -53,7 +54,8 @@ class Payments:
         return booking
 
     async def payment_assign(self, payment_id: str, organization_id: OrganizationId) -> Payment:
-        """Assigns a payment whose events name no organization, and grants the credit."""
+        """Assigns a payment whose events name no organization to an organization, and grants the
+        credit."""
         async with self._database.transaction() as connection:
             if await organizations.find(connection, organization_id) is None:
                 raise no_organization(organization_id)
@@ -71,8 +73,8 @@ class Payments:
     async def payment_event_list(
         self, *, open_only: bool = False, limit: int = 100
     ) -> list[RecordedEvent]:
-        """Returns events, newest first; with `open_only`, only those that an operator has to look
-        at."""
+        """Returns events, newest first. With `open_only`, returns only the events that need an
+        operator's attention."""
         assert 1 <= limit <= EVENTS_PAGE_MAX
         async with self._database.reading() as connection:
             return await payments.find_events(
@@ -92,8 +94,8 @@ class Payments:
         return _booking(payment, report, organization_id)
 
     async def _book(self, connection: Connection, payment: Payment) -> None:
-        """Makes the payment's grants equal to the paid and withdrawn amounts. The payment is
-        locked."""
+        """Books the grants that are missing until the payment's grants equal its paid and withdrawn
+        amounts. The caller has locked the payment."""
         organization_id, paid = payment.organization_id, payment.paid_picousd
         if organization_id is None or paid is None:
             return
@@ -133,7 +135,8 @@ async def _find_organization(connection: Connection, named: str | None) -> Organ
 def _booking(
     payment: Payment, report: PaymentReport, organization_id: OrganizationId | None
 ) -> Booking:
-    """Returns the booking. `organization_id` is the one that the event names, if it exists."""
+    """Returns the outcome for the event. `organization_id` is the organization that the event
+    names, or None if the event names no existing organization."""
     if organization_id not in (None, payment.organization_id):
         return Booking(
             EventOutcome.REFUSED, f"the payment belongs to organization {payment.organization_id}"

@@ -1,4 +1,5 @@
-"""Verifies the ledger, and resolves reservations by hand, for operators."""
+"""Contains operators' commands that verify the ledger, and list and resolve single unsettled
+reservations."""
 
 from uuid import UUID
 
@@ -15,13 +16,14 @@ from tollkeeper.storage.verification import Ages
 
 UNSETTLED_LIST_MAX = 1000
 _RESOLVED_BY = "operator"
-# A cost of more than this many holds needs a confirmation. A hold is a maximum, so such a cost is
-# more often a typing error than an overage.
-_HOLDS_MAX = 2
+# A cost of more than this many times the hold needs a confirmation. The hold is the highest
+# expected cost, so a much higher cost is probably a typing error.
+_UNCONFIRMED_HOLDS_MAX = 2
 
 
 class FarAboveHold(StateConflict):
-    """The operator settles far more than was held and has not confirmed it. Nothing was changed."""
+    """Raised if an operator settles far more than was held without confirming the amount. Nothing
+    was changed."""
 
 
 class Reconciliation:
@@ -32,8 +34,8 @@ class Reconciliation:
     async def ledger_verify(
         self, *, full: bool = False, on_progress: Progress = lambda _done, _all: None
     ) -> list[Difference]:
-        """Returns every difference between balances and their rows. An empty list means that all
-        invariants hold. Stores the number of differences."""
+        """Verifies the ledger and stores the number of differences. Returns the differences between
+        balances and rows; an empty list means that all invariants hold."""
         found = await self._verification.verify(full=full, on_progress=on_progress)
         async with self._database.transaction() as connection:
             await money_totals.write_verification(connection, len(found))
@@ -47,15 +49,16 @@ class Reconciliation:
     async def ledger_resolve(
         self, reservation_id: UUID, *, settle_picousd: int | None, confirmed: bool = False
     ) -> ReservationEntry:
-        """Settles an unsettled reservation, or releases it if `settle_picousd` is None. Raises at
-        the second attempt. Raises `FarAboveHold` for a cost of more than twice the hold that is not
+        """Settles an unsettled reservation at this cost, or releases it if `settle_picousd` is
+        None. Raises `StateConflict` if the reservation is not unsettled, for example at a second
+        attempt. Raises `FarAboveHold` if the cost is more than twice the hold and not
         `confirmed`."""
         if settle_picousd is not None and not 0 <= settle_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A settlement is an amount of 0 USD or more.", param="settle")
         found = await self._find(reservation_id)
         if found.status is not ReservationStatus.UNSETTLED:
             raise _not_unsettled(found)
-        if not confirmed and (settle_picousd or 0) > _HOLDS_MAX * found.hold_picousd:
+        if not confirmed and (settle_picousd or 0) > _UNCONFIRMED_HOLDS_MAX * found.hold_picousd:
             raise _far_above_hold(found, settle_picousd or 0)
         released = settle_picousd is None
         resolution = Resolution(

@@ -1,8 +1,9 @@
-"""Keeps leases of processes, and marks holds as unsettled that no process will resolve.
+"""Maintains process leases, and marks the holds that no process will resolve as unsettled (of
+unknown cost).
 
-These are the holds of a dead process, and holds that a live process has already resolved: a
-failover to a standby that lacks the last commits, or a restored backup, can restore a hold without
-its end.
+A lease shows that a process lives. No process will resolve a hold of a dead process, or a hold that
+its live process has already resolved. The second case happens if a failover to a standby that lacks
+the last commits, or a restored backup, brings back a hold without its resolution.
 """
 
 import asyncio
@@ -26,12 +27,14 @@ from tollkeeper.storage.revisions import code_revision
 
 _DIED = "the process that served the call died"
 _END_LOST = "the database has lost how the call ended"
-# The number of heartbeats in a lease: a process that misses one of them is not declared dead.
+# The number of heartbeats in the duration of a lease. It is more than one, so that a process that
+# misses a heartbeat is not declared dead.
 HEARTBEATS_PER_LEASE = 4
-# The number of heartbeats that recovery waits for before it declares a silent process dead.
+# The number of heartbeat intervals that recovery watches a silent process before it declares the
+# process dead.
 _HEARTBEATS_OBSERVED = 2
-# A sweep that is silent for this long has stopped, however short leases are: a busy machine may
-# pause for seconds.
+# The minimum time without activity after which a sweep (one run of recovery) counts as stopped. It
+# applies even if leases are shorter, because a busy machine may pause for seconds.
 _IDLE_S_MIN = 10.0
 # The number of reservations that one transaction marks.
 _MARKED_AT_ONCE = 1000
@@ -41,22 +44,24 @@ _MARKED_AT_ONCE = 1000
 class Recovered:
     processes: int
     reservations: int
-    # Reservations of this process whose end the database has lost.
+    # Reservations of this process whose resolution or mark the database has lost.
     forgotten: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedHolds:
-    """Counts holds that recovery does not change, because their processes have a lease."""
+    """Counts the holds that recovery does not change, because the leases of their processes have
+    not ended."""
 
     processes: int
     reservations: int
-    # When the last of these leases ends if no heartbeat renews it; None if there are none.
+    # The time until the last of these leases ends if no heartbeat renews it; None if there is no
+    # lease.
     lease_ends_in_s: int | None
 
 
 class OwnHolds(NamedTuple):
-    """Identifies the holds of this process that are neither resolved nor marked."""
+    """Tells which holds of this process are open: neither resolved nor marked as unsettled."""
 
     process_id: UUID
     is_open: Callable[[UUID], bool]
@@ -66,7 +71,8 @@ class OwnHolds(NamedTuple):
 
 
 class Lease:
-    """Maintains this process's lease by heartbeats, which show other processes that it lives."""
+    """Maintains this process's lease. Heartbeats renew the lease, and so show other processes that
+    this process lives."""
 
     def __init__(
         self,
@@ -94,12 +100,13 @@ class Lease:
         await self._database.close_old_connections()
         try:
             async with self._database.reading() as connection:
-                # Checked before, because code that is too old for the schema may not be able to
-                # register.
+                # Check before the registration, because code that is too old for the schema may be
+                # unable to register.
                 self._tell_outdated(await find_schema_state(connection))
                 await processes.register(connection, self._process)
-                # Checked again: a contracting migration waits for a running registration and then
-                # sees it, or its result is seen here.
+                # Check again. A contracting migration (one that removes parts of the schema) either
+                # waits for this registration and then sees it, or has already finished, and this
+                # check sees its result.
                 self._tell_outdated(await find_schema_state(connection))
         except BaseException:
             self._steady_since = None
@@ -113,9 +120,9 @@ class Lease:
 
     @property
     def steady(self) -> bool:
-        """Tells whether the database has answered for longer than a lease, so that every live
-        process has sent a heartbeat by now. Right after an outage all processes look dead, so
-        recovery must not run."""
+        """Tells whether the database has answered for longer than the duration of a lease. By then
+        every live process has sent a heartbeat. Recovery must not run earlier, because right after
+        an outage all processes look dead."""
         if self._steady_since is None:
             return False
         return asyncio.get_running_loop().time() - self._steady_since > self._lease_s
@@ -126,8 +133,8 @@ class Lease:
 
 
 class Recovery:
-    """Recovers holds. A process is dead if it is silent for longer than its lease, or if it holds
-    something and is not registered."""
+    """Marks holds that no process will resolve as unsettled. A process counts as dead if it has
+    sent no heartbeat for longer than its lease, or if it has holds and is not registered."""
 
     def __init__(
         self,
@@ -136,22 +143,25 @@ class Recovery:
         open_holds: OpenHolds | None = None,
         own: OwnHolds | None = None,
     ) -> None:
-        """Without `own`, only looks for holds of dead processes."""
+        """`own` describes the holds of this process. Without `own`, only looks for holds of dead
+        processes."""
         self._database = database
         self._lease_s = lease_s
         self._open_holds = open_holds or OpenHolds()
         self._own = own
-        # Lost holds that the previous sweep found.
+        # Holds of this process that the previous sweep found open in the database but not in this
+        # process.
         self._forgotten_before: set[UUID] = set()
 
     async def ledger_recover(self) -> Recovered:
-        """Marks the holds of dead processes as unsettled, however old they are, and those of this
-        process that it has already resolved. Never changes holds that a live process will
-        resolve."""
+        """Marks the holds of dead processes as unsettled, however old the holds are. Also marks the
+        holds that this process has already resolved, but that are open in the database. Never
+        changes a hold that a live process will resolve."""
         return await self._sweep(unregistered_too=True)
 
     async def leased_holds(self) -> LeasedHolds:
-        """Counts the holds of processes that live, or that have died within the last lease."""
+        """Counts the holds of processes whose leases have not ended: they live, or died less than
+        one lease ago."""
         async with self._database.reading() as connection:
             found = await self._open_holds.find_all(connection)
             holders = {hold.process_id for hold in found}
@@ -161,8 +171,8 @@ class Recovery:
         return LeasedHolds(len(left_s), reservations, ends_in_s)
 
     async def recover_silent(self) -> Recovered:
-        """Works like `ledger_recover`, but only for registered processes: it costs almost nothing
-        while all of them live."""
+        """Works like `ledger_recover`, but only for registered processes. This costs almost nothing
+        while all registered processes live."""
         return await self._sweep(unregistered_too=False)
 
     async def _sweep(self, *, unregistered_too: bool) -> Recovered:
@@ -172,7 +182,7 @@ class Recovery:
             processes.sweep_lock(connection, idle_s=idle_s) as is_taken,
         ):
             if not is_taken:
-                # A concurrent second sweep finds nothing to do.
+                # Another process is sweeping, so this sweep has nothing to do.
                 return Recovered(0, 0)
             gone: dict[UUID, datetime | None] = {
                 **await processes.find_silent(connection, lease_s=self._lease_s)
@@ -188,8 +198,9 @@ class Recovery:
             return replace(await self._recover(connection, gone), forgotten=forgotten)
 
     async def _mark_forgotten(self, connection: Connection, found: Sequence[OpenHold]) -> int:
-        """Marks lost holds of this process. A hold whose commit has just happened is not known yet,
-        so the previous sweep must have found it too."""
+        """Marks the holds of this process that are open only in the database. A hold that was
+        committed just now may not be known to this process yet, so a hold is marked only if the
+        previous sweep found it too."""
         if self._own is None:
             return 0
         forgotten = [hold for hold in found if self._own.has_forgotten(hold)]
@@ -200,10 +211,11 @@ class Recovery:
     async def _observe(
         self, connection: Connection, gone: dict[UUID, datetime | None]
     ) -> dict[UUID, datetime | None]:
-        """Returns those processes, with their last heartbeat, that stay silent for a time in which
-        every live process sends a heartbeat. This wait is needed because after an outage, a sleep
-        of the machine or a jump of its clock all processes look dead. If the database fails
-        meanwhile, this raises and no process is declared dead."""
+        """Watches the processes in `gone` for a time in which every live process sends a heartbeat.
+        Returns the processes that stay silent, with their last heartbeat (None if not registered).
+        The wait is needed because all processes look dead after an outage, a sleep of the machine
+        or a jump of its clock. If the database fails during the wait, this method raises and no
+        process is declared dead."""
         for _ in range(_HEARTBEATS_OBSERVED if gone else 0):
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
             silent = await processes.find_silent(connection, lease_s=self._lease_s)
@@ -232,7 +244,8 @@ class Recovery:
 
 
 async def _mark(connection: Connection, holds: Sequence[OpenHold], reason: str) -> int:
-    """Marks the holds as unsettled, a limited number of one organization in each transaction."""
+    """Marks the holds as unsettled. Each transaction marks a limited number of holds of one
+    organization."""
     by_organization: dict[OrganizationId, list[UUID]] = {}
     for hold in holds:
         by_organization.setdefault(hold.organization_id, []).append(hold.id)

@@ -1,4 +1,4 @@
-"""Converts a refused admission to the client's error, with the numbers of the decision."""
+"""Converts a refused admission to an error for the client."""
 
 from datetime import UTC, datetime
 
@@ -14,7 +14,7 @@ from tollkeeper.domain.money import usd_from_picousd
 
 
 def refusal_error(decision: Decision) -> TollkeeperError:
-    """Returns the client's error, with the numbers of the decision."""
+    """Returns the error for the client, with the amounts or limits that led to the refusal."""
     match decision.refusal:
         case Refusal.KEY_NOT_ACTIVE:
             return Unauthenticated(f"This API key is {decision.key_status or 'not valid'}.")
@@ -42,7 +42,7 @@ def refusal_error(decision: Decision) -> TollkeeperError:
                 f"The project's limit of {decision.limit} concurrent requests is reached.",
                 retry_after_s=decision.retry_after_s,
             )
-    return PaymentRequired(_arithmetic(decision), retry_after_s=decision.retry_after_s)
+    return PaymentRequired(_not_enough_money(decision), retry_after_s=decision.retry_after_s)
 
 
 _OWNERS = {
@@ -53,7 +53,7 @@ _OWNERS = {
 _WAITING = " Running calls hold the rest: it may fit when they are settled."
 
 
-def _arithmetic(decision: Decision) -> str:
+def _not_enough_money(decision: Decision) -> str:
     assert decision.refusal is not None
     subject, cap = "The organization's credit", ""
     if decision.refusal is Refusal.OVERAGE_IN_FLIGHT:
@@ -73,7 +73,8 @@ def _arithmetic(decision: Decision) -> str:
 
 
 def _reset(decision: Decision) -> str:
-    """Says when a daily, weekly or monthly cap counts from zero again."""
+    """Returns the sentence that names the time when a daily, weekly or monthly cap starts again
+    from zero."""
     if decision.resets_at is None:
         return ""
     at = datetime.fromtimestamp(decision.resets_at, UTC).isoformat().replace("+00:00", "Z")

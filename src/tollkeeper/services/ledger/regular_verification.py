@@ -1,4 +1,5 @@
-"""Verifies the ledger every day: one process at a time, slowly, in slices."""
+"""Verifies the ledger every day, in one process at a time. Pauses between the slices (the parts
+that one transaction verifies), so that traffic is not slowed down."""
 
 import structlog
 
@@ -8,10 +9,10 @@ from tollkeeper.storage.database import Database
 from tollkeeper.storage.verification import Ages
 
 EVERY_HOURS = 24
-# The pause after a slice is four times its duration, so verification takes a fifth of one
-# connection's time.
+# The pause after a slice is four times as long as the slice took, so that verification loads one
+# connection for a fifth of the time.
 _REST = 4.0
-_SHOWN_MAX = 10
+_LOGGED_MAX = 10
 
 _log = structlog.get_logger("tollkeeper.ledger")
 
@@ -22,8 +23,8 @@ class RegularVerification:
         self._verification = Verification(database, ages, rest=_REST)
 
     async def verify_if_due(self) -> bool:
-        """Returns whether this process has verified the ledger. A run of `ledger verify` counts
-        too."""
+        """Verifies the ledger unless it was verified within `EVERY_HOURS`, by any process or by
+        `ledger verify`. Returns whether this process has verified the ledger now."""
         async with (
             self._database.reading() as connection,
             money_totals.verifying_alone(connection) as alone,
@@ -32,7 +33,7 @@ class RegularVerification:
                 return False
             found = await self._verification.verify()
             await money_totals.write_verification(connection, len(found))
-        for difference in found[:_SHOWN_MAX]:
+        for difference in found[:_LOGGED_MAX]:
             _log.error(
                 "the ledger has a difference",
                 invariant=difference.invariant,

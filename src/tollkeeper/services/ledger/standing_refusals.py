@@ -1,8 +1,8 @@
-"""Remembers briefly which projects have used up their rate.
+"""Remembers for a short time which projects have used up their request rate.
 
-An empty bucket stays empty until its refill. So a request within that time is rejected before its
-body is read, without the database. The memory is short, because an operator's higher limit must
-take effect at once.
+A project's token bucket stays empty until its next refill. A request before the refill is rejected
+without reading its body and without the database. The time is short (one second at most), so that
+an operator's higher limit takes effect at once.
 """
 
 import time

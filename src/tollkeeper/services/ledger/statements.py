@@ -17,8 +17,9 @@ class Statements:
     async def statement_show(
         self, organization_id: OrganizationId, month: Month | None = None
     ) -> Statement:
-        """Returns the statement of a month, or of the current one. Computes back from the current
-        balance, so it reads only what happened since the month began."""
+        """Returns the statement of the given month, or of the current month. Starts with the
+        current balance and subtracts later changes, so that only rows since the beginning of the
+        month are read."""
         async with self._database.snapshot(organization_id) as connection:
             current = await ledger_months.read_current(connection)
             month = month or current

@@ -20,7 +20,9 @@ _CURRENCY = "usd"
 _Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,255}$")]
 _Type = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_.]{1,100}$")]
 _Cents = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
-# Stages of refunds and disputes: a later one replaces an earlier one.
+# For each status of a refund or dispute: its stage, and whether the money is withdrawn in that
+# stage. A report with a higher stage replaces one with a lower stage, in whatever order they
+# arrive.
 _REFUND_STAGES = {
     "pending": (1, True),
     "requires_action": (1, True),
@@ -30,7 +32,7 @@ _REFUND_STAGES = {
     "canceled": (3, False),
 }
 _DISPUTE_STAGES = {
-    # An inquiry takes no money.
+    # The "warning" statuses are inquiries, which withdraw no money.
     "warning_needs_response": (1, False),
     "warning_under_review": (1, False),
     "needs_response": (2, True),
@@ -54,7 +56,7 @@ class _Event(msgspec.Struct):
 
 
 class _Object(msgspec.Struct, kw_only=True):
-    """Contains the fields of every event's object."""
+    """Contains the fields that the objects of all event types have."""
 
     currency: str | None = None
     payment_intent: _Id | None = None
@@ -85,7 +87,8 @@ class _Withdrawal(_Object):
 
 
 class _Unbookable(Exception):
-    """The event is valid but contains nothing that could be booked."""
+    """Raised for a valid event that cannot be booked as a change of credit. `refused` tells whether
+    an operator has to look at the event."""
 
     def __init__(self, reason: str, *, refused: bool) -> None:
         self.reason = reason
@@ -97,7 +100,8 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 def read_event(body: bytes) -> PaymentEvent:
-    """Reads an event. Raises InvalidRequest if the body is not an event of this format."""
+    """Reads an event. Raises InvalidRequest if the body is not a Stripe event. For an event that
+    cannot be booked, returns the reason instead of a report."""
     event = _decode(body, _Event)
     report, reason, refused = None, "", False
     try:
@@ -165,8 +169,8 @@ def _payment_of(found: _Object) -> str:
 
 
 def _organization(metadata: dict[str, Any] | None) -> str | None:
-    named = (metadata or {}).get(ORGANIZATION_KEY)
-    return None if named is None else str(named)
+    organization = (metadata or {}).get(ORGANIZATION_KEY)
+    return None if organization is None else str(organization)
 
 
 def _picousd(cents: int) -> int:

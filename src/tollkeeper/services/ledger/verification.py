@@ -1,9 +1,11 @@
-"""Verifies the ledger in slices: each slice is a separate short transaction.
+"""Verifies the ledger in slices. A slice is the part of the ledger that one short transaction
+checks.
 
-The sums of an organization are compared with its accounts in one snapshot, so that they are exact
-during live traffic; single rows are read partition by partition. Closed months are not read again:
-their totals are used, after their digest was checked. A close is proven against its rows once,
-while they exist.
+The sums of an organization's rows are compared with its account in one snapshot, so that the
+comparison is exact during live traffic. The invariants of single rows are checked partition by
+partition. The rows of a closed month are not read again: verification checks the digest of the
+month's stored totals and then uses these totals. Each close (the stored totals of a month) is
+proven once: its totals are compared with its rows, before the rows are dropped.
 """
 
 import asyncio
@@ -22,7 +24,7 @@ from tollkeeper.storage.verification import Ages, Slice
 
 # The number of organizations whose sums one transaction compares.
 ORGANIZATIONS_PER_SLICE = 50
-# The maximum number of stored differences; further ones are only counted.
+# The maximum number of stored differences. Further differences are only counted.
 DIFFERENCES_MAX = 10_000
 CLOSES_ARE_UNCHANGED = "closed months are as they were closed"
 _LEFT_OUT = "further differences"
@@ -30,48 +32,49 @@ _LEFT_OUT = "further differences"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Describes a row that violates an invariant: the invariant, the row, and the explanation."""
+    """Names an invariant, the row that violates it (`subject`), and an explanation."""
 
     invariant: str
     subject: str
     detail: str
 
 
-# Called with the finished and the total number of slices.
+# A callback with two arguments: the number of finished slices and the number of all slices.
 Progress = Callable[[int, int], None]
 
 
 class _Findings:
-    """Holds a limited number of differences, and the progress."""
+    """Stores a limited number of differences, and counts the finished slices."""
 
     def __init__(self, on_progress: Progress) -> None:
         self._on_progress = on_progress
-        self._kept: list[Difference] = []
+        self._stored: list[Difference] = []
         self._left_out = 0
         self._done = 0
         self.slices = 0
 
     def add(self, differences: Sequence[tuple[str, str, str]]) -> None:
-        room = DIFFERENCES_MAX - len(self._kept)
-        self._kept += [Difference(*found) for found in differences[:room]]
+        room = DIFFERENCES_MAX - len(self._stored)
+        self._stored += [Difference(*found) for found in differences[:room]]
         self._left_out += max(0, len(differences) - room)
 
     def slice_done(self) -> None:
         self._done += 1
-        # Organizations may have been added since they were counted.
+        # There can be more slices than estimated, if organizations were created since they were
+        # counted.
         self.slices = max(self.slices, self._done)
         self._on_progress(self._done, self.slices)
 
     @property
     def all(self) -> list[Difference]:
         if not self._left_out:
-            return self._kept
-        return [*self._kept, Difference(_LEFT_OUT, str(self._left_out), "are not shown")]
+            return self._stored
+        return [*self._stored, Difference(_LEFT_OUT, str(self._left_out), "are not shown")]
 
 
 class Verification:
     def __init__(self, database: Database, ages: Ages, *, rest: float = 0) -> None:
-        """Pauses after each slice for `rest` times its duration."""
+        """After each slice, verification pauses for `rest` times the duration of the slice."""
         self._database = database
         self._ages = ages
         self._rest = rest
@@ -79,8 +82,8 @@ class Verification:
     async def verify(
         self, *, full: bool = False, on_progress: Progress = lambda _done, _all: None
     ) -> list[Difference]:
-        """Returns every difference. With `full`, proven months are proven again if their rows still
-        exist."""
+        """Returns the differences. With `full`, months that were proven before are proven again if
+        their rows still exist."""
         async with (
             self._database.reading() as connection,
             ledger_months.keeping_months(connection) as kept,
@@ -141,7 +144,8 @@ class Verification:
     async def _prove(
         self, connection: Connection, month: Month, organizations: Slice, findings: _Findings
     ) -> bool:
-        """Compares the totals of the close with the rows, and checks the rows themselves."""
+        """Compares a month's stored totals with its rows, and checks the invariants of the rows.
+        Returns True if there is no difference."""
         began = asyncio.get_running_loop().time()
         rows = replace(organizations, first_id=month.first_id, last_id=_before(month.end_id))
         async with _slice(connection):
@@ -166,7 +170,8 @@ async def _slice(connection: Connection) -> AsyncIterator[None]:
 async def _find_to_prove(
     connection: Connection, closes: Sequence[Close], *, full: bool
 ) -> list[Month]:
-    """Returns closed months whose rows exist; without `full` only those that were never proven."""
+    """Returns the closed months whose rows exist. Without `full`, returns only the months that were
+    never proven."""
     steps = await ledger_months.find_steps(connection)
     return [
         close.month
@@ -178,7 +183,8 @@ async def _find_to_prove(
 async def _check_chain(
     connection: Connection, closes: Sequence[Close], findings: _Findings
 ) -> None:
-    """Recomputes the digest of every close. Each covers the previous one."""
+    """Recomputes the digest of every close. The digest of each close covers the digest of the
+    previous close."""
     previous: Close | None = None
     for close in closes:
         async with _slice(connection):
@@ -209,8 +215,8 @@ async def _pages_of_organizations(connection: Connection) -> AsyncIterator[Slice
 
 
 def _open_ranges(months: Sequence[Month], closes: Sequence[Close]) -> list[tuple[UUID, UUID]]:
-    """Returns the ids outside closed months: each month separately, and the ranges between and
-    around."""
+    """Returns the ranges of reservation ids that do not belong to closed months: one range for each
+    open month, and the ranges before, between and after the months."""
     closed = {close.month for close in closes}
     ranges = []
     begin = FIRST_ID

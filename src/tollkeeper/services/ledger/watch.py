@@ -1,5 +1,5 @@
-"""Updates the ledger's gauges. They need queries, so they are refreshed at an interval and not when
-they are read."""
+"""Updates the ledger's gauges. Their values need database queries, so they are refreshed at an
+interval and not at each request for metrics."""
 
 from collections import Counter
 
