@@ -1,5 +1,6 @@
-"""SQL of activity records and verdicts. They are written in batches, and read together with the
-ledger's rows of the same call."""
+"""Contains the SQL for activity records (one for each inference request) and verdicts (the results
+of policies). Records are written in batches, and read together with the ledger's rows of the same
+call."""
 
 from collections.abc import Sequence
 from typing import Any, LiteralString
@@ -20,8 +21,8 @@ _NUL = b"\\u0000"
 
 
 async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> None:
-    """Inserts records. Skips existing ones, because a batch whose commit was in doubt is written
-    again."""
+    """Inserts the records and their verdicts. Skips existing rows, because a batch is written again
+    if the answer to its commit was lost."""
     verdicts = [_verdict_row(record, verdict) for record in records for verdict in record.verdicts]
     try:
         await connection.execute(_INSERT, (_document(records),))
@@ -30,13 +31,13 @@ async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> N
     except pg.CheckViolation as exc:
         if exc.diag.constraint_name is None:
             # The day's partition was created while the rows were being inserted into the default
-            # one. The next attempt uses the right partition.
+            # partition. The next attempt inserts them into the day's partition.
             raise Contention from exc
         raise
 
 
-# Text from backends has no size limit, so only its beginning is stored, and a usage report only if
-# it is short.
+# Text from backends has no size limit, so only the beginning of each text is stored, and a usage
+# report is stored only if it is short.
 _INSERT: LiteralString = (
     """
     WITH fresh AS (
@@ -92,7 +93,8 @@ _INSERT_VERDICTS: LiteralString = (
 
 
 async def find(connection: Connection, request_id: UUID) -> ActivityEntry | None:
-    """Finds a call by its request id alone, with one index lookup for each organization and day."""
+    """Finds a call by its request id, without knowing its organization or day. Does one index
+    lookup for each organization and day."""
     cursor = await connection.execute(_FIND, {"request": request_id})
     row = await cursor.fetchone()
     return None if row is None else entry_of_row(row)
@@ -106,8 +108,8 @@ async def find_newest(
     status: int | None,
     limit: int,
 ) -> list[ActivityEntry]:
-    """Finds the newest records. The statement contains only the given filters, so that each
-    combination of filters has its own query plan."""
+    """Finds the newest records. The statement contains only the filters that are not None, so that
+    each combination of filters has its own query plan."""
     values = {"organization_id": organization_id, "project_id": project_id, "status": status}
     filters: LiteralString = " AND ".join(
         _FILTERS[column] for column, value in values.items() if value is not None
@@ -123,8 +125,8 @@ _FILTERS: dict[str, LiteralString] = {
     "project_id": "project_id = %(project_id)s",
     "status": "status = %(status)s",
 }
-# Hold, cost and settlement come from the ledger if it has the call, because an unsettled call may
-# have been resolved after its record was written.
+# If the ledger has the call, then hold, cost and settlement come from the ledger, because an
+# unsettled call (of unknown cost) may have been resolved after its activity record was written.
 _SELECT: LiteralString = """
     SELECT coalesce(a.request_id, r.id), coalesce(a.organization_id, r.organization_id),
         coalesce(a.project_id, r.project_id), coalesce(a.api_key_id, r.api_key_id),
@@ -143,7 +145,8 @@ _SELECT: LiteralString = """
         coalesce(v.verdicts, '[]'), a.dispatched_ms, a.upstream_ms, a.overhead_us,
         coalesce(a.requests, 1)
 """
-# A call is judged while it runs or soon after, so partitions of other days are not searched.
+# Policies judge a call while it runs or soon after. The time limits avoid a search in the
+# partitions of other days.
 _VERDICTS: LiteralString = """
     LEFT JOIN LATERAL (
         SELECT jsonb_agg(jsonb_build_object('policy_id', policy_id, 'version', version,
@@ -186,8 +189,8 @@ _FIND: LiteralString = (
 
 
 def select_entries(records: LiteralString) -> LiteralString:
-    """Returns the statement that reads these activity records with their ledger rows, newest
-    first."""
+    """Returns the statement that reads the activity records of the subquery `records` with their
+    ledger rows, newest first."""
     return (
         _SELECT
         + " FROM ("
@@ -208,8 +211,9 @@ _FIND_NEWEST: LiteralString = select_entries(
 
 
 def _document(records: Sequence[ActivityRecord]) -> str:
-    """Encodes the records as one JSON parameter. NUL and lone surrogates, which PostgreSQL and JSON
-    reject, are rare, so single records are checked only after a failure."""
+    """Encodes the records as one JSON parameter. PostgreSQL rejects NUL, and JSON rejects lone
+    surrogates. Both are rare, so the texts of single records are cleaned only if the whole batch
+    contains such a character."""
     try:
         document = _encode(records)
     except UnicodeEncodeError:
@@ -220,7 +224,8 @@ def _document(records: Sequence[ActivityRecord]) -> str:
 
 
 def _without_unstorable_text(record: ActivityRecord) -> ActivityRecord:
-    """Replaces characters that cannot be stored, so that one text does not make the record fail."""
+    """Replaces characters that PostgreSQL cannot store, so that one text does not make the whole
+    record fail."""
     changed: dict[str, Any] = {
         name: value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
         for name, value in msgspec.structs.asdict(record).items()
@@ -244,7 +249,7 @@ def _verdict_row(record: ActivityRecord, verdict: VerdictRecord) -> dict[str, An
 
 
 def entry_of_row(row: tuple[Any, ...]) -> ActivityEntry:
-    """Converts a row of `select_entries`."""
+    """Converts a row of the statement from `select_entries`."""
     usage = None
     if row[13] is not None:
         prompt, completion, cached, reasoning, written, searches, *audio, tier = row[13:22]

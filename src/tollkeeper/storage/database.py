@@ -1,4 +1,5 @@
-"""Manages the connection pool and transactions, and translates the driver's errors into ours."""
+"""Manages the connection pool and transactions, and translates the driver's errors into the
+gateway's errors."""
 
 import asyncio
 import contextlib
@@ -29,29 +30,30 @@ from tollkeeper.storage.watched_connection import WatchedConnection
 
 __all__ = ["Connection", "Contention", "Database", "RoundTrips", "operator_reason"]
 
-# How long the pool tries to reconnect by itself. Its pauses grow, and after this time the next
-# request starts another attempt at once.
+# How long the pool tries to reconnect in the background, with growing pauses. After this time it
+# gives up, and the next request starts another attempt at once.
 _RECONNECT_TIMEOUT_S = 2
 # The time limit of one statement.
 STATEMENT_TIMEOUT_S = 10.0
-# How long a request waits for a connection before the answer 503: longer than a transaction takes
-# under load, and shorter than clients wait.
+# How long a request waits for a connection before it is answered with 503. This is longer than a
+# transaction takes under load, and shorter than clients wait.
 POOL_TIMEOUT_S = 5.0
-# The server ends a statement at its timeout. If it has not answered this much later, the connection
-# is closed.
+# The server cancels a statement at the statement timeout. If the server has still not answered
+# after this additional time, the connection is closed.
 _ANSWER_SLACK_S = 2.0
-# The maximum number of callers that wait for a connection; more are rejected at once.
+# The maximum number of callers that wait for a connection. Further callers are rejected at once.
 _WAITING_MAX = 2000
-# The share of the pool (one third) that the ledger may keep between its transactions.
+# The ledger may retain one third of the pool's connections between its transactions.
 _KEPT_DIVISOR = 3
-# The share of the pool (one half) for requests of all organizations, and the share of that for one
-# organization. The rest is for the gateway's own work, on which all organizations depend.
+# The requests of all organizations together may use half of the pool, and one organization may use
+# half of that half. The other half of the pool is for the gateway's own work, on which all
+# organizations depend.
 _ORGANIZATIONS_DIVISOR = 2
 _ONE_ORGANIZATION_DIVISOR = 2
-# The share of waiting callers (one quarter) that may belong to one organization.
+# One organization may have a quarter of the waiting callers.
 _WAITING_OF_ORGANIZATION_DIVISOR = 4
 
-# The server cannot do this now: it is down, read-only, corrupt, shutting down or out of a resource.
+# Errors that mean that the server is down, read-only, corrupt, shutting down or out of a resource.
 _SERVER_FAULTS = (
     pg.OperationalError,
     pg.InterfaceError,
@@ -62,14 +64,16 @@ _SERVER_FAULTS = (
 
 
 class Contention(Unavailable):
-    """Another transaction blocked this one and nothing was written; another attempt may succeed."""
+    """Raised if another transaction blocked this transaction. Nothing was written, and another
+    attempt may succeed."""
 
     def __init__(self) -> None:
         super().__init__("The database is busy; try again.", retry_after_s=RETRY_AFTER_S)
 
 
 class Database:
-    """Manages connections to one PostgreSQL. Safe to share between tasks of one event loop."""
+    """Manages connections to one PostgreSQL database. Safe to share between tasks of one event
+    loop."""
 
     def __init__(
         self,
@@ -80,7 +84,8 @@ class Database:
         statement_timeout_s: float = STATEMENT_TIMEOUT_S,
         seen_file: Path | None = None,
     ) -> None:
-        """In `seen_file`, processes of this machine record the newest server."""
+        """`seen_file` is the file in which processes on this machine record the newest server (see
+        `fence`)."""
         self._session_settings = session_settings(statement_timeout_s).encode()
         self._answer_within_s = statement_timeout_s + _ANSWER_SLACK_S
         self.reachability = Reachability(conninfo)
@@ -124,16 +129,17 @@ class Database:
         await self._pool.close()
 
     async def close_old_connections(self) -> None:
-        """Asks all servers which one is the newest, and closes connections to the others."""
-        with contextlib.suppress(psycopg.Error):  # the next connection attempt reports it
+        """Finds out which server is the newest, and closes connections to older servers."""
+        with contextlib.suppress(psycopg.Error):  # the next connection attempt reports the error
             await self._fence.survey()
 
     @asynccontextmanager
     async def reading(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
         """Provides a connection on which each statement is its own transaction.
 
-        Pass `organization` for a client request: organizations take turns, and none can exhaust the
-        pool. Omit it for work of the gateway or an operator.
+        Pass `organization` for a client's request: organizations take turns, so that no
+        organization can exhaust the pool. Omit `organization` for work of the gateway or an
+        operator.
         """
         if organization is None:
             async with self._connection() as connection:
@@ -165,9 +171,9 @@ class Database:
             finally:
                 await self._pool.putconn(connection)
         except Exception as exc:
-            if (own := self._translated(exc)) is exc:
+            if (translated := self._translated(exc)) is exc:
                 raise
-            raise own from exc
+            raise translated from exc
 
     @asynccontextmanager
     async def snapshot(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
@@ -178,18 +184,19 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
-        """Runs a transaction: commits when the block ends, rolls back when it raises. See `reading`
-        for `organization`."""
+        """Runs a transaction, which is committed when the block ends and rolled back when the block
+        raises. See `reading` for `organization`."""
         async with self.reading(organization) as connection, connection.transaction():
             yield connection
 
     def round_trips(self) -> AbstractAsyncContextManager[RoundTrips]:
-        """Runs a transaction of one or two round trips; rolls back if the block raises. For
-        successive batches: the connection is kept for the next one."""
+        """Runs a transaction in one or two network round trips, which is rolled back if the block
+        raises. Intended for successive batches: the connection is retained for the next batch."""
         return _RoundTripsBlock(self)
 
     def statistics(self) -> dict[str, int]:
-        """Returns the pool's statistics. Kept connections that are idle count as available."""
+        """Returns the pool's statistics. Connections that are retained for the next batch and idle
+        count as available."""
         found = self._pool.get_stats()
         found["pool_available"] = found.get("pool_available", 0) + len(self._kept)
         return found
@@ -201,8 +208,8 @@ class Database:
         await connection.execute(self._session_settings)
 
     def _translated(self, error: Exception) -> Exception:
-        """Translates an error of the driver or the pool into ours; returns any other error
-        unchanged."""
+        """Translates an error of the driver or the pool into one of the gateway's errors. Returns
+        any other error unchanged."""
         if isinstance(error, (PoolTimeout, TooManyRequests, PoolClosed)):
             return _pool_exhausted()
         if isinstance(error, (pg.DeadlockDetected, pg.SerializationFailure, PlansDropped)):
@@ -213,8 +220,9 @@ class Database:
         return error
 
     def _discard_dead_connections(self) -> None:
-        """Checks all idle connections at once. After a server restart all of them are dead, and
-        without this check each would fail another request."""
+        """Checks all idle connections now and discards dead ones. After a server restart all of
+        them are dead, and without this check each dead connection would make another request
+        fail."""
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._check_connections())
 
@@ -224,8 +232,8 @@ class Database:
 
 
 class _RoundTripsBlock(AbstractAsyncContextManager[RoundTrips]):
-    """Implements `Database.round_trips`. A class is several times faster than nested generators,
-    and this runs for every batch of the ledger."""
+    """Implements `Database.round_trips` as a class, because a class is several times faster than
+    nested generator context managers, and this code runs for every batch of the ledger."""
 
     __slots__ = ("_connection", "_database")
 
@@ -237,9 +245,9 @@ class _RoundTripsBlock(AbstractAsyncContextManager[RoundTrips]):
         try:
             self._connection = await self._database._kept.take()
         except Exception as exc:
-            if (own := self._database._translated(exc)) is exc:
+            if (translated := self._database._translated(exc)) is exc:
                 raise
-            raise own from exc
+            raise translated from exc
         return RoundTrips(self._connection)
 
     async def __aexit__(
@@ -256,27 +264,27 @@ class _RoundTripsBlock(AbstractAsyncContextManager[RoundTrips]):
             finally:
                 await database._kept.give_back(connection)
         except Exception as failed:
-            if (own := database._translated(failed)) is failed:
+            if (translated := database._translated(failed)) is failed:
                 raise
-            raise own from failed
+            raise translated from failed
         if isinstance(exc, Exception):
-            own = database._translated(exc)
-            if own is not exc:
-                raise own from exc
+            translated = database._translated(exc)
+            if translated is not exc:
+                raise translated from exc
         else:
             database.reachability.answered()
 
 
 class _PicousdLoader(Loader):
-    """Reads numeric columns, which have no fraction in our schema, as exact integers."""
+    """Reads numeric columns as exact integers. In our schema, numeric columns have no fractions."""
 
     def load(self, data: Buffer) -> int:
         return int(bytes(data))
 
 
 def operator_reason(error: BaseException) -> str:
-    """Returns the server's or driver's message for operators. It may name hosts and files of the
-    server, so clients get our own message instead."""
+    """Returns the server's or driver's message, for operators. The message may name hosts and files
+    of the server, so clients get the gateway's own message instead."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, DatabaseUnreachable):

@@ -1,12 +1,12 @@
-"""Fences off old PostgreSQL servers: the gateway writes only to the newest known server.
+"""Fences off old PostgreSQL servers: the gateway writes only to the newest server that it knows.
 
 After a failover, the old primary may come back and accept writes in parallel with the promoted
-server. PostgreSQL increments the timeline when a standby is promoted or a backup is restored to a
-point in time, so the server with the lower timeline is the old one. The newest server is known from
-four sources: this process, the file of earlier processes on this machine, the other servers of the
-address, and the row in which every process records the newest server it has seen. That row is also
-written to an old server that accepts writes, so that processes that reach only the old server
-reject it too.
+server. PostgreSQL increments its timeline number when a standby is promoted, or when a backup is
+restored to a point in time. So the server with the lower timeline is the old one. The gateway
+learns about the newest server from four sources: its own connections, a file that earlier processes
+on this machine wrote, the other hosts in the database address, and the row `server_fence`. Every
+process writes the newest server that it has seen to that row. The row is also written on an old
+server that accepts writes, so that processes that can connect only to the old server reject it too.
 """
 
 import asyncio
@@ -28,12 +28,13 @@ from tollkeeper.storage.reachability import Reachability, unreachable_detail
 from tollkeeper.storage.sessions import session_conninfo, single_hosts
 from tollkeeper.storage.watched_connection import WatchedConnection
 
-# How long a survey waits for one host.
+# The maximum time that a survey (asking all hosts which server is the newest) waits for one host.
 _ANSWER_WITHIN_S = 1.0
 _log = LateLogger("tollkeeper.fence")
 
-# The timeline is NULL on a standby. `pg_control_checkpoint` would briefly show the old timeline
-# after a promotion; the name of the current WAL file begins with the timeline in hex.
+# The timeline is NULL on a standby. It is read from the name of the current WAL file, which begins
+# with the timeline in hex, because `pg_control_checkpoint` still shows the old timeline for a short
+# time after a promotion.
 _IDENTIFY: LiteralString = """
     SELECT c.system_identifier,
         CASE WHEN NOT pg_is_in_recovery() THEN
@@ -54,17 +55,19 @@ _ACCEPT: LiteralString = """
     UPDATE server_fence SET epoch = %(epoch)s, seen_epoch = %(epoch)s,
         seen_timeline = %(timeline)s, seen_system_identifier = %(system_identifier)s
 """
-# An old primary would wait for its synchronous standby, which no longer follows it.
-_COMMIT_ALONE: LiteralString = "SET LOCAL synchronous_commit TO local"
+# Commits do not wait for a synchronous standby, because an old primary's standby no longer follows
+# it.
+_COMMIT_WITHOUT_STANDBY: LiteralString = "SET LOCAL synchronous_commit TO local"
 
 
 class ServerFenced(psycopg.OperationalError):
-    """The servers that accept writes must not be used."""
+    """Raised if no server that accepts writes may be used, because all of them are old or their
+    ranks are equal."""
 
 
 class Standing(NamedTuple):
-    """Ranks how new a server is. An operator increments the epoch with `tollkeeper database
-    accept`."""
+    """Contains a server's rank: how new it is. The epoch counts more than the timeline; an operator
+    increments the epoch with `tollkeeper database accept`."""
 
     epoch: int
     timeline: int
@@ -77,8 +80,9 @@ class Standing(NamedTuple):
         return is_same_database and self.timeline > other.timeline
 
     def is_fenced_by(self, other: "Standing | None") -> bool:
-        """Tells whether this server is fenced off. Another database of the same epoch cannot be
-        compared, so it is fenced off too."""
+        """Tells whether a server with this rank is fenced off if `other` is the newest. A different
+        database (another system identifier) with the same epoch cannot be compared, so it is fenced
+        off too."""
         return self != other and not self.is_newer_than(other)
 
     def __str__(self) -> str:
@@ -90,34 +94,38 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Describes a server that has answered."""
+    """Describes a server that has answered a survey."""
 
     name: str
     conninfo: str
-    # None for a standby, or for a PostgreSQL-compatible service without the functions.
+    # None for a standby, or for a PostgreSQL-compatible service without the functions in
+    # `_IDENTIFY`.
     standing: Standing | None
-    # The newest server that a process has recorded on this one.
+    # The rank of the newest server that any process has recorded in this server's `server_fence`
+    # row.
     seen: Standing | None
     accepts_writes: bool
     started_at: datetime | None = None
 
 
 class Fence:
-    """Tracks the newest server that this process knows. Safe to share between tasks of one event
-    loop."""
+    """Tracks the newest server that this process knows, and checks each new connection. Safe to
+    share between tasks of one event loop."""
 
     def __init__(self, conninfo: str, seen_file: Path | None) -> None:
-        """Without `seen_file`, this process learns nothing from earlier ones on this machine."""
+        """`seen_file` is the file in which earlier processes on this machine recorded the newest
+        server."""
         self._conninfo = conninfo
         self._seen_file = seen_file
         self._newest: Standing | None = None
-        # False if the newest server is only known from a file that was written for other hosts.
+        # False if the newest server is known only from a file that was written for other database
+        # hosts.
         self._is_of_these_hosts = False
         self._saved: dict[str, Any] | None = None
         self._address: str | None = None
         self._surveying: asyncio.Task[str] | None = None
         self._connections: WeakSet[FencedConnection] = WeakSet()
-        # The last survey's result: a sentence for each old server that accepts writes.
+        # From the last survey: one sentence about each old server that accepts writes.
         self.old_servers: tuple[str, ...] = ()
         # Called after connections to an old server were closed.
         self.on_closed: Callable[[], None] = lambda: None
@@ -133,7 +141,8 @@ class Fence:
 
     async def survey(self) -> str:
         """Asks every host, and returns the newest server's address. Raises ServerFenced if only old
-        servers accept writes. Only one survey runs at a time; concurrent callers share it."""
+        servers accept writes. Only one survey runs at a time; concurrent callers share its
+        result."""
         if self._surveying is None or self._surveying.done():
             self._surveying = asyncio.create_task(self._survey())
         return await asyncio.shield(self._surveying)
@@ -144,7 +153,7 @@ class Fence:
             await asyncio.gather(self._surveying, return_exceptions=True)
 
     async def admit(self, connection: "FencedConnection") -> None:
-        """Checks the server of a new connection. Raises ServerFenced."""
+        """Checks the server of a new connection. Raises ServerFenced if the server is old."""
         server = await _identify(connection, f"{connection.info.host}:{connection.info.port}", "")
         self._note(server.standing)
         self._note(server.seen)
@@ -154,14 +163,14 @@ class Fence:
         self._connections.add(connection)
 
     async def accept(self) -> Standing:
-        """Makes the one server that accepts writes newer than all others, and returns its rank.
-        Raises StateConflict if several servers accept writes or none."""
+        """Makes the server that accepts writes newer than all others by a higher epoch, and returns
+        its new rank. Raises StateConflict unless exactly one server accepts writes."""
         self._read_saved()
         writable = [server for server in await self._ask_all() if server.accepts_writes]
         if len({server.started_at for server in writable}) != 1:
-            named = ", ".join(server.name for server in writable) or "none"
+            names = ", ".join(server.name for server in writable) or "none"
             raise StateConflict(
-                f"Exactly one server must accept writes. These servers do: {named}."
+                f"Exactly one server must accept writes. These servers do: {names}."
             )
         (server, *_) = writable
         assert server.standing is not None
@@ -199,13 +208,16 @@ class Fence:
         await asyncio.gather(*(self._mark(server) for server in writable))
         for server in newest:
             self._refuse_old(server)
-        # If no server accepts writes, the driver's own attempt explains it.
+        # If no server accepts writes, return all hosts: the driver's attempt to connect then fails
+        # with an explanation.
         address = newest[0].conninfo if newest else session_conninfo(self._conninfo)
         return address, tuple(self._why_old(server) for server in writable if server not in newest)
 
     async def _ask_all(self) -> list[Server]:
         hosts = single_hosts(session_conninfo(self._conninfo))
-        # A single host name may stand for several servers, of which the driver chooses one.
+        # With several hosts, ask every host, whether it accepts writes or not. With a single host
+        # name, the address's own attributes stay, because the name may resolve to several servers,
+        # of which the driver chooses one.
         attributes = {"target_session_attrs": "any"} if len(hosts) > 1 else {}
         answers = await asyncio.gather(
             *(self._ask(*host, make_conninfo(host[1], **attributes)) for host in hosts)
@@ -213,7 +225,8 @@ class Fence:
         return [server for server in answers if server is not None]
 
     async def _ask(self, name: str, conninfo: str, asked: str) -> Server | None:
-        """Returns None if the server does not answer in time."""
+        """Connects with the connection string `asked` and returns the server, with its own address
+        `conninfo`. Returns None if no server answers in time."""
         try:
             async with asyncio.timeout(_ANSWER_WITHIN_S):
                 connection = await WatchedConnection.connect(asked, autocommit=True)
@@ -222,8 +235,8 @@ class Fence:
         except (psycopg.Error, TimeoutError):
             return None
         if self._newest is not None:
-            # Recorded at once, so that connections to an old server are closed without waiting for
-            # silent hosts.
+            # Record the rank at once, so that connections to an old server are closed without
+            # waiting for hosts that do not answer.
             self._note(server.standing)
         return server
 
@@ -241,7 +254,8 @@ class Fence:
         )
 
     def _note(self, standing: Standing | None, *, is_of_these_hosts: bool = True) -> None:
-        """Records a rank, and closes connections to older servers."""
+        """Records a server's rank. If it is the newest known rank, closes connections to older
+        servers."""
         if standing is None:
             return
         if standing == self._newest:
@@ -265,18 +279,19 @@ class Fence:
             self.on_closed()
 
     async def _mark(self, server: Server) -> None:
-        """Records the newest server on this one, for processes that reach no other server. A server
-        that was copied for another installation is never marked, because its gateways have other
-        hosts."""
+        """Writes the rank of the newest server to this server's `server_fence` row, for processes
+        that can connect only to this server. Does nothing if the newest server is known only from a
+        file that was written for other hosts: then this database may be a copy for a separate
+        installation."""
         newest = self._newest
         assert newest is not None
         assert server.standing is not None
-        is_copy = newest.system_identifier == server.standing.system_identifier
-        if self._is_of_these_hosts and is_copy and newest.is_newer_than(server.seen):
+        is_same_database = newest.system_identifier == server.standing.system_identifier
+        if self._is_of_these_hosts and is_same_database and newest.is_newer_than(server.seen):
             try:
                 await _write(server, _MARK, newest)
             except psycopg.errors.UndefinedTable:
-                pass  # the schema is older or missing; the command's own check reports it
+                pass  # the schema is old or missing, which the schema check reports
             except (psycopg.Error, TimeoutError) as exc:
                 _log.warning(
                     "a database server cannot be marked", server=server.name, reason=str(exc)
@@ -297,7 +312,7 @@ class Fence:
             )
 
     def _save(self) -> None:
-        """Writes the newest server to the file, if it has changed."""
+        """Writes the newest server to the file, unless the file already contains it."""
         found = {"newest": self._newest and list(self._newest), "hosts": self._hosts}
         if self._seen_file is None or not self._is_of_these_hosts or found == self._saved:
             return
@@ -310,7 +325,7 @@ class Fence:
             temporary.replace(self._seen_file)
             self._saved = found
         except OSError as exc:
-            # A command may run without a data folder.
+            # This is no error, because a command may run without a data folder.
             _log.info("the newest server was not written", file=str(exc.filename), reason=str(exc))
 
     @property
@@ -319,7 +334,7 @@ class Fence:
 
 
 class FencedConnection(WatchedConnection):
-    """A connection to the newest server."""
+    """Represents a connection to the newest server."""
 
     standing: Standing | None = None
 
@@ -327,7 +342,7 @@ class FencedConnection(WatchedConnection):
     async def connect(  # type: ignore[override]
         cls, conninfo: str = "", *, fence: Fence, reachability: Reachability, **options: Any
     ) -> Self:
-        """Ignores `conninfo`, because the fence knows the address."""
+        """Connects to the address from the fence, and ignores `conninfo`."""
         began_at = asyncio.get_running_loop().time()
         try:
             connection = await super().connect(await fence.address(), **options)
@@ -345,8 +360,9 @@ class FencedConnection(WatchedConnection):
 
 
 def find_newest_server(conninfo: str, seen_file: Path | None) -> tuple[str, tuple[str, ...]]:
-    """Returns the newest server's address, and a sentence for each old one that accepts writes. For
-    commands, which run no event loop yet. Raises Unavailable if only old servers accept writes."""
+    """Returns the newest server's address, and one sentence about each old server that accepts
+    writes. Used by commands before they start an event loop. Raises Unavailable if only old servers
+    accept writes, or if no server can be reached."""
     fence = Fence(conninfo, seen_file)
     try:
         return asyncio.run(fence.survey()), fence.old_servers
@@ -387,5 +403,5 @@ async def _write(server: Server, statement: LiteralString, standing: Standing) -
         connection = await WatchedConnection.connect(server.conninfo, autocommit=True)
     connection.answer_within_s = _ANSWER_WITHIN_S
     async with connection, connection.transaction():
-        await connection.execute(_COMMIT_ALONE)
+        await connection.execute(_COMMIT_WITHOUT_STANDBY)
         await connection.execute(statement, standing._asdict())

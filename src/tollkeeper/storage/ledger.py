@@ -1,8 +1,9 @@
-"""SQL of the hold transaction: lock the accounts, read the data for the decision, write.
+"""Contains the SQL of the hold transaction, which locks accounts, reads the data for the admission
+decision, and writes accounts and holds (the amounts reserved before calls).
 
-The order of locks is fixed: accounts by organization, then everything below them. A transaction
-that changes an account, a project's account, or a row that an admission relies on (a key, a
-project) locks the account first.
+The order of locks is fixed: first accounts in the order of organization ids, then rows that belong
+to the accounts. Every transaction that changes an account, a project's account, or a row that an
+admission reads (a key or a project) locks the organization's account first.
 """
 
 from collections.abc import Sequence
@@ -34,15 +35,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def commit_without_waiting(connection: Connection) -> None:
-    """Makes this transaction's commit return before it is on disk. The commit survives a crash of
-    any process except PostgreSQL's own."""
+    """Makes the commit of this transaction return before it is written to disk. Only a crash of
+    PostgreSQL or of its machine can lose the transaction."""
     await connection.execute("SET LOCAL synchronous_commit TO off")
 
 
 def fast_transaction(lock_wait_s: float | None) -> BoundStatement:
-    """Returns the first statement of a hold transaction: the commit does not wait for the disk,
-    lock waits are limited to `lock_wait_s`, and rows are found by their keys. If the process stops
-    between two statements, the server ends its session, so that accounts do not stay locked."""
+    """Returns the first statement of a hold transaction, which changes settings for this
+    transaction. The commit does not wait for the disk. Lock waits are limited to `lock_wait_s`. The
+    planner finds rows by their keys. If this process stops between two statements, the server ends
+    the session after three seconds, so that accounts do not stay locked."""
     lock_timeout = None if lock_wait_s is None else f"{max(1, round(lock_wait_s * 1000))}ms"
     return _FAST_TRANSACTION.bind(lock_timeout)
 
@@ -64,8 +66,9 @@ async def lock_accounts(
     keys: Sequence[KeyId],
     limits: ProjectLimits,
 ) -> LockedAccounts:
-    """Locks the accounts in their fixed order and folds in amounts that resolutions have returned.
-    Omits accounts, projects and keys that do not exist."""
+    """Locks the accounts of the projects in their fixed order. Returns the accounts' states, to
+    which the unspent amounts of resolved holds are already added (folded). Omits accounts, projects
+    and keys that do not exist."""
     found = [await _rows_of(connection, statement) for statement in lock_statements(projects, keys)]
     locked, ended = locked_accounts(found, limits)
     reading = period_caps.read_statements(locked, ended, keys)
@@ -83,9 +86,9 @@ async def _rows_of(connection: Connection, bound: BoundStatement) -> Rows:
 def lock_statements(
     projects: Sequence[tuple[OrganizationId, ProjectId]], keys: Sequence[KeyId]
 ) -> tuple[BoundStatement, ...]:
-    """Returns the statements of `lock_accounts` in this order; `locked_accounts` reads their
-    rows."""
-    # Uses integers, which hash faster than UUIDs and have the same order.
+    """Returns the statements of `lock_accounts` in the order in which they must run.
+    `locked_accounts` reads their rows."""
+    # Integers hash faster than UUIDs and sort in the same order.
     by_number = {organization_id.int: organization_id for organization_id, _ in projects}
     organizations: list[UUID] = [by_number[number] for number in sorted(by_number)]
     pairs = {(pair[0].int, pair[1].int): pair for pair in projects}.values()
@@ -104,8 +107,9 @@ def lock_statements(
 def locked_accounts(
     found: Sequence[Rows], limits: ProjectLimits
 ) -> tuple[LockedAccounts, list[EndedReservation]]:
-    """Builds the account states from the rows of `lock_statements`, and lists the reservations that
-    period caps have to count. `period_caps.read_statements` returns the remaining queries."""
+    """Builds the account states from the rows that `lock_statements` return. Also returns the ended
+    reservations that period caps (caps with their own counters) have to count;
+    `period_caps.read_statements` takes them and returns the queries for these caps."""
     accounts, clock_and_keys, projects = found
     now_us, month = clock_and_keys[0][:2]
     states: dict[OrganizationId, AccountState] = {}
@@ -144,9 +148,9 @@ _LOCK_ACCOUNTS = Statement(
     FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE
     """,
 )
-# Reads the server's clock once for the whole batch, in UTC. This is a separate statement because it
-# must begin after the accounts are locked: successive holders of an account's lock must not see the
-# time go backwards.
+# Reads the server's clock (in UTC) once for the whole batch, and the keys. The statement is
+# separate from `_LOCK_ACCOUNTS` because it must begin after the accounts are locked. Otherwise a
+# transaction could see an earlier time than the transaction that held the lock before.
 _READ_CLOCK_AND_KEYS = Statement(
     "tollkeeper_clock_and_keys",
     """
@@ -158,10 +162,11 @@ _READ_CLOCK_AND_KEYS = Statement(
     LEFT JOIN project_keys k ON k.organization_id = ANY (%s) AND k.id = ANY (%s)
     """,
 )
-# Reads the projects of the batch, and those to which resolutions have returned something. Each row
-# of `unfolded` is folded in once because this statement deletes it. A visible mark was folded in
-# before, or this statement deletes its row. If an organization has period caps, each reservation is
-# a separate fold, because the caps need its day and its key.
+# Reads the projects of the batch, and the projects that have rows in `unfolded`: resolutions and
+# marks that are not yet added to the accounts. Each row of `unfolded` is folded only once, because
+# this statement deletes the row. If a resolved reservation has a visible mark, the mark was folded
+# before or its row is deleted by this statement too. If an organization has period caps, each
+# reservation is a separate fold, because the caps need the reservation's day and key.
 _PROJECTS_AND_FOLDS = Statement(
     "tollkeeper_projects_and_folds",
     """
@@ -199,11 +204,12 @@ _PROJECTS_AND_FOLDS = Statement(
     ORDER BY f.kind DESC
     """,
 )
+# The index of the first column about a fold in the rows of `_PROJECTS_AND_FOLDS`.
 _FOLD_AT = 16
 
 
 async def write_states(connection: Connection, states: dict[OrganizationId, AccountState]) -> None:
-    """Writes locked accounts with their loaded projects."""
+    """Writes the states of locked accounts, and the states of their projects that were read."""
     for statement, documents in write_states_statements(states):
         await connection.execute(statement.sql, documents)
 
@@ -217,9 +223,10 @@ def write_states_statements(
 def write_holds_statements(
     process_id: UUID, holds: Sequence[Hold], accounts: LockedAccounts
 ) -> tuple[BoundStatement, ...]:
-    """Writes locked accounts and their reservations. Also renews the lease of the process, and
-    registers it again if it was declared dead meanwhile, so that every hold belongs to a registered
-    process."""
+    """Returns the statements that write the locked accounts and the reservations of their holds.
+    The statements also renew the process's lease (which shows that it lives). They register the
+    process again if another process declared it dead in the meantime, so that every hold belongs to
+    a registered process."""
     counted_in = {
         organization_id.int: {"month": state.spend.month, **_other_day(state, accounts.now_us)}
         for organization_id, state in accounts.states.items()
@@ -253,7 +260,8 @@ def write_holds_statements(
 
 
 def _other_day(state: AccountState, now_us: int) -> dict[str, int]:
-    """Returns the day that a hold counts for, if it differs from the clock's day."""
+    """Returns the day for whose caps a hold counts, if it differs from the day of the server's
+    clock."""
     if state.spending_day is None or state.spending_day == day_at(now_us):
         return {}
     return {"spending_day": state.spending_day}
@@ -335,8 +343,8 @@ _WRITE_HOLDS = Statement(
 
 
 async def write_trial(connection: Connection, process_id: UUID, reservation_id: UUID) -> None:
-    """Writes an empty reservation for any project, in a transaction that must be rolled back. Locks
-    no account. Without a project it only writes the lease."""
+    """Writes an empty reservation for any project, in a transaction that the caller must roll back.
+    Locks no account. If there is no project, only renews the process's lease."""
     await connection.execute("SET LOCAL lock_timeout TO '1s'")
     written = await connection.execute(_TRIAL, (process_id, reservation_id, reservation_id))
     if written.rowcount == 0:
@@ -360,11 +368,12 @@ async def restore_holds(
     *,
     arrived_earlier: bool = False,
 ) -> None:
-    """Writes committed reservations again that were lost when PostgreSQL crashed before a fast
-    transaction was on disk, or in a failover. Their money is no longer held, so their hold is zero,
-    and their whole cost will be overage. Existing reservations are not changed. Locks the accounts.
-    With `arrived_earlier`, the reservations are dated by their ids instead of the clock; caps still
-    count them for the present."""
+    """Writes the reservations of committed holds again that the database has lost: PostgreSQL
+    crashed before the commit was on disk, or failed over. The money is no longer held, so the new
+    reservations have a hold of zero, and their whole cost will be overage (cost above the hold).
+    Does not change existing reservations. Locks the accounts. With `arrived_earlier`, the time of
+    each reservation is taken from its id instead of the clock; caps still count the reservation for
+    the present day."""
     rows = [
         {
             "organization_id": hold.organization_id,
@@ -373,7 +382,8 @@ async def restore_holds(
             "api_key_id": hold.key_id,
             "model": hold.model,
             **hold_prices(hold),
-            # A hold equals its prices times its limits, so the prices of a zero hold are zero.
+            # A hold must equal its prices times its limits. The limits of a restored hold are zero,
+            # and the price per request is not multiplied by a limit, so it must be zero too.
             "price_request": 0,
             "held_at_ms": time_ms_of_id(hold.id) if arrived_earlier else None,
         }
@@ -421,8 +431,8 @@ _RESTORE_HOLDS: LiteralString = (
 
 
 def _document(rows: list[dict[str, Any]]) -> str:
-    """Encodes rows as one JSON parameter, because adapting fifteen arrays costs more than the rest
-    of the ledger's own work. PostgreSQL reads integers of any size exactly."""
+    """Encodes rows as one JSON parameter, because converting one array per column would take more
+    time than all other work of the ledger. PostgreSQL reads JSON integers of any size exactly."""
     return _encode(rows).decode()
 
 

@@ -1,4 +1,5 @@
-"""SQL of the ledger's months: their partitions, closes and later steps."""
+"""Contains the SQL for the ledger's months: their partitions, their closes (the stored totals of
+closed months) and the later steps (proven, exported, dropped)."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,18 +17,19 @@ from tollkeeper.storage.cap_counts import note_dropped
 from tollkeeper.storage.database import Connection, Contention
 from tollkeeper.storage.verification import LINES
 
-# The advisory lock for all changes to months; a proof of a close shares it.
+# The advisory lock for months. Changes to months take it exclusively; work that reads months, such
+# as verification, shares it.
 _MONTHS_LOCK = 7461_0004
-# Adding or dropping a month locks tables that calls use, so calls wait as long as this waits for a
-# lock. After this time it fails and is tried again later.
+# The maximum lock wait of a transaction that adds or drops a month. Calls use the same tables and
+# have to wait behind this transaction, so it fails after this time and is tried again later.
 _LOCK_TIMEOUT_MS = 2000
-# In the order from referencing to referenced table.
+# Each table references only tables that come later in this order.
 _TABLES = ("overages", "resolutions", "reservations")
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Describes a closed month."""
+    """Describes the close of a month."""
 
     month: Month
     previous_month: Month | None
@@ -38,11 +40,11 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Describes a step of a closed month: `proven`, `exported` or `dropped`."""
+    """Describes a finished step of a closed month: `proven`, `exported` or `dropped`."""
 
     step: str
     done_at: datetime
-    # Set only for an export.
+    # The next three fields are set only for the step `exported`.
     csv_digest: bytes | None
     csv_rows: int | None
     file_name: str | None
@@ -59,34 +61,36 @@ class Unresolved:
 
 @asynccontextmanager
 async def keeping_months(connection: Connection) -> AsyncIterator[bool]:
-    """Prevents changes to months while the block runs; other readers may do the same. Yields False
-    if a change is in progress. Uses no transaction, so that no snapshot is kept."""
+    """Prevents changes to months while the block runs; several processes may do so at the same
+    time. Yields False if a change is in progress. Takes the lock outside a transaction, so that no
+    snapshot stays open."""
     cursor = await connection.execute("SELECT pg_try_advisory_lock_shared(%s)", (_MONTHS_LOCK,))
-    [[kept]] = await cursor.fetchall()
+    [[protected]] = await cursor.fetchall()
     try:
-        yield bool(kept)
+        yield bool(protected)
     finally:
-        if kept and not connection.closed:
+        if protected and not connection.closed:
             await connection.execute("SELECT pg_advisory_unlock_shared(%s)", (_MONTHS_LOCK,))
 
 
 async def try_lock_months(connection: Connection) -> bool:
     """Takes the lock for changing months until the transaction ends. Returns False if another
-    process changes or protects months."""
+    process changes months or prevents changes."""
     cursor = await connection.execute("SELECT pg_try_advisory_xact_lock(%s)", (_MONTHS_LOCK,))
     [[taken]] = await cursor.fetchall()
     return bool(taken)
 
 
 async def limit_lock_waits(connection: Connection) -> None:
-    """Limits how long this transaction waits for locks, because calls wait behind it."""
+    """Limits how long this transaction waits for locks, because calls have to wait behind the
+    waiting transaction."""
     await connection.execute(
         "SELECT set_config('lock_timeout', %s, true)", (f"{_LOCK_TIMEOUT_MS}ms",)
     )
 
 
 async def read_current(connection: Connection, *, seconds_ago: int = 0) -> Month:
-    """Returns the month of the server's clock `seconds_ago`."""
+    """Returns the UTC month that the server's clock showed `seconds_ago`."""
     cursor = await connection.execute(
         """
         SELECT to_char((clock_timestamp() - make_interval(secs => %s)) AT TIME ZONE 'UTC',
@@ -116,21 +120,21 @@ _FIND_PARTITIONS: LiteralString = r"""
 
 
 async def add_month(connection: Connection, month: Month) -> None:
-    """Adds the partitions of a month, and moves existing rows of that month there."""
+    """Adds the partitions of a month, and moves existing rows of that month into them."""
     await connection.execute(
         "SELECT ledger_add_month(%s)", (date(month.year, month.month, 1),), prepare=False
     )
 
 
 async def drop_month(connection: Connection, month: Month) -> None:
-    """Drops the partitions, and the marks of reservations that were once unsettled. Raises
-    `Contention` if calls or readers lock the tables for too long."""
+    """Drops the month's partitions, and deletes the marks of its reservations that were once
+    unsettled. Raises `Contention` if other transactions lock the tables for too long."""
     await connection.execute(
         "DELETE FROM unsettled_marks WHERE reservation_id >= %s AND reservation_id < %s",
         (month.first_id, month.end_id),
     )
     try:
-        # Calls lock the tables in this order.
+        # Calls lock the tables in the same order, so no deadlock can occur.
         await connection.execute(
             "LOCK TABLE ONLY reservations, ONLY resolutions, ONLY overages IN ACCESS EXCLUSIVE MODE"
         )
@@ -149,7 +153,8 @@ def _partition(table: str, month: Month) -> sql.Identifier:
 
 
 async def find_unfolded(connection: Connection, month: Month) -> list[OrganizationId]:
-    """Returns organizations whose accounts have not folded in all resolutions of the month."""
+    """Returns the organizations with resolutions of the month that are not yet folded into (added
+    to) their accounts."""
     cursor = await connection.execute(
         """
         SELECT DISTINCT organization_id FROM unfolded
@@ -165,8 +170,7 @@ async def find_unfolded(connection: Connection, month: Month) -> list[Organizati
 
 
 async def seal_month(connection: Connection, month: Month) -> None:
-    """Prevents all later changes in the month's partitions. Waits for transactions that write
-    there."""
+    """Makes the month's partitions immutable. First waits for transactions that write to them."""
     await connection.execute(
         sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(_partitions(month))
     )
@@ -191,7 +195,8 @@ async def find_unresolved(connection: Connection, month: Month, limit: int) -> l
 
 
 async def find_ahead(connection: Connection, month: Month) -> OrganizationId | None:
-    """Returns an organization with a reservation in the month that counts for a future day."""
+    """Returns an organization that has a reservation of this month which counts for the caps of a
+    future day, or None."""
     cursor = await connection.execute(_FIND_AHEAD, _ids(month), prepare=False)
     row = await cursor.fetchone()
     return None if row is None else row[0]
@@ -219,14 +224,16 @@ def _ids(month: Month) -> dict[str, object]:
 
 
 async def write_totals(connection: Connection, month: Month) -> int:
-    """Writes the totals and lines of the month, and returns the number of their reservations."""
+    """Stores the totals of the month and its lines (costs by day, key and line item). Returns the
+    number of reservations in the totals."""
     cursor = await connection.execute(_WRITE_TOTALS, _ids(month), prepare=False)
     [[reservations]] = await cursor.fetchall()
     await connection.execute(_WRITE_LINES, _ids(month), prepare=False)
     return int(reservations)
 
 
-# The totals of a month by organization, project and spending month.
+# The totals of a month. Users of this query append GROUP BY organization, project and spending
+# month (the month for whose caps a reservation counts).
 TOTALS: LiteralString = """
     SELECT r.organization_id, %(month)s::integer AS month, r.project_id, r.month AS spending_month,
         count(*) FILTER (WHERE d.kind = 'settled') AS settled_count,
@@ -276,9 +283,9 @@ _WRITE_LINES: LiteralString = (
 async def write_close(
     connection: Connection, month: Month, previous: Month | None, reservations: int, digest: bytes
 ) -> None:
-    """Writes the close. Waits for running settlements, and blocks new ones until the transaction
-    ends, so that each settlement knows whether the month of its day is closed. Raises `Contention`
-    if settlements take too long."""
+    """Writes the close. Waits for running settlements and blocks new settlements until the
+    transaction ends, so that every settlement sees whether the month of its cost is closed. Raises
+    `Contention` if settlements take too long."""
     await limit_lock_waits(connection)
     try:
         await connection.execute("LOCK TABLE cost_rollup IN SHARE MODE")
@@ -294,8 +301,8 @@ async def write_close(
 
 
 async def stream_close_rows(connection: Connection, month: Month) -> AsyncIterator[str]:
-    """Yields all totals and then all lines of a close in a fixed order, one line of text each. Uses
-    a server-side cursor, so that memory does not grow with them."""
+    """Yields all totals and then all lines of a close in a fixed order, each as one line of text.
+    Uses a server-side cursor, so that memory does not grow with the number of rows."""
     for number, query in enumerate((_TOTALS_AS_TEXT, _LINES_AS_TEXT)):
         async with connection.cursor(f"close_rows_{number}") as cursor:
             await cursor.execute(query, (month.number,))
@@ -309,7 +316,8 @@ _TOTALS_AS_TEXT: LiteralString = """
     FROM ledger_close_totals WHERE month = %s
     ORDER BY organization_id, project_id, spending_month
 """
-# A model's name may contain any character, so it comes last and is encoded.
+# A line item contains the name of a model, which may contain any character, so it is encoded in
+# hex.
 _LINES_AS_TEXT: LiteralString = """
     SELECT concat_ws('|', 'line', month, organization_id, day, project_id, api_key_id, amount,
                      encode(convert_to(line_item, 'UTF8'), 'hex'))
@@ -362,7 +370,7 @@ async def write_step(
     csv_rows: int | None = None,
     file_name: str | None = None,
 ) -> None:
-    """Writes a step, unless it was written before."""
+    """Records a step of the month, unless it was recorded before."""
     await connection.execute(
         """
         INSERT INTO ledger_close_steps (month, step, csv_digest, csv_rows, file_name)

@@ -1,9 +1,10 @@
-"""Runs transactions in one or two round trips instead of one for each statement.
+"""Runs transactions in one or two network round trips, instead of one round trip for each
+statement.
 
-The driver's own pipeline waits for the socket once for each statement, which costs a busy process
-more than the rest of an admission. Here statements are prepared once for each connection, all
-statements of a round trip are sent together, and their results are read together, through the
-driver's public interface to libpq.
+The driver's own pipeline waits for the socket once for each statement. In a busy process that takes
+more time than all other work of an admission. Here each statement is prepared once per connection.
+All statements of a round trip are sent together, and then their results are read together, through
+the driver's public interface to libpq.
 """
 
 import asyncio
@@ -21,8 +22,8 @@ from psycopg.rows import TupleRow
 from tollkeeper.storage.watched_connection import WatchedConnection
 
 Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]
-# The types of parameters. A parameter is sent as text, so the statement declares its type
-# (`%s::uuid[]`) unless the server can infer it.
+# The Python types of parameters. Parameters are sent as text, so a statement must declare a
+# parameter's SQL type (`%s::uuid[]`) unless the server can infer the type.
 Scalar: TypeAlias = UUID | str | int | None
 Parameter: TypeAlias = Scalar | list[UUID] | list[str] | list[int] | list[str | None]
 Rows: TypeAlias = list[TupleRow]
@@ -30,8 +31,8 @@ Rows: TypeAlias = list[TupleRow]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Describes a statement that is prepared under its name; parameters are written `%s`, as for
-    the driver."""
+    """Describes a statement that is prepared under its name. Parameters are written as `%s`, like
+    the driver's."""
 
     name: LiteralString
     sql: LiteralString
@@ -41,41 +42,41 @@ class Statement:
 
     @property
     def numbered(self) -> str:
-        """Returns the SQL with the server's parameters: `$1`, `$2` and so on."""
+        """Returns the SQL with the server's syntax for parameters: `$1`, `$2` and so on."""
         first, *rest = self.sql.split("%s")
         return first + "".join(f"${number}{piece}" for number, piece in enumerate(rest, 1))
 
 
 class BoundStatement(NamedTuple):
-    """Holds a statement with the values of its parameters."""
+    """Contains a statement and the values of its parameters."""
 
     statement: Statement
     parameters: tuple[Parameter, ...]
 
 
-# Statements without a name are not prepared, because these two would not benefit.
+# Statements with this name are not prepared: preparing BEGIN and COMMIT would save no time.
 _UNNAMED = ""
 _BEGIN = Statement(_UNNAMED, "BEGIN").bind()
 _COMMIT = Statement(_UNNAMED, "COMMIT").bind()
 
 
 class PlansDropped(Exception):
-    """The server no longer has a prepared statement. Nothing was written, and the next attempt
-    prepares it again."""
+    """Raised if the server has dropped a prepared statement. Nothing was written, and the next
+    attempt prepares the statement again."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Adapting:
-    """Replaces the connection for a transformer, without keeping the connection alive. Text is
-    UTF-8 by default."""
+class _AdaptersOnly:
+    """Stands in for a connection in a `Transformer`, so that the transformer does not keep the
+    connection alive. Without a connection, the driver decodes text as UTF-8."""
 
     adapters: AdaptersMap
     connection: None = None
 
 
 class RoundTrips:
-    """Runs a transaction on one connection: either `begin` and then `commit`, or `run` alone.
-    Between `begin` and `commit` the connection can be used normally. Without `commit` the
+    """Runs a transaction on one connection, either with `begin` and then `commit`, or with a single
+    `run`. Between `begin` and `commit` the connection can be used normally. Without `commit` the
     transaction stays open, and the caller has to roll it back."""
 
     def __init__(self, connection: Connection) -> None:
@@ -84,22 +85,24 @@ class RoundTrips:
         self._prepared = connection.prepared
 
     async def begin(self, *statements: BoundStatement) -> list[Rows]:
-        """Begins the transaction and returns the rows of each statement, in one round trip."""
-        return (await self._send_again(_BEGIN, *statements))[1:]
+        """Begins the transaction and runs the statements, in one round trip. Returns the rows of
+        each statement."""
+        return (await self._send_first(_BEGIN, *statements))[1:]
 
     async def read(self, *statements: BoundStatement) -> list[Rows]:
-        """Runs statements between `begin` and `commit`, and returns the rows of each, in one round
-        trip."""
+        """Runs statements between `begin` and `commit`, in one round trip. Returns the rows of each
+        statement."""
         return await self._send_within(*statements)
 
     async def commit(self, *statements: BoundStatement) -> None:
         """Runs the statements and commits, in one round trip. If the server rejects a statement,
-        raises its error and commits nothing; after any other error the commit may or may not have
-        happened."""
+        raises the server's error, and nothing is committed. After any other error, the commit may
+        or may not have happened."""
         await self._send_within(*statements, _COMMIT)
 
     async def _send_within(self, *statements: BoundStatement) -> list[Rows]:
-        """Sends statements of a running transaction."""
+        """Sends statements of a transaction that has begun before, and so cannot be repeated
+        here."""
         try:
             return await self._send_all(*statements)
         except pg.InvalidSqlStatementName as exc:
@@ -107,14 +110,15 @@ class RoundTrips:
             raise PlansDropped from exc
 
     async def run(self, *statements: BoundStatement) -> list[Rows]:
-        """Runs a whole transaction in one round trip; returns the rows of each statement. The
-        server treats statements that are sent together as one transaction and commits it after the
-        last one. Errors mean the same as in `commit`."""
-        return await self._send_again(*statements)
+        """Runs a whole transaction in one round trip, and returns the rows of each statement. The
+        server treats statements that are sent together as one transaction, and commits it after the
+        last statement. Errors mean the same as in `commit`."""
+        return await self._send_first(*statements)
 
-    async def _send_again(self, *statements: BoundStatement) -> list[Rows]:
-        """Sends the first statements of a transaction. If the server has dropped one of them, which
-        the driver causes after every rollback, nothing has happened and they are sent again."""
+    async def _send_first(self, *statements: BoundStatement) -> list[Rows]:
+        """Sends the first statements of a transaction. If the server has dropped one of these
+        prepared statements, nothing was executed, so all are prepared and sent again. The driver
+        makes the server drop prepared statements after every rollback."""
         try:
             return await self._send_all(*statements)
         except pg.InvalidSqlStatementName:
@@ -123,7 +127,7 @@ class RoundTrips:
             return await self._send_all(*statements)
 
     async def _send_all(self, *statements: BoundStatement) -> list[Rows]:
-        # Invalid values raise here, before anything is sent.
+        # Converted first, so that an invalid value raises before anything is sent.
         values = [[as_text(value) for value in bound.parameters] for bound in statements]
         await self._prepare(statements)
         watchdog = self.connection.start_watch()
@@ -148,13 +152,14 @@ class RoundTrips:
             await _flush(pgconn)
             results = [await _next_result(pgconn) for _ in statements]
             while (end := await _next_result(pgconn)).status != pq.ExecStatus.PIPELINE_SYNC:
-                results.append(end)  # the commit itself was rejected
+                results.append(end)  # the error of a rejected commit
             pgconn.exit_pipeline_mode()
         except BaseException:
-            # Results may still arrive on this connection, so it cannot be used again.
+            # Results of these statements may still arrive on this connection, so it cannot be used
+            # again.
             await self.connection.close()
             raise
-        # There may be one more result than statements: the error of the commit.
+        # If the commit was rejected, its error is one more result than there are statements.
         return [
             self._rows(result, statements[at].statement.name if at < len(statements) else _UNNAMED)
             for at, result in enumerate(results)
@@ -164,8 +169,9 @@ class RoundTrips:
         for statement, _ in statements:
             if statement.name != _UNNAMED and statement.name not in self._prepared.names:
                 name = f"{statement.name}_{self._prepared.generation}"
-                # Recorded before it is done. If this is interrupted before the server has prepared
-                # it, the first use fails, and it is prepared under another name.
+                # Record the name before preparing. If this task is interrupted before the server
+                # has prepared the statement, the first use fails, and the statement is prepared
+                # under a new name.
                 self._prepared.names[statement.name] = name.encode()
                 preparing = f"PREPARE {name} AS {statement.numbered}"
                 await self.connection.execute(preparing.encode(), prepare=False)
@@ -177,23 +183,25 @@ class RoundTrips:
         if status == pq.ExecStatus.TUPLES_OK:
             transformer = self._prepared.transformers.get(name)
             if transformer is None:
-                transformer = Transformer(_Adapting(self.connection.adapters))
+                transformer = Transformer(_AdaptersOnly(self.connection.adapters))
                 transformer.set_pgresult(result)
                 if name != _UNNAMED:
                     self._prepared.transformers[name] = transformer
             else:
-                # The columns of a prepared statement do not change.
+                # The columns of a prepared statement do not change, so the column loaders are
+                # reused.
                 transformer.set_pgresult(result, set_loaders=False)
             rows = transformer.load_rows(0, result.ntuples, tuple)
-            # The rows are copies, so the result can be freed.
+            # The rows are copies, so the transformer can release the result's memory.
             transformer.set_pgresult(None, set_loaders=False)
             return rows
         raise pg.error_from_result(result, encoding="utf-8")
 
 
 def as_text(parameter: Parameter) -> bytes | None:
-    """Encodes the parameter in PostgreSQL's text format; None is NULL. Raises TypeError for other
-    types, and the driver's DataError for text that PostgreSQL cannot store."""
+    """Encodes a parameter in PostgreSQL's text format. None means NULL. Raises TypeError for types
+    that are not in `Parameter`, and the driver's DataError for text that PostgreSQL cannot
+    store."""
     if parameter is None:
         return None
     if isinstance(parameter, list):
@@ -205,7 +213,7 @@ def _scalar_text(value: object) -> str:
     match value:
         case str():
             if "\0" in value:
-                # The protocol would silently end the text there.
+                # The protocol would silently cut off the text at the NUL.
                 raise pg.DataError("PostgreSQL text cannot contain NUL (0x00) characters")
             return value
         case UUID():
@@ -221,7 +229,7 @@ def _array_element(value: Scalar) -> str:
     text = _scalar_text(value)
     if not isinstance(value, str):
         return text
-    # Always quoted, so that an empty text, a comma, a brace or the word NULL is plain text.
+    # Text is always quoted, so that an empty text, a comma, a brace or the word NULL is plain text.
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -233,7 +241,7 @@ async def _flush(pgconn: pq.abc.PGconn) -> None:
 
 
 async def _next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult:
-    """Returns the next result, without the empty ones that end a statement."""
+    """Returns the next result. Skips the empty results that mark the end of a statement."""
     while True:
         while pgconn.is_busy():
             await _ready(pgconn)
@@ -246,20 +254,20 @@ async def _next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult:
 
 
 async def _ready(pgconn: pq.abc.PGconn, *, writing: bool = False) -> None:
-    """Waits until the socket can be read or, with `writing`, read or written."""
+    """Waits until the socket is readable or, with `writing`, readable or writable."""
     loop = asyncio.get_running_loop()
     descriptor = pgconn.socket
-    happened = loop.create_future()
+    ready = loop.create_future()
 
     def wake() -> None:
-        if not happened.done():
-            happened.set_result(None)
+        if not ready.done():
+            ready.set_result(None)
 
     loop.add_reader(descriptor, wake)
     if writing:
         loop.add_writer(descriptor, wake)
     try:
-        await happened
+        await ready
     finally:
         loop.remove_reader(descriptor)
         if writing:

@@ -1,9 +1,11 @@
-"""SQL of the ledger's invariants: each is one query that returns the rows that violate it.
+"""Contains the SQL that verifies the ledger's invariants. Each invariant has one query, which
+returns the rows that violate the invariant.
 
-Every query covers a slice: the organizations after `after`, up to `end`. Sums compare accounts with
-immutable rows; for closed months they use the totals of the close. Checks of single rows are also
-limited to a range of ids, which is one or more partitions. Resolutions that are not folded in yet
-count as folded in.
+Every query covers a slice of the ledger: the organizations with ids above `after`, up to `end`. The
+queries in `SUMS` compare accounts with sums of immutable rows; for closed months they use the
+totals of the close instead of the rows. The queries in `ROWS` check single rows, and are also
+limited to a range of reservation ids, which covers one or more partitions. Resolutions that are not
+yet folded into (added to) the accounts count as if they were.
 """
 
 from dataclasses import asdict, dataclass
@@ -19,7 +21,7 @@ from tollkeeper.storage.payments import DUE
 from tollkeeper.storage.price_columns import lines, total
 
 Query: TypeAlias = LiteralString
-# A query returns at most this many rows: more cannot be repaired by hand.
+# The maximum number of rows that a query returns. Nobody could repair more differences by hand.
 DIFFERENCES_PER_QUERY_MAX = 1000
 
 
@@ -27,28 +29,32 @@ DIFFERENCES_PER_QUERY_MAX = 1000
 class Slice:
     """Selects the part of the ledger that a query covers."""
 
-    # Organizations after `after`, up to `end`.
+    # The organizations with ids above `after`, up to and including `end`.
     after: UUID = FIRST_ID
     end: UUID = LAST_ID
-    # Single rows with ids from `first_id` to `last_id`, inclusive.
+    # For queries about single rows: the reservation ids from `first_id` up to and including
+    # `last_id`.
     first_id: UUID = FIRST_ID
     last_id: UUID = LAST_ID
-    # Rows from `closed_from` on and before `closed_to` belong to closed months and are skipped.
+    # Reservation ids from `closed_from` up to, but excluding, `closed_to` belong to closed months.
+    # Their rows are skipped.
     closed_from: UUID = FIRST_ID
     closed_to: UUID = FIRST_ID
 
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """Defines the age at which a hold cannot belong to a running call."""
+    """Contains the limits beyond which a hold cannot belong to a running call: the age of the hold,
+    and the time without a heartbeat of its process."""
 
     age_s: float
     lease_s: float
 
 
-# Computes the held, unsettled and settled amounts from immutable rows: those of open months, and
-# the totals of closed ones, in which nothing is held or unsettled. MATERIALIZED, because without
-# statistics, as in a new database, the planner would compute these sums again for every account.
+# Sums the held, unsettled and settled amounts: from the immutable rows of open months, and from the
+# totals of closed months, which have no held or unsettled amounts. The query is MATERIALIZED,
+# because the planner would otherwise compute these sums again for every account if the database is
+# new and has no statistics.
 _RESERVED: LiteralString = """
     , reserved AS MATERIALIZED (
         SELECT r.organization_id, r.project_id, r.month,
@@ -113,7 +119,8 @@ _BALANCES: LiteralString = with_balances(
     WHERE (k.granted, k.available, k.held, k.unsettled, k.settled, k.overage, k.refunded)
        IS DISTINCT FROM
           (r.granted, r.available, r.held, r.unsettled, r.settled, r.overage, r.refunded)
-       -- Code of before this column does not give back, so that the account may have too much.
+       -- The account may have too much: versions from before this column do not subtract from it
+       -- when a call ends.
        OR k.overage_in_flight < r.overage_in_flight
     """,
     pending=_IN_SLICE,
@@ -141,7 +148,8 @@ _PROJECTS: LiteralString = with_balances(
     pending=_IN_SLICE,
 )
 
-# Monthly caps rely on these sums: compares each balance's month with the holds of that month.
+# Compares the monthly counters of each balance with the reservations that count for that month.
+# Monthly caps use these counters.
 _MONTHS: LiteralString = with_balances(
     _RESERVED,
     """
@@ -164,7 +172,7 @@ _MONTHS: LiteralString = with_balances(
     pending=_IN_SLICE,
 )
 
-# A settlement's amounts by price dimension.
+# The amounts of a settlement (`d`) by price dimension: one row with `dimension` and `amount` each.
 LINES: LiteralString = lines("d.")
 _ROLLUP: LiteralString = (
     """
@@ -249,7 +257,8 @@ _OVERAGES: LiteralString = (
     """
 )
 
-# A hold that was restored after a database crash holds nothing.
+# Reservations with a hold of zero are skipped, because a reservation that was restored after a
+# database crash holds nothing.
 _VERDICTS: LiteralString = """
     SELECT d.reservation_id::text,
         format('verdicts cost %%s, held for %%s of %%s each', d.verdict, r.verdicts_max, r.price_verdict)
@@ -264,10 +273,10 @@ _VERDICTS: LiteralString = """
            OR d.verdict %% r.price_verdict <> 0)
 """
 
-# A process is registered as long as it holds something. A registered but silent process may have
-# ended just now, and recovery has yet to find its holds: they are allowed the maximum duration of a
-# call. A time in the future counts by its distance like one in the past, because clocks are set
-# back.
+# Finds open holds of dead processes. A process is registered as long as it has holds. A registered
+# process without recent heartbeats may have died just now, so that recovery has not found its holds
+# yet. Its holds are reported only if they are older than the longest possible call. `abs` treats
+# times in the future like times in the past, because a clock may have been set back.
 _STALE: LiteralString = """
     SELECT r.id::text, format('held since %%s by a process that is gone', r.held_at)
     FROM reservations r LEFT JOIN processes p ON p.id = r.process_id
@@ -294,8 +303,9 @@ _TENANTS: LiteralString = """
       AND (r.id < %(closed_from)s OR r.id >= %(closed_to)s)
 """
 
-# A payment of an organization is granted once, and the amounts of refunds and disputes are
-# withdrawn. Grants that name a payment belong to a recorded one of the same organization and mode.
+# Each payment of an organization must be granted once, and its refunds and disputes must be
+# withdrawn. Each grant that names a payment must belong to a recorded payment of the same
+# organization and mode (live or test).
 _PAYMENTS: LiteralString = (
     "WITH due AS ("  # noqa: S608 - the pieces are constants of the program
     + DUE
@@ -320,8 +330,9 @@ _PAYMENTS: LiteralString = (
     """
 )
 
-# A cost belongs to the day of its admission or, if that day is in a closed month, to a later month.
-# Rows of older versions belong to the day of their settlement.
+# A cost must count on the day when its call was admitted or, if that day is in a closed month, on a
+# day of a later month (as an adjustment). Rows of older versions count on the day of their
+# settlement.
 _DAYS: LiteralString = """
     SELECT d.reservation_id::text, format('admitted at %%s, resolved at %%s, counted on day %%s%%s',
         r.held_at, d.resolved_at, d.day, ' as an adjustment of day ' || d.adjusts_day)
@@ -346,7 +357,8 @@ _MARKS: LiteralString = """
           WHERE r.organization_id = m.organization_id AND r.id = m.reservation_id)
 """
 
-# Ignores released calls: a database crash may lose such a hold, but nothing was charged.
+# Ignores released calls: a database crash may lose the reservation of a released call, but nothing
+# was charged for it.
 _RESERVATIONS: LiteralString = """
     SELECT a.request_id::text, format('the call was %%s and has no reservation', a.settlement)
     FROM activity a
@@ -364,7 +376,8 @@ _FLOATS: LiteralString = """
     WHERE table_schema = current_schema() AND data_type IN ('real', 'double precision', 'money')
 """
 
-# Compares accounts with sums of rows: all ids of an organization at once, in one snapshot.
+# Queries that compare accounts with sums of rows. Each reads all ids of an organization in one
+# snapshot.
 SUMS: dict[str, Query] = {
     "balances are the sum of their rows": _BALANCES,
     "project balances are the sum of their rows": _PROJECTS,
@@ -374,7 +387,7 @@ SUMS: dict[str, Query] = {
     "payments are granted as their events say": _PAYMENTS,
     **PERIOD_CAP_SUMS,
 }
-# Checks single rows, so a range of ids can be checked separately.
+# Queries that check single rows, so that ranges of ids can be checked separately.
 ROWS: dict[str, Query] = {
     "every excess over a hold has its overage row": _OVERAGES,
     "verdicts cost what was held for them at most": _VERDICTS,
@@ -389,12 +402,14 @@ INVARIANTS: dict[str, Query] = {**SUMS, **ROWS, **SCHEMA}
 
 
 async def allow_long_statements(connection: Connection) -> None:
-    """Increases the statement timeout for this transaction, because the queries read many rows."""
+    """Increases the statement timeout for this transaction, because verification queries read many
+    rows."""
     await watched_connection.allow_long_statements(connection, minutes=60)
 
 
 async def begin_snapshot(connection: Connection) -> None:
-    """Must be a transaction's first statement, so that all others see one snapshot."""
+    """Makes all statements of the transaction see one snapshot. Must be called before any other
+    statement of the transaction."""
     await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
     await allow_long_statements(connection)
 
@@ -405,11 +420,11 @@ async def find_in_slice(
     part: Slice,
     ages: Ages,
 ) -> list[tuple[str, str, str]]:
-    """Returns (invariant, id of the row, explanation) for rows of the slice that violate one of
-    these invariants. Runs in a transaction."""
-    # Without statistics, the planner expects every slice to have few rows. It would materialize one
-    # table and compare each row with all of another; without that plan it looks rows up by their
-    # keys.
+    """Returns (invariant, id of the row, explanation) for each row of the slice that violates one
+    of the invariants in `queries`. Must be called in a transaction."""
+    # If a table has no statistics, the planner expects few rows in every slice. It would then
+    # materialize one table and compare each of its rows with every row of another table. With this
+    # plan disabled, the planner looks up rows by their keys.
     await connection.execute("SET LOCAL enable_material TO off")
     parameters = {**asdict(part), **asdict(ages), "limit": DIFFERENCES_PER_QUERY_MAX}
     differences = []
@@ -424,8 +439,9 @@ async def find_in_slice(
 
 
 async def find_closed_range(connection: Connection) -> tuple[UUID, UUID]:
-    """Returns the first id of the closed months and the first id after them. Months are closed in
-    order and without gaps, so they form one range; it is empty if no month is closed."""
+    """Returns the first reservation id in closed months, and the first id after them. Months are
+    closed in order and without gaps, so all closed months form one range. The range is empty if no
+    month is closed."""
     cursor = await connection.execute(
         "SELECT min(month), max(month) FROM ledger_closes", prepare=False
     )
@@ -436,8 +452,9 @@ async def find_closed_range(connection: Connection) -> tuple[UUID, UUID]:
 
 
 async def find_organizations_end(connection: Connection, after: UUID, many: int) -> UUID:
-    """Returns the organization at which a slice of `many` after `after` ends, or `LAST_ID` if there
-    are fewer, so that the last slice also covers rows without an account."""
+    """Returns the last organization id of a slice with `many` organizations above `after`. If there
+    are fewer organizations, returns `LAST_ID`, so that the last slice also covers rows of
+    organizations without an account."""
     cursor = await connection.execute(
         """
         SELECT organization_id FROM accounts WHERE organization_id > %s

@@ -104,9 +104,9 @@ class RequestLogComparison:
         remaining = iter(calls)
         async with (
             self._database.reading() as connection,
-            ledger_months.keeping_months(connection) as kept,
+            ledger_months.keeping_months(connection) as protected,
         ):
-            if not kept:
+            if not protected:
                 raise months_in_use()
             while batch := list(islice(remaining, _BATCH)):
                 # A call may be in several log files.

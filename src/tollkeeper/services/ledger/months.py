@@ -200,9 +200,9 @@ class LedgerMonths:
     async def _keeping_months(self) -> AsyncIterator[Connection]:
         async with (
             self._database.reading() as connection,
-            ledger_months.keeping_months(connection) as kept,
+            ledger_months.keeping_months(connection) as protected,
         ):
-            if not kept:
+            if not protected:
                 raise months_in_use()
             yield connection
 

@@ -86,9 +86,9 @@ class Verification:
         their rows still exist."""
         async with (
             self._database.reading() as connection,
-            ledger_months.keeping_months(connection) as kept,
+            ledger_months.keeping_months(connection) as protected,
         ):
-            if not kept:
+            if not protected:
                 raise months_in_use()
             return await self._verify(connection, _Findings(on_progress), full=full)
 
