@@ -1,7 +1,7 @@
-"""SQL of accounts for operators: balances, grants and limits.
+"""Contains the SQL for accounts as operators see them: balances, grants and limits.
 
-A caller that changes an account must have locked it before, with all resolutions folded in
-(storage/ledger).
+A caller that changes an account must have locked it with `storage/ledger`, which also folds (adds)
+all pending resolutions into the account.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,11 @@ from tollkeeper.domain.payments import REFUND_KINDS, BookedGrant, GrantKind
 from tollkeeper.domain.views import Balance
 from tollkeeper.storage.database import Connection
 
-# The current balances: the columns of the account, corrected by the rows that resolutions and marks
-# have added to `unfolded` since the last fold. A resolution of a marked reservation reduces
-# unsettled, any other resolution reduces held. Both reduce the month of the hold. The pending rows
-# are summed before the accounts join them, because they are few, however many accounts there are.
+# Computes the current balances: the columns of the accounts, corrected by the rows in `unfolded`,
+# which are resolutions and marks that are not yet added to the accounts. The resolution of a marked
+# reservation reduces `unsettled`, any other resolution reduces `held`, and both reduce the counters
+# of the hold's month. The pending rows are summed before they are joined with the accounts, because
+# there are few of them, however many accounts there are.
 _PENDING: LiteralString = """
     WITH pending AS NOT MATERIALIZED (
         SELECT u.organization_id, u.project_id, u.month,
@@ -81,16 +82,17 @@ _CURRENT: LiteralString = """
 
 
 def with_balances(*query: LiteralString, pending: LiteralString = "") -> LiteralString:
-    """Prepends the definitions of `balances` and `project_balances` to a query. The query may begin
-    with more definitions: `, name AS (`. A query about a range of organizations passes the same
-    range as the condition `pending` on `unfolded u`, because PostgreSQL does not push a range
-    through a join."""
+    """Prepends the definitions (CTEs) of `balances` and `project_balances` to a query. The query
+    may begin with more definitions: `, name AS (`. A query about a range of organizations passes
+    the same range in `pending`, as a WHERE clause for `unfolded u`, because PostgreSQL does not
+    apply a range on one side of a join to the other side."""
     return _PENDING + pending + _CURRENT + "".join(query)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLimits:
-    """Holds a project's own limits; None means that the default applies."""
+    """Contains a project's own limits and the number of its live holds. A limit of None means that
+    the default of the settings applies."""
 
     requests_per_minute: int | None
     concurrency: int | None
@@ -114,7 +116,7 @@ _FIND_BALANCE: LiteralString = with_balances(
 class Overage:
     balance_picousd: int
     overage_picousd: int
-    # None means the limit of the settings.
+    # None means that the bound of the settings applies.
     own_bound_picousd: int | None
     stopped: bool
 
@@ -136,7 +138,8 @@ _FIND_OVERAGE: LiteralString = with_balances(
 async def write_overage_bound(
     connection: Connection, organization_id: OrganizationId, bound_picousd: int | None
 ) -> None:
-    """Sets the overage limit; None means the limit of the settings."""
+    """Sets the organization's own overage bound. None means that the bound of the settings
+    applies."""
     await connection.execute(
         "UPDATE accounts SET overage_bound = %s WHERE organization_id = %s",
         (bound_picousd, organization_id),
@@ -145,9 +148,9 @@ async def write_overage_bound(
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Holds sums of all accounts."""
+    """Contains sums over all accounts."""
 
-    # The number of organizations that owe more than they were granted.
+    # The number of organizations whose available credit is below zero.
     negative: int
     held_picousd: int
     unsettled_picousd: int
@@ -179,7 +182,7 @@ async def insert_grant(
     note: str,
     payment_id: str | None,
 ) -> None:
-    # A grant is never dated in a closed month, even if the clock was set back.
+    # The date of a grant is never in a closed month, even if the clock was set back.
     await connection.execute(
         """
         INSERT INTO grants (organization_id, id, amount, kind, note, payment_id, granted_at)
@@ -205,7 +208,7 @@ async def insert_grant(
 async def find_grants(
     connection: Connection, organization_id: OrganizationId, until: int, limit: int
 ) -> list[BookedGrant]:
-    """Returns grants from before `until`, newest first."""
+    """Returns the grants before the time `until`, newest first."""
     cursor = await connection.execute(
         """
         SELECT id, kind, amount, note, payment_id, extract(epoch FROM granted_at)::bigint
@@ -224,7 +227,7 @@ async def write_limits(
     requests_per_minute: int | None,
     concurrency: int | None,
 ) -> None:
-    """Sets the project's own limits; None means that the default applies."""
+    """Sets the project's own limits. None means that the default of the settings applies."""
     await connection.execute(
         """
         UPDATE project_accounts SET requests_per_minute = %s, concurrency = %s
@@ -239,7 +242,7 @@ async def find_limits(
 ) -> OwnLimits:
     cursor = await connection.execute(_FIND_LIMITS, (organization_id, project_id))
     row = await cursor.fetchone()
-    assert row is not None, "a project is made together with its account"
+    assert row is not None, "a project is created together with its account"
     return OwnLimits(*row)
 
 

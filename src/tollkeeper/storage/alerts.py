@@ -1,4 +1,5 @@
-"""SQL of alerts: used caps and credit, raised alerts, observations of processes, and deliveries."""
+"""Contains the SQL for alerts: the conditions (used caps and credit, negative balances), raised
+alerts, conditions that processes observe, and deliveries to the webhook."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,20 +14,22 @@ from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.caps import CAP_BALANCES, NEWEST_KEY
 from tollkeeper.storage.database import Connection
 
-# Must differ from our other advisory locks.
+# The advisory lock for evaluating alerts. Its number must differ from all other advisory locks of
+# the gateway.
 _ALERTS_LOCK = 7_239_004
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Holds a cap or credit with the used amount."""
+    """Contains a cap or an organization's credit, and the amount of it that is used."""
 
     kind: AlertKind
     organization_id: OrganizationId
     project_id: ProjectId | None
     amount_picousd: int
     used_picousd: int
-    # Set for a period cap.
+    # The period is set only for a period cap (a cap with its own counters), the key only for the
+    # cap of a key.
     key_id: KeyId | None = None
     period: str | None = None
 
@@ -43,19 +46,20 @@ class Delivery:
 
 
 async def try_lock(connection: Connection) -> bool:
-    """Takes the lock until the transaction ends; returns False if another process has it."""
+    """Takes the alerts lock until the transaction ends. Returns False if another process has the
+    lock."""
     cursor = await connection.execute("SELECT pg_try_advisory_xact_lock(%s)", (_ALERTS_LOCK,))
     [[found]] = await cursor.fetchall()
     return bool(found)
 
 
 async def find_fills(connection: Connection, percent: int) -> list[Fill]:
-    """Returns caps and credits with at least this percentage used."""
+    """Returns the caps and credits of which at least this percentage is used."""
     cursor = await connection.execute(_FIND_FILLS, {"percent": percent}, prepare=False)
     return [Fill(AlertKind(row[0]), *row[1:]) for row in await cursor.fetchall()]
 
 
-# A cap whose period is over has used nothing in the current one.
+# If the period of a cap's counters is over, nothing of the cap is used in the current period.
 _FIND_FILLS: LiteralString = with_balances(
     CAP_BALANCES,
     """
@@ -81,7 +85,7 @@ _FIND_FILLS: LiteralString = with_balances(
 
 
 async def find_negative(connection: Connection) -> list[tuple[OrganizationId, int]]:
-    """Returns organizations with a negative balance, and the balance."""
+    """Returns the organizations whose available credit is negative, with that amount."""
     cursor = await connection.execute(_FIND_NEGATIVE, prepare=False)
     return [(row[0], row[1]) for row in await cursor.fetchall()]
 
@@ -92,7 +96,7 @@ _FIND_NEGATIVE: LiteralString = with_balances(
 
 
 async def find_stopped(connection: Connection) -> list[tuple[OrganizationId, int]]:
-    """Returns organizations whose calls are stopped because of overage, and the balance."""
+    """Returns the organizations whose calls are stopped because of overage, with their balances."""
     cursor = await connection.execute(_FIND_STOPPED, prepare=False)
     return [(row[0], row[1]) for row in await cursor.fetchall()]
 
@@ -139,7 +143,8 @@ async def write_change(connection: Connection, change: AlertChange) -> None:
 
 
 async def observe(connection: Connection, seen: Condition, counts_s: float) -> None:
-    """Records a condition that this process observes, valid for `counts_s`."""
+    """Records a condition that this process observes. The observation is valid for `counts_s`
+    seconds."""
     await connection.execute(
         """
         INSERT INTO alert_observations (key, kind, subject, detail, expires_at)
@@ -161,8 +166,8 @@ async def find_observed(connection: Connection) -> list[Condition]:
 
 
 async def queue_deliveries(connection: Connection, bodies: Sequence[str], most: int) -> int:
-    """Queues the bodies. Returns how many old ones were dropped to keep the queue within its
-    limit."""
+    """Queues the bodies for delivery. If the queue then has more than `most` entries, drops the
+    oldest entries and returns their number."""
     await connection.execute(
         "INSERT INTO alert_deliveries (body) SELECT unnest(%s::text[])", (list(bodies),)
     )
@@ -179,7 +184,7 @@ async def queue_deliveries(connection: Connection, bodies: Sequence[str], most: 
 async def claim_deliveries(
     connection: Connection, *, limit: int, claimed_s: float
 ) -> list[Delivery]:
-    """Returns due deliveries, and reserves them for `claimed_s`."""
+    """Returns the due deliveries, and reserves them for this process for `claimed_s` seconds."""
     cursor = await connection.execute(
         """
         UPDATE alert_deliveries SET attempts = attempts + 1,

@@ -1,5 +1,6 @@
-"""SQL of backend usage by model and day. Activity records are summed up when they are written
-(storage/activity), and the sums remain when the records are dropped."""
+"""Contains the SQL for the usage of backends by model and day, and for its comparison with a
+provider's bill. The sums in `backend_usage` are updated when activity records are written (see
+`storage/activity`), and stay when old records are dropped."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,31 +12,32 @@ from tollkeeper.storage import activity_partitions
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.watched_connection import allow_long_statements
 
-# The time limit for reading and comparing a bill together.
+# The time limit in minutes for each statement that reads or compares a bill.
 _MINUTES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Defines how far two numbers may differ. A difference within either limit is ignored."""
+    """Defines how far two numbers may differ. A difference within the larger of the two limits is
+    ignored."""
 
-    # A fraction of the larger number, for every figure.
+    # A fraction of the larger of the two numbers. Applies to every figure.
     part: Decimal = Decimal(0)
-    # USD, for costs.
+    # An amount in USD. Applies only to costs.
     usd: Decimal = Decimal(0)
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
-    """Compares one figure; None if a side has nothing for that day and model. In the totals, day
-    and model are None."""
+    """Contains one figure of the bill and of the ledger (`books`). A figure is None if its side has
+    no entry for the day and model. In the totals, day and model are None."""
 
     day: int | None
     model: str | None
     figure: str
     bill: Decimal | None
     books: Decimal | None
-    # The bill minus the ledger.
+    # The figure of the bill minus the figure of the ledger.
     difference: Decimal
     differs: bool
     unsettled_requests: int
@@ -45,25 +47,27 @@ class ComparedFigure:
 class WrittenBill:
     first_day: int
     last_day: int
-    # The number of days times models.
+    # The number of different pairs of day and model.
     entries: int
 
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
     backend: str
-    # Both days are included.
+    # The days since 1970, both inclusive.
     first_day: int
     last_day: int
-    # Models whose first backend is this one. Their unsettled calls without an activity record,
-    # because the process died, count for this backend.
+    # The models whose first backend is this backend. If a process died, an unsettled call (of
+    # unknown cost) has no activity record that names its backend; such a call of these models
+    # counts for this backend.
     models: tuple[str, ...]
 
 
 async def copy_bill(
     connection: Connection, lines: Iterable[tuple[int, str, list[Decimal]]]
 ) -> WrittenBill:
-    """Writes a bill with at least one line into a temporary table of this transaction."""
+    """Copies the bill into a temporary table of this transaction. The bill has at least one
+    line."""
     await allow_long_statements(connection, minutes=_MINUTES)
     await connection.execute(
         "CREATE TEMPORARY TABLE bill (day integer, model text, amounts numeric[]) ON COMMIT DROP"
@@ -89,14 +93,15 @@ async def compare_bill(
     tolerance: Tolerance,
     reported: bool,
 ) -> list[ComparedFigure]:
-    """Compares this transaction's bill with the ledger, by day, model and figure. The totals come
-    last. `names` maps our models to the bill's names."""
-    kept = await activity_partitions.find_days(connection)
+    """Compares the bill that `copy_bill` wrote in this transaction with the ledger, by day, model
+    and figure. The totals come last. `names` maps our model ids to the model names in the bill.
+    With `reported`, uses the costs that the backend reported, not the charged costs."""
+    stored_days = await activity_partitions.find_days(connection)
     parameters = {
         **asdict(query),
         **asdict(tolerance),
         "models": list(query.models),
-        "kept_from": kept[0] if kept else date.min,
+        "kept_from": stored_days[0] if stored_days else date.min,
         "figures": [str(figure) for figure in figures],
         "ours": list(names),
         "theirs": list(names.values()),
@@ -109,14 +114,15 @@ async def compare_bill(
     ]
 
 
-# Adds the sums of activity records and corrections from the ledger for unsettled calls: those
-# resolved later, and those without an activity record. The latter can be negative, so all entries
-# of a day and model must be added up. A judge's model is "judge/" plus the backend's name for it,
-# and its questions are requests.
-#
-# A call from before the oldest partition had a record that has expired, unless all partitions are
-# in the future. A record without a backend belongs to a call that was not sent, which no provider
-# charges for.
+# Returns the usage of a backend in three parts: the sums of activity records, corrections from the
+# ledger, and the usage of judges (models that answer policy questions). The corrections are for
+# calls that were marked as unsettled: calls that were resolved after their activity record was
+# written, and calls without a record. A correction can be negative, so all entries of a day and
+# model must be added up. The model of a judge is "judge/" plus the backend's name of the model, and
+# each question counts as a request. `recorded` is also true for a call from before the oldest
+# activity partition, because its record existed and has expired; but not for calls of today, if all
+# partitions are in the future. A record without a backend belongs to a call that was not sent, so
+# no provider charges for that call.
 _USAGE: LiteralString = """
     WITH marked AS (
         SELECT r.model, d.kind, d.settled + coalesce(o.amount, 0) AS cost, a.backend, a.request_id,
@@ -130,7 +136,7 @@ _USAGE: LiteralString = """
         LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
         LEFT JOIN activity a ON a.organization_id = r.organization_id AND a.request_id = r.id
         WHERE coalesce(a.settlement, 'unsettled') = 'unsettled'
-          -- A call may begin a day before its hold, or seem to by another clock.
+          -- A call may begin a day before its hold, or seem to because of a wrong clock.
           AND r.held_at >= to_timestamp((%(first_day)s::bigint - 1) * 86400)
           AND r.held_at < to_timestamp((%(last_day)s::bigint + 2) * 86400)
     )
@@ -162,7 +168,7 @@ _COMPARISON: LiteralString = f"""
         SELECT u.day, coalesce(n.theirs, regexp_replace(u.model, '^judge/', '')) AS model,
             sum(u.requests) AS requests,
             sum(u.unsettled_requests)::bigint AS unsettled, sum(u.input_tokens) AS input,
-            -- Tokens that were read from a cache and written again are in both counts.
+            -- Tokens that were read from a cache and written to it again are in both counts.
             sum(greatest(0, u.input_tokens - u.cached_tokens - u.cache_write_tokens)) AS uncached,
             sum(u.cached_tokens) AS cached, sum(u.cache_write_tokens) AS written,
             sum(u.output_tokens) AS output,
@@ -187,7 +193,7 @@ _COMPARISON: LiteralString = f"""
         GROUP BY day, model, figure
     ), compared AS (
         SELECT day, model, figure, max(unsettled) AS unsettled,
-            -- In the totals, a side that has nothing has zero.
+            -- In the totals, the sum of a side without entries is zero, not NULL.
             coalesce(sum(billed.amount), 0 * nullif(grouping(day), 0)) AS bill,
             coalesce(sum(booked.amount), 0 * nullif(grouping(day), 0)) AS books
         FROM billed FULL JOIN booked USING (day, model, figure)
@@ -206,7 +212,7 @@ _COMPARISON: LiteralString = f"""
 
 
 async def find_backends(connection: Connection) -> list[str]:
-    """Returns the backends that were ever used."""
+    """Returns the names of all backends that were ever used."""
     cursor = await connection.execute(
         "SELECT backend FROM backend_usage UNION SELECT backend FROM judge_usage ORDER BY backend",
         prepare=False,

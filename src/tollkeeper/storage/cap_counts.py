@@ -1,10 +1,10 @@
-"""SQL that counts what caps limit from the reservations: for new caps, resets, dropped months and the
-ledger's invariants.
+"""Contains the SQL that recounts the held and settled amounts of caps from the reservations: for
+new caps, for resets, before months are dropped, and to verify the ledger.
 
-A resolution that is not folded in yet still counts as held, as in the account and in the cap itself.
-Rows of closed months count too, as long as they exist, because a week may begin in a closed month; a
-cap records how much of its count belongs to dropped rows. Counts of past periods are ignored: the
-next call sets them to zero.
+A resolution that is not yet folded into (added to) the account counts as held, as it does in the
+counters of the account and of the cap. Rows of closed months count as long as they exist, because a
+week may begin in a closed month. A cap stores how much of its settled amount belongs to dropped
+rows. Counters of past periods are ignored, because the next call sets them to zero.
 """
 
 from typing import LiteralString
@@ -17,7 +17,8 @@ from tollkeeper.storage.database import Connection
 from tollkeeper.storage.watched_connection import allow_long_statements
 
 _ALL_IDS = {"first_id": FIRST_ID, "last_id": LAST_ID}
-# The sums of reservations `r`. PostgreSQL opens only partitions with ids of this range.
+# The sums over reservations `r`. Because of the range of ids, PostgreSQL opens only the partitions
+# with such ids.
 _AMOUNTS: LiteralString = """
     coalesce(sum(r.hold) FILTER (WHERE d.reservation_id IS NULL OR u.kind IS NOT NULL), 0) AS held,
     coalesce(sum(d.settled + coalesce(o.amount, 0)) FILTER (WHERE u.kind IS NULL), 0) AS settled,
@@ -34,8 +35,9 @@ _AMOUNTS: LiteralString = """
 
 
 def _with_sums(caps: LiteralString, query: LiteralString) -> LiteralString:
-    """Prepends two definitions to a query: `capped`, the period caps `c` with this condition, and
-    `sums`, their recomputed counts, without caps that have no reservation."""
+    """Prepends two definitions (CTEs) to a query. `capped` contains the current period caps `c` for
+    which the condition `caps` is true. `sums` contains the recomputed counters of these caps,
+    except caps without reservations."""
     return (
         """
     WITH capped AS (
@@ -76,9 +78,10 @@ async def recount(
     subject_id: UUID | None = None,
     period: CapPeriod | None = None,
 ) -> None:
-    """Counts one cap or, without subject and period, all period caps of the organization. Their
-    counts must be zero before. The caller has locked the account."""
-    # Calls wait for the lock meanwhile, but one minute suffices for millions of reservations.
+    """Recounts one cap or, without `subject_id` and `period`, all period caps of the organization.
+    The counters must be zero before the call. The caller has locked the account."""
+    # The limit is one minute, because calls of the organization wait for the account's lock until
+    # the recount ends. One minute suffices for millions of reservations.
     await allow_long_statements(connection, minutes=1)
     cap = {"organization": organization_id, "subject": subject_id, "period": period}
     await connection.execute(_RECOUNT, {**cap, **_ALL_IDS}, prepare=False)
@@ -102,8 +105,8 @@ _RECOUNT: LiteralString = _with_sums(
 async def recount_month(
     connection: Connection, organization_id: OrganizationId, month: Month
 ) -> None:
-    """Counts the month in the accounts of the organization and its projects. A monthly cap may be
-    lower than the result."""
+    """Recounts the monthly counters of the organization's account and of its projects' accounts.
+    The result may exceed a monthly cap; `cap_excess` then stores the difference."""
     parameters = {"organization": organization_id, "month": month.number, **_ALL_IDS}
     await connection.execute(_RECOUNT_PROJECTS, parameters, prepare=False)
     await connection.execute(_RECOUNT_ACCOUNT, parameters, prepare=False)
@@ -139,8 +142,8 @@ _RECOUNT_ACCOUNT: LiteralString = """
 
 
 async def note_dropped(connection: Connection, month: Month) -> None:
-    """Records how much of the current caps belongs to a month that is being dropped. The caller
-    holds a lock that prevents new reservations."""
+    """Records how much of the settled amounts of current caps belongs to a month that is about to
+    be dropped. The caller holds a lock that prevents new reservations."""
     ids = {"first_id": month.first_id, "last_id": UUID(int=month.end_id.int - 1)}
     await connection.execute(_NOTE_DROPPED, ids, prepare=False)
 
@@ -153,7 +156,7 @@ _NOTE_DROPPED: LiteralString = _with_sums(
       AND c.period = s.period
     """,
 )
-# The invariants, for the slices of `storage/verification`.
+# The invariants of period caps, for the slices (ranges of organizations) of `storage/verification`.
 _IN_SLICE: LiteralString = "c.organization_id > %(after)s AND c.organization_id <= %(end)s"
 _SUMS: LiteralString = _with_sums(
     _IN_SLICE,
@@ -166,7 +169,7 @@ _SUMS: LiteralString = _with_sums(
         IS DISTINCT FROM (coalesce(s.held, 0), coalesce(s.settled, 0) + c.settled_dropped)
     """,
 )
-_WITHIN: LiteralString = _with_sums(
+_WITHIN_CAPS: LiteralString = _with_sums(
     _IN_SLICE,
     """
     SELECT c.subject_id::text, format('%%s %%s of the %%s: held and settled %%s, cap %%s', c.period,
@@ -175,7 +178,8 @@ _WITHIN: LiteralString = _with_sums(
     WHERE c.held + c.settled - coalesce(s.over, 0) - c.settled_dropped - c.cap_excess > c.cap
     """,
 )
-# No hold of the organization may count for a later day than its account has seen.
+# The current period of a cap must not be later than the latest day for which holds of the
+# organization count.
 _DAYS: LiteralString = (
     """
     SELECT c.subject_id::text, format('%%s %%s is later than the day %%s of the account', c.period,
@@ -187,6 +191,6 @@ _DAYS: LiteralString = (
 )
 PERIOD_CAP_SUMS: dict[str, LiteralString] = {
     "a period's spending is the sum of its rows": _SUMS,
-    "held and settled stay within the caps of a period": _WITHIN,
+    "held and settled stay within the caps of a period": _WITHIN_CAPS,
     "an account has seen the periods of its caps": _DAYS,
 }

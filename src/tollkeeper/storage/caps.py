@@ -1,8 +1,9 @@
-"""SQL of caps for operators: set, remove and show them.
+"""Contains the SQL with which operators set, remove and show caps (the most that an organization, a
+project or a key may spend).
 
-The account of an organization or a project has its monthly or total cap and counts for it; all
-other caps are rows of `period_caps`. A caller that changes a cap must have locked the account
-before, with all resolutions folded in.
+A monthly or total cap of an organization or a project is a column of its account, and uses the
+account's counters. All other caps are rows in `period_caps` with their own counters. A caller that
+changes a cap must have locked the account with all pending resolutions folded (added) into it.
 """
 
 from collections.abc import Sequence
@@ -19,11 +20,12 @@ from tollkeeper.storage.database import Connection
 
 @dataclass(frozen=True, slots=True)
 class CapOwner:
-    """Identifies the owner of a cap: an organization, a project or a key."""
+    """Identifies the owner of a cap: the key if set, otherwise the project if set, otherwise the
+    organization."""
 
     organization_id: OrganizationId
     project_id: ProjectId | None = None
-    # The first in a chain of rotated keys.
+    # The first key in a chain of rotated keys, which share their caps.
     first_key_id: KeyId | None = None
 
     @property
@@ -40,7 +42,8 @@ class CapOwner:
 async def find_first_key(
     connection: Connection, organization_id: OrganizationId, key_id: KeyId
 ) -> tuple[KeyId, ProjectId] | None:
-    """Returns the first in the chain of rotated keys that led to this one, and their project."""
+    """Returns the first key in the chain of rotated keys to which this key belongs, and the project
+    of these keys."""
     cursor = await connection.execute(
         """
         SELECT coalesce(first_key_id, id), project_id FROM project_keys
@@ -55,7 +58,8 @@ async def find_first_key(
 async def find_latest_day(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> int:
-    """Returns today, or a later day that reservations count for if the clock was set back since."""
+    """Returns the latest day for whose caps a reservation counts: `today`, or a later day if the
+    clock was set back."""
     cursor = await connection.execute(
         """
         SELECT greatest(%(today)s::integer, (
@@ -71,8 +75,9 @@ async def find_latest_day(
 
 
 async def write_account_cap(connection: Connection, owner: CapOwner, cap: Cap | None) -> None:
-    """Sets the cap that the account of the organization or the project counts for; None removes
-    it. The ledger's cap check tolerates the amount that is counted beyond the new cap."""
+    """Sets the monthly or total cap of the organization or the project; None removes it.
+    `cap_excess` stores the amount by which the counters already exceed the new cap, so that the
+    ledger's verification does not report it."""
     values = {
         "amount": None if cap is None else cap.amount_picousd,
         "period": None if cap is None else cap.period,
@@ -96,8 +101,8 @@ _WRITE_PROJECT_CAP: LiteralString = (
 
 
 async def write_cap(connection: Connection, owner: CapOwner, cap: Cap, day: int) -> None:
-    """Writes a period cap. A new one has counted nothing yet. `day` is the day that the
-    organization's holds count for."""
+    """Writes a period cap. The counters of a new cap are zero. `day` is the day for whose caps the
+    organization's next holds count."""
     await connection.execute(
         """
         INSERT INTO period_caps AS c (organization_id, subject_id, scope, period, cap, number, held,
@@ -140,8 +145,9 @@ async def find_uses(
     organization_id: OrganizationId,
     subjects: Sequence[UUID] | None = None,
 ) -> list[CapUse]:
-    """Returns the caps of the organization, then of its projects, then of keys, oldest first; with
-    `subjects`, only theirs. For rotated keys, names the newest."""
+    """Returns the caps with their used amounts: those of the organization, then those of its
+    projects, then those of keys, oldest first. With `subjects`, returns only the caps of these
+    owners. For a chain of rotated keys, names the newest key."""
     subject_ids = None if subjects is None else list(subjects)
     cursor = await connection.execute(
         _FIND_USES, {"organization": organization_id, "subjects": subject_ids}
@@ -149,7 +155,7 @@ async def find_uses(
     return [_cap_use(row) for row in await cursor.fetchall()]
 
 
-# The counts of a cap that an account has.
+# The columns of `cap_balances` for a cap that uses the counters of an account.
 _OF_ACCOUNT: LiteralString = """
     true AS of_account, cap, cap_period AS period,
     CASE cap_period WHEN 'month' THEN month ELSE 0 END AS number,
@@ -157,8 +163,9 @@ _OF_ACCOUNT: LiteralString = """
     CASE cap_period WHEN 'month' THEN month_settled ELSE settled END AS settled,
     cap_spending_day(NULL, clock_timestamp()) AS day
 """
-# Defines `cap_balances` after `with_balances`. Includes amounts that resolutions have returned and
-# that are not folded in yet. The server's clock determines the current day, as in admission.
+# Defines `cap_balances`: all caps with their held and settled amounts. Follows the definitions of
+# `with_balances`. Includes resolutions that are not yet folded into the counters. The server's
+# clock determines the current day, as in admission.
 CAP_BALANCES: LiteralString = (
     """
     , pending_holds AS (
@@ -194,7 +201,7 @@ CAP_BALANCES: LiteralString = (
     )
     """
 )
-# Finds the newest of the keys that share the cap `c`.
+# Joins the newest of the rotated keys that share the cap `c`.
 NEWEST_KEY: LiteralString = """
     LEFT JOIN LATERAL (
         SELECT k.id, k.project_id, k.created_at FROM project_keys k

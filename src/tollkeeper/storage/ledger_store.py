@@ -1,7 +1,7 @@
 """Runs the ledger's transactions on PostgreSQL.
 
-This file defines where a transaction begins and ends, and what an error says about the written
-data. It decides nothing and calls no service.
+This module defines where each transaction begins and ends, and which error tells whether data was
+written. It makes no decisions about money and calls no service.
 """
 
 from collections.abc import Sequence
@@ -23,23 +23,24 @@ from tollkeeper.storage.reachability import RETRY_AFTER_S
 
 
 class AccountBusy(Unavailable):
-    """Another transaction has locked an account, or the tables of holds, for too long. Nothing was
-    written."""
+    """Raised if another transaction has locked an account, or the tables of the ledger, for too
+    long. Nothing was written."""
 
     def __init__(self) -> None:
         super().__init__("The organization's account is busy.", retry_after_s=RETRY_AFTER_S)
 
 
 class CommitInDoubt(Unavailable):
-    """The answer to a commit was lost: the transaction may or may not be committed."""
+    """Raised if the answer to a commit was lost, so that the transaction may or may not be
+    committed."""
 
     def __init__(self) -> None:
         super().__init__("The database is unavailable; try again.", retry_after_s=RETRY_AFTER_S)
 
 
 class MonthClosed(Unavailable):
-    """A request's id contains its machine's time, and the month of that time is closed. Nothing was
-    written."""
+    """Raised if the ledger month of a request's id is closed. The id contains the time of the
+    gateway's machine, so that clock is wrong. Nothing was written."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -49,25 +50,27 @@ class MonthClosed(Unavailable):
 
 
 class HoldTransaction:
-    """Runs one fast transaction of two round trips: `lock`, then `write`, which also commits. If an
-    organization has period caps, `lock` needs another round trip to read them."""
+    """Runs one transaction that creates holds, in two network round trips: `lock`, and then
+    `write`, which also commits. If an organization has period caps (caps with their own counters),
+    `lock` needs another round trip to read them."""
 
     def __init__(self, trips: RoundTrips, process_id: UUID, limits: ProjectLimits) -> None:
         self._trips = trips
         self._process_id = process_id
         self._limits = limits
-        # Once True, the transaction may be committed, even after an error.
+        # True after the commit was sent. From then on, the transaction may be committed even if an
+        # error follows.
         self.commit_sent = False
 
     @property
     def connection(self) -> Connection:
-        """Returns the connection for reading while the accounts are locked."""
+        """Returns the connection, on which the caller may read while the accounts are locked."""
         return self._trips.connection
 
     async def lock(self, holds: Sequence[Hold], *, lock_wait_s: float | None) -> LockedAccounts:
         """Locks the accounts of the holds and reads the data for their admission. Raises
-        `AccountBusy` if a lock takes longer than `lock_wait_s` or, if that is None, than the
-        connection's own limit."""
+        `AccountBusy` if waiting for a lock takes longer than `lock_wait_s` or, if `lock_wait_s` is
+        None, longer than the connection's lock timeout."""
         projects = [(hold.organization_id, hold.project_id) for hold in holds]
         keys = [hold.key_id for hold in holds]
         statements = ledger.lock_statements(projects, keys)
@@ -82,8 +85,8 @@ class HoldTransaction:
         return period_caps.with_period_caps(locked, ended, await self._trips.read(*reading))
 
     async def write(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None:
-        """Writes the given accounts and the admitted holds, and commits. Raises `AccountBusy` if a
-        table is locked for longer than `lock` would wait, for example while a month is added or
+        """Writes the accounts and the admitted holds, and commits. Raises `AccountBusy` if a table
+        stays locked for longer than the lock wait of `lock`, for example while a month is added or
         dropped."""
         if admitted:
             statements = ledger.write_holds_statements(self._process_id, admitted, accounts)
@@ -121,17 +124,17 @@ class _HoldBlock(AbstractAsyncContextManager[HoldTransaction]):
         try:
             await self._trips.__aexit__(exc_type, exc, traceback)
         except Exception as error:
-            meaning = self._meaning(error)
-            if meaning is error:
+            translated = self._translated(error)
+            if translated is error:
                 raise
-            raise meaning from error
+            raise translated from error
         if isinstance(exc, Exception):
-            meaning = self._meaning(exc)
-            if meaning is not exc:
-                raise meaning from exc
+            translated = self._translated(exc)
+            if translated is not exc:
+                raise translated from exc
 
-    def _meaning(self, error: Exception) -> Exception:
-        """Translates an error to its meaning for the written data."""
+    def _translated(self, error: Exception) -> Exception:
+        """Translates an error to one that tells whether the transaction was written."""
         if isinstance(error, pg.RestrictViolation):
             return MonthClosed()
         if isinstance(error, (pg.IntegrityError, pg.DataError, Contention, AccountBusy)):
@@ -147,11 +150,12 @@ class LedgerStore:
         self._limits = limits
 
     def hold_transaction(self) -> AbstractAsyncContextManager[HoldTransaction]:
-        """If the block raises, nothing is written, unless the error is `CommitInDoubt`."""
+        """Provides a transaction that creates holds. If the block raises, nothing is written,
+        unless the error is `CommitInDoubt`."""
         return _HoldBlock(self._database, self._process_id, self._limits)
 
     async def try_hold(self, reservation_id: UUID) -> None:
-        """Writes an empty hold and rolls it back. Raises the error that a real one would get."""
+        """Writes an empty hold and rolls it back. Raises the error that a real hold would get."""
         async with self._database.transaction() as connection:
             try:
                 await ledger.write_trial(connection, self._process_id, reservation_id)
@@ -162,15 +166,16 @@ class LedgerStore:
             raise Rollback
 
     async def release_in_doubt(self, holds: Sequence[Hold]) -> None:
-        """Releases those holds that exist. Waits for the locks of their accounts first: a commit
-        whose answer was lost keeps them locked until it is visible or rolled back."""
+        """Releases the holds that exist. First waits for the locks of their accounts: a transaction
+        whose commit was not answered keeps the accounts locked until it is committed or rolled
+        back."""
         async with self._database.transaction() as connection:
             await resolutions.lock_account(connection, *{hold.organization_id for hold in holds})
             await resolutions.resolve(connection, [_release(hold) for hold in holds])
 
     async def resolve_all(self, wanted: Sequence[Resolution]) -> Sequence[Ending]:
-        """Resolves reservations durably. Safe to repeat, because a reservation is resolved only
-        once."""
+        """Resolves reservations durably. Returns the result for each, in order. Safe to repeat,
+        because a reservation is resolved only once."""
         async with self._database.round_trips() as trips:
             _, rows = await trips.run(FIND_ROWS_BY_KEY, resolutions.resolve_statement(wanted))
             if len(rows) == len(wanted):
@@ -179,7 +184,8 @@ class LedgerStore:
             return await _endings(trips.connection, ids, {row[0] for row in rows})
 
     async def mark_all(self, marks: Sequence[Mark]) -> Sequence[Ending]:
-        """Marks reservations as unsettled durably. Safe to repeat."""
+        """Marks reservations as unsettled (of unknown cost) durably. Returns the result for each,
+        in order. Safe to repeat."""
         async with self._database.transaction() as connection:
             await resolutions.lock_account(connection, *{mark.organization_id for mark in marks})
             marked = {
@@ -193,7 +199,8 @@ class LedgerStore:
             return await _endings(connection, ids, marked)
 
     async def restore_all(self, holds: Sequence[Hold]) -> None:
-        """Writes holds again that a PostgreSQL crash has lost, with no money held for them."""
+        """Writes the holds again that a crash of PostgreSQL has lost. Their amount is zero, because
+        the money is no longer held."""
         async with self._database.transaction() as connection:
             await ledger.restore_holds(connection, self._process_id, holds)
             await processes.heartbeat(connection, self._process_id)
@@ -211,16 +218,17 @@ def _release(hold: Hold) -> Resolution:
 async def _endings(
     connection: Connection, wanted: Sequence[tuple[OrganizationId, UUID]], done: set[UUID]
 ) -> list[Ending]:
-    """Returns the result of each request, in order. If two requests name the same reservation, only
-    the first one can have been executed."""
-    left = set(done)
+    """Returns the result for each reservation in `wanted`, in order. `done` contains the
+    reservations that were resolved or marked. If `wanted` names a reservation twice, only the first
+    entry can have done it."""
+    remaining = set(done)
     missing: set[UUID] = set()
     if len(done) < len(wanted):
         missing = await resolutions.find_missing(connection, wanted)
     endings = []
     for _, reservation_id in wanted:
-        if reservation_id in left:
-            left.remove(reservation_id)
+        if reservation_id in remaining:
+            remaining.remove(reservation_id)
             endings.append(Ending.DONE)
         else:
             endings.append(Ending.MISSING if reservation_id in missing else Ending.BEFORE)

@@ -1,4 +1,5 @@
-"""SQL of sums over all organizations, for operators."""
+"""Contains the SQL for sums over all organizations, for operators, and for the results of
+verifications."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,13 +12,14 @@ from tollkeeper.domain.views import Balance
 from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
 
-# Only one process at a time verifies the ledger automatically.
+# The advisory lock of the process that verifies the ledger automatically.
 _VERIFICATION_LOCK = 7461_0005
 
 
 @dataclass(frozen=True, slots=True)
 class MoneyTotals:
-    """Holds the money of all organizations, and the number of negative balances."""
+    """Contains the sums over all organizations, and the number of organizations whose available
+    credit is negative."""
 
     available_picousd: int
     held_picousd: int
@@ -28,7 +30,8 @@ class MoneyTotals:
 
 @dataclass(frozen=True, slots=True)
 class LedgerVerification:
-    """Holds the time of the last complete verification, and the number of differences."""
+    """Contains the time of the last complete verification, and the number of differences that it
+    found."""
 
     verified_at: int
     differences: int
@@ -60,7 +63,8 @@ _FIND_ALL_BALANCES: LiteralString = with_balances(
 
 
 async def sum_cost_of_day(connection: Connection, day: int) -> int:
-    """Sums a day's cost, with one index search for each organization."""
+    """Returns the cost of all organizations on a day. Does one index search for each
+    organization."""
     cursor = await connection.execute(
         """
         SELECT coalesce(sum(c.amount), 0) FROM organizations o CROSS JOIN LATERAL (
@@ -78,8 +82,8 @@ async def sum_cost_of_day(connection: Connection, day: int) -> int:
 async def find_costs_by_organization(
     connection: Connection, first_day: int, last_day: int
 ) -> list[tuple[OrganizationId, int, int]]:
-    """Returns each organization's cost for each day from the first to before the last, if not
-    zero."""
+    """Returns (organization, day, cost) for each day with costs, from `first_day` up to, but
+    excluding, `last_day`."""
     cursor = await connection.execute(
         """
         SELECT o.id, c.day, c.amount FROM organizations o CROSS JOIN LATERAL (
@@ -98,8 +102,8 @@ async def find_costs_by_organization(
 async def find_costs_by_hour(
     connection: Connection, organization_id: OrganizationId, first_id: UUID, last_id: UUID
 ) -> list[tuple[int, int]]:
-    """Returns hours since 1970 with the cost of settled calls that began in them, between two
-    request ids."""
+    """Returns (hour since 1970, cost) for the resolved calls that began in each hour. Includes
+    calls with request ids from `first_id` up to, but excluding, `last_id`."""
     cursor = await connection.execute(
         """
         SELECT ('x' || left(replace(r.reservation_id::text, '-', ''), 12))::bit(48)::bigint / 3600000,
@@ -125,8 +129,8 @@ async def write_verification(connection: Connection, differences: int) -> None:
 
 
 async def is_due(connection: Connection, every_hours: int) -> bool:
-    """Tells whether the last verification or, without one, the oldest organization is older than
-    this."""
+    """Tells whether the last verification is at least `every_hours` old. If there was none, tells
+    whether the oldest organization is at least that old."""
     cursor = await connection.execute(
         """
         SELECT FROM (SELECT clock_timestamp() - make_interval(hours => %s)) AS due (since)
@@ -139,8 +143,9 @@ async def is_due(connection: Connection, every_hours: int) -> bool:
 
 
 @asynccontextmanager
-async def verifying_alone(connection: Connection) -> AsyncIterator[bool]:
-    """Yields False if another process verifies the ledger automatically."""
+async def verification_lock(connection: Connection) -> AsyncIterator[bool]:
+    """Tries to take the lock for the automatic verification while the block runs. Yields False if
+    another process has the lock."""
     cursor = await connection.execute("SELECT pg_try_advisory_lock(%s)", (_VERIFICATION_LOCK,))
     [[taken]] = await cursor.fetchall()
     try:

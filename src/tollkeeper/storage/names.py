@@ -1,4 +1,4 @@
-"""SQL that finds objects by name or by the beginning of an id, for operators."""
+"""Contains the SQL that finds objects by name or by the beginning of an id, for operators."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,18 +8,20 @@ from uuid import UUID
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.storage.database import Connection
 
-# Serialises transactions that name an organization.
+# The advisory lock that serialises transactions which give an organization a name.
 _ORGANIZATION_NAMES_LOCK = 7461_0006
 
 
 @dataclass(frozen=True, slots=True)
 class NamedKind:
-    """Describes a kind of named objects. A name is unique among an owner's objects in use."""
+    """Describes a kind of objects that have names. Among the objects in use of one owner, a name is
+    unique."""
 
-    # The name of the kind in the audit.
+    # The name of the kind in audit entries.
     object_kind: str
     table: LiteralString
-    # A query whose `note` column distinguishes objects with the same name.
+    # The query for all objects of the kind. Its column `note` helps operators to distinguish
+    # objects with the same name.
     rows: LiteralString
 
     @property
@@ -102,8 +104,8 @@ async def find(
     organization_id: OrganizationId | None,
     limit: int,
 ) -> list[Named]:
-    """Returns objects with this name in any case, or with an id in the range. An object in use
-    hides the owner's unused objects with the same name."""
+    """Returns the objects with this name, ignoring case, or with an id in the range `ids`. Objects
+    that are not in use are left out if the same owner has an object in use with the same name."""
     low, high = ids or (None, None)
     cursor = await connection.execute(
         f"""
@@ -117,7 +119,7 @@ async def find(
             SELECT FROM found other WHERE other.in_use AND lower(other.name) = lower(found.name)
               AND other.owner_id IS NOT DISTINCT FROM found.owner_id)
         ORDER BY name, id LIMIT %(limit)s
-        """,  # noqa: S608 - the rows are those of the constants above
+        """,  # noqa: S608 - `rows` is one of the constants above
         {
             "name": name,
             "low": low,
@@ -131,20 +133,22 @@ async def find(
 
 
 async def lock_organization_names(connection: Connection) -> None:
-    """Locks the names of organizations until this transaction ends."""
+    """Prevents other transactions from giving names to organizations until this transaction
+    ends."""
     await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ORGANIZATION_NAMES_LOCK,))
 
 
 async def find_in_use(
     connection: Connection, kind: NamedKind, *, name: str, owner_id: UUID | None, other_than: UUID
 ) -> UUID | None:
-    """Returns the id of the owner's object in use with this name in any case."""
+    """Returns the id of the object in use that has this owner and this name, ignoring case, or
+    None. Ignores the object `other_than`."""
     cursor = await connection.execute(
         f"""
         SELECT id FROM ({kind.rows}) named
         WHERE in_use AND lower(name) = lower(%s) AND owner_id IS NOT DISTINCT FROM %s AND id <> %s
         LIMIT 1
-        """,  # noqa: S608 - the rows are those of the constants above
+        """,  # noqa: S608 - `rows` is one of the constants above
         (name, owner_id, other_than),
         prepare=False,
     )
@@ -163,7 +167,7 @@ async def rename(connection: Connection, kind: NamedKind, identity: UUID, name: 
 async def find_names(
     connection: Connection, ids: Sequence[UUID], policy_ids: Sequence[str]
 ) -> list[NameOfId]:
-    """Returns the names of those ids that belong to a named object."""
+    """Returns the names of the objects with these ids. Omits ids without an object."""
     kinds: LiteralString = " UNION ALL ".join(
         f"SELECT id::text, '{kind.table}', name FROM {kind.table} WHERE id = ANY (%(ids)s)"  # noqa: S608
         for kind in (ORGANIZATIONS, PROJECTS, PROJECT_KEYS, ADMIN_KEYS)
@@ -180,7 +184,8 @@ async def find_names(
 
 
 async def find_policies(connection: Connection, *, text: str, limit: int) -> Sequence[NamedPolicy]:
-    """Returns policies whose name is the text in any case, or whose id begins with it."""
+    """Returns the policies whose name equals the text, ignoring case, or whose id begins with the
+    text."""
     cursor = await connection.execute(
         """
         SELECT id, name FROM policies WHERE lower(name) = lower(%(text)s)

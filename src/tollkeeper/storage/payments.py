@@ -1,4 +1,5 @@
-"""SQL of payments: reported amounts, the credit due for them, and the events."""
+"""Contains the SQL for payments: the reported amounts, the credit due for them, and the received
+events."""
 
 from collections.abc import Sequence
 from typing import LiteralString
@@ -15,11 +16,12 @@ from tollkeeper.domain.payments import (
 )
 from tollkeeper.storage.database import Connection
 
-# How long events without effect on credit are kept.
+# The number of days for which events without effect on credit are stored.
 _IGNORED_DAYS = 30
 
-# The paid and returned amounts by payment. Refunds are reported one by one, as a total, or both. A
-# failed refund may still be in the total, so it is subtracted there. A WHERE clause has to follow.
+# The paid and withdrawn amounts of each payment. The provider reports refunds one by one, as a
+# total, or both. A failed refund may still be in the total, so its amount is subtracted from the
+# total. The query must be completed by WHERE and GROUP BY clauses.
 DUE: LiteralString = """
     SELECT p.id, p.organization, p.livemode, p.paid, coalesce(least(p.paid, greatest(
             coalesce(sum(w.amount) FILTER (WHERE w.kind = 'refund' AND w.withdrawn), 0),
@@ -38,9 +40,9 @@ async def add_report(
     *,
     livemode: bool,
 ) -> bool:
-    """Adds an event's report, and locks the payment until the transaction ends. The order of
-    reports does not matter, and a repeated one changes nothing. Returns False if the payment
-    belongs to the other mode."""
+    """Adds an event's report to the data of its payment, and locks the payment until the
+    transaction ends. The order of reports does not matter, and a repeated report changes nothing.
+    Returns False if the payment was made in the other mode (live or test)."""
     cursor = await connection.execute(
         """
         INSERT INTO payments AS p (id, organization, livemode, paid, refunded)
@@ -80,7 +82,7 @@ async def _add_withdrawal(connection: Connection, payment_id: str, found: Withdr
 
 
 async def assign(connection: Connection, payment_id: str, organization_id: OrganizationId) -> None:
-    """Assigns a payment without an organization, and locks it."""
+    """Assigns the payment to the organization if it has none yet, and locks the payment."""
     await connection.execute(
         "UPDATE payments SET organization = coalesce(organization, %s) WHERE id = %s",
         (organization_id, payment_id),
@@ -96,7 +98,8 @@ async def find_due(connection: Connection, payment_id: str) -> Payment | None:
 async def find_granted(
     connection: Connection, organization_id: OrganizationId, payment_id: str
 ) -> tuple[int, int]:
-    """Returns the amount granted for a payment and the amount taken back, both positive."""
+    """Returns the amount granted for a payment, and the amount withdrawn again. Both are
+    positive."""
     cursor = await connection.execute(
         """
         SELECT coalesce(sum(amount) FILTER (WHERE kind <> ALL (%(refunds)s)), 0),
@@ -141,7 +144,8 @@ async def record_event(
 async def find_events(
     connection: Connection, *, outcomes: Sequence[EventOutcome], limit: int
 ) -> list[RecordedEvent]:
-    """Returns events with these outcomes, or all, newest first."""
+    """Returns the events with these outcomes, newest first. Without outcomes, returns all
+    events."""
     cursor = await connection.execute(
         _FIND_EVENTS, {"outcomes": list(outcomes), "limit": limit}, prepare=False
     )

@@ -1,7 +1,9 @@
-"""SQL of period caps, which count the held and settled amounts of a day, a week or a month.
+"""Contains the SQL for period caps: caps by day, week or month that have their own counters of held
+and settled amounts.
 
-Every statement that changes them runs under the lock of the organization's account. An admission
-reads them in a separate round trip, which organizations without period caps do not need.
+Every statement that changes period caps runs while the organization's account is locked. An
+admission reads the period caps in a separate round trip, which is left out for organizations
+without period caps.
 """
 
 from collections.abc import Sequence
@@ -22,14 +24,16 @@ from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement
 _encode = msgspec.json.Encoder().encode
 
 
-# The organization and the id of a resolved reservation, and the change that it makes to the account.
+# A resolved reservation: its organization, its id, and the fold (the change that its resolution
+# makes to the account).
 EndedReservation: TypeAlias = tuple[OrganizationId, UUID, Fold]
 
 
 def read_statements(
     locked: LockedAccounts, ended: Sequence[EndedReservation], keys: Sequence[KeyId]
 ) -> tuple[BoundStatement, ...]:
-    """Returns the queries for `with_period_caps`, or none if no locked account has period caps."""
+    """Returns the queries whose rows `with_period_caps` needs. Returns no query if no locked
+    account has period caps."""
     states = {one: state for one, state in locked.states.items() if state.spending_day is not None}
     if not states:
         return ()
@@ -49,8 +53,8 @@ def read_statements(
 def with_period_caps(
     locked: LockedAccounts, ended: Sequence[EndedReservation], found: Sequence[Rows]
 ) -> LockedAccounts:
-    """Adds the period caps from the rows of `read_statements` to the accounts, and counts the
-    resolved holds there."""
+    """Adds the period caps from the rows of `read_statements` to the accounts, and then counts the
+    resolved holds in these caps."""
     ended_rows, caps = found
     states = dict(locked.states)
     for organization_id, scope, subject_id, period, *counts in caps:
@@ -69,8 +73,8 @@ def with_period_caps(
     return replace(locked, states=states)
 
 
-# All ids lie between the last two parameters, so PostgreSQL does not open partitions of other
-# months.
+# Finds the ended reservations and their keys. All ids lie between the last two parameters, so that
+# PostgreSQL does not open partitions of other months.
 _ENDED: LiteralString = """
     FROM reservations r
     JOIN project_keys k ON k.organization_id = r.organization_id AND k.id = r.api_key_id
@@ -82,8 +86,8 @@ _READ_ENDED = Statement(
     "SELECT r.organization_id, r.id, coalesce(k.first_key_id, k.id),"
     " cap_spending_day(r.spending_day, r.held_at)" + _ENDED,
 )
-# Reads the caps of the organizations, of the loaded projects, of the batch's keys, and of the keys
-# of folded reservations.
+# Reads the caps of the organizations, of the projects that were read, of the batch's keys, and of
+# the keys of the ended reservations.
 _READ_CAPS = Statement(
     "tollkeeper_period_caps",
     """
@@ -104,7 +108,8 @@ _READ_CAPS = Statement(
 
 
 def write_statements(states: dict[OrganizationId, AccountState]) -> tuple[BoundStatement, ...]:
-    """Returns statements that write the period caps of locked accounts, or none."""
+    """Returns the statement that writes the period caps of locked accounts, or nothing if there are
+    none."""
     rows: list[dict[str, Any]] = [
         {
             "organization_id": organization_id,
@@ -120,7 +125,7 @@ def write_statements(states: dict[OrganizationId, AccountState]) -> tuple[BoundS
     return (_WRITE_CAPS.bind(_encode(rows).decode()),) if rows else ()
 
 
-# Counts of a past period are discarded.
+# If a new period has begun, the excess and the dropped amount of the past period are discarded.
 _WRITE_CAPS = Statement(
     "tollkeeper_write_period_caps",
     """

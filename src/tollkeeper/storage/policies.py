@@ -1,4 +1,4 @@
-"""SQL of policies and their published versions."""
+"""Contains the SQL for policies and their published versions."""
 
 from typing import Any, LiteralString
 
@@ -67,8 +67,8 @@ async def find(
 async def find_and_lock(
     connection: Connection, organization_id: OrganizationId, policy_id: str
 ) -> Policy | None:
-    """Returns the policy, locked until the transaction ends, so that no other change happens
-    between reading and incrementing its revision."""
+    """Returns the policy, and locks it until the transaction ends, so that no other transaction
+    changes the policy before this one increments its revision."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} {_FROM} WHERE p.organization_id = %s AND p.id = %s FOR UPDATE OF p",
         (organization_id, policy_id),
@@ -78,7 +78,7 @@ async def find_and_lock(
 
 
 async def find_organization(connection: Connection, policy_id: str) -> OrganizationId | None:
-    """Returns a policy's organization, for operators, who name a policy by its id alone."""
+    """Returns the organization of a policy. For operators, who name a policy only by its id."""
     cursor = await connection.execute(
         "SELECT organization_id FROM policies WHERE id = %s", (policy_id,)
     )
@@ -105,8 +105,8 @@ async def count(connection: Connection, organization_id: OrganizationId) -> int:
 async def find_published(
     connection: Connection, organization_ids: list[OrganizationId]
 ) -> list[Policy]:
-    """Returns all policies of these organizations with a published version, including paused
-    ones."""
+    """Returns all policies of these organizations that have a published version, including paused
+    policies."""
     cursor = await connection.execute(
         f"""
         SELECT {_COLUMNS} {_FROM}
@@ -119,8 +119,9 @@ async def find_published(
 
 
 async def raise_epoch(connection: Connection, organization_id: OrganizationId) -> None:
-    """Makes every process read the organization's policies again. The update locks the account, so
-    that each admission sees either the whole change or none of it."""
+    """Increments the organization's policy epoch, so that every process reads the organization's
+    policies again. The update locks the account, so that each admission sees the whole change of a
+    policy or none of it."""
     await connection.execute(
         "UPDATE accounts SET epoch = epoch + 1 WHERE organization_id = %s", (organization_id,)
     )
@@ -138,7 +139,7 @@ async def read_epoch(connection: Connection, organization_id: OrganizationId) ->
 async def find_effective(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId
 ) -> list[Policy]:
-    """Returns published policies that apply to every call of the project and are not paused."""
+    """Returns the published policies that apply to all calls of the project and are not paused."""
     cursor = await connection.execute(
         f"""
         SELECT {_COLUMNS} {_FROM}
@@ -152,8 +153,8 @@ async def find_effective(
 
 
 async def update(connection: Connection, policy: Policy) -> None:
-    """Writes every column that an edit, publication, pause or resumption may change. The caller has
-    locked the row with `find_and_lock`."""
+    """Writes every column that editing, publishing, pausing or resuming a policy may change. The
+    caller has locked the policy with `find_and_lock`."""
     current_version = None if policy.published is None else policy.published.version
     cursor = await connection.execute(
         """

@@ -1,4 +1,5 @@
-"""SQL of leases: a process proves by heartbeats that it lives. Times are those of the server."""
+"""Contains the SQL for process leases. A lease shows that a process lives; the process renews it by
+heartbeats. All times are read from the server's clock."""
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -9,7 +10,7 @@ from uuid import UUID
 
 from tollkeeper.storage.database import Connection
 
-# Only one process at a time looks for dead processes.
+# The advisory lock of the process that looks for dead processes.
 _SWEEP_LOCK = 7461_0002
 
 HEARTBEAT: LiteralString = """
@@ -17,12 +18,13 @@ HEARTBEAT: LiteralString = """
     ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp()
 """
 
-# A process without a heartbeat for this time is declared dead: its holds become unsettled. Long
-# enough for a pause of the machine or a short database failover, because a live process that is
-# declared dead leaves unsettled calls; short enough that a dead process does not block credit for
-# long.
+# A process without a heartbeat for this time is declared dead, and its holds become unsettled (of
+# unknown cost). The time is long enough for a pause of the machine or a short database failover,
+# because the calls of a live process that is declared dead become unsettled. It is short enough
+# that the holds of a dead process do not block credit for long.
 LEASE_S = 15.0
-# Works with any version of the table: older ones lack the columns that describe a process.
+# Finds the live processes whose code is older than the revision `floor`. `to_jsonb` makes the query
+# work with old versions of the table, which lack the columns that describe a process.
 FIND_LIVE_BELOW: LiteralString = """
     SELECT to_jsonb(p) ->> 'kind', to_jsonb(p) ->> 'host', to_jsonb(p) ->> 'pid',
         to_jsonb(p) ->> 'code_revision',
@@ -36,7 +38,7 @@ FIND_LIVE_BELOW: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class RunningProcess:
-    """Describes a process: its machine and its code."""
+    """Describes a process: the revision of its code, its machine and its process id there."""
 
     id: UUID
     code_revision: str
@@ -64,15 +66,15 @@ async def heartbeat(connection: Connection, process_id: UUID) -> None:
 
 
 async def sign_off(connection: Connection, process_id: UUID) -> None:
-    """Removes the registration of an ending process that holds nothing."""
+    """Removes the registration of a process that ends and has no open holds."""
     await connection.execute("DELETE FROM processes WHERE id = %s", (process_id,))
 
 
 @asynccontextmanager
 async def sweep_lock(connection: Connection, *, idle_s: float = 10) -> AsyncIterator[bool]:
-    """Tries to take the lock for the block; yields False if it is taken. The server ends a
-    connection that is silent for `idle_s`: otherwise a frozen or disconnected machine would keep
-    the lock for hours."""
+    """Tries to take the lock while the block runs. Yields False if another process has the lock.
+    The server ends the connection if it is idle for `idle_s` seconds; otherwise a frozen or
+    disconnected machine would keep the lock for hours."""
     try:
         cursor = await connection.execute(
             """
@@ -83,13 +85,14 @@ async def sweep_lock(connection: Connection, *, idle_s: float = 10) -> AsyncIter
         row = await cursor.fetchone()
         yield row is not None and bool(row[0])
     finally:
-        # Also if the statement was cancelled, because the server may have executed it.
+        # Unlock even if the statement above was cancelled, because the server may have executed it.
         await connection.execute("SELECT pg_advisory_unlock_all(); RESET idle_session_timeout")
 
 
 async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, datetime]:
-    """Returns processes without a heartbeat for the length of a lease, with the time of their last
-    one. A heartbeat in the future counts as old, because the server's clock was set back since."""
+    """Returns the processes that have sent no heartbeat for the duration of a lease, with the time
+    of their last heartbeat. A heartbeat in the future counts as old too, because then the server's
+    clock was set back after it."""
     cursor = await connection.execute(
         """
         SELECT id, heartbeat_at FROM processes
@@ -105,7 +108,8 @@ async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, d
 async def find_leases(
     connection: Connection, wanted: Collection[UUID], *, lease_s: float
 ) -> dict[UUID, float]:
-    """Returns the remaining seconds of each process's lease. Omits processes without a lease."""
+    """Returns the remaining seconds of the lease of each process in `wanted`. Omits processes whose
+    lease has ended."""
     cursor = await connection.execute(
         """
         SELECT id, extract(epoch FROM heartbeat_at - clock_timestamp())::float8 + %(lease_s)s
@@ -119,8 +123,9 @@ async def find_leases(
 
 
 async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: datetime) -> bool:
-    """Removes the registration of a dead process; returns False if it has sent a heartbeat since. A
-    hold is a heartbeat too, so recovery has seen every hold."""
+    """Removes the registration of a dead process. Returns False if the process has sent a heartbeat
+    after `heartbeat_at`. Writing a hold is a heartbeat too, so if this returns True, recovery has
+    seen every hold of the process."""
     cursor = await connection.execute(
         "DELETE FROM processes WHERE id = %s AND heartbeat_at = %s", (process_id, heartbeat_at)
     )
@@ -128,7 +133,7 @@ async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: da
 
 
 async def find_unregistered(connection: Connection, wanted: Collection[UUID]) -> set[UUID]:
-    """Returns those processes that are not registered."""
+    """Returns the processes in `wanted` that are not registered."""
     cursor = await connection.execute(
         """
         SELECT w.id FROM unnest(%s::uuid[]) AS w (id)

@@ -1,4 +1,4 @@
-"""SQL of project keys."""
+"""Contains the SQL for project keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,8 @@ _FROM: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class PresentedProjectKey:
-    """Holds the data for authentication. Only authentication may see the digest."""
+    """Contains the data of a key for its authentication. Only authentication may read the
+    digest."""
 
     digest: bytes
     organization_id: OrganizationId
@@ -77,7 +78,7 @@ async def find(
 
 
 async def find_anywhere(connection: Connection, key_id: KeyId) -> ProjectKey | None:
-    """Finds a key of any organization. For operators only."""
+    """Finds a key without checking its organization. For operators only."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} {_FROM} WHERE k.id = %s",
         (key_id,),
@@ -88,12 +89,13 @@ async def find_anywhere(connection: Connection, key_id: KeyId) -> ProjectKey | N
 
 async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[PresentedProjectKey]:
     """Returns the keys with these digests, in any order."""
-    given = _FIND_BY_DIGESTS.bind([f"\\x{digest.hex()}" for digest in digests])
-    _, rows = await trips.run(FIND_ROWS_BY_KEY, given)
+    lookup = _FIND_BY_DIGESTS.bind([f"\\x{digest.hex()}" for digest in digests])
+    _, rows = await trips.run(FIND_ROWS_BY_KEY, lookup)
     return [PresentedProjectKey(*row) for row in rows]
 
 
-# Runs for every call with an unknown key, so it is sent like the statements of a hold.
+# Runs for every call whose key is not cached, so it is prepared and sent in one round trip, like
+# the statements of a hold.
 _FIND_BY_DIGESTS = Statement(
     "tollkeeper_keys_by_digest",
     """
@@ -152,7 +154,7 @@ async def find_of_organization(
 async def unknown_ids(
     connection: Connection, organization_id: OrganizationId, key_ids: list[KeyId]
 ) -> list[KeyId]:
-    """Returns those ids that are not project keys of this organization."""
+    """Returns the ids in `key_ids` that are not project keys of this organization."""
     cursor = await connection.execute(
         """
         SELECT wanted.id FROM unnest(%s::uuid[]) WITH ORDINALITY AS wanted (id, position)
@@ -211,8 +213,8 @@ async def write_models(connection: Connection, key: ProjectKey, models: Sequence
 async def replace(
     connection: Connection, key: ProjectKey, replaced_by: KeyId, expires_at: int
 ) -> bool:
-    """Makes the key expire at `expires_at`, unless it expires sooner. Returns False if it was
-    replaced before."""
+    """Records the key that replaces `key`, and makes `key` expire at `expires_at`, unless it
+    expires sooner. Returns False if `key` was already replaced."""
     cursor = await connection.execute(
         """
         UPDATE project_keys
@@ -221,7 +223,7 @@ async def replace(
         """,
         (replaced_by, expires_at, key.organization_id, key.id),
     )
-    # The new key uses the caps of the old one.
+    # The new key belongs to the same chain of rotated keys, so it shares the caps of the old key.
     await connection.execute(
         """
         UPDATE project_keys n SET first_key_id = coalesce(o.first_key_id, o.id) FROM project_keys o
@@ -236,7 +238,8 @@ async def replace(
 async def record_use(
     connection: Connection, used: Sequence[tuple[OrganizationId, KeyId, int]]
 ) -> None:
-    """Writes each key's last use, in seconds since the epoch."""
+    """Writes the time of each key's last use. `used` contains the organization, the key and the
+    Unix time."""
     await connection.execute(
         """
         UPDATE project_keys k SET last_used_at = greatest(k.last_used_at, to_timestamp(used.at))

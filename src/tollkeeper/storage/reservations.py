@@ -1,4 +1,5 @@
-"""SQL of reservations with their status, for operators."""
+"""Contains the SQL that reads reservations (the rows of committed holds) with their status, for
+operators."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ _JOIN_RESOLUTIONS: LiteralString = """
 
 
 async def find(connection: Connection, reservation_id: UUID) -> ReservationEntry | None:
-    """Finds a reservation by its id alone, with one index lookup for each organization."""
+    """Finds a reservation by its id, without knowing its organization. Does one index lookup for
+    each organization."""
     cursor = await connection.execute(_FIND, (reservation_id,))
     row = await cursor.fetchone()
     return None if row is None else _entry(row)
@@ -45,8 +47,8 @@ _FIND: LiteralString = (
 
 
 async def find_unsettled(connection: Connection, *, limit: int) -> list[ReservationEntry]:
-    """Returns unsettled reservations, oldest first. Starts from the marks, which are few, however
-    many reservations there are."""
+    """Returns the unsettled reservations (of unknown cost), oldest first. Starts with the marks of
+    unsettled calls, because they are few, however many reservations there are."""
     cursor = await connection.execute(_FIND_UNSETTLED, (limit,))
     return [_entry(row) for row in await cursor.fetchall()]
 
@@ -85,7 +87,7 @@ class MonthState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallKey:
-    """Identifies a call and its owner."""
+    """Identifies a call, with its organization, project and key."""
 
     organization_id: OrganizationId
     id: UUID
@@ -95,19 +97,19 @@ class CallKey:
 
 @dataclass(frozen=True, slots=True)
 class CallState:
-    """Holds the ledger's state of one call."""
+    """Contains the state of one call in the ledger."""
 
     month: MonthState
     # Whether the key exists and belongs to the project and the organization.
     has_key: bool
-    # None if there is no reservation.
+    # None if the ledger has no reservation for the call.
     status: ReservationStatus | None
-    # Includes overage; None before the reservation is resolved.
+    # The cost including overage (the cost above the hold); None before the reservation is resolved.
     cost_picousd: int | None
 
 
 async def find_states(connection: Connection, calls: Sequence[CallKey]) -> dict[UUID, CallState]:
-    """Returns the state of each call by its id. Runs in a transaction."""
+    """Returns the state of each call by the call's id. Must be called in a transaction."""
     await connection.execute("SELECT" + ROWS_BY_KEY)
     ids = [call.id for call in calls]
     cursor = await connection.execute(
@@ -133,7 +135,7 @@ async def find_states(connection: Connection, calls: Sequence[CallKey]) -> dict[
     }
 
 
-# All ids lie between the first and the last one, so PostgreSQL does not open partitions of other
+# All ids lie between `first` and `last`, so that PostgreSQL does not open partitions of other
 # months.
 _FIND_STATES: LiteralString = """
     SELECT w.id,

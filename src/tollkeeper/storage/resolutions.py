@@ -1,8 +1,8 @@
-"""SQL that ends reservations: resolves them once, or marks them as unsettled until they are
-resolved.
+"""Contains the SQL that ends reservations: resolves each reservation once (settles or releases it),
+or marks it as unsettled (of unknown cost) until it is resolved.
 
-Rare statements are not prepared: the server plans them each time for the current table sizes (see
-`planning` for those that run for every call).
+Rare statements are not prepared, so that the server plans them each time for the current table
+sizes. The module `planning` describes the statements that run for every call.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,10 @@ from tollkeeper.storage.round_trips import BoundStatement, Statement
 
 _encode = msgspec.json.Encoder().encode
 
-# One statement writes the resolution, its overage, the amount returned to the account and the
-# roll-up together. A reservation that was resolved before is not changed. The cost belongs to the
-# day of admission. If the month of that day is closed, the cost is an adjustment in the open month.
+# One statement writes the resolution, its overage (the cost above the hold), the amounts for the
+# account and the roll-up of costs. A reservation that was already resolved is not changed. The cost
+# counts on the day when the call was admitted. If the month of that day is closed, the cost counts
+# in the open month, as an adjustment of that day.
 _RESOLVE = Statement(
     "tollkeeper_resolve",
     """
@@ -41,7 +42,7 @@ _RESOLVE = Statement(
     + total("g.")
     + """ AS total
         FROM given g JOIN reservations r USING (organization_id, id)
-        -- All ids lie between these two, so partitions of other months are not even opened.
+        -- All ids lie between these two, so that PostgreSQL does not open partitions of other months.
         WHERE r.id BETWEEN %s::uuid AND %s::uuid
     ), resolved AS (
         INSERT INTO resolutions (organization_id, reservation_id, kind, hold, settled, released,
@@ -56,7 +57,7 @@ _RESOLVE = Statement(
                CASE WHEN admitted < open_day THEN greatest(today, open_day) ELSE admitted END,
                CASE WHEN admitted < open_day THEN admitted END, now
         FROM priced, clock
-        -- In one order: two processes that resolve the same reservations wait and never deadlock.
+        -- In a fixed order, so that two processes that resolve the same reservations do not deadlock.
         ORDER BY organization_id, id
         ON CONFLICT DO NOTHING
         RETURNING organization_id, reservation_id AS id, day, adjusts_day
@@ -91,16 +92,18 @@ _RESOLVE = Statement(
 
 
 async def resolve(connection: Connection, resolutions: Sequence[Resolution]) -> set[UUID]:
-    """Runs `resolve_statement` without preparing it; returns the reservations that it resolved."""
+    """Runs `resolve_statement` without preparing it. Returns the ids of the reservations that were
+    resolved now."""
     statement, parameters = resolve_statement(resolutions)
     cursor = await connection.execute(statement.sql, parameters, prepare=False)
     return {row[0] for row in await cursor.fetchall()}
 
 
 def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
-    """Resolves each reservation once and returns the ids of those that it resolved. Of two
-    resolutions of one reservation, the first one counts. Skips reservations that do not exist."""
-    # Uses integers, which hash and compare faster than UUIDs.
+    """Returns the statement that resolves each reservation once. Its rows are the ids of the
+    reservations that it resolved. If a reservation has two resolutions in the batch, the first one
+    counts. Reservations that do not exist are skipped."""
+    # The keys are integers, which hash and compare faster than UUIDs.
     first = {
         (found.reservation_id.int, found.organization_id.int): found
         for found in reversed(resolutions)
@@ -115,8 +118,9 @@ def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
 async def find_missing(
     connection: Connection, reservations: Sequence[tuple[OrganizationId, UUID]]
 ) -> set[UUID]:
-    """Returns those reservations that do not exist. One of a closed month exists: it was resolved
-    before the close, although its row may have been dropped."""
+    """Returns the ids of the reservations that do not exist. A reservation of a closed month always
+    counts as existing: it was resolved before the close, although its row may have been dropped
+    since."""
     cursor = await connection.execute(
         """
         SELECT w.id FROM unnest(%s::uuid[], %s::uuid[]) AS w (organization_id, id)
@@ -136,9 +140,9 @@ async def mark_unsettled(
     reservations: Sequence[UUID],
     reason: str,
 ) -> int:
-    """Marks those reservations that are neither resolved nor marked; returns the number. The
-    account must be locked: then a resolution that was folded in is visible here, and a later fold
-    will find this mark."""
+    """Marks the reservations that are neither resolved nor marked, and returns their number. The
+    caller must have locked the account. Then every resolution that was folded into the account is
+    visible to this statement, and every later fold sees the new mark."""
     cursor = await connection.execute(
         """
         WITH marked AS (
@@ -165,9 +169,9 @@ async def mark_unsettled(
 
 
 async def lock_account(connection: Connection, *organizations: OrganizationId) -> None:
-    """Takes the lock that every admission takes first. While it is held, no call of the
-    organization is admitted, and every earlier admission is committed or rolled back. Several
-    accounts are locked in a fixed order."""
+    """Takes the account's lock, which every admission takes first. While this transaction has the
+    lock, no call of the organization is admitted, and every earlier admission is committed or
+    rolled back. Several accounts are locked in a fixed order."""
     await connection.execute(
         "SELECT FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE",
         (list(organizations),),

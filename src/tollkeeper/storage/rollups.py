@@ -1,6 +1,7 @@
-"""SQL that maintains the roll-ups of activity and verdicts. Each is the end of the statement that
-inserts the records: it reads from `fresh`, the rows that were actually inserted, so that nothing is
-counted twice."""
+"""Contains the SQL that maintains the roll-ups (sums for reports) of activity records and of
+verdicts (the results of policies). `ROLL_UP_ACTIVITY` and `ROLL_UP_VERDICTS` are the last part of
+the statements that insert the records. They read from `fresh`, the rows that were really inserted,
+so that a record that is written again is not counted twice."""
 
 from typing import LiteralString
 
@@ -11,26 +12,30 @@ _DAY_S = 86_400
 
 
 def added(*columns: LiteralString) -> LiteralString:
-    """Returns the assignments that add an inserted row to the existing row `t`."""
+    """Returns the assignments of an upsert that add the columns of the new row to those of the
+    existing row `t`."""
     return ", ".join([column + " = t." + column + " + excluded." + column for column in columns])
 
 
-# The tokens and costs of a backend or a judge.
+# The columns with the tokens and costs of a backend or of a judge (a model that answers policy
+# questions).
 USAGE_SUMS: tuple[LiteralString, ...] = (
     *("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens"),
     *("cost", "reported_cost"),
 )
 _CALLS: LiteralString = added("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
-# The sums in the roll-ups by backend.
+# The assignments for the roll-ups by backend.
 _CALLS_OF_BACKENDS: LiteralString = (
     _CALLS
     + ", "
     + added("duration_ms", "first_pieces", "first_piece_ms", "streamed_tokens", "streaming_ms")
 )
-# 300 is `domain.traffic.STEP_S`, 12 its `STEPS_PER_HOUR`, and 1.1 its `BUCKET_RATIO`. Each roll-up
-# waits for the previous one, and writes its rows in a fixed order, so that two processes that write
-# the same rows do not deadlock. Overhead is in microseconds, other latencies in milliseconds;
-# latencies are counted by hour, under the first step of the hour.
+# A step is five minutes. 300 is `domain.traffic.STEP_S`, 12 is `STEPS_PER_HOUR`, and 1.1 is
+# `BUCKET_RATIO` of the same module. Each roll-up writes its rows in a fixed order and, by its
+# condition `count(*) ... >= 0`, only after the previous roll-up, so that two processes that write
+# the same rows do not deadlock. Latencies are counted by hour, under the first step of the hour.
+# `rung` is the number of a latency bucket. Overhead is in microseconds, all other latencies are in
+# milliseconds.
 ROLL_UP_ACTIVITY: LiteralString = (
     """
     , by_tenant AS (
@@ -101,7 +106,7 @@ ROLL_UP_ACTIVITY: LiteralString = (
             coalesce(sum(cache_write_tokens), 0), coalesce(sum(completion_tokens), 0),
             coalesce(sum(cost - coalesce(verdict_cost, 0)), 0), coalesce(sum(reported_cost), 0)
         FROM fresh WHERE backend IS NOT NULL
-            -- Of a settled call without usage, only the verdicts were charged.
+            -- If a settled call has no usage, only its verdicts were charged.
             AND (settlement = 'unsettled' OR settlement = 'settled' AND prompt_tokens IS NOT NULL)
             AND (SELECT count(*) FROM by_hour) >= 0
         GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
@@ -137,7 +142,7 @@ ROLL_UP_VERDICTS: LiteralString = """
 
 
 async def delete_before(connection: Connection, unix_s: int) -> None:
-    """Deletes rows that are older than the retention of the records."""
+    """Deletes rows from before the given time. Roll-ups are retained as long as the records."""
     for statement in _DELETE_STEPS:
         await connection.execute(statement, (unix_s // STEP_S,))
     await connection.execute("DELETE FROM verdict_counts WHERE day < %s", (unix_s // _DAY_S,))
@@ -152,8 +157,9 @@ _DELETE_STEPS: tuple[LiteralString, ...] = (
 
 
 async def sum_latencies_up(connection: Connection, unix_s: int) -> None:
-    """Sums older latencies up by day, under the first step of the day, so that reports of weeks
-    read few rows. Later rows for such a day join it the next time."""
+    """Replaces the hourly latency counts from before the given day by daily counts, under the first
+    step of each day, so that reports about weeks read few rows. Hourly rows that are written later
+    for such a day are added by the next run."""
     await connection.execute(
         _SUM_LATENCIES_UP, {"end": unix_s // _DAY_S * STEPS_PER_DAY, "day": STEPS_PER_DAY}
     )

@@ -1,4 +1,5 @@
-"""SQL that reads the activity roll-ups."""
+"""Contains the SQL that reads the roll-ups of activity records: sums by step (five minutes) or by
+hour, for reports."""
 
 from collections.abc import Sequence
 from typing import LiteralString
@@ -17,7 +18,7 @@ from tollkeeper.domain.traffic import (
 )
 from tollkeeper.storage.database import Connection
 
-# Longer reports count by hours instead of steps.
+# Reports about a longer time count by hours instead of steps.
 _BY_STEP_S_MAX = 2 * 86_400
 
 _CONDITIONS: dict[str, LiteralString] = {
@@ -30,8 +31,8 @@ _CONDITIONS: dict[str, LiteralString] = {
 
 
 def conditions(traffic_filter: TrafficFilter) -> tuple[LiteralString, dict[str, object]]:
-    """Returns the given conditions and their values. Each combination is a separate statement with
-    its own plan."""
+    """Returns the SQL conditions for the filter's fields that are set, and all values. Each
+    combination of conditions is a separate statement with its own query plan."""
     values: dict[str, object] = {
         "organization": traffic_filter.organization_id,
         "project": traffic_filter.project_id,
@@ -40,17 +41,19 @@ def conditions(traffic_filter: TrafficFilter) -> tuple[LiteralString, dict[str, 
         "first": None if traffic_filter.status is None else traffic_filter.status.first,
         "last": None if traffic_filter.status is None else traffic_filter.status.last,
     }
-    given: list[LiteralString] = [
+    set_conditions: list[LiteralString] = [
         text for name, text in _CONDITIONS.items() if values[name] is not None
     ]
-    return " AND ".join(["true", *given]), values
+    return " AND ".join(["true", *set_conditions]), values
 
 
 async def count_by_step(
     connection: Connection, traffic_filter: TrafficFilter, time: TimeRange
 ) -> list[StepCount]:
-    """Counts calls, newest step first. Without a tenant, reads the roll-up without tenants, by hour
-    for reports of days. A tenant's steps are then summed up by hour."""
+    """Counts calls by step, or by hour in a report about more than two days. The newest step comes
+    first. If the filter names no tenant, reads a roll-up that is not split by tenants and exists by
+    step and by hour. The roll-up by tenants exists only by step, so its steps are summed by hour
+    here."""
     condition, values = conditions(traffic_filter)
     table: LiteralString = "traffic" if traffic_filter.names_a_tenant else _without_tenants(time)
     is_by_hour = _is_by_hour(time) and traffic_filter.names_a_tenant
@@ -80,8 +83,8 @@ async def find_steps(
     cost_picousd_min: int | None,
     limit: int,
 ) -> list[tuple[int, int]]:
-    """Returns the newest steps with calls, and their number of records. With `cost_picousd_min`,
-    only steps in which a call cost at least that."""
+    """Returns the newest steps with calls, and the number of activity records in each. With
+    `cost_picousd_min`, returns only steps in which a call cost at least this amount."""
     condition, values = conditions(traffic_filter)
     table: LiteralString = "traffic" if traffic_filter.names_a_tenant else "traffic_by_backend"
     having: LiteralString = "" if cost_picousd_min is None else _HAS_EXPENSIVE_CALL
@@ -104,8 +107,8 @@ _FIND_STEPS: LiteralString = """
 async def find_dear_hours(
     connection: Connection, traffic_filter: TrafficFilter, time: TimeRange, cost_picousd_min: int
 ) -> list[int]:
-    """Returns the first steps of hours in which a call of any tenant may have cost this much,
-    newest first. Includes hours in which calls were counted without their cost."""
+    """Returns the first step of each hour in which a call of any tenant may have cost at least this
+    amount, newest first. Includes hours in which some calls were counted without their cost."""
     assert not traffic_filter.names_a_tenant
     condition, values = conditions(traffic_filter)
     hours = {**_steps(time), "cost": cost_picousd_min, "hour": STEPS_PER_HOUR}
@@ -130,7 +133,7 @@ async def find_dear_steps(
     cost_picousd_min: int,
     hours: Sequence[int],
 ) -> list[tuple[int, int]]:
-    """Works like `find_steps`, but only in these hours."""
+    """Works like `find_steps` with `cost_picousd_min`, but searches only the given hours."""
     assert not traffic_filter.names_a_tenant
     condition, values = conditions(traffic_filter)
     searched = {"hours": list(hours), "hour": STEPS_PER_HOUR, "cost": cost_picousd_min}
@@ -142,7 +145,7 @@ async def find_dear_steps(
     return [(row[0], row[1]) for row in await cursor.fetchall()]
 
 
-# Searches an index once for each hour, and does not read the hours between them.
+# Does one index search for each hour, and does not read the hours between them.
 _FIND_DEAR_STEPS: LiteralString = """
     SELECT found.* FROM unnest(%(hours)s::integer[]) AS h (first) CROSS JOIN LATERAL (
         SELECT step, sum(requests - repeated)::bigint FROM traffic_by_backend
@@ -173,7 +176,8 @@ _SUM_BY_BACKEND: LiteralString = """
 
 
 async def count_latencies(connection: Connection, time: TimeRange) -> list[LatencyCount]:
-    """Counts by every hour that overlaps the time, or by day if the hours are summed up."""
+    """Counts the calls in each latency bucket, over all hours that overlap the time. Includes the
+    whole first day if its hours were already replaced by daily counts."""
     steps = _steps(time)
     parameters = {
         "hour": steps["start"] - steps["start"] % STEPS_PER_HOUR,
@@ -199,7 +203,7 @@ _COUNT_LATENCIES: LiteralString = """
 async def sum_cached_tokens(
     connection: Connection, organization_id: OrganizationId, time: TimeRange
 ) -> dict[str, int]:
-    """Sums the prompt tokens that were read from a cache, by model."""
+    """Returns the number of prompt tokens that were read from a cache, by model."""
     cursor = await connection.execute(
         """
         SELECT model, sum(cached_tokens)::bigint FROM traffic
@@ -222,7 +226,8 @@ def _without_tenants(time: TimeRange) -> LiteralString:
 
 
 def _steps(time: TimeRange) -> dict[str, int]:
-    """Returns every step that overlaps the time, or every hour in a report of days."""
+    """Returns the range of steps that overlap the time; `end` is exclusive. In a report by hours,
+    the range begins with a whole hour."""
     start = time.start // STEP_S
     if _is_by_hour(time):
         start -= start % STEPS_PER_HOUR

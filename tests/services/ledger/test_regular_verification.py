@@ -76,7 +76,7 @@ async def test_one_process_at_a_time(apart: Process) -> None:
     await _age(apart)
     async with (
         apart.database.reading() as connection,
-        money_totals.verifying_alone(connection) as alone,
+        money_totals.verification_lock(connection) as alone,
     ):
         assert alone
         assert not await daily.verify_if_due()

@@ -104,9 +104,9 @@ class Lease:
                 # unable to register.
                 self._tell_outdated(await find_schema_state(connection))
                 await processes.register(connection, self._process)
-                # Check again. A contracting migration (one that removes parts of the schema) either
-                # waits for this registration and then sees it, or has already finished, and this
-                # check sees its result.
+                # Check again. A contracting migration (after which older code no longer works)
+                # either waits for this registration and then sees it, or has already finished, and
+                # this check sees its result.
                 self._tell_outdated(await find_schema_state(connection))
         except BaseException:
             self._steady_since = None

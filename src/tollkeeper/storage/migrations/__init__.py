@@ -1,8 +1,10 @@
-"""Applies schema migrations while gateways serve. Each one is plain SQL in `versions/`.
+"""Applies schema migrations while gateways serve requests. Each migration is plain SQL in
+`versions/`.
 
-Each migration is its own transaction. It waits for a lock only briefly, because calls queue behind
-it, and is tried again. A contracting migration is rejected while a live process runs code that
-would no longer work. `CONTRIBUTING.md` explains how to write a migration.
+Each migration runs in its own transaction. The transaction waits for a table lock only for a short
+time, because calls wait behind it, and is then tried again. A contracting migration (after which
+older code no longer works) is rejected while a live process runs code that would no longer work.
+`CONTRIBUTING.md` explains how to write a migration.
 """
 
 import time
@@ -22,11 +24,13 @@ from tollkeeper.storage.processes import FIND_LIVE_BELOW, LEASE_S
 from tollkeeper.storage.revisions import Revision, revisions, serving_revision
 
 _FOLDER = Path(__file__).parent
-# Must differ from our other advisory locks in this database.
+# The advisory lock for migrations. Its number must differ from all other advisory locks of the
+# gateway.
 _MIGRATION_LOCK = 7461_0001
 _LOCK_WAIT_S = 600.0
 _LOCK_POLL_S = 0.2
-# While a migration waits for a table's lock, all other users of the table wait behind it.
+# Short, because all other users of a table have to wait while a migration waits for the table's
+# lock.
 _LOCK_TIMEOUT_MS = 500
 _LOCK_ATTEMPTS_S = 120.0
 _LOCK_PAUSE_S = 1.0
@@ -41,9 +45,10 @@ def migrate(
     force: bool = False,
     until: str | None = None,
 ) -> str:
-    """Upgrades the schema to the revision of this code and returns the schema's revision, which may
-    be newer. Concurrent runs wait for each other. With `serving_only`, contracting migrations that
-    can wait are skipped; with `force`, live processes with older code are ignored."""
+    """Upgrades the schema to the revision of this code or to `until`. Returns the schema's
+    revision, which may be newer than this code. Concurrent runs wait for each other. With
+    `serving_only`, applies only the migrations that this code needs for serving, so that
+    contracting migrations can wait. With `force`, ignores live processes with older code."""
     engine = create_engine(_sqlalchemy_url(conninfo), poolclass=NullPool)
     try:
         with engine.connect() as connection:
@@ -69,9 +74,9 @@ def _prepare(connection: Connection) -> None:
 
 
 def _lock_migrations(connection: Connection) -> None:
-    """Waits until no other migration runs. The lock ends with the connection. Polls for it, because
-    a waiting statement would be a transaction that blocks the concurrent index builds of the other
-    run."""
+    """Waits until no other migration runs, and takes the lock until the connection ends. Polls for
+    the lock, because a statement that waits for it would be an open transaction, which blocks the
+    concurrent index builds of the other run."""
     until = time.monotonic() + _LOCK_WAIT_S
     while True:
         taken = connection.scalar(
@@ -86,7 +91,7 @@ def _lock_migrations(connection: Connection) -> None:
 
 
 def _current(connection: Connection) -> str:
-    """Returns the newest applied migration, or "" for an empty database."""
+    """Returns the number of the newest applied migration, or "" for an empty database."""
     with connection.begin():
         return MigrationContext.configure(connection).get_current_revision() or ""
 
@@ -102,7 +107,7 @@ def _apply(
         try:
             with connection.begin():
                 if revision.contracts and lease_s is not None:
-                    _refuse_while_needed(connection, revision, lease_s)
+                    _require_no_older_code(connection, revision, lease_s)
                 context = MigrationContext.configure(connection)
                 with Operations.context(context):
                     module.upgrade()
@@ -118,8 +123,8 @@ def _apply(
 
 
 def _build_indexes(engine: Engine, module: ModuleType) -> None:
-    """Builds the migration's `concurrent_indexes` (name and rest of the statement) without blocking
-    writes. An index that an earlier run left unfinished is rebuilt."""
+    """Builds the migration's `concurrent_indexes` (each has a name and the remaining text of its
+    statement) without blocking writes. Rebuilds an index that an earlier run left unfinished."""
     indexes: dict[str, str] = getattr(module, "concurrent_indexes", {})
     if not indexes:
         return
@@ -134,10 +139,10 @@ def _build_indexes(engine: Engine, module: ModuleType) -> None:
             connection.execute(text(f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} {rest}"))
 
 
-def _refuse_while_needed(connection: Connection, revision: Revision, lease_s: float) -> None:
-    """Raises if a live process runs code that would not work with the new schema. The lock prevents
-    other processes from registering before the migration is committed; they then see the new
-    schema."""
+def _require_no_older_code(connection: Connection, revision: Revision, lease_s: float) -> None:
+    """Raises if a live process runs code that would not work with the new schema. Locks the table
+    `processes`, so that no other process can register before the migration is committed. A process
+    that registers later sees the new schema."""
     if connection.scalar(text("SELECT to_regclass('processes')")) is None:
         return
     connection.execute(text("LOCK TABLE processes IN SHARE ROW EXCLUSIVE MODE"))
@@ -146,7 +151,7 @@ def _refuse_while_needed(connection: Connection, revision: Revision, lease_s: fl
     ).all()
     if not found:
         return
-    named = ", ".join(
+    listed = ", ".join(
         f"{f'the {kind} on ' if kind else ''}{host or 'an unknown host'} pid {pid or 'unknown'} "
         f"(code {code or 'before 0019'}, seen {seen} s ago)"
         for kind, host, pid, code, seen in found[:_NAMED_PROCESSES_MAX]
@@ -154,14 +159,15 @@ def _refuse_while_needed(connection: Connection, revision: Revision, lease_s: fl
     more = len(found) - _NAMED_PROCESSES_MAX
     raise StateConflict(
         f"Migration {revision.number} was not applied: the schema would work with code from "
-        f"{revision.compatible_from} on only, and older code still runs: {named}"
+        f"{revision.compatible_from} on only, and older code still runs: {listed}"
         + (f" and {more} more" if more > 0 else "")
         + ". Stop or upgrade these processes and run `tollkeeper migrate` again; --force does not wait."
     )
 
 
 def _record(connection: Connection, applied: Revision) -> None:
-    """Records which code works with the schema, if the table exists already."""
+    """Records which code works with each applied revision, if the table `schema_revisions` already
+    exists."""
     if connection.scalar(text("SELECT to_regclass('schema_revisions')")) is None:
         return
     for revision in revisions():
