@@ -111,7 +111,7 @@ _OPERATORS = {
     "verification.find_organizations_end": _VERIFY,
     "idempotency.forget_secrets": _UPKEEP,
     "open_holds.count_by_project": _UPKEEP,
-    "open_holds.find_made_between": _UPKEEP,
+    "open_holds.find_created_between": _UPKEEP,
     "rollups.delete_before": _UPKEEP,
 }
 

@@ -1,2 +1,2 @@
-"""Accesses PostgreSQL: the connection pool, the schema and all SQL text, one file for each noun.
-Knows no use case."""
+"""Accesses PostgreSQL: contains the connection pool, the schema, and all SQL text in one module for
+each kind of object. Contains no use cases."""

@@ -1,4 +1,5 @@
-"""Converts database rows of accounts into the values that admission decides on."""
+"""Converts database rows of accounts, projects and keys to the values with which admission
+decides."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,5 @@
-"""SQL of filtered activity lists, page by page. Each page reads a limited number of records."""
+"""Contains the SQL for filtered lists of activity records, page by page. Each page reads a limited
+number of records."""
 
 from collections.abc import Sequence
 from typing import LiteralString
@@ -21,7 +22,8 @@ async def find_in_steps(
     end: int,
     limit: int,
 ) -> list[ActivityEntry]:
-    """Returns the newest matching records in these steps before `before` and `end`."""
+    """Returns the newest matching records in these steps (of five minutes). The records are older
+    than the position `before`, and began before the time `end`."""
     condition, values = _conditions(traffic_filter, cost_picousd_min)
     if before is not None:
         condition += _BEFORE
@@ -44,7 +46,7 @@ _BEFORE: LiteralString = """
     AND (started_at, request_id)
         < (to_timestamp(%(before_ms)s::bigint / 1000.0), %(before_id)s::uuid)
 """
-# Searches an index once for each step, and does not read the steps between them.
+# Does one index search for each step, and does not read the steps between them.
 _IN_STEPS: LiteralString = """
     SELECT found.* FROM unnest(%(steps)s::bigint[]) AS s (step) CROSS JOIN LATERAL (
         SELECT * FROM activity r
@@ -66,7 +68,8 @@ async def find_judged(
     before: Position | None,
     limit: int,
 ) -> list[Position]:
-    """Returns the newest calls that the policy judged or, with `matched_only`, matched."""
+    """Returns the positions of the newest calls that the policy has judged. With `matched_only`,
+    returns only calls that the policy has matched."""
     statement = _FIND_JUDGED.format(
         matched="AND matched" if matched_only else "", before="" if before is None else _BEFORE
     )
@@ -85,8 +88,9 @@ async def find_judged(
     return [Position(*row) for row in await cursor.fetchall()]
 
 
-# A call is judged while it runs or soon after, so partitions of other days are not searched. Both
-# request and answer may have been judged.
+# Policies judge a call while it runs or soon after. The limits on `judged_at` avoid a search in the
+# partitions of other days. DISTINCT, because both the request and the answer of a call may have
+# been judged.
 _FIND_JUDGED: LiteralString = """
     SELECT DISTINCT ON (started_at, request_id)
         (extract(epoch FROM started_at) * 1000)::bigint, request_id
@@ -103,7 +107,7 @@ _FIND_JUDGED: LiteralString = """
 async def find_at(
     connection: Connection,
     organization_id: OrganizationId,
-    places: Sequence[Position],
+    positions: Sequence[Position],
     traffic_filter: TrafficFilter,
     *,
     cost_picousd_min: int | None,
@@ -116,8 +120,8 @@ async def find_at(
         {
             **values,
             "owner": organization_id,
-            "times": [place.started_at_ms for place in places],
-            "requests": [place.request_id for place in places],
+            "times": [position.started_at_ms for position in positions],
+            "requests": [position.request_id for position in positions],
             "limit": limit,
         },
         prepare=False,

@@ -1,5 +1,5 @@
-"""SQL of the daily partitions of activity and verdicts. They are created in advance and dropped
-after the retention time."""
+"""Contains the SQL for the daily partitions of activity records and verdicts (the results of
+policies). Partitions are created in advance and dropped after the retention time."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -11,16 +11,16 @@ from tollkeeper.storage.database import Connection
 
 # The advisory lock that allows one process at a time to create and drop partitions.
 _PARTITIONS_LOCK = 7461_0003
-# Dropping a partition waits for readers, and writers wait behind it. After this time it fails and
-# is tried again later.
+# The maximum lock wait. Dropping a partition waits for readers, and writers wait behind it, so it
+# fails after this time and is tried again later.
 _LOCK_TIMEOUT_MS = 2000
 _DAY = "%Y%m%d"
 
 
 @dataclass(frozen=True, slots=True)
 class DailyTable:
-    """Describes a table with one partition for each UTC day, and a default one for all other
-    days."""
+    """Describes a table that has one partition for each UTC day, and a default partition for days
+    without one."""
 
     name: str
     time_column: str
@@ -47,8 +47,8 @@ DAILY_TABLES = (ACTIVITY, VERDICTS)
 
 
 async def try_partitions_lock(connection: Connection) -> bool:
-    """Takes the lock until the transaction ends; returns False if another process has it. Also
-    limits how long statements of this transaction wait for locks."""
+    """Takes the partitions lock until the transaction ends. Returns False if another process has
+    the lock. Also limits how long the statements of this transaction wait for locks."""
     await connection.execute(
         "SELECT set_config('lock_timeout', %s, true)", (f"{_LOCK_TIMEOUT_MS}ms",)
     )
@@ -74,9 +74,10 @@ _FIND_PARTITIONS: LiteralString = r"""
 
 
 async def add_day(connection: Connection, day: date, table: DailyTable = ACTIVITY) -> None:
-    """Creates a table and attaches it as the day's partition, because attaching does not block
-    writers of other partitions. Moves rows of that day from the default partition; the lock on it
-    prevents more of them meanwhile."""
+    """Creates the partition of a day, and moves the rows of that day from the default partition
+    into it. The partition is created as a separate table and then attached, because attaching does
+    not block writers of other partitions. A lock on the default partition prevents new rows there
+    in the meantime."""
     names = {
         "table": table.identifier,
         "default": table.default_partition,
@@ -109,7 +110,8 @@ async def drop_day(connection: Connection, day: date, table: DailyTable = ACTIVI
 async def delete_from_default(
     connection: Connection, before: date, table: DailyTable = ACTIVITY
 ) -> int:
-    """Deletes expired rows of the default partition."""
+    """Deletes the rows in the default partition from before the given day. Returns the number of
+    deleted rows."""
     cursor = await connection.execute(
         sql.SQL("DELETE FROM {} WHERE {} < %s").format(table.default_partition, table.time),
         (_midnight(before),),

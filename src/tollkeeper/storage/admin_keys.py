@@ -1,4 +1,4 @@
-"""SQL of admin keys."""
+"""Contains the SQL for admin keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,14 +19,15 @@ _COLUMNS: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class PresentedAdminKey:
-    """Holds a stored key with its digest, which only authentication may see."""
+    """Contains a stored key with its digest. Only authentication may read the digest."""
 
     key: AdminKey
     digest: bytes
 
 
 async def insert(connection: Connection, key: AdminKey, digest: bytes) -> None:
-    # clock_timestamp also orders keys that are created within one second.
+    # `clock_timestamp` is more precise than `key.created_at`, so that keys that are created within
+    # one second have an order.
     await connection.execute(
         """
         INSERT INTO admin_keys (organization_id, id, name, digest, redacted_value, permissions,
@@ -48,7 +49,8 @@ async def insert(connection: Connection, key: AdminKey, digest: bytes) -> None:
 async def find(
     connection: Connection, organization_id: OrganizationId, key_id: KeyId
 ) -> AdminKey | None:
-    """Finds a key, even a revoked one, because a page of the list may begin after it."""
+    """Finds a key, even if it is revoked, because a page of the list may begin after a revoked
+    key."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} FROM admin_keys WHERE organization_id = %s AND id = %s",  # noqa: S608
         (organization_id, key_id),
@@ -58,7 +60,7 @@ async def find(
 
 
 async def find_anywhere(connection: Connection, key_id: KeyId) -> AdminKey | None:
-    """Finds a key of any organization. For operators only."""
+    """Finds a key without checking its organization. For operators only."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} FROM admin_keys WHERE id = %s",  # noqa: S608
         (key_id,),
@@ -69,8 +71,8 @@ async def find_anywhere(connection: Connection, key_id: KeyId) -> AdminKey | Non
 
 async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[PresentedAdminKey]:
     """Returns the keys with these digests, in any order."""
-    given = _FIND_BY_DIGESTS.bind([f"\\x{digest.hex()}" for digest in digests])
-    _, rows = await trips.run(FIND_ROWS_BY_KEY, given)
+    lookup = _FIND_BY_DIGESTS.bind([f"\\x{digest.hex()}" for digest in digests])
+    _, rows = await trips.run(FIND_ROWS_BY_KEY, lookup)
     return [PresentedAdminKey(key=_key(row[:-1]), digest=row[-1]) for row in rows]
 
 
@@ -88,8 +90,8 @@ async def find_page(
     limit: int,
     descending: bool,
 ) -> list[AdminKey]:
-    """Returns keys that are not revoked, in the order of their creation. `after` may be a revoked
-    key."""
+    """Returns the next keys after the key `after` that are not revoked, in the order of their
+    creation. The key `after` may be revoked."""
     comparison, direction = ("<", "DESC") if descending else (">", "ASC")
     cursor = await connection.execute(
         f"""
@@ -121,7 +123,8 @@ async def revoke(
 async def record_use(
     connection: Connection, used: Sequence[tuple[OrganizationId, KeyId, int]]
 ) -> None:
-    """Writes each key's last use, in seconds since the epoch."""
+    """Writes the time of each key's last use. `used` contains the organization, the key and the
+    Unix time."""
     await connection.execute(
         """
         UPDATE admin_keys k SET last_used_at = greatest(k.last_used_at, to_timestamp(used.at))

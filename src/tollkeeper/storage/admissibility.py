@@ -1,4 +1,4 @@
-"""SQL that checks without a lock whether a call could be admitted at all."""
+"""Checks without a lock whether a call could be admitted. Contains the SQL for this check."""
 
 from typing import LiteralString
 
@@ -15,8 +15,8 @@ from tollkeeper.domain.spend import Spend
 from tollkeeper.storage.account_rows import key_status_of, project_of
 from tollkeeper.storage.database import Connection
 
-# Caps and concurrency are ignored, because resolutions that are not folded in yet could make room
-# for the call.
+# Caps and concurrency are ignored, because resolutions that are not yet folded into (added to) the
+# account could make room for the call.
 _NO_CAP = (None, None)
 _NO_LIVE_HOLDS = 0
 
@@ -31,8 +31,9 @@ async def could_admit(
     least_picousd: int,
     limits: ProjectLimits,
 ) -> Decision:
-    """Decides with a lower limit of the call's cost, by key, project, model, rate and credit.
-    Consumes and holds nothing: a positive answer guarantees nothing."""
+    """Decides by key, project, model, rate and credit, with `least_picousd` as the lowest possible
+    cost of the call. Changes no balance and no limit, so a call that could be admitted now may
+    still be rejected later."""
     cursor = await connection.execute(
         _READ, {"organization": organization_id, "project": project_id, "key": key_id}
     )
@@ -67,7 +68,8 @@ async def could_admit(
     return decision
 
 
-# Amounts that resolutions give back count as available, even before they are folded in.
+# The unspent amounts of resolved holds count as available, even before they are folded into the
+# account.
 _READ: LiteralString = """
     SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
            a.available + coalesce((

@@ -1,4 +1,4 @@
-"""SQL of the audit."""
+"""Contains the SQL for audit entries: one for every change by an operator or an admin key."""
 
 from typing import Any, LiteralString
 
@@ -8,7 +8,8 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.audit import Actor, ActorKind, AuditEntry, Change, ObjectState
 from tollkeeper.storage.database import Connection
 
-# A UUID with dashes and a policy's id with its prefix have the same length.
+# The length of a complete id. A UUID with dashes and a policy's id with its prefix have the same
+# length.
 _WHOLE_ID_LENGTH = 36
 
 
@@ -33,9 +34,10 @@ async def insert(connection: Connection, actor: Actor, change: Change) -> None:
 
 
 async def delete_before(connection: Connection, unix_s: int, *, days: int, limit: int) -> int:
-    """Deletes at most `limit` of the oldest entries that are older than `days` by the clocks of
-    both gateway and database, so that a clock that runs ahead deletes nothing. Returns the number.
-    Skips entries that another process is deleting."""
+    """Deletes at most `limit` entries that are older than `days`, oldest first. An entry must be
+    that old by the gateway's clock (`unix_s`) and by the database's clock, so that a clock that
+    runs ahead deletes nothing. Skips entries that another process is deleting. Returns the number
+    of deleted entries."""
     cursor = await connection.execute(_DELETE_BEFORE, {"now": unix_s, "days": days, "limit": limit})
     return cursor.rowcount
 
@@ -64,15 +66,15 @@ async def find_page(
     before_id: int | None,
     limit: int,
 ) -> list[AuditEntry]:
-    """Returns a page, newest first. `before_id` is the last id of the previous page."""
-    # Each filter has a fixed text and an index.
+    """Returns a page of entries, newest first. `before_id` is the id of the last entry on the
+    previous page."""
     filters: list[LiteralString] = []
     parameters: list[object] = []
     if organization_id is not None:
         filters.append("organization_id = %s")
         parameters.append(organization_id)
     if object_id is not None:
-        # A prefix of an id is searched among all rows; a whole id has an index.
+        # A complete id is found by an index. The beginning of an id is searched in all rows.
         whole = len(object_id) >= _WHOLE_ID_LENGTH
         filters.append("object_id = %s" if whole else "starts_with(object_id, %s)")
         parameters.append(object_id)

@@ -1,4 +1,4 @@
-"""SQL of the calibrations of policies."""
+"""Contains the SQL for calibrations, which convert the scores of a policy to probabilities."""
 
 from typing import Any, LiteralString
 
@@ -9,7 +9,7 @@ from tollkeeper.domain.calibration import Calibration
 from tollkeeper.domain.policy import JudgeFormat, StoredCalibration
 from tollkeeper.storage.database import Connection
 
-# Columns of the table with the alias `c`.
+# The columns of the table `policy_calibrations`, which has the alias `c` in queries.
 COLUMNS: LiteralString = """
     c.number, c.judge_model, c.prompt_format, c.rule, c.calibration::text,
     extract(epoch FROM c.created_at)::bigint, c.report::text
@@ -46,7 +46,7 @@ async def insert(
 async def find_all(
     connection: Connection, organization_id: OrganizationId, policy_id: str
 ) -> list[StoredCalibration]:
-    """Returns a policy's calibrations, the newest first."""
+    """Returns a policy's calibrations, the newest calibration first."""
     cursor = await connection.execute(
         f"""
         SELECT {COLUMNS} FROM policy_calibrations c

@@ -1,4 +1,5 @@
-"""SQL of all ledger data about one call: the computation of its hold, and its end."""
+"""Contains the SQL that reads all ledger data about one call: how its hold was computed, and how it
+was resolved."""
 
 from typing import Any, LiteralString
 from uuid import UUID

@@ -1,8 +1,9 @@
-"""SQL that resets caps after the database's clock ran ahead: moves reservations that count for a
-future day back to today. `cap_counts` then counts again.
+"""Contains the SQL that resets caps after the database's clock ran ahead: it makes reservations
+that count for a future day count for today. Afterwards `cap_counts` recounts the caps.
 
-The caller has locked the account, so no other transaction holds or folds. Settlements continue: the
-amounts that they return wait in `unfolded`, and count as held until they are folded in.
+The caller has locked the account, so no other transaction creates holds or folds resolutions into
+the account. Settlements continue: their amounts wait in `unfolded`, and count as held until they
+are folded into (added to) the account.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from tollkeeper.storage.ledger_months import limit_lock_waits
 
 @dataclass(frozen=True, slots=True)
 class CountedDates:
-    """Holds the database's time, and the latest month and day that an account counts for."""
+    """Contains the database's time, and the latest month and day for which the counters of an
+    account count."""
 
     now_s: int
     month: int
@@ -48,8 +50,8 @@ async def move_reservations(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> int:
     """Corrects the spending day of each reservation that counts for a later day or month than
-    today: to the day of its hold, or to today if that day is in the future. Returns the number of
-    corrected reservations."""
+    today. The new spending day is the day when the hold was created, or today if that day is in the
+    future. Returns the number of corrected reservations."""
     try:
         cursor = await connection.execute(
             _MOVE, {"organization": organization_id, "today": today}, prepare=False
@@ -78,7 +80,8 @@ _MOVE: LiteralString = """
 async def begin_periods(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> None:
-    """Begins the periods of today, with counts of zero."""
+    """Sets the period of every cap to the one that contains today, and sets its counters to
+    zero."""
     await connection.execute(
         """
         UPDATE period_caps SET number = cap_period_number(period, %s), held = 0, settled = 0,
@@ -96,8 +99,8 @@ async def begin_periods(
 async def find_dropped(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> Month | None:
-    """Returns a dropped month with calls of the organization that count for this month, or for the
-    current period of one of its caps."""
+    """Returns a dropped ledger month with calls of the organization that count for the current
+    month, or for the current period of one of its caps. Returns None if there is none."""
     cursor = await connection.execute(
         """
         SELECT t.month FROM ledger_close_totals t
@@ -115,9 +118,10 @@ async def find_dropped(
 
 
 async def move_pending(connection: Connection, organization_id: OrganizationId) -> None:
-    """Changes the month of rows in `unfolded` to that of their reservations. A settlement in flight
-    may have read the old month, so this waits for the settlements of all organizations and blocks
-    new ones until the transaction ends. Raises `Contention` if they take too long."""
+    """Sets the month of each row in `unfolded` to the month of its reservation. A settlement in
+    flight may have read the old month, so this function waits for the settlements of all
+    organizations, and blocks new settlements until the transaction ends. Raises `Contention` if
+    settlements take too long."""
     await limit_lock_waits(connection)
     try:
         await connection.execute("LOCK TABLE unfolded IN SHARE ROW EXCLUSIVE MODE")

@@ -1,6 +1,7 @@
-"""SQL that verifies the totals of a closed month against its rows, as long as the rows exist.
+"""Contains the SQL that proves a close: it compares the stored totals of a closed month with the
+month's rows, as long as the rows exist.
 
-Each query returns differences for the organizations after `after`, up to `end`.
+Each query returns the differences for the organizations with ids above `after`, up to `end`.
 """
 
 from typing import LiteralString
@@ -64,8 +65,8 @@ _QUERIES = (_TOTALS, _LINES, _UNRESOLVED)
 async def find_close_differences(
     connection: Connection, month: Month, part: Slice
 ) -> list[tuple[str, str, str]]:
-    """Returns differences between the month's totals and its rows, for the organizations of the
-    slice."""
+    """Returns (invariant, subject, explanation) for each difference between the month's totals and
+    its rows, for the organizations of the slice."""
     parameters = {
         "month": month.number,
         "first": month.first_id,

@@ -1,7 +1,8 @@
-"""Decides whether this code works with a database's schema, by the table `schema_revisions`.
+"""Decides whether this code works with a database's schema.
 
-Each row is an applied migration with the oldest code that works with the schema after it. So older
-code can judge a schema whose migrations it does not know.
+Each row of the table `schema_revisions` is an applied migration, with the oldest code that works
+with the schema after that migration. So old code can decide about a schema with migrations that the
+code does not know.
 """
 
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from tollkeeper.storage.revisions import code_revision, serving_revision
 
 _TABLES: LiteralString = "SELECT to_regclass('alembic_version'), to_regclass('schema_revisions')"
 _REVISION: LiteralString = "SELECT version_num FROM alembic_version"
-# NULL if the current revision has no row: another program created this schema, and the compatible
-# code is unknown.
+# `compatible_from` is NULL if the current revision has no row. Then another program created the
+# schema, and it is unknown which code works with it.
 _STATE: LiteralString = """
     SELECT v.version_num, CASE
         WHEN EXISTS (SELECT FROM schema_revisions r WHERE r.revision = v.version_num)
@@ -26,8 +27,9 @@ _STATE: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
-    """Holds the newest applied migration and the oldest code that works with the schema. Both are
-    None without a schema; the second is also None if the schema does not say."""
+    """Contains the newest applied migration, and the oldest code that works with the schema. Both
+    are None if there is no schema. `compatible_from` is also None if the schema does not record
+    it."""
 
     revision: str | None
     compatible_from: str | None
@@ -38,7 +40,8 @@ class SchemaState:
 
     @property
     def refusal(self) -> str | None:
-        """Explains in one line why this code cannot work with the schema, or returns None."""
+        """Returns a one-line explanation if this code cannot work with the schema, otherwise
+        None."""
         if self.revision is None:
             return (
                 f"The database has no schema yet, this code needs {serving_revision()}: "
@@ -62,7 +65,7 @@ class SchemaState:
 
     @property
     def description(self) -> str:
-        """Describes a schema that this code works with."""
+        """Returns a description of a schema with which this code works."""
         if self.is_newer:
             return (
                 f"{self.revision}, newer than this code's {code_revision()} and compatible: "
@@ -77,7 +80,7 @@ class SchemaState:
 
 
 def read_schema_state(connection: psycopg.Connection) -> SchemaState:
-    """Reads the state of any database, even an empty one."""
+    """Reads the schema state of any database, even if it is empty."""
     row = connection.execute(_TABLES).fetchone()
     assert row is not None
     if row[0] is None:
@@ -89,6 +92,7 @@ def read_schema_state(connection: psycopg.Connection) -> SchemaState:
 
 
 async def find_schema_state(connection: Connection) -> SchemaState:
-    """Reads the state for a serving process, which has already checked that the tables exist."""
+    """Reads the schema state in a serving process, which has already checked that the tables
+    exist."""
     found = await (await connection.execute(_STATE)).fetchone()
     return SchemaState(None, None) if found is None else SchemaState(*found)

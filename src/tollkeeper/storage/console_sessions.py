@@ -1,4 +1,4 @@
-"""SQL of the console's sessions."""
+"""Contains the SQL for console sessions (the sign-ins of operators and other users)."""
 
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -26,8 +26,8 @@ _SELECT: LiteralString = """
 """
 
 
-async def insert(connection: Connection, made: StoredSession) -> None:
-    person = made.person
+async def insert(connection: Connection, session: StoredSession) -> None:
+    person = session.person
     await connection.execute(
         """
         INSERT INTO console_sessions (digest, credential, subject, name, role, organization,
@@ -35,15 +35,15 @@ async def insert(connection: Connection, made: StoredSession) -> None:
         VALUES (%s, %s, %s, %s, %s, %s, to_timestamp(%s), to_timestamp(%s), to_timestamp(%s))
         """,
         (
-            made.digest,
-            made.credential,
+            session.digest,
+            session.credential,
             person.subject,
             person.name,
             person.role,
             person.organization_id,
-            made.began_at,
-            made.seen_at,
-            made.expires_at,
+            session.began_at,
+            session.seen_at,
+            session.expires_at,
         ),
     )
 
@@ -55,7 +55,7 @@ async def find(connection: Connection, digest: bytes) -> StoredSession | None:
 
 
 async def find_all(connection: Connection, *, limit: int) -> list[StoredSession]:
-    """Returns sessions, the most recently used first."""
+    """Returns sessions, the most recently used session first."""
     cursor = await connection.execute(f"{_SELECT} ORDER BY seen_at DESC, digest LIMIT %s", (limit,))
     return [_session(row) for row in await cursor.fetchall()]
 
@@ -88,8 +88,8 @@ async def delete_expired(connection: Connection, now: int, *, idle_s: int) -> No
 
 
 async def delete_superseded(connection: Connection, newest: StoredSession, *, most: int) -> None:
-    """Deletes the user's sessions with another role than the newest, and all but the newest
-    `most`."""
+    """Deletes the user's sessions that have another role or organization than the session `newest`.
+    Of the user's other sessions, keeps only the newest `most`."""
     person = newest.person
     await connection.execute(
         """

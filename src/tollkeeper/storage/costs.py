@@ -1,5 +1,5 @@
-"""SQL of the cost roll-up. Settlements maintain one row for each day, project, key and line
-item."""
+"""Contains the SQL that reads the cost roll-up, in which settlements maintain one row for each day,
+project, key and line item, and the unsettled calls (of unknown cost)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ async def find_rows(
     api_key_ids: Sequence[KeyId],
     group_by: Sequence[CostDimension],
 ) -> list[CostRow]:
-    """Sums by day and by the dimensions in `group_by`. An empty list of ids filters nothing."""
+    """Returns the costs by day and by the dimensions in `group_by`. An empty list of ids means no
+    filter."""
     columns = ", ".join(
         column if dimension in group_by else f"NULL AS {column}"
         for dimension, column in _DIMENSIONS.items()
@@ -63,7 +64,7 @@ async def find_rows(
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """Holds the number of calls with unknown cost, and their held amount."""
+    """Contains the number of calls with unknown cost, and the amount that is held for them."""
 
     calls: int
     hold_picousd: int
@@ -77,7 +78,8 @@ async def sum_unsettled(
     project_ids: Sequence[ProjectId] = (),
     api_key_ids: Sequence[KeyId] = (),
 ) -> Unsettled:
-    """Counts the calls that were held on these days and whose cost is not known yet."""
+    """Counts the calls that were admitted on these days and whose cost is still unknown. An empty
+    list of ids means no filter."""
     cursor = await connection.execute(
         _SUM_UNSETTLED,
         {

@@ -1,4 +1,5 @@
-"""SQL that reads the values of calibrated policies at calibration and in the last days."""
+"""Contains the SQL for drift: it reads the values of calibrated policies at their calibration and
+in the last days. A value is the calibrated probability of a policy's verdict."""
 
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -9,12 +10,13 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.policy import JudgeFormat
 from tollkeeper.storage.database import Connection
 
-_DAYS = 7
+_RECENT_DAYS = 7
 
 
 @dataclass(frozen=True, slots=True)
 class ValueCounts:
-    """Counts a policy's values in each tenth of the scale."""
+    """Contains the number of a policy's values in each tenth of the scale, at its calibration and
+    now."""
 
     organization_id: OrganizationId
     policy_id: str
@@ -27,7 +29,8 @@ class ValueCounts:
 async def find_of_policy(
     connection: Connection, organization_id: OrganizationId, policy_id: str, judge: JudgeFormat
 ) -> ValueCounts | None:
-    """Returns None if no calibration for this judge and the published rule is active."""
+    """Returns the counts of one policy. Returns None if the policy has no active calibration for
+    this judge (the model that answers policy questions) and the published rule."""
     parameters = _parameters(judge) | {
         "organization_id": organization_id,
         "policy_id": policy_id,
@@ -43,11 +46,11 @@ async def find_all(connection: Connection, judge: JudgeFormat) -> list[ValueCoun
 
 
 def _parameters(judge: JudgeFormat) -> dict[str, Any]:
-    return {"model": judge.model, "prompt_format": judge.prompt_format, "days": _DAYS}
+    return {"model": judge.model, "prompt_format": judge.prompt_format, "days": _RECENT_DAYS}
 
 
-# Verdicts from before the activation are not calibrated. They are counted by day, so only the days
-# after the activation day count.
+# Verdicts from before the calibration was activated have no calibrated values. Verdicts are counted
+# by day, so only the days after the day of the activation are read.
 _SELECT: LiteralString = """
     SELECT p.organization_id, p.id, p.name, c.number, c.report -> 'after' -> 'reliability',
         coalesce(jsonb_object_agg(n.tenth::text, n.asked) FILTER (WHERE n.tenth IS NOT NULL), '{}')

@@ -1,4 +1,4 @@
-"""Returns the price columns of a hold's reservation."""
+"""Computes the values of the price columns in a hold's reservation row."""
 
 from functools import lru_cache
 from typing import Any
@@ -11,12 +11,13 @@ _CACHED_PRICES_MAX = 1024
 
 
 def hold_prices(hold: Hold) -> dict[str, Any]:
-    """Returns the prices of the hold's computation, and all prices that the answer may have."""
+    """Returns the prices with which the hold was computed, and in `price_variants` all prices at
+    which the answer may be charged."""
     pricing, verdicts = hold.pricing, hold.verdicts_max
     if pricing.variants or hold.bounds.writes_images:
         columns = _columns(dearest_prices(pricing, hold.bounds), pricing)
     else:
-        # Nearly all holds have a single set of prices, which is the catalogue's own object.
+        # Nearly all holds have a single set of prices, which is one object of the catalogue.
         cached = _cache.get(id(pricing))
         if cached is None or cached[0] is not pricing:
             if len(_cache) >= _CACHED_PRICES_MAX:
@@ -28,12 +29,12 @@ def hold_prices(hold: Hold) -> dict[str, Any]:
     return columns
 
 
-# Keyed by the identity of the prices, because hashing them is slow. The entry keeps the prices
-# alive.
+# The keys are the `id()` of the prices, because hashing the prices is slow. Each entry references
+# its prices, so that their `id()` is not reused.
 _cache: dict[int, tuple[Pricing, dict[str, Any]]] = {}
 
 
-# A model's holds have the same prices until its prices change.
+# Cached, because all holds of a model have the same prices until the model's prices change.
 @lru_cache(maxsize=_CACHED_PRICES_MAX)
 def _columns(dearest: Pricing, all_prices: Pricing) -> dict[str, Any]:
     columns: dict[str, Any] = {

@@ -1,4 +1,5 @@
-"""SQL of idempotency records: one row for each creation, written in the creation's transaction."""
+"""Contains the SQL for idempotency records: one row for each object that was created with an
+Idempotency-Key, written in the same transaction as the object."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import IdempotencyConflict
 from tollkeeper.storage.database import Connection
 
-# How long a second request with the same key waits for the first one before it is rejected.
+# How long a second request with the same key waits for the first request before it is rejected.
 _LOCK_TIMEOUT_MS = 3000
 
 
@@ -30,9 +31,9 @@ class Record:
 async def claim(
     connection: Connection, key: RecordKey, *, request_digest: bytes, resource_id: str, now: int
 ) -> bool:
-    """Returns True for the first creation with the key. A concurrent request with the same key
-    waits until the first transaction ends: it gets False after a commit, and True after a
-    rollback."""
+    """Writes the record for this key. Returns True if this is the first request with the key,
+    otherwise False. A concurrent request with the same key waits until the first transaction ends:
+    it gets False after a commit, and True after a rollback."""
     await connection.execute(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS:d}")
     try:
         cursor = await connection.execute(

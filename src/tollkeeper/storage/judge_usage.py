@@ -1,4 +1,5 @@
-"""SQL of judge usage by organization, backend, model and UTC day."""
+"""Contains the SQL for the usage of judges (models that answer policy questions), by organization,
+backend, model and UTC day."""
 
 from collections.abc import Sequence
 from typing import Any, LiteralString
@@ -12,15 +13,16 @@ from tollkeeper.storage.rollups import USAGE_SUMS, added
 
 
 class JudgeUsage(msgspec.Struct):
-    """Holds the sums of one organization, day, backend and model, or of a part of them."""
+    """Contains the sums for one organization, day, backend and model, or a part of these sums that
+    is not written yet."""
 
     organization_id: OrganizationId
     day: int
     backend: str
-    # The backend's name for the model.
+    # The backend's name of the model.
     model: str
     questions: int = 0
-    # The number of these questions with unknown tokens.
+    # The number of questions for which the backend reported no tokens.
     unreported_questions: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -38,8 +40,8 @@ _SUMS = JudgeUsage.__struct_fields__[4:]
 
 
 async def add(connection: Connection, used: Sequence[JudgeUsage]) -> None:
-    """Adds to the sums. Writes rows in a fixed order, so that two processes that write the same
-    rows do not deadlock."""
+    """Adds the usage to the stored sums. Writes rows in a fixed order, so that two processes that
+    write the same rows do not deadlock."""
     columns = list(zip(*map(_row, used), strict=True))
     await connection.execute(_ADD, [list(column) for column in columns], prepare=False)
 
@@ -65,7 +67,8 @@ _ADD: LiteralString = """
 async def find(
     connection: Connection, organization_id: OrganizationId, days: DayRange
 ) -> list[JudgeUsage]:
-    """Returns the sums of these days by backend and model."""
+    """Returns the sums over these days, by backend and model. The field `day` is the first of the
+    days with usage."""
     cursor = await connection.execute(
         """
         SELECT organization_id, min(day), backend, model, sum(questions)::bigint,

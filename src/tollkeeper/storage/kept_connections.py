@@ -1,7 +1,7 @@
-"""Keeps connections out of the pool between two transactions.
+"""Retains a few connections between two transactions, instead of returning them to the pool.
 
-The ledger writes one batch after the other. Taking a connection from the pool and returning it
-costs a busy process a tenth of such a batch, so a few connections are kept.
+The ledger writes one batch after the other. In a busy process, taking a connection from the pool
+and returning it takes a tenth of the time of such a batch.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from psycopg_pool import AsyncConnectionPool
 from tollkeeper.storage.reachability import Reachability
 from tollkeeper.storage.round_trips import Connection
 
-# The pool replaces old connections when they are returned, so kept ones must return after this
-# time.
+# The maximum time that a connection is retained. Then it must be returned to the pool, because the
+# pool replaces old connections only when they are returned.
 _KEPT_S_MAX = 60.0
 
 
@@ -24,7 +24,8 @@ class KeptConnections:
         self._pool = pool
         self._reachability = reachability
         self._kept_max = kept_max
-        # The most recently used connection is the last, with the time until which it may be kept.
+        # Idle retained connections, each with the time until which it may be retained. The most
+        # recently used connection is the last.
         self._idle: list[tuple[Connection, float]] = []
         self._kept_until: dict[Connection, float] = {}
         self._is_closed = False
@@ -33,7 +34,7 @@ class KeptConnections:
         return len(self._idle)
 
     async def take(self) -> Connection:
-        """Returns a connection for exclusive use. Raises the errors of the pool, and
+        """Returns a connection for exclusive use. Raises the errors of the pool, or
         `DatabaseUnreachable`."""
         if self._idle:
             connection, until = self._idle.pop()
@@ -43,7 +44,8 @@ class KeptConnections:
             return await self._pool.getconn()
 
     async def give_back(self, connection: Connection) -> None:
-        """Returns a connection after its transaction has ended or failed."""
+        """Takes back a connection whose transaction has ended or failed: retains it or returns it
+        to the pool."""
         now = asyncio.get_running_loop().time()
         until = self._kept_until.pop(connection, now + _KEPT_S_MAX)
         is_idle = connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
@@ -59,6 +61,6 @@ class KeptConnections:
             await self._pool.putconn(connection)
 
     async def close(self) -> None:
-        """Keeps no connections from now on."""
+        """Returns all idle connections to the pool, and retains no connection from now on."""
         self._is_closed = True
         await self.release()

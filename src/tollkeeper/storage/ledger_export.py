@@ -1,6 +1,6 @@
-"""SQL that exports a month: one line of CSV for each reservation, in a fixed order.
+"""Contains the SQL that exports a ledger month: one CSV row for each reservation, in a fixed order.
 
-The text depends on the rows alone, so that two exports of the same month are the same bytes.
+The text depends only on the stored rows, so that two exports of the same month have the same bytes.
 """
 
 from collections.abc import AsyncIterator
@@ -13,8 +13,9 @@ from tollkeeper.domain.pricing import LINE_ITEMS
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.price_columns import PRICE_COLUMNS
 
-# Name and expression of each column. A month's file outlives the program that wrote it, so columns
-# are only added at the end. New price dimensions are appended automatically.
+# The name and the SQL expression of each column. Exported files are used longer than the version
+# that wrote them, so new columns are only added at the end. New price dimensions are appended
+# automatically (see `_COLUMNS`).
 _ORDERED: tuple[tuple[LiteralString, LiteralString], ...] = (
     ("organization_id", "r.organization_id"),
     ("reservation_id", "r.id"),
@@ -84,13 +85,13 @@ _SELECTED: LiteralString = ", ".join(expression + " AS " + name for name, expres
 
 
 async def stream_csv(connection: Connection, month: Month) -> AsyncIterator[bytes]:
-    """Yields the text in pieces as the server sends them."""
+    """Yields the CSV text in parts, as the server sends them."""
     query = sql.SQL(_EXPORT).format(
         first=sql.Literal(month.first_id), behind=sql.Literal(month.end_id)
     )
     async with connection.cursor() as cursor, cursor.copy(query) as copy:
-        async for piece in copy:
-            yield bytes(piece)
+        async for part in copy:
+            yield bytes(part)
 
 
 _EXPORT: LiteralString = (

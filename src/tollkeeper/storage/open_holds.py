@@ -1,7 +1,8 @@
-"""SQL that finds open holds: reservations that are neither resolved nor marked.
+"""Contains the SQL that finds open holds: reservations that are neither resolved nor marked as
+unsettled (of unknown cost).
 
-No table or index lists them, because every call would pay for maintaining it. The project accounts
-count them, so a search knows when it has found all.
+No table or index lists the open holds, because maintaining it would slow down every call. The
+accounts of projects contain the number of open holds, so a search knows when it has found all.
 """
 
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -31,8 +32,9 @@ class OpenHold:
 
 @asynccontextmanager
 async def snapshot(connection: Connection) -> AsyncIterator[datetime]:
-    """Runs all statements of the block on one snapshot; yields the server's time. They may run
-    longer than those of a call, because a minute has many rows at a high call rate."""
+    """Runs all statements of the block on one snapshot, and yields the server's time. The
+    statements may take several minutes, because at a high call rate even one minute of calls has
+    many rows."""
     async with connection.transaction():
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         await allow_long_statements(connection, minutes=5)
@@ -44,8 +46,8 @@ async def snapshot(connection: Connection) -> AsyncIterator[datetime]:
 async def count_by_project(
     connection: Connection,
 ) -> dict[tuple[OrganizationId, ProjectId], int]:
-    """Returns the number of open holds of each project by its account, without projects that have
-    none."""
+    """Returns the number of open holds of each project, according to the project's account. Omits
+    projects without open holds."""
     cursor = await connection.execute(_COUNT_BY_PROJECT, prepare=False)
     return {(row[0], row[1]): row[2] for row in await cursor.fetchall()}
 
@@ -58,24 +60,25 @@ _COUNT_BY_PROJECT: LiteralString = with_balances(
 )
 
 
-async def find_made_between(
+async def find_created_between(
     connection: Connection, oldest: datetime, newest: datetime | None
 ) -> list[OpenHold]:
-    """Returns open holds from `oldest` on and before `newest`; None means no end."""
-    cursor = await connection.execute(_FIND_MADE_BETWEEN, (oldest, newest), prepare=False)
+    """Returns the open holds that were created at `oldest` or later, and before `newest` if that is
+    not None."""
+    cursor = await connection.execute(_FIND_CREATED_BETWEEN, (oldest, newest), prepare=False)
     return _holds(await cursor.fetchall())
 
 
 async def find_still_open(connection: Connection, holds: Collection[OpenHold]) -> list[OpenHold]:
-    """Returns those holds that are still open."""
+    """Returns the holds in `holds` that are still open."""
     return await _open_among(connection, [(hold.organization_id, hold.id) for hold in holds])
 
 
 async def find_page_end(
     connection: Connection, organization_id: OrganizationId, after: UUID, size: int
 ) -> UUID:
-    """Returns the id at which a page of `size` reservations after `after` ends, or `LAST_ID` if
-    there are fewer."""
+    """Returns the last id in a page of `size` reservations with ids above `after`, or `LAST_ID` if
+    there are fewer reservations."""
     cursor = await connection.execute(_FIND_PAGE_END, (organization_id, after, size), prepare=False)
     row = await cursor.fetchone()
     return LAST_ID if row is None else row[0]
@@ -84,7 +87,7 @@ async def find_page_end(
 async def find_in_page(
     connection: Connection, organization_id: OrganizationId, after: UUID, end: UUID
 ) -> list[OpenHold]:
-    """Returns the organization's open holds with ids after `after`, up to `end`."""
+    """Returns the organization's open holds with ids above `after`, up to and including `end`."""
     page = {"organization": organization_id, "after": after, "end": end}
     cursor = await connection.execute(_FIND_IDS_IN_PAGE, page, prepare=False)
     return await _open_among(connection, [(organization_id, row[0]) async for row in cursor])
@@ -109,7 +112,7 @@ _IS_OPEN: LiteralString = """
       AND NOT EXISTS (SELECT FROM unsettled_marks m
           WHERE m.organization_id = r.organization_id AND m.reservation_id = r.id)
 """
-_FIND_MADE_BETWEEN: LiteralString = (
+_FIND_CREATED_BETWEEN: LiteralString = (
     _COLUMNS
     + """
     FROM reservations r
@@ -130,7 +133,7 @@ _FIND_PAGE_END: LiteralString = """
     SELECT id FROM reservations WHERE organization_id = %s AND id > %s
     ORDER BY id OFFSET %s - 1 LIMIT 1
 """
-# Reads each of the three tables in primary key order, and only this page.
+# Reads only this page of each of the three tables, in the order of the primary keys.
 _FIND_IDS_IN_PAGE: LiteralString = """
     SELECT id FROM reservations
     WHERE organization_id = %(organization)s AND id > %(after)s AND id <= %(end)s

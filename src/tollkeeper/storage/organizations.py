@@ -1,4 +1,4 @@
-"""SQL of organizations and their checks."""
+"""Contains the SQL for organizations and their checks (approvals that some models require)."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ async def archive(connection: Connection, organization_id: OrganizationId, now: 
 
 
 async def lock(connection: Connection, organization_id: OrganizationId) -> None:
-    """Locks the organization for other callers of this function until this transaction ends. Rows
+    """Locks the organization until this transaction ends. Other callers of this function wait; rows
     that refer to the organization can still be added."""
     await connection.execute(
         "SELECT FROM organizations WHERE id = %s FOR NO KEY UPDATE", (organization_id,)
@@ -64,7 +64,7 @@ async def checks_of(connection: Connection, organization_id: OrganizationId) -> 
 async def grant_check(
     connection: Connection, organization_id: OrganizationId, check: str, now: int
 ) -> None:
-    """Grants the check. Granting it again changes nothing."""
+    """Grants the check to the organization. Granting a check again changes nothing."""
     await connection.execute(
         """
         INSERT INTO organization_checks (organization_id, name, granted_at)

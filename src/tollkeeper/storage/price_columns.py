@@ -1,17 +1,18 @@
-"""Builds SQL for the columns of prices and line items."""
+"""Builds SQL fragments for the columns with prices (of reservations) and line items (of
+settlements)."""
 
 from typing import LiteralString
 
 from tollkeeper.domain.pricing import LINE_ITEMS, PRICE_DIMENSIONS
 
-# The price columns of reservations, with their names in the domain.
+# The price columns of reservations, each with the name of its price in the domain.
 PRICE_COLUMNS = {
     dimension.column: dimension.name for dimension in PRICE_DIMENSIONS if dimension.column
 }
 
 
 def prices(before: LiteralString = "", after: LiteralString = "") -> LiteralString:
-    """Lists the price columns, each between `before` and `after`."""
+    """Returns a list of the price columns, each with `before` and `after` around its name."""
     return ", ".join(before + name + after for name in PRICE_COLUMNS)
 
 
@@ -20,11 +21,12 @@ def line_items(before: LiteralString = "", after: LiteralString = "") -> Literal
 
 
 def total(before: LiteralString = "") -> LiteralString:
-    """Returns the expression for a settlement's whole cost."""
+    """Returns the expression for the total cost of a settlement."""
     return " + ".join(before + name for name in LINE_ITEMS)
 
 
 def lines(before: LiteralString = "") -> LiteralString:
-    """Returns a table expression of a settlement's line items: dimension and amount."""
+    """Returns a table expression with one row for each line item of a settlement: dimension and
+    amount."""
     pairs = ", ".join("('" + name + "', " + before + name + ")" for name in LINE_ITEMS)
     return "(VALUES " + pairs + ") AS line (dimension, amount)"

@@ -1,4 +1,4 @@
-"""SQL of projects."""
+"""Contains the SQL for projects."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -41,7 +41,8 @@ async def find(
 async def find_and_lock(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId
 ) -> Project | None:
-    """Returns the project, locked until the transaction ends, so that it cannot be archived."""
+    """Returns the project, and locks it until the transaction ends, so that no other transaction
+    can archive it."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} FROM projects WHERE organization_id = %s AND id = %s FOR NO KEY UPDATE",  # noqa: S608
         (organization_id, project_id),
@@ -51,7 +52,7 @@ async def find_and_lock(
 
 
 async def find_anywhere(connection: Connection, project_id: ProjectId) -> Project | None:
-    """Finds a project of any organization. For operators only."""
+    """Finds a project without checking its organization. For operators only."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} FROM projects WHERE id = %s",  # noqa: S608
         (project_id,),
@@ -71,7 +72,7 @@ async def find_all(connection: Connection, organization_id: OrganizationId) -> l
 async def unknown_ids(
     connection: Connection, organization_id: OrganizationId, project_ids: Sequence[ProjectId]
 ) -> list[ProjectId]:
-    """Returns those ids that are not projects of this organization."""
+    """Returns the ids in `project_ids` that are not projects of this organization."""
     cursor = await connection.execute(
         """
         SELECT wanted.id FROM unnest(%s::uuid[]) WITH ORDINALITY AS wanted (id, position)
@@ -86,7 +87,7 @@ async def unknown_ids(
 async def archive(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId, now: int
 ) -> bool:
-    """Returns False if the project does not exist or is archived already."""
+    """Archives the project. Returns False if the project does not exist or was already archived."""
     cursor = await connection.execute(
         """
         UPDATE projects SET archived_at = to_timestamp(%s)

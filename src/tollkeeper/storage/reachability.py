@@ -1,5 +1,4 @@
-"""Tracks whether the database can be reached, so that requests do not wait for hopeless
-connections."""
+"""Tracks whether the database can be reached, so that requests fail soon if it cannot."""
 
 import asyncio
 import math
@@ -12,13 +11,14 @@ from tollkeeper.domain.errors import Unavailable
 from tollkeeper.storage.sessions import shown_hosts
 
 RETRY_AFTER_S = 2
-# How long a request waits for a connection after a failed attempt to connect: enough to get an idle
-# one or one that is being opened.
-_LAST_WAIT_S = 0.1
+# How long a request waits for a connection after an attempt to connect has failed. This is enough
+# to get an idle connection or a connection that is being opened.
+_WAIT_AFTER_FAILURE_S = 0.1
 
 
 class DatabaseUnreachable(Unavailable):
-    """No host of the database accepts a connection. `detail` names the hosts, for operators."""
+    """Raised if no host of the database accepts a connection. `detail` names the hosts, for
+    operators."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("The database cannot be reached; try again.", retry_after_s=RETRY_AFTER_S)
@@ -33,33 +33,34 @@ class Reachability:
         self._waits: set[asyncio.Timeout] = set()
 
     def answered(self) -> None:
-        """Records an opened connection or a successful transaction."""
+        """Records that the server has answered: a connection was opened, or a transaction
+        succeeded."""
         self._answered_at = asyncio.get_running_loop().time()
         self._failure = None
 
     def failed(self, began_at: float, error: psycopg.Error) -> None:
-        """Records a failed attempt to connect, unless the server has answered on another connection
-        since the attempt began."""
+        """Records that an attempt to connect has failed, unless the server has answered on another
+        connection since the attempt began. Shortens the waits of all waiting requests."""
         if self._answered_at > began_at:
             return
         self._failure = error
-        until = asyncio.get_running_loop().time() + _LAST_WAIT_S
+        until = asyncio.get_running_loop().time() + _WAIT_AFTER_FAILURE_S
         for wait in self._waits:
             wait.reschedule(until)
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """Limits the wait for a connection. Raises `DatabaseUnreachable` soon after a failed
-        attempt to connect."""
+        """Limits the wait for a connection inside the block. After a failed attempt to connect,
+        raises `DatabaseUnreachable` if the block gets no connection soon."""
         try:
-            async with asyncio.timeout(_LAST_WAIT_S if self._failure else None) as wait:
+            async with asyncio.timeout(_WAIT_AFTER_FAILURE_S if self._failure else None) as wait:
                 self._waits.add(wait)
                 try:
                     yield
                 finally:
                     self._waits.discard(wait)
         except TimeoutError as exc:
-            if self._failure is None:  # the server has answered meanwhile
+            if self._failure is None:  # the server has answered in the meantime
                 raise Unavailable(
                     "The database is busy; try again.", retry_after_s=RETRY_AFTER_S
                 ) from exc
@@ -73,7 +74,7 @@ def unreachable_detail(conninfo: str, error: psycopg.Error) -> str:
 
 
 def driver_reason(error: psycopg.Error) -> str:
-    """Returns the last unindented line of the driver's message, because indented lines are
-    advice."""
+    """Returns the last line of the driver's message that is not indented. Indented lines contain
+    advice, not the reason."""
     lines = [line for line in str(error).splitlines() if line and not line.startswith("\t")]
     return lines[-1].removeprefix("- ") if lines else type(error).__name__

@@ -1,17 +1,18 @@
-"""SQL of the replica reports that processes write for the console."""
+"""Contains the SQL for replica reports: the states of replicas as one gateway process sees them,
+for the console."""
 
 from dataclasses import dataclass
 from uuid import UUID
 
 from tollkeeper.storage.database import Connection
 
-# More processes than a page can show.
+# The maximum number of reports that are read. It is more than a page can show.
 _PROCESSES_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
 class StoredReport:
-    """Holds one process's report, with its age by the server's clock."""
+    """Contains the report of one process, with its age according to the database server's clock."""
 
     host: str
     pid: int
@@ -20,7 +21,7 @@ class StoredReport:
 
 
 async def write(connection: Connection, process_id: UUID, report: str) -> None:
-    """Replaces the report of a registered process; does nothing for an unregistered one."""
+    """Replaces the report of a process. Does nothing if the process is not registered."""
     await connection.execute(
         """
         INSERT INTO replica_reports (process_id, reported_at, report)
@@ -33,7 +34,8 @@ async def write(connection: Connection, process_id: UUID, report: str) -> None:
 
 
 async def find_fresh(connection: Connection, *, age_s_max: float) -> list[StoredReport]:
-    """Returns reports up to this age. A process's report is deleted with its registration."""
+    """Returns the reports that are younger than `age_s_max`. The report of a process is deleted
+    together with its registration."""
     cursor = await connection.execute(
         """
         SELECT coalesce(p.host, ''), coalesce(p.pid, 0),

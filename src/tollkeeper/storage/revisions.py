@@ -1,6 +1,6 @@
-"""Reads the declarations in this code's migration files.
+"""Reads which migrations this code has, and which code works with the schema after each of them.
 
-The files are parsed and not imported, because a serving process must not need Alembic.
+The migration files are parsed and not imported, because a serving process must not need Alembic.
 """
 
 import functools
@@ -14,25 +14,25 @@ _COMPATIBLE_FROM = re.compile(r'^compatible_from = "(\d{4})"$', re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """Describes a migration. `compatible_from` is the oldest code that works with the schema after
-    it."""
+    """Describes a migration. `compatible_from` is the revision of the oldest code that works with
+    the schema after this migration."""
 
     number: str
     compatible_from: str
-    # Whether code that worked with the previous schema does not work after it.
+    # Whether some code that works before this migration no longer works after it.
     contracts: bool
 
     @property
     def can_wait(self) -> bool:
-        """Tells whether this code also serves before the migration is applied. A contracting
-        migration removes objects that newer code no longer uses, so newer code does not depend on
-        it."""
+        """Tells whether this code can serve before the migration is applied. This is true for a
+        contracting migration that only removes objects which this code no longer uses."""
         return self.contracts and self.compatible_from < self.number
 
 
 @functools.cache
 def revisions() -> tuple[Revision, ...]:
-    """Returns all migrations in their order. The file names begin with the revision."""
+    """Returns all migrations in their order. The name of each file begins with the number of its
+    revision."""
     found: list[Revision] = []
     floor = ""
     for path in sorted(VERSIONS.glob("[0-9]*.py")):
@@ -44,10 +44,11 @@ def revisions() -> tuple[Revision, ...]:
 
 
 def code_revision() -> str:
-    """Returns the newest migration of this code."""
+    """Returns the number of the newest migration of this code."""
     return revisions()[-1].number
 
 
 def serving_revision() -> str:
-    """Returns the oldest schema that this code serves with: later migrations can wait."""
+    """Returns the oldest revision of the schema with which this code can serve. All later
+    migrations can wait."""
     return next(found.number for found in reversed(revisions()) if not found.can_wait)

@@ -1,4 +1,5 @@
-"""Checks the database before serving: durable settings, and the schema of this code."""
+"""Checks the database before it is used: that commits are durable, and that this code works with
+the schema."""
 
 from typing import LiteralString
 
@@ -31,17 +32,17 @@ _RECOVERY_TARGETS: LiteralString = """
 
 
 def check_database(conninfo: str, *, before_serving: bool = False) -> SchemaState:
-    """Raises a one-line error if a check fails or the database cannot be reached. Checks for a
-    pooler only `before_serving`, because that takes a second connection, and for a writable
-    database, because only serving needs it."""
+    """Raises a one-line error if a check fails or the database cannot be reached. Two checks run
+    only with `before_serving`: the check of the pooler, because it needs a second connection, and
+    the check that the database is writable, because only serving needs that."""
     try:
-        asked = session_conninfo(conninfo)
-        # Each statement is its own transaction, as for the gateway.
-        with psycopg.connect(asked, autocommit=True) as connection:
+        address = session_conninfo(conninfo)
+        # With autocommit, each statement is its own transaction, as on the gateway's connections.
+        with psycopg.connect(address, autocommit=True) as connection:
             connection.execute(session_settings(_STATEMENT_TIMEOUT_S).encode())
             check_session(connection)
             if before_serving:
-                check_pooler(asked, connection)
+                check_pooler(address, connection)
                 _check_writable(connection)
             _check_durability(connection)
             return _check_schema(connection)
@@ -84,17 +85,17 @@ def _check_schema(connection: psycopg.Connection) -> SchemaState:
 
 
 def find_recovery_targets(conninfo: str) -> tuple[str, ...]:
-    """Returns recovery targets that a restore has left in the settings of a writable server. A
-    change that waits for a restart does not count, because a new standby reads the changed
-    files."""
+    """Returns the recovery targets that a restore has left in the settings of a writable server. A
+    target that the next restart will change is left out, because a new standby reads the changed
+    settings files."""
     with psycopg.connect(session_conninfo(conninfo), autocommit=True) as connection:
         rows = connection.execute(_RECOVERY_TARGETS).fetchall()
     return tuple(row[0] for row in rows)
 
 
 def find_outdated(conninfo: str) -> str | None:
-    """Explains in one line that the schema has become too new for this code. Returns None
-    otherwise, and if the database cannot be reached."""
+    """Returns a one-line explanation if the schema has become too new for this code. Returns None
+    if it has not, or if the database cannot be reached."""
     try:
         with psycopg.connect(session_conninfo(conninfo), autocommit=True) as connection:
             state = read_schema_state(connection)

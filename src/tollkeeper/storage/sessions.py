@@ -1,7 +1,8 @@
-"""Defines the session settings of every connection, and checks that the session keeps them.
+"""Defines the session settings of every database connection, and checks that they stay in effect.
 
 A pooler between the gateway and PostgreSQL may drop session settings, or give the session to
-another client between two transactions. Both would silently lose money, so both are rejected.
+another client between two transactions. Both could lose money without an error, so the gateway
+refuses to start behind such a pooler.
 """
 
 from typing import LiteralString
@@ -13,14 +14,15 @@ from tollkeeper.domain.errors import StateConflict
 
 _CONNECT_TIMEOUT_S = 5
 _DEFAULT_PORT = 5432
-# When the operating system closes a connection, even an idle one, whose other end has vanished.
+# The operating system closes a connection, even an idle one, if the server's machine does not
+# respond for this time.
 _KEEPALIVE: dict[str, int] = {
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
     "tcp_user_timeout": 12_000,
 }
-# An acknowledged settlement is durable, whatever the server's default is.
+# The values of `synchronous_commit` with which an acknowledged settlement is durable.
 _DURABLE_COMMIT = ("on", "remote_write", "remote_apply")
 _SETTINGS: dict[LiteralString, tuple[str, ...]] = {
     "synchronous_commit": _DURABLE_COMMIT,
@@ -32,40 +34,42 @@ _SETTINGS: dict[LiteralString, tuple[str, ...]] = {
 
 def session_conninfo(conninfo: str) -> str:
     """Adds the gateway's connection parameters to the address."""
-    given = conninfo_to_dict(conninfo)
+    parts = conninfo_to_dict(conninfo)
     parameters: dict[str, str | int] = {
         "connect_timeout": _CONNECT_TIMEOUT_S,
         "application_name": "tollkeeper",
-        # `round_trips` sends and reads text in this encoding.
+        # The module `round_trips` sends and reads text in this encoding.
         "client_encoding": "utf8",
-        **{name: given.get(name) or value for name, value in _KEEPALIVE.items()},
+        **{name: parts.get(name) or value for name, value in _KEEPALIVE.items()},
     }
-    if "," in str(given.get("host") or given.get("hostaddr") or ""):
-        # Of several servers, only the primary is writable.
-        parameters["target_session_attrs"] = given.get("target_session_attrs") or "read-write"
+    if "," in str(parts.get("host") or parts.get("hostaddr") or ""):
+        # If the address has several hosts, connect to the one that is writable: the primary.
+        parameters["target_session_attrs"] = parts.get("target_session_attrs") or "read-write"
     return make_conninfo(conninfo, **parameters)
 
 
 def single_hosts(conninfo: str) -> list[tuple[str, str]]:
-    """Returns every host's display name, with an address that contains only this host."""
+    """Returns the display name of every host in the address, with an address that contains only
+    that host."""
     parts = conninfo_to_dict(conninfo)
     hosts = str(parts.get("host") or parts.get("hostaddr") or "").split(",")
     found = []
     for number, host in enumerate(hosts):
-        own: dict[str, str] = {}
+        host_parts: dict[str, str] = {}
         for name in ("host", "hostaddr", "port"):
             values = str(parts.get(name) or "").split(",")
             if any(values):
-                # A single port applies to every host.
-                own[name] = values[number] if len(values) == len(hosts) else values[0]
-        port = own.get("port") or _DEFAULT_PORT
+                # A single value, such as one port, applies to every host.
+                host_parts[name] = values[number] if len(values) == len(hosts) else values[0]
+        port = host_parts.get("port") or _DEFAULT_PORT
         shown = host if host.startswith("/") else f"{host or 'the default host'}:{port}"
-        found.append((shown, make_conninfo(conninfo, **own)))
+        found.append((shown, make_conninfo(conninfo, **host_parts)))
     return found
 
 
 def shown_hosts(conninfo: str) -> str:
-    """Lists the hosts of the address with their ports, and nothing else."""
+    """Lists the hosts of the address with their ports. Shows nothing else of the address, such as
+    passwords."""
     try:
         return ", ".join(shown for shown, _ in single_hosts(conninfo))
     except psycopg.ProgrammingError:
@@ -73,8 +77,8 @@ def shown_hosts(conninfo: str) -> str:
 
 
 def session_settings(statement_timeout_s: float) -> str:
-    """Returns the statement that prepares a new session. Poolers do not forward settings of the
-    connection's start, so they are set afterwards."""
+    """Returns the statement that sets the settings of a new session. They are not sent as
+    parameters of the connection, because poolers do not forward such parameters."""
     statement_ms = int(statement_timeout_s * 1000)
     settings = {
         "statement_timeout": statement_ms,
@@ -83,7 +87,8 @@ def session_settings(statement_timeout_s: float) -> str:
         "timezone": "UTC",
         "synchronous_commit": "on",
         "default_transaction_isolation": "read committed",
-        # The server ends sessions of a vanished machine; by default only after hours.
+        # The server ends sessions of a machine that no longer responds. By default it does so only
+        # after hours.
         "tcp_keepalives_idle": 10,
         "tcp_keepalives_interval": 5,
         "tcp_keepalives_count": 3,
@@ -94,7 +99,7 @@ def session_settings(statement_timeout_s: float) -> str:
 
 
 def check_session(connection: psycopg.Connection) -> None:
-    """Raises a one-line error if the session lacks a setting."""
+    """Raises a one-line error if a setting of the session is not in effect."""
     for name, allowed in _SETTINGS.items():
         row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
         assert row is not None
@@ -106,10 +111,11 @@ def check_session(connection: psycopg.Connection) -> None:
 
 
 def check_pooler(conninfo: str, connection: psycopg.Connection) -> None:
-    """Raises a one-line error if a session changes its server process between transactions.
+    """Raises a one-line error if the session's server process changes between two transactions.
 
-    A pooler in transaction mode gives the most recently used process to the next client. So while
-    another connection keeps a transaction open, this one would get a different process.
+    A pooler in transaction mode gives the most recently used server process to the next client. So
+    while the second connection keeps a transaction open in that process, the first connection gets
+    a different process.
     """
     before = _server_process(connection)
     with psycopg.connect(conninfo) as other:

@@ -1,4 +1,5 @@
-"""SQL of statements. The cost roll-up and the grants remain when a month is dropped."""
+"""Contains the SQL for the monthly statements of organizations. It reads only the cost roll-up and
+the grants, which stay when a ledger month is dropped."""
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.payments import GrantKind
@@ -41,7 +42,7 @@ async def find_grant_totals(
 async def sum_changes_from(
     connection: Connection, organization_id: OrganizationId, day: int
 ) -> int:
-    """Returns grants minus costs from this day on."""
+    """Returns the sum of all grants minus the sum of all costs, from this day on."""
     cursor = await connection.execute(
         """
         SELECT (SELECT coalesce(sum(amount), 0) FROM grants
@@ -56,7 +57,7 @@ async def sum_changes_from(
 
 
 async def read_open_day(connection: Connection) -> int:
-    """Returns the first day after all closed months."""
+    """Returns the first day after the last closed month."""
     cursor = await connection.execute("SELECT ledger_open_day()")
     [[found]] = await cursor.fetchall()
     return int(found)

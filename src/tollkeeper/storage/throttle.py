@@ -1,4 +1,5 @@
-"""SQL that counts one request against a project's rate limit, for calls that hold no money."""
+"""Counts a request against a project's rate limit, for requests that hold no money. Contains the
+SQL for this."""
 
 from typing import LiteralString
 
@@ -23,8 +24,8 @@ async def take_from_rate(
     project_id: ProjectId,
     limits: ProjectLimits,
 ) -> Decision:
-    """Decides on the request and writes the rate. Locks the account first, like every transaction
-    that changes admission data."""
+    """Decides whether the project's rate allows the request, and writes the new state of the rate.
+    Locks the account first, like every transaction that changes data for admission."""
     await commit_without_waiting(connection)
     await lock_account(connection, organization_id)
     cursor = await connection.execute(_READ_RATE, (organization_id, project_id))
@@ -35,7 +36,7 @@ async def take_from_rate(
     requests_per_minute = own_limit or limits.requests_per_minute
     full = requests_per_minute * RATE_UNITS_PER_REQUEST
     before = ProjectState(
-        # Spending and concurrency do not matter for this decision.
+        # This decision does not use spending and concurrency.
         spend=Spend(),
         cap=None,
         archived=False,

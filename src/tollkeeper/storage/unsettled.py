@@ -1,5 +1,6 @@
-"""SQL of unsettled reservations, many at a time. All queries start from the marks, which are few: a
-hold without a mark, such as a running call's, is never found here."""
+"""Contains the SQL that selects many unsettled reservations (of calls with unknown cost). All
+queries start with the marks of unsettled calls, because marks are few. So a hold without a mark,
+such as that of a running call, is never selected."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,12 +14,12 @@ from tollkeeper.storage.database import Connection
 
 @dataclass(frozen=True, slots=True)
 class UnsettledSelection:
-    """Selects unsettled reservations."""
+    """Selects unsettled reservations by time, organization and model."""
 
-    # Those that became unsettled before this server time; None for any time.
+    # Selects reservations that became unsettled before this server time; None for any time.
     marked_before: datetime | None
     organization_id: OrganizationId | None = None
-    # Those of calls to one of these models; None for any.
+    # Selects reservations of calls to one of these models; None for any model.
     models: tuple[str, ...] | None = None
 
 
@@ -27,7 +28,8 @@ EVERYTHING = UnsettledSelection(marked_before=None)
 
 @dataclass(frozen=True, slots=True, order=True)
 class UnsettledKey:
-    """Marks the end of a page; reservations are visited in this order."""
+    """Identifies an unsettled reservation. Pages are ordered by this key, and the last key of a
+    page is where the next page begins."""
 
     organization_id: OrganizationId
     id: UUID
@@ -48,7 +50,7 @@ async def read_time_before(connection: Connection, seconds: float) -> datetime:
 async def total_by_reason(
     connection: Connection, selection: UnsettledSelection
 ) -> list[ReasonTotal]:
-    """Returns the totals, most frequent reason first."""
+    """Returns the totals by reason, the most frequent reason first."""
     cursor = await connection.execute(_TOTAL_BY_REASON, _parameters(selection), prepare=False)
     return [ReasonTotal(*row) for row in await cursor.fetchall()]
 
@@ -56,7 +58,8 @@ async def total_by_reason(
 async def find_page(
     connection: Connection, selection: UnsettledSelection, after: UnsettledKey, limit: int
 ) -> list[tuple[UnsettledKey, int]]:
-    """Returns the next unsettled reservations after `after`, with their holds."""
+    """Returns the next unsettled reservations after the key `after`, with the amounts of their
+    holds."""
     cursor = await connection.execute(
         _FIND_PAGE,
         {

@@ -1,4 +1,5 @@
-"""SQL that reads the verdict roll-up: how often a policy was asked and matched."""
+"""Contains the SQL that reads the roll-up of verdicts: how often a policy was asked, and how often
+it matched."""
 
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ class VerdictsOfDay:
     day: int
     asked: int
     matched: int
-    # The judge gave no probability.
+    # The number of verdicts for which the judge gave no probability.
     unanswered: int
 
 
@@ -25,8 +26,8 @@ class ProbabilityCount:
 async def count_of_policy(
     connection: Connection, organization_id: OrganizationId, policy_id: str, days: DayRange
 ) -> tuple[list[VerdictsOfDay], list[ProbabilityCount]]:
-    """Counts by day and, in ascending order, by probability, without verdicts that have none. Reads
-    the rows once for both."""
+    """Returns the counts by day, and the counts by probability in ascending order. The counts by
+    probability omit verdicts without a probability. Reads the rows only once."""
     cursor = await connection.execute(
         """
         SELECT day, probability_basis_points, sum(asked)::bigint, sum(matched)::bigint,
@@ -50,7 +51,8 @@ async def count_of_policy(
 async def count_by_policy(
     connection: Connection, organization_id: OrganizationId, days: DayRange
 ) -> dict[str, tuple[int, int]]:
-    """Returns how often each policy of the organization was asked and matched."""
+    """Returns, by policy id, how often each policy of the organization was asked, and how often it
+    matched."""
     cursor = await connection.execute(
         """
         SELECT policy_id, sum(asked)::bigint, sum(matched)::bigint FROM verdict_counts

@@ -1,7 +1,7 @@
-"""Closes a connection if the server does not answer.
+"""Closes a database connection if the server does not answer.
 
 PostgreSQL itself ends a statement that takes too long, but not if the server is frozen or the
-network is down. A call would then wait until the operating system closes the connection, which
+network is down. Then a call would wait until the operating system closes the connection, which
 takes a quarter of an hour.
 """
 
@@ -21,13 +21,13 @@ from psycopg.rows import TupleRow
 
 @dataclass(slots=True)
 class PreparedStatements:
-    """Holds the prepared statements of one connection, with their names on the server. A name
-    contains a generation number: after a drop, some statements may still exist, so no name is used
-    again."""
+    """Contains the prepared statements of one connection, with their names on the server. A name
+    contains a generation number, so that no name is used again after the server has dropped
+    statements: some of them may still exist."""
 
     generation: int = 0
     names: dict[str, bytes] = field(default_factory=dict)
-    # Converters of a statement's rows, created from its first result.
+    # The converters for a statement's rows, created from the first result of the statement.
     transformers: dict[str, Transformer] = field(default_factory=dict)
 
     def forget(self) -> None:
@@ -37,10 +37,11 @@ class PreparedStatements:
 
 
 class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
-    # Longer than the server's statement timeout.
+    # The time after which the connection is closed if the server has not answered. It is longer
+    # than the server's statement timeout.
     answer_within_s: float = math.inf
-    # Whether this transaction's statements may take as long as the server allows.
-    patient: bool = False
+    # Whether the statements of the current transaction may take as long as the server allows.
+    allows_long_statements: bool = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -52,7 +53,8 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
         interval: float = 0.1,
         timeout: float | None = None,  # noqa: ASYNC109 - the driver's parameter
     ) -> RV:
-        """Limits every wait of the driver for the server."""
+        """Limits the time of every wait for the server. The driver calls this method for each
+        wait."""
         watchdog = self.start_watch()
         try:
             return await super().wait(gen, interval, timeout)
@@ -61,11 +63,12 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
                 watchdog.cancel()
 
     def start_watch(self) -> asyncio.TimerHandle | None:
-        """Starts a timer that closes the connection, so that the statement fails. It is cancelled
-        when the answer arrives in time."""
+        """Starts and returns a timer that closes the connection, so that the running statement
+        fails. The caller cancels the timer when the answer arrives in time. Returns None if the
+        wait is not limited."""
         if self.pgconn.transaction_status == pq.TransactionStatus.IDLE:
-            self.patient = False
-        if self.patient or self.answer_within_s == math.inf:
+            self.allows_long_statements = False
+        if self.allows_long_statements or self.answer_within_s == math.inf:
             return None
         loop = asyncio.get_running_loop()
         return loop.call_later(self.answer_within_s, self.hang_up)
@@ -82,7 +85,7 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
 async def allow_long_statements(
     connection: psycopg.AsyncConnection[TupleRow], *, minutes: int
 ) -> None:
-    """Allows long statements until the end of the transaction."""
+    """Allows statements to take this many minutes until the transaction ends."""
     await connection.execute(f"SET LOCAL statement_timeout TO '{minutes}min'".encode())
     if isinstance(connection, WatchedConnection):
-        connection.patient = True
+        connection.allows_long_statements = True

@@ -80,7 +80,7 @@ class OpenHolds:
                 if not search.missing:
                     break
                 search.since = now - timedelta(seconds=age_s)
-                search.add(await open_holds.find_made_between(connection, search.since, newest))
+                search.add(await open_holds.find_created_between(connection, search.since, newest))
                 newest = search.since
         return search
 
