@@ -66,7 +66,7 @@ async def test_a_count_of_large_books_may_take_longer_than_other_statements(
         cursor = await connection.execute("SHOW statement_timeout")
         assert await cursor.fetchone() == ("1min",)
         assert isinstance(connection, WatchedConnection)
-        assert connection.patient
+        assert connection.allows_long_statements
 
 
 async def test_counts_of_a_past_period_are_not_verified(world: CappedBooks) -> None:
