@@ -119,10 +119,11 @@ async def compare_bill(
 # calls that were marked as unsettled: calls that were resolved after their activity record was
 # written, and calls without a record. A correction can be negative, so all entries of a day and
 # model must be added up. The model of a judge is "judge/" plus the backend's name of the model, and
-# each question counts as a request. `recorded` is also true for a call from before the oldest
-# activity partition, because its record existed and has expired; but not for calls of today, if all
-# partitions are in the future. A record without a backend belongs to a call that was not sent, so
-# no provider charges for that call.
+# each question counts as a request.
+#
+# `recorded` is also true for a call from before today and before the oldest activity partition,
+# because its record existed and has expired. A record without a backend belongs to a call that was
+# not sent, so no provider charges for that call.
 _USAGE: LiteralString = """
     WITH marked AS (
         SELECT r.model, d.kind, d.settled + coalesce(o.amount, 0) AS cost, a.backend, a.request_id,

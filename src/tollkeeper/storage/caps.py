@@ -145,9 +145,9 @@ async def find_uses(
     organization_id: OrganizationId,
     subjects: Sequence[UUID] | None = None,
 ) -> list[CapUse]:
-    """Returns the caps with their used amounts: those of the organization, then those of its
-    projects, then those of keys, oldest first. With `subjects`, returns only the caps of these
-    owners. For a chain of rotated keys, names the newest key."""
+    """Returns the caps with their used amounts: first the caps of the organization, then of its
+    projects, then of keys. Projects and keys are in the order of their creation. With `subjects`,
+    returns only the caps of these owners. For a chain of rotated keys, names the newest key."""
     subject_ids = None if subjects is None else list(subjects)
     cursor = await connection.execute(
         _FIND_USES, {"organization": organization_id, "subjects": subject_ids}

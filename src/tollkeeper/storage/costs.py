@@ -1,5 +1,5 @@
-"""Contains the SQL that reads the cost roll-up, in which settlements maintain one row for each day,
-project, key and line item, and the unsettled calls (of unknown cost)."""
+"""Contains the SQL that reads costs and unsettled calls (of unknown cost). Costs are read from the
+roll-up, in which settlements maintain one row for each day, project, key and line item."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -184,14 +184,15 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
-        """Runs a transaction, which is committed when the block ends and rolled back when the block
+        """Runs a transaction. It is committed when the block ends, and rolled back when the block
         raises. See `reading` for `organization`."""
         async with self.reading(organization) as connection, connection.transaction():
             yield connection
 
     def round_trips(self) -> AbstractAsyncContextManager[RoundTrips]:
-        """Runs a transaction in one or two network round trips, which is rolled back if the block
-        raises. Intended for successive batches: the connection is retained for the next batch."""
+        """Runs a transaction in one or two network round trips. The transaction is rolled back if
+        the block raises. Intended for successive batches, because the connection is retained for
+        the next batch."""
         return _RoundTripsBlock(self)
 
     def statistics(self) -> dict[str, int]:

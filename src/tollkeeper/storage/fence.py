@@ -4,9 +4,10 @@ After a failover, the old primary may come back and accept writes in parallel wi
 server. PostgreSQL increments its timeline number when a standby is promoted, or when a backup is
 restored to a point in time. So the server with the lower timeline is the old one. The gateway
 learns about the newest server from four sources: its own connections, a file that earlier processes
-on this machine wrote, the other hosts in the database address, and the row `server_fence`. Every
-process writes the newest server that it has seen to that row. The row is also written on an old
-server that accepts writes, so that processes that can connect only to the old server reject it too.
+on this machine wrote, the other hosts in the database address, and the row of the table
+`server_fence` on each server. Every process writes the newest server that it has seen to this row.
+It does so even on an old server that accepts writes, so that processes that can connect only to the
+old server reject that server too.
 """
 
 import asyncio
@@ -61,8 +62,8 @@ _COMMIT_WITHOUT_STANDBY: LiteralString = "SET LOCAL synchronous_commit TO local"
 
 
 class ServerFenced(psycopg.OperationalError):
-    """Raised if no server that accepts writes may be used, because all of them are old or their
-    ranks are equal."""
+    """Raised if no server that accepts writes may be used, because all of them are old, or because
+    several accept writes and none of these is the newest."""
 
 
 class Standing(NamedTuple):

@@ -368,8 +368,8 @@ async def restore_holds(
     *,
     arrived_earlier: bool = False,
 ) -> None:
-    """Writes the reservations of committed holds again that the database has lost: PostgreSQL
-    crashed before the commit was on disk, or failed over. The money is no longer held, so the new
+    """Writes reservations again that the database has lost after their commit: PostgreSQL crashed
+    before the commit was on disk, or failed over. The money is no longer held, so the new
     reservations have a hold of zero, and their whole cost will be overage (cost above the hold).
     Does not change existing reservations. Locks the accounts. With `arrived_earlier`, the time of
     each reservation is taken from its id instead of the clock; caps still count the reservation for

@@ -102,7 +102,7 @@ async def read_current(connection: Connection, *, seconds_ago: int = 0) -> Month
     return month_of_number(number)
 
 
-# Partitions.
+# The partitions of months.
 
 
 async def find_months(connection: Connection) -> list[Month]:
@@ -166,7 +166,7 @@ async def find_unfolded(connection: Connection, month: Month) -> list[Organizati
     return [row[0] for row in await cursor.fetchall()]
 
 
-# Closing.
+# Closes and later steps.
 
 
 async def seal_month(connection: Connection, month: Month) -> None:

@@ -10,8 +10,8 @@ from typing import LiteralString
 
 from tollkeeper.storage.round_trips import Statement
 
-# Columns of a SELECT that changes the settings of the transaction. It runs before the statements
-# that need them.
+# Columns of a SELECT that changes the settings of the transaction. The SELECT must run before the
+# statements that need these settings.
 ROWS_BY_KEY: LiteralString = """
     set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
     set_config('enable_mergejoin', 'off', true),

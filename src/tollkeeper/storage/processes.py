@@ -44,7 +44,7 @@ class RunningProcess:
     code_revision: str
     host: str
     pid: int
-    # None for a gateway.
+    # The kind of a process that is not a gateway, for example a console; None for a gateway.
     kind: str | None = None
 
 
@@ -124,8 +124,8 @@ async def find_leases(
 
 async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: datetime) -> bool:
     """Removes the registration of a dead process. Returns False if the process has sent a heartbeat
-    after `heartbeat_at`. Writing a hold is a heartbeat too, so if this returns True, recovery has
-    seen every hold of the process."""
+    after `heartbeat_at`. Writing a hold is a heartbeat too. So if this function returns True,
+    recovery has seen every hold of the process."""
     cursor = await connection.execute(
         "DELETE FROM processes WHERE id = %s AND heartbeat_at = %s", (process_id, heartbeat_at)
     )

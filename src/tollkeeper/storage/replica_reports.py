@@ -1,4 +1,4 @@
-"""Contains the SQL for replica reports: the states of replicas as one gateway process sees them,
+"""Contains the SQL for replica reports: the states of replicas as each gateway process sees them,
 for the console."""
 
 from dataclasses import dataclass

@@ -48,7 +48,7 @@ _FIND: LiteralString = (
 
 async def find_unsettled(connection: Connection, *, limit: int) -> list[ReservationEntry]:
     """Returns the unsettled reservations (of unknown cost), oldest first. Starts with the marks of
-    unsettled calls, because they are few, however many reservations there are."""
+    unsettled calls, because marks are few, however many reservations there are."""
     cursor = await connection.execute(_FIND_UNSETTLED, (limit,))
     return [_entry(row) for row in await cursor.fetchall()]
 

@@ -21,7 +21,8 @@ from tollkeeper.storage.payments import DUE
 from tollkeeper.storage.price_columns import lines, total
 
 Query: TypeAlias = LiteralString
-# The maximum number of rows that a query returns. Nobody could repair more differences by hand.
+# The maximum number of rows that a query returns. An operator could not repair more differences by
+# hand.
 DIFFERENCES_PER_QUERY_MAX = 1000
 
 

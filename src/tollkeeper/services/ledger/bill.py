@@ -27,20 +27,20 @@ class Figure(StrEnum):
     """Lists the figures that can be compared."""
 
     REQUESTS = "requests"
-    # All input, including cache reads and writes.
+    # All input tokens, including cache reads and writes.
     INPUT_TOKENS = "input_tokens"
-    # Input that was neither read from the provider's prompt cache nor written to it.
+    # Input tokens that were neither read from the provider's prompt cache nor written to it.
     UNCACHED_INPUT_TOKENS = "uncached_input_tokens"
     CACHED_INPUT_TOKENS = "cached_input_tokens"
     CACHE_WRITE_TOKENS = "cache_write_tokens"
     OUTPUT_TOKENS = "output_tokens"
-    # In USD.
+    # The cost in USD.
     COST = "cost"
 
 
 @dataclass(frozen=True, slots=True)
 class BillColumns:
-    """Contains the names of the bill file's columns by their meaning."""
+    """Tells which column of the bill file contains the day, the model, and each figure."""
 
     day: str
     model: str
@@ -50,8 +50,8 @@ class BillColumns:
 @dataclass(frozen=True, slots=True)
 class Bill:
     figures: tuple[Figure, ...]
-    # For each line: the day (since 1970), the provider's name of the model, and one amount for each
-    # figure.
+    # For each line: the day (as the number of days since 1970), the provider's name of the model,
+    # and one amount for each figure.
     lines: Iterable[tuple[int, str, list[Decimal]]]
 
 
@@ -59,7 +59,8 @@ _DAY, _MODEL = "day", "model"
 
 
 def bill_columns(named: Mapping[str, str]) -> BillColumns:
-    """Checks the column names by meaning: `day`, `model` and at least one figure are required."""
+    """Builds the columns from a mapping of meanings to column names: `day`, `model` and at least
+    one figure are required."""
     unknown = sorted(set(named) - {_DAY, _MODEL, *Figure})
     if unknown:
         raise InvalidRequest(f"There is nothing to compare called {unknown[0]}.", param="columns")
@@ -275,8 +276,8 @@ class BillReconciliation:
         reported: bool = False,
     ) -> BillComparison:
         """Compares the bill with the ledger for the first to the last day of the bill, or of
-        `days`. `names` maps our model ids to the provider's model names; the catalogue has the
-        names of the models that are not in `names`. With `reported`, compares the cost that the
+        `days`. `names` maps our model ids to the provider's model names. For a model that is not in
+        `names`, the catalogue's upstream name is used. With `reported`, compares the cost that the
         backend reported in its answers instead of the charged cost."""
         names = {**dict(_catalog_names(catalog, backend)), **names}
         primary = tuple(model.id for model in catalog.models if model.backend == backend)

@@ -66,7 +66,7 @@ class LimitsInForce:
 @dataclass(frozen=True, slots=True)
 class OverageUse:
     """Contains an organization's overage (the part of its costs that exceeded the amounts held for
-    the calls), and the bound below zero to which overage may lower its balance."""
+    the calls), and its overage bound: how far below zero overage may bring its balance."""
 
     # The granted credit minus the settled costs.
     balance_picousd: int
@@ -91,8 +91,8 @@ class Billing:
         note: str = "",
         kind: GrantKind | None = None,
     ) -> Grant:
-        """Adds credit. A negative amount withdraws credit, at most the available credit. Without a
-        `kind`, the kind is the general one: a grant or a withdrawal."""
+        """Adds credit. A negative amount withdraws credit, at most the available credit. Without
+        `kind`, the change is booked as the kind `grant` or `withdrawal`."""
         if amount_picousd == 0:
             raise InvalidRequest("A grant of 0 USD changes nothing.", param="amount")
         if len(note) > _NOTE_LENGTH_MAX or "\x00" in note:
@@ -138,8 +138,8 @@ class Billing:
         self, organization_id: OrganizationId, bound_picousd: int | None
     ) -> OverageUse:
         """Sets the amount by which overage may make the balance negative; None means the default of
-        the settings. The new bound alone neither stops a running organization nor clears a stopped
-        one."""
+        the settings. This method itself does not stop or clear the organization; the next admission
+        stops the organization if its balance is below the new bound."""
         if bound_picousd is not None and not 0 <= bound_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A bound is an amount of 0 USD or more.", param="bound")
         async with self._database.transaction() as connection:

@@ -145,15 +145,16 @@ class Caps:
             )
 
     async def cap_show(self, organization_id: OrganizationId) -> list[CapUse]:
-        """Returns all caps: first those of the organization itself, then those of its projects,
-        then those of keys."""
+        """Returns all caps: first the caps of the organization itself, then the caps of its
+        projects, then the caps of keys."""
         async with self._database.reading() as connection:
             if await organizations.find(connection, organization_id) is None:
                 raise no_organization(organization_id)
             return await caps.find_uses(connection, organization_id)
 
     async def cap_show_of_key(self, organization_id: OrganizationId, key_id: KeyId) -> list[CapUse]:
-        """Returns the caps of one key, without those of its project and organization."""
+        """Returns the caps of one key. The caps of its project and organization are not
+        included."""
         async with self._database.reading() as connection:
             found = await caps.find_first_key(connection, organization_id, key_id)
             if found is None:
@@ -190,8 +191,8 @@ def _subject(owner: CapOwner) -> CapSubject:
 
 
 def _cap_of(state: AccountState, owner: CapOwner, period: CapPeriod) -> Cap | None:
-    """Returns the owner's current cap for the period. For a monthly or total cap of an organization
-    or a project, returns the one cap that exists, which may have the other of these two periods."""
+    """Returns the owner's current cap for the period. An organization or a project has only one
+    monthly or total cap, so for both of these periods that cap is returned."""
     if _uses_account_counters(owner, period):
         return state.cap if owner.project_id is None else state.projects[owner.project_id].cap
     found = state.period_caps.get((_subject(owner), period))

@@ -22,7 +22,7 @@ QUEUED_OF_OWNER_MAX = 5_000
 
 
 def _no_owner(_item: object) -> None:
-    """Puts all items into one lane."""
+    """Returns the same owner for all items, so that they share one lane of the queue."""
 
 
 class GroupQueue(Generic[T, R]):
@@ -36,7 +36,8 @@ class GroupQueue(Generic[T, R]):
     only its own items. With `in_order`, items are written in the order of their arrival, and owners
     take turns only when results are delivered.
 
-    Results are delivered to all callers at once, or by the `handout` while `handout.is_needed`.
+    While `handout.is_needed`, the `handout` delivers the results, a few at a time. Otherwise all
+    callers of a batch get their results at once.
     """
 
     def __init__(

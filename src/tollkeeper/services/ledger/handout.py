@@ -1,5 +1,5 @@
 """Delivers the results of a batch to the waiting calls, a few in each iteration of the event loop,
-so that they do not block other calls of a busy process."""
+so that these calls do not block the other calls of a busy process."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,8 @@ PER_TURN = 8
 class Handout(FairTurns):
     def __init__(self) -> None:
         super().__init__(PER_TURN)
-        # Tells whether the process is so busy that calls must take turns. The default assumes that
-        # it is.
+        # Tells whether the process is so busy that calls must take turns. The worker replaces this
+        # default.
         self.needed: Callable[[], bool] = lambda: True
 
     @property

@@ -1,5 +1,5 @@
 """Creates holds: the amounts reserved before calls are sent. Contains the queues in which holds
-wait, and the only function that admits or refuses them."""
+wait, and the only code that admits or refuses holds."""
 
 import asyncio
 import random

@@ -129,7 +129,8 @@ class Ledger:
 
     async def try_hold(self) -> None:
         """Checks that holds can be written: writes a hold and rolls it back, unless a hold was
-        written in the last seconds. Raises the error that a call would get."""
+        written within the last `_RECENT_WRITE_S` seconds. Raises the error that a call would
+        get."""
         written_s_ago = self.hold_writes.state.written_s_ago
         if written_s_ago is not None and written_s_ago < _RECENT_WRITE_S:
             return
@@ -170,7 +171,7 @@ class Ledger:
     def _writers(self) -> list[GroupQueue[Any, Any]]:
         return [*self._holds.queues, self._resolutions, self._marks, self._in_doubt]
 
-    # Holds.
+    # Open, unused and in-doubt holds.
 
     def _note_open(self, hold: Hold) -> None:
         self._open.add(hold.id.int)

@@ -36,7 +36,7 @@ _NO_BOUNDS = Bounds(prompt_tokens=0, choices=1, output_tokens_each=1, images=0)
 
 
 class Problem(StrEnum):
-    # The ledger does not have the call.
+    # The ledger does not have the call, and the call can be booked.
     MISSING = "missing"
     # The log has a cost, but in the ledger the call is held or unsettled.
     NOT_SETTLED = "not_settled"

@@ -1,8 +1,11 @@
 """Manages the ledger's months: creates their partitions, and closes, exports and drops past months.
 
-A month goes through these steps, in this order. It is closed: its rows become immutable and their
-totals are stored. It is proven: `ledger verify` checks that the totals are the sums of the rows. It
-is exported to a file. It is dropped: its rows are deleted and its totals stay.
+Each month goes through these steps, in this order:
+
+- closed: the month's rows become immutable, and their totals are stored;
+- proven: `ledger verify` has checked that the totals are the sums of the rows;
+- exported: the rows are written to a file;
+- dropped: the rows are deleted, and the totals stay.
 """
 
 import asyncio
@@ -23,8 +26,9 @@ from tollkeeper.storage.ledger_months import Close, Step
 
 # The number of months for which partitions are created in advance.
 MONTHS_AHEAD = 2
-# The time between the end of a month and its earliest close. After this time no call can begin with
-# an id of that month, even on a machine whose clock is slow.
+# The time between the end of a month and its earliest close. An id contains the time at which the
+# call began. After this time no call can begin with an id of that month, even on a machine whose
+# clock is slow.
 CLOSE_AFTER_S = 86_400
 _UNRESOLVED_NAMED_MAX = 5
 _DROP_TRIES = 10
@@ -283,7 +287,7 @@ async def _check_resolved(connection: Connection, month: Month) -> None:
 
 async def _check_counted(connection: Connection, month: Month) -> None:
     """Raises if calls of the month count for caps of a future month. Only `cap reset` could correct
-    these calls, and it cannot change a closed month."""
+    these calls, and `cap reset` cannot change a closed month."""
     found = await ledger_months.find_ahead(connection, month)
     if found is not None:
         raise StateConflict(

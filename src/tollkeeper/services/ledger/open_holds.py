@@ -18,8 +18,9 @@ from tollkeeper.storage import open_holds
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.open_holds import FIRST_ID, LAST_ID, OpenHold
 
-# The search goes back in time windows; one statement reads each window. The first window has the
-# first length, and each further window is twice as long as the one before, up to the second length.
+# The search goes back in time windows; one statement reads each window. The first window has
+# `_FIRST_WINDOW_S` seconds, and each further window is twice as long as the window before, up to
+# `_WINDOW_S_MAX`.
 _FIRST_WINDOW_S = 60
 _WINDOW_S_MAX = 900
 # How far back the windows go. They cover all organizations together. For older holds, visiting the

@@ -1,8 +1,8 @@
 """Books the events of a payment provider as grants of credit.
 
-Each event first adds to the stored data about its payment. Then grants are booked until the
-payment's grants equal its paid and withdrawn amounts. So the order and the repetition of events do
-not matter. The payment's row lock serialises concurrent events of the same payment.
+Each event first adds to the stored data about its payment. Then the missing grants are booked, so
+that the payment's grants equal its paid and withdrawn amounts. So the order and the repetition of
+events do not matter. The payment's row lock serialises concurrent events of the same payment.
 """
 
 from dataclasses import dataclass
@@ -94,7 +94,7 @@ class Payments:
         return _booking(payment, report, organization_id)
 
     async def _book(self, connection: Connection, payment: Payment) -> None:
-        """Books the grants that are missing until the payment's grants equal its paid and withdrawn
+        """Books the missing grants, so that the payment's grants equal its paid and withdrawn
         amounts. The caller has locked the payment."""
         organization_id, paid = payment.organization_id, payment.paid_picousd
         if organization_id is None or paid is None:

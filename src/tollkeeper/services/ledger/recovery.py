@@ -82,7 +82,8 @@ class Lease:
         *,
         kind: str | None = None,
     ) -> None:
-        """`kind` names a process that is not a gateway."""
+        """`kind` is the kind of a process that is not a gateway, for example a console; None for a
+        gateway."""
         self._database = database
         self._process = RunningProcess(
             process_id, code_revision(), socket.gethostname(), os.getpid(), kind

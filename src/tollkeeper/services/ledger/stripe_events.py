@@ -21,8 +21,8 @@ _Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,255}$")]
 _Type = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_.]{1,100}$")]
 _Cents = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 # For each status of a refund or dispute: its stage, and whether the money is withdrawn in that
-# stage. A report with a higher stage replaces one with a lower stage, in whatever order they
-# arrive.
+# stage. A report with a higher stage replaces a report with a lower stage, in whatever order the
+# reports arrive.
 _REFUND_STAGES = {
     "pending": (1, True),
     "requires_action": (1, True),
