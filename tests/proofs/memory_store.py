@@ -170,11 +170,11 @@ class MemoryStore(LedgerStore):
         except Killed:
             await _for_ever()
 
-    async def resolve_all(self, wanted: Sequence[Resolution]) -> Sequence[Ending]:
+    async def resolve_all(self, batch: Sequence[Resolution]) -> Sequence[Ending]:
         epoch = self.database.epoch
         try:
             await self.begin(epoch)
-            endings = await self._resolve(wanted, epoch)
+            endings = await self._resolve(batch, epoch)
             await self._reply(epoch)
         except Killed:
             await _for_ever()

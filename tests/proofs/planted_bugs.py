@@ -260,7 +260,7 @@ BUGS = {
     ),
     "the sweep judges without waiting": Bug(
         "Recovery._observe",
-        "range(_HEARTBEATS_OBSERVED if gone else 0)",
+        "range(_HEARTBEATS_OBSERVED if suspects else 0)",
         "range(0)",
         ("services/ledger/test_recovery.py",),
     ),

@@ -225,12 +225,12 @@ class Fence:
         )
         return [server for server in answers if server is not None]
 
-    async def _ask(self, name: str, conninfo: str, asked: str) -> Server | None:
-        """Connects with the connection string `asked` and returns the server, with its own address
-        `conninfo`. Returns None if no server answers in time."""
+    async def _ask(self, name: str, conninfo: str, connect_to: str) -> Server | None:
+        """Connects with the connection string `connect_to` and returns the server, with its own
+        address `conninfo`. Returns None if no server answers in time."""
         try:
             async with asyncio.timeout(_ANSWER_WITHIN_S):
-                connection = await WatchedConnection.connect(asked, autocommit=True)
+                connection = await WatchedConnection.connect(connect_to, autocommit=True)
             async with connection:
                 server = await _identify(connection, name, conninfo)
         except (psycopg.Error, TimeoutError):
@@ -392,8 +392,8 @@ async def _identify(connection: WatchedConnection, name: str, conninfo: str) -> 
     if has_fence:
         fence = await (await connection.execute(_READ_FENCE)).fetchone()
         assert fence is not None
-        epoch, *noted = fence
-        seen = None if None in noted else Standing(*noted)
+        epoch, *seen_values = fence
+        seen = None if None in seen_values else Standing(*seen_values)
     standing = None if timeline is None else Standing(epoch, timeline, system_identifier)
     accepts_writes = standing is not None and is_writable
     return Server(name, conninfo, standing, seen, accepts_writes, started_at)

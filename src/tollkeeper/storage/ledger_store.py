@@ -173,14 +173,14 @@ class LedgerStore:
             await resolutions.lock_account(connection, *{hold.organization_id for hold in holds})
             await resolutions.resolve(connection, [_release(hold) for hold in holds])
 
-    async def resolve_all(self, wanted: Sequence[Resolution]) -> Sequence[Ending]:
+    async def resolve_all(self, batch: Sequence[Resolution]) -> Sequence[Ending]:
         """Resolves reservations durably. Returns the result for each, in order. Safe to repeat,
         because a reservation is resolved only once."""
         async with self._database.round_trips() as trips:
-            _, rows = await trips.run(FIND_ROWS_BY_KEY, resolutions.resolve_statement(wanted))
-            if len(rows) == len(wanted):
-                return [Ending.DONE] * len(wanted)
-            ids = [(found.organization_id, found.reservation_id) for found in wanted]
+            _, rows = await trips.run(FIND_ROWS_BY_KEY, resolutions.resolve_statement(batch))
+            if len(rows) == len(batch):
+                return [Ending.DONE] * len(batch)
+            ids = [(found.organization_id, found.reservation_id) for found in batch]
             return await _endings(trips.connection, ids, {row[0] for row in rows})
 
     async def mark_all(self, marks: Sequence[Mark]) -> Sequence[Ending]:
@@ -216,17 +216,17 @@ def _release(hold: Hold) -> Resolution:
 
 
 async def _endings(
-    connection: Connection, wanted: Sequence[tuple[OrganizationId, UUID]], done: set[UUID]
+    connection: Connection, reservations: Sequence[tuple[OrganizationId, UUID]], done: set[UUID]
 ) -> list[Ending]:
-    """Returns the result for each reservation in `wanted`, in order. `done` contains the
-    reservations that were resolved or marked. If `wanted` names a reservation twice, only the first
-    entry can have done it."""
+    """Returns the result for each reservation in `reservations`, in order. `done` contains the
+    reservations that were resolved or marked. If `reservations` names a reservation twice, only the
+    first entry can have done it."""
     remaining = set(done)
     missing: set[UUID] = set()
-    if len(done) < len(wanted):
-        missing = await resolutions.find_missing(connection, wanted)
+    if len(done) < len(reservations):
+        missing = await resolutions.find_missing(connection, reservations)
     endings = []
-    for _, reservation_id in wanted:
+    for _, reservation_id in reservations:
         if reservation_id in remaining:
             remaining.remove(reservation_id)
             endings.append(Ending.DONE)

@@ -68,7 +68,7 @@ async def add_report(
     return True
 
 
-async def _add_withdrawal(connection: Connection, payment_id: str, found: Withdrawal) -> None:
+async def _add_withdrawal(connection: Connection, payment_id: str, withdrawal: Withdrawal) -> None:
     await connection.execute(
         """
         INSERT INTO payment_withdrawals AS w (id, payment_id, kind, amount, stage, withdrawn)
@@ -77,7 +77,14 @@ async def _add_withdrawal(connection: Connection, payment_id: str, found: Withdr
         SET amount = excluded.amount, stage = excluded.stage, withdrawn = excluded.withdrawn
         WHERE (excluded.stage, excluded.amount) > (w.stage, w.amount)
         """,
-        (found.id, payment_id, found.kind, found.amount_picousd, found.stage, found.withdrawn),
+        (
+            withdrawal.id,
+            payment_id,
+            withdrawal.kind,
+            withdrawal.amount_picousd,
+            withdrawal.stage,
+            withdrawal.withdrawn,
+        ),
     )
 
 

@@ -34,19 +34,27 @@ def read_statements(
 ) -> tuple[BoundStatement, ...]:
     """Returns the queries whose rows `with_period_caps` needs. Returns no query if no locked
     account has period caps."""
-    states = {one: state for one, state in locked.states.items() if state.spending_day is not None}
+    states = {
+        organization_id: state
+        for organization_id, state in locked.states.items()
+        if state.spending_day is not None
+    }
     if not states:
         return ()
     capped: list[UUID] = list(states)
-    pairs = [(one, project) for one, state in states.items() for project in state.projects]
+    pairs = [
+        (organization_id, project_id)
+        for organization_id, state in states.items()
+        for project_id in state.projects
+    ]
     ids = [reservation_id for _, reservation_id, _ in ended]
     reservations = (capped, ids, min(ids, default=FIRST_ID), max(ids, default=FIRST_ID))
     organizations: list[UUID] = [pair[0] for pair in pairs]
     projects: list[UUID] = [pair[1] for pair in pairs]
-    wanted_keys: list[UUID] = list(set(keys))
+    unique_keys: list[UUID] = list(set(keys))
     return (
         _READ_ENDED.bind(*reservations),
-        _READ_CAPS.bind(capped, organizations, projects, capped, wanted_keys, *reservations),
+        _READ_CAPS.bind(capped, organizations, projects, capped, unique_keys, *reservations),
     )
 
 
@@ -68,8 +76,8 @@ def with_period_caps(
             fold.project_id, *terms[organization_id, reservation_id], fold.hold_picousd, spent
         )
         holds.setdefault(organization_id, []).append(hold)
-    for organization_id, mine in holds.items():
-        states[organization_id] = states[organization_id].with_ended(*mine)
+    for organization_id, ended_holds in holds.items():
+        states[organization_id] = states[organization_id].with_ended(*ended_holds)
     return replace(locked, states=states)
 
 

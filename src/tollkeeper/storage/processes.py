@@ -106,10 +106,10 @@ async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, d
 
 
 async def find_leases(
-    connection: Connection, wanted: Collection[UUID], *, lease_s: float
+    connection: Connection, process_ids: Collection[UUID], *, lease_s: float
 ) -> dict[UUID, float]:
-    """Returns the remaining seconds of the lease of each process in `wanted`. Omits processes whose
-    lease has ended."""
+    """Returns the remaining seconds of the lease of each process in `process_ids`. Omits processes
+    whose lease has ended."""
     cursor = await connection.execute(
         """
         SELECT id, extract(epoch FROM heartbeat_at - clock_timestamp())::float8 + %(lease_s)s
@@ -117,7 +117,7 @@ async def find_leases(
         WHERE id = ANY (%(wanted)s)
           AND heartbeat_at >= clock_timestamp() - make_interval(secs => %(lease_s)s)
         """,
-        {"lease_s": lease_s, "wanted": list(wanted)},
+        {"lease_s": lease_s, "wanted": list(process_ids)},
     )
     return {row[0]: row[1] for row in await cursor.fetchall()}
 
@@ -132,13 +132,13 @@ async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: da
     return cursor.rowcount == 1
 
 
-async def find_unregistered(connection: Connection, wanted: Collection[UUID]) -> set[UUID]:
-    """Returns the processes in `wanted` that are not registered."""
+async def find_unregistered(connection: Connection, process_ids: Collection[UUID]) -> set[UUID]:
+    """Returns the processes in `process_ids` that are not registered."""
     cursor = await connection.execute(
         """
         SELECT w.id FROM unnest(%s::uuid[]) AS w (id)
         WHERE NOT EXISTS (SELECT FROM processes p WHERE p.id = w.id)
         """,
-        (list(wanted),),
+        (list(process_ids),),
     )
     return {row[0] for row in await cursor.fetchall()}

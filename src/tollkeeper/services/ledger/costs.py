@@ -75,7 +75,7 @@ class Costs:
             days = days_of(query.start_time, end)
         else:
             days = self._read_cursor(organization_id, query, page)
-        shown = DayRange(first=days.first, last=min(days.last, days.first + query.limit))
+        page_days = DayRange(first=days.first, last=min(days.last, days.first + query.limit))
         async with self._database.reading(organization_id) as connection:
             await _require_own(connection, organization_id, query)
             # Count unsettled calls (of unknown cost) before reading the costs. Then a call that is
@@ -84,24 +84,26 @@ class Costs:
             unsettled = await costs.sum_unsettled(
                 connection,
                 organization_id,
-                shown,
+                page_days,
                 project_ids=query.project_ids,
                 api_key_ids=query.api_key_ids,
             )
             rows = await costs.find_rows(
                 connection,
                 organization_id,
-                shown,
+                page_days,
                 project_ids=query.project_ids,
                 api_key_ids=query.api_key_ids,
                 group_by=query.group_by,
             )
-        remaining = DayRange(first=shown.last, last=days.last)
+        remaining = DayRange(first=page_days.last, last=days.last)
         next_page = None
         if remaining.first < remaining.last:
             next_page = self._write_cursor(organization_id, query, remaining)
         return CostPage(
-            buckets=buckets_of(shown, rows), next_page=next_page, unsettled_requests=unsettled.calls
+            buckets=buckets_of(page_days, rows),
+            next_page=next_page,
+            unsettled_requests=unsettled.calls,
         )
 
     async def whole_cost_report(

@@ -151,7 +151,11 @@ class Holds:
         while batch := queue.take():
             if queue is not self._common or not self._separate:
                 return batch
-            self._separate = {of: mine for of, mine in self._separate.items() if mine.busy}
+            self._separate = {
+                organization_id: separate
+                for organization_id, separate in self._separate.items()
+                if separate.busy
+            }
             moved = {
                 one: hold for one, hold in batch.items() if hold.organization_id in self._separate
             }
@@ -239,11 +243,11 @@ def decide_all(
     states = dict(locked.states)
     decisions = [UNKNOWN] * len(holds)
     for organization_id in locked.states:
-        mine = positions[organization_id.int]
-        requests = [holds[position] for position in mine]
+        own_positions = positions[organization_id.int]
+        requests = [holds[position] for position in own_positions]
         states[organization_id], decided = decide(
             states[organization_id], requests, now_us=locked.now_us, month=locked.month
         )
-        for position, decision in zip(mine, decided, strict=True):
+        for position, decision in zip(own_positions, decided, strict=True):
             decisions[position] = decision
     return replace(locked, states=states), decisions

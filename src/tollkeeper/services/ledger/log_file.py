@@ -105,7 +105,7 @@ class LogReading:
         except InvalidRequest as exc:
             self._unreadable(location, exc.message)
         except _DECODE_ERRORS as exc:
-            if _is_other(line):
+            if _is_other_event(line):
                 self.other_lines += 1
             else:
                 self._unreadable(location, str(exc))
@@ -120,7 +120,7 @@ class LogReading:
             self.unreadable.append(f"{location}: {reason}")
 
 
-def _is_other(line: bytes) -> bool:
+def _is_other_event(line: bytes) -> bool:
     """Tells whether the line is a log event other than a request."""
     try:
         return len(line) <= LINE_BYTES_MAX and _decode_any(line).event not in (_REQUEST, None)
@@ -133,30 +133,30 @@ def _charged_call(line: bytes) -> LoggedCall | None:
     not a valid request event."""
     if len(line) > LINE_BYTES_MAX:
         raise ValueError(f"it has more than {LINE_BYTES_MAX} bytes")
-    read = _decode(line)
-    if read.event != _REQUEST:
+    request = _decode(line)
+    if request.event != _REQUEST:
         raise ValueError("it is not a line of the request log")
-    if read.settlement not in (ReservationStatus.SETTLED, ReservationStatus.UNSETTLED):
+    if request.settlement not in (ReservationStatus.SETTLED, ReservationStatus.UNSETTLED):
         return None
-    settled = read.settlement == ReservationStatus.SETTLED
+    settled = request.settlement == ReservationStatus.SETTLED
     if (
-        read.organization_id is None
-        or read.project_id is None
-        or read.api_key_id is None
-        or not read.model
-        or (settled and read.cost_usd is None)
+        request.organization_id is None
+        or request.project_id is None
+        or request.api_key_id is None
+        or not request.model
+        or (settled and request.cost_usd is None)
     ):
         raise ValueError("organization_id, project_id, api_key_id, model or cost_usd is missing")
-    identity = UUID(read.request_id)
-    if identity.version != _REQUEST_ID_VERSION or "\0" in read.model:
+    identity = UUID(request.request_id)
+    if identity.version != _REQUEST_ID_VERSION or "\0" in request.model:
         raise ValueError("its request_id or its model cannot be of a gateway")
-    cost = picousd_from_usd(read.cost_usd or "") if settled else None
+    cost = picousd_from_usd(request.cost_usd or "") if settled else None
     if cost is not None and not 0 <= cost <= PICOUSD_MAX:
         raise ValueError("its cost_usd cannot be a cost")
     key = CallKey(
-        OrganizationId(read.organization_id),
+        OrganizationId(request.organization_id),
         identity,
-        ProjectId(read.project_id),
-        KeyId(read.api_key_id),
+        ProjectId(request.project_id),
+        KeyId(request.api_key_id),
     )
-    return LoggedCall(key, read.model, cost)
+    return LoggedCall(key, request.model, cost)

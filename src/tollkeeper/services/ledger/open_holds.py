@@ -107,9 +107,9 @@ class _Search:
         return hold.held_at < self.since
 
     def add(self, holds: Iterable[OpenHold]) -> None:
-        fresh = [hold for hold in holds if hold.id not in self.found]
-        self.found.update((hold.id, hold) for hold in fresh)
-        self.missing -= Counter((hold.organization_id, hold.project_id) for hold in fresh)
+        new_holds = [hold for hold in holds if hold.id not in self.found]
+        self.found.update((hold.id, hold) for hold in new_holds)
+        self.missing -= Counter((hold.organization_id, hold.project_id) for hold in new_holds)
 
 
 def _ends_of_windows(reach_s: int) -> Iterator[int]:

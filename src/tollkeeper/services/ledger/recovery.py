@@ -185,7 +185,7 @@ class Recovery:
             if not is_taken:
                 # Another process is sweeping, so this sweep has nothing to do.
                 return Recovered(0, 0)
-            gone: dict[UUID, datetime | None] = {
+            suspects: dict[UUID, datetime | None] = {
                 **await processes.find_silent(connection, lease_s=self._lease_s)
             }
             forgotten = 0
@@ -193,10 +193,10 @@ class Recovery:
                 found = await self._open_holds.find_all(connection)
                 holders = {hold.process_id for hold in found}
                 unregistered = await processes.find_unregistered(connection, holders)
-                gone.update(dict.fromkeys(unregistered))
+                suspects.update(dict.fromkeys(unregistered))
                 forgotten = await self._mark_forgotten(connection, found)
-            gone = await self._observe(connection, gone)
-            return replace(await self._recover(connection, gone), forgotten=forgotten)
+            suspects = await self._observe(connection, suspects)
+            return replace(await self._recover(connection, suspects), forgotten=forgotten)
 
     async def _mark_forgotten(self, connection: Connection, found: Sequence[OpenHold]) -> int:
         """Marks the holds of this process that are open only in the database. A hold that was
@@ -205,42 +205,42 @@ class Recovery:
         if self._own is None:
             return 0
         forgotten = [hold for hold in found if self._own.has_forgotten(hold)]
-        again = [hold for hold in forgotten if hold.id in self._forgotten_before]
+        found_twice = [hold for hold in forgotten if hold.id in self._forgotten_before]
         self._forgotten_before = {hold.id for hold in forgotten}
-        return await _mark(connection, again, _END_LOST)
+        return await _mark(connection, found_twice, _END_LOST)
 
     async def _observe(
-        self, connection: Connection, gone: dict[UUID, datetime | None]
+        self, connection: Connection, suspects: dict[UUID, datetime | None]
     ) -> dict[UUID, datetime | None]:
-        """Watches the processes in `gone` for a time in which every live process sends a heartbeat.
-        Returns the processes that stay silent, with their last heartbeat (None if not registered).
-        The wait is needed because all processes look dead after an outage, a sleep of the machine
-        or a jump of its clock. If the database fails during the wait, this method raises and no
-        process is declared dead."""
-        for _ in range(_HEARTBEATS_OBSERVED if gone else 0):
+        """Watches the processes that look dead for a time in which every live process sends a
+        heartbeat. Returns the processes that stay silent, with their last heartbeat (None if not
+        registered). The wait is needed because all processes look dead after an outage, a sleep of
+        the machine or a jump of its clock. If the database fails during the wait, this method
+        raises and no process is declared dead."""
+        for _ in range(_HEARTBEATS_OBSERVED if suspects else 0):
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
             silent = await processes.find_silent(connection, lease_s=self._lease_s)
-            unregistered = await processes.find_unregistered(connection, gone)
-            gone = {
+            unregistered = await processes.find_unregistered(connection, suspects)
+            suspects = {
                 found: at
-                for found, at in gone.items()
+                for found, at in suspects.items()
                 if (found in unregistered if at is None else silent.get(found) == at)
             }
-        return gone
+        return suspects
 
     async def _recover(
-        self, connection: Connection, gone: dict[UUID, datetime | None]
+        self, connection: Connection, dead: dict[UUID, datetime | None]
     ) -> Recovered:
-        if not gone:
+        if not dead:
             return Recovered(0, 0)
         holds = [
-            hold for hold in await self._open_holds.find_all(connection) if hold.process_id in gone
+            hold for hold in await self._open_holds.find_all(connection) if hold.process_id in dead
         ]
         marked = await _mark(connection, holds, _DIED)
-        for process_id, heartbeat_at in gone.items():
+        for process_id, heartbeat_at in dead.items():
             if heartbeat_at is not None:
                 await processes.forget_dead(connection, process_id, heartbeat_at)
-        silent = {found for found, heartbeat_at in gone.items() if heartbeat_at is not None}
+        silent = {found for found, heartbeat_at in dead.items() if heartbeat_at is not None}
         return Recovered(len(silent | {hold.process_id for hold in holds}), marked)
 
 
