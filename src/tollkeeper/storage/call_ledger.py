@@ -26,7 +26,7 @@ _FIND: LiteralString = (
         r.output_audio_tokens_max, coalesce(r.price_verdict, 0), coalesce(r.verdicts_max, 0),
         m.reason, (extract(epoch FROM m.marked_at) * 1000)::bigint,
         d.kind, (extract(epoch FROM d.resolved_at) * 1000)::bigint, d.resolved_by, d.settled,
-        d.released, coalesce(o.amount, 0), d.estimated, """  # noqa: S608 - the pieces are constants of the program
+        d.released, coalesce(o.amount, 0), d.estimated, """  # noqa: S608 - built from constants of the program
     + prices("r.")
     + ", "
     + line_items("d.")

@@ -44,7 +44,7 @@ def _with_sums(caps: LiteralString, query: LiteralString) -> LiteralString:
         SELECT c.* FROM period_caps c JOIN accounts a ON a.organization_id = c.organization_id
         WHERE c.number >= cap_period_number(c.period,
             greatest(a.spending_day, cap_spending_day(NULL, clock_timestamp()))) AND
-    """  # noqa: S608 - the pieces are constants of this file
+    """  # noqa: S608 - built from constants of this file
         + caps
         + """
     ), counted AS (
@@ -113,7 +113,7 @@ async def recount_month(
 
 
 _RECOUNT_PROJECTS: LiteralString = (
-    "WITH counted AS (SELECT r.project_id,"  # noqa: S608 - the pieces are constants of this file
+    "WITH counted AS (SELECT r.project_id,"  # noqa: S608 - built from constants of this file
     + _AMOUNTS
     + """
           AND r.organization_id = %(organization)s AND r.month = %(month)s
@@ -186,7 +186,7 @@ _DAYS: LiteralString = (
         c.number, a.spending_day)
     FROM period_caps c JOIN accounts a USING (organization_id)
     WHERE (a.spending_day IS NULL OR c.number > cap_period_number(c.period, a.spending_day)) AND
-    """  # noqa: S608 - the pieces are constants of this file
+    """  # noqa: S608 - built from constants of this file
     + _IN_SLICE
 )
 PERIOD_CAP_SUMS: dict[str, LiteralString] = {

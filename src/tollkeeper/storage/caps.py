@@ -180,7 +180,7 @@ CAP_BALANCES: LiteralString = (
         GROUP BY 1, 2, 3, 4
     ), cap_balances AS (
         SELECT organization_id, organization_id AS subject_id, 'organization' AS scope,
-    """  # noqa: S608 - the pieces are constants of this file
+    """  # noqa: S608 - built from constants of this file
     + _OF_ACCOUNT
     + """
         FROM balances WHERE cap IS NOT NULL

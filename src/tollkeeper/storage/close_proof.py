@@ -12,7 +12,7 @@ from tollkeeper.storage.ledger_months import CLOSE_LINES, TOTALS
 from tollkeeper.storage.verification import DIFFERENCES_PER_QUERY_MAX, Slice
 
 _TOTALS: LiteralString = (
-    "WITH recomputed AS ("  # noqa: S608 - the pieces are constants
+    "WITH recomputed AS ("  # noqa: S608 - built from constants
     + TOTALS
     + """
         AND r.organization_id > %(after)s AND r.organization_id <= %(end)s
@@ -31,7 +31,7 @@ _TOTALS: LiteralString = (
     """
 )
 _LINES: LiteralString = (
-    "WITH recomputed AS ("  # noqa: S608 - the pieces are constants
+    "WITH recomputed AS ("  # noqa: S608 - built from constants
     + CLOSE_LINES
     + """
         AND d.organization_id > %(after)s AND d.organization_id <= %(end)s

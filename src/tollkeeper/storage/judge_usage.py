@@ -59,7 +59,7 @@ _ADD: LiteralString = """
         %s::numeric[]) AS used (organization_id)
     ORDER BY 1, 2, 3, 4
     ON CONFLICT (organization_id, day, backend, model)
-    DO UPDATE SET """ + added(  # noqa: S608 - the pieces are constants
+    DO UPDATE SET """ + added(  # noqa: S608 - built from constants
     "questions", "unreported_questions", *USAGE_SUMS
 )
 

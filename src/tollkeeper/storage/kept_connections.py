@@ -1,7 +1,7 @@
 """Retains a few connections between two transactions, instead of returning them to the pool.
 
 The ledger writes one batch after the other. In a busy process, taking a connection from the pool
-and returning it takes a tenth of the time of such a batch.
+and returning it would take a tenth of the time of a batch.
 """
 
 import asyncio

@@ -320,7 +320,7 @@ _WRITE_STATES = Statement("tollkeeper_write_states", _ACCOUNTS_AND_PROJECTS + "S
 _HOLDS: LiteralString = (
     """
     INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
-        api_key_id, model, hold, """  # noqa: S608 - the pieces are constants of the program
+        api_key_id, model, hold, """  # noqa: S608 - built from constants of the program
     + prices()
     + """, price_variants, prompt_tokens_max, choices,
         output_tokens_max, images, web_searches, input_audio_tokens_max, output_audio_tokens_max,
@@ -401,7 +401,7 @@ _RESTORE_HOLDS: LiteralString = (
         SELECT now, cap_spending_day(NULL, now) AS day FROM (SELECT clock_timestamp() AS now) AS one
     ), restored AS (
         INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
-            api_key_id, model, hold, """  # noqa: S608 - the pieces are constants of the program
+            api_key_id, model, hold, """  # noqa: S608 - built from constants of the program
     + prices()
     + """, price_variants, prompt_tokens_max, choices,
             output_tokens_max, images, spending_day)

@@ -95,7 +95,7 @@ async def stream_csv(connection: Connection, month: Month) -> AsyncIterator[byte
 
 
 _EXPORT: LiteralString = (
-    "COPY (SELECT "  # noqa: S608 - the pieces are constants of this file
+    "COPY (SELECT "  # noqa: S608 - built from constants of this file
     + _SELECTED
     + """
     FROM reservations r

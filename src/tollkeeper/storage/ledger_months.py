@@ -256,7 +256,7 @@ CLOSE_LINES: LiteralString = (
     JOIN reservations r ON r.organization_id = d.organization_id AND r.id = d.reservation_id
       AND r.id >= %(first)s AND r.id < %(behind)s,
     LATERAL
-    """  # noqa: S608 - the pieces are constants
+    """  # noqa: S608 - built from constants
     + LINES
     + """
     WHERE line.amount > 0 AND d.reservation_id >= %(first)s AND d.reservation_id < %(behind)s

@@ -105,7 +105,7 @@ _READ_CAPS = Statement(
         UNION SELECT organization_id, coalesce(first_key_id, id) FROM project_keys
         WHERE organization_id = ANY (%s) AND id = ANY (%s::uuid[])
         UNION SELECT r.organization_id, coalesce(k.first_key_id, k.id)
-    """  # noqa: S608 - the pieces are constants of this file
+    """  # noqa: S608 - built from constants of this file
     + _ENDED
     + """
     )

@@ -32,7 +32,7 @@ _RESOLVE = Statement(
     ), given AS (
         SELECT *, reservation_id AS id FROM json_to_recordset(%s::json) AS g
             (organization_id uuid, reservation_id uuid, kind text, resolved_by text,
-            """  # noqa: S608 - the pieces are constants of the program
+            """  # noqa: S608 - built from constants of the program
     + line_items(after=" numeric")
     + """, estimated boolean)
     ), priced AS (

@@ -47,7 +47,7 @@ ROLL_UP_ACTIVITY: LiteralString = (
             coalesce(max(cost), 0), sum(requests - 1)
         FROM fresh GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
         ON CONFLICT (organization_id, step, project_id, api_key_id, model, status)
-        DO UPDATE SET """  # noqa: S608 - the pieces are constants of this file
+        DO UPDATE SET """  # noqa: S608 - built from constants of this file
     + _CALLS
     + """, cost_max = greatest(t.cost_max, excluded.cost_max),
             repeated = t.repeated + excluded.repeated

@@ -18,7 +18,7 @@ from tollkeeper.domain.traffic import (
 )
 from tollkeeper.storage.database import Connection
 
-# Reports about a longer time count by hours instead of steps.
+# Reports about more than two days count by hours instead of steps.
 _BY_STEP_S_MAX = 2 * 86_400
 
 _CONDITIONS: dict[str, LiteralString] = {

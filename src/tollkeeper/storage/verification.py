@@ -185,7 +185,7 @@ _ROLLUP: LiteralString = (
             AND r.organization_id > %(after)s AND r.organization_id <= %(end)s
             AND (r.id < %(closed_from)s OR r.id >= %(closed_to)s),
         LATERAL
-    """  # noqa: S608 - the pieces are constants of this file
+    """  # noqa: S608 - built from constants of this file
     + LINES
     + """
         WHERE line.amount > 0 AND d.organization_id > %(after)s AND d.organization_id <= %(end)s
@@ -244,7 +244,7 @@ _OVERAGES: LiteralString = (
     """
     SELECT d.reservation_id::text, format('cost %%s, hold %%s, overage %%s', d.total, d.hold, o.amount)
     FROM (SELECT organization_id, reservation_id, hold,
-                 """  # noqa: S608 - the pieces are constants of the program
+                 """  # noqa: S608 - built from constants of the program
     + total()
     + """ AS total
           FROM resolutions
@@ -308,7 +308,7 @@ _TENANTS: LiteralString = """
 # withdrawn. Each grant that names a payment must belong to a recorded payment of the same
 # organization and mode (live or test).
 _PAYMENTS: LiteralString = (
-    "WITH due AS ("  # noqa: S608 - the pieces are constants of the program
+    "WITH due AS ("  # noqa: S608 - built from constants of the program
     + DUE
     + """
         WHERE p.organization > %(after)s AND p.organization <= %(end)s AND p.paid IS NOT NULL

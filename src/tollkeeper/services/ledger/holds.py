@@ -139,7 +139,7 @@ class Holds:
                 elif len(holds) == 1:
                     queue.fail(batch, exc)
                 else:
-                    parts = [{one: hold} for one, hold in reversed(batch.items())]
+                    parts = [{waiting: hold} for waiting, hold in reversed(batch.items())]
             else:
                 report_stopped(locked.states, accounts.states)
                 self._hand_out(queue, batch, decisions)
@@ -157,11 +157,13 @@ class Holds:
                 if separate.busy
             }
             moved = {
-                one: hold for one, hold in batch.items() if hold.organization_id in self._separate
+                waiting: hold
+                for waiting, hold in batch.items()
+                if hold.organization_id in self._separate
             }
             self._move_to_separate(moved)
             if len(moved) < len(batch):
-                return {one: hold for one, hold in batch.items() if one not in moved}
+                return {waiting: hold for waiting, hold in batch.items() if waiting not in moved}
         return {}
 
     def _move_to_separate(self, batch: dict[_Waiting, Hold]) -> None:

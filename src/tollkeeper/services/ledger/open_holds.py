@@ -23,8 +23,8 @@ from tollkeeper.storage.open_holds import FIRST_ID, LAST_ID, OpenHold
 # `_WINDOW_S_MAX`.
 _FIRST_WINDOW_S = 60
 _WINDOW_S_MAX = 900
-# How far back the windows go. They cover all organizations together. For older holds, visiting the
-# few organizations with missing holds reads fewer reservations.
+# How far back the windows go. The windows cover all organizations together. Older holds are found
+# by visiting only the few organizations with missing holds, because that reads fewer reservations.
 _SEARCH_S = 3600
 # How far back the windows go in the cheap search for metrics.
 _QUICK_SEARCH_S = 900
@@ -42,7 +42,7 @@ class OpenHolds:
 
     async def find_all(self, connection: Connection) -> list[OpenHold]:
         search = await self._search_windows(connection, _SEARCH_S)
-        # Read these pages outside the snapshot, because a long snapshot prevents PostgreSQL from
+        # The pages are read outside the snapshot, because a long snapshot prevents PostgreSQL from
         # removing old row versions.
         for organization_id in search.incomplete:
             async for found in _pages(connection, organization_id):

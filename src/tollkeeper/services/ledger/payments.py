@@ -123,9 +123,9 @@ class Payments:
                 )
 
 
-async def _find_organization(connection: Connection, named: str | None) -> OrganizationId | None:
+async def _find_organization(connection: Connection, text: str | None) -> OrganizationId | None:
     try:
-        identity = OrganizationId(UUID(named or ""))
+        identity = OrganizationId(UUID(text or ""))
     except ValueError:
         return None
     found = await organizations.find(connection, identity)

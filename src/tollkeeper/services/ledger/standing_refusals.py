@@ -1,8 +1,8 @@
 """Remembers for a short time which projects have used up their request rate.
 
 A project's token bucket stays empty until its next refill. A request before the refill is rejected
-without reading its body and without the database. The time is short (one second at most), so that
-an operator's higher limit takes effect at once.
+without reading its body and without the database. A refusal is remembered for one second at most,
+so that an operator's higher limit takes effect at once.
 """
 
 import time
