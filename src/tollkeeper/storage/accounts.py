@@ -14,10 +14,11 @@ from tollkeeper.domain.views import Balance
 from tollkeeper.storage.database import Connection
 
 # Computes the current balances: the columns of the accounts, corrected by the rows in `unfolded`,
-# which are resolutions and marks that are not yet added to the accounts. The resolution of a marked
-# reservation reduces `unsettled`, any other resolution reduces `held`, and both reduce the counters
-# of the hold's month. The pending rows are summed before they are joined with the accounts, because
-# there are few of them, however many accounts there are.
+# which are resolutions, and marks of unsettled calls (of unknown cost), that are not yet added to
+# the accounts. The resolution of a marked reservation reduces `unsettled`, any other resolution
+# reduces `held`, and both reduce the counters of the hold's month. The pending rows are summed
+# before they are joined with the accounts, because there are few of them, however many accounts
+# there are.
 _PENDING: LiteralString = """
     WITH pending AS NOT MATERIALIZED (
         SELECT u.organization_id, u.project_id, u.month,
@@ -138,8 +139,8 @@ _FIND_OVERAGE: LiteralString = with_balances(
 async def write_overage_bound(
     connection: Connection, organization_id: OrganizationId, bound_picousd: int | None
 ) -> None:
-    """Sets the organization's own overage bound. None means that the bound of the settings
-    applies."""
+    """Sets the organization's own overage bound: how far overage (costs above the held amounts) may
+    make its balance negative. None means that the bound of the settings applies."""
     await connection.execute(
         "UPDATE accounts SET overage_bound = %s WHERE organization_id = %s",
         (bound_picousd, organization_id),

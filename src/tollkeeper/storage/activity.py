@@ -125,8 +125,9 @@ _FILTERS: dict[str, LiteralString] = {
     "project_id": "project_id = %(project_id)s",
     "status": "status = %(status)s",
 }
-# If the ledger has the call, then hold, cost and settlement come from the ledger, because an
-# unsettled call (of unknown cost) may have been resolved after its activity record was written.
+# If the ledger has the call, then the hold (the amount reserved before the call), the cost and the
+# settlement come from the ledger, because an unsettled call (of unknown cost) may have been
+# resolved after its activity record was written.
 _SELECT: LiteralString = """
     SELECT coalesce(a.request_id, r.id), coalesce(a.organization_id, r.organization_id),
         coalesce(a.project_id, r.project_id), coalesce(a.api_key_id, r.api_key_id),

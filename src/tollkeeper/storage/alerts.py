@@ -96,7 +96,8 @@ _FIND_NEGATIVE: LiteralString = with_balances(
 
 
 async def find_stopped(connection: Connection) -> list[tuple[OrganizationId, int]]:
-    """Returns the organizations whose calls are stopped because of overage, with their balances."""
+    """Returns the organizations whose calls are stopped because of overage (costs above the held
+    amounts), with their balances."""
     cursor = await connection.execute(_FIND_STOPPED, prepare=False)
     return [(row[0], row[1]) for row in await cursor.fetchall()]
 

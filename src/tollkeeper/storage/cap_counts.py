@@ -35,9 +35,9 @@ _AMOUNTS: LiteralString = """
 
 
 def _with_sums(caps: LiteralString, query: LiteralString) -> LiteralString:
-    """Prepends two definitions (CTEs) to a query. `capped` contains the current period caps `c` for
-    which the condition `caps` is true. `sums` contains the recomputed counters of these caps,
-    except caps without reservations."""
+    """Prepends two definitions (CTEs) to a query. `capped` contains the current period caps `c`
+    (caps with their own counters) for which the condition `caps` is true. `sums` contains the
+    recomputed counters of these caps, except caps without reservations."""
     return (
         """
     WITH capped AS (

@@ -1,9 +1,9 @@
 """Contains the SQL that resets caps after the database's clock ran ahead: it makes reservations
 that count for a future day count for today. Afterwards `cap_counts` recounts the caps.
 
-The caller has locked the account, so no other transaction creates holds or folds resolutions into
-the account. Settlements continue: their amounts wait in `unfolded`, and count as held until they
-are folded into (added to) the account.
+The caller has locked the account, so no other transaction creates holds (amounts reserved before
+calls) or folds resolutions into the account. Settlements continue: their amounts wait in
+`unfolded`, and count as held until they are folded into (added to) the account.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class CountedDates:
 
     now_s: int
     month: int
-    # None if the organization has no period caps.
+    # None if the organization has no period caps (caps with their own counters).
     spending_day: int | None
 
 
@@ -49,9 +49,10 @@ async def read_dates(
 async def move_reservations(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> int:
-    """Corrects the spending day of each reservation that counts for a later day or month than
-    today. The new spending day is the day when the hold was created, or today if that day is in the
-    future. Returns the number of corrected reservations."""
+    """Corrects the spending day (the day for whose caps a reservation counts) of each reservation
+    that counts for a later day or month than today. The new spending day is the day when the hold
+    was created, or today if that day is in the future. Returns the number of corrected
+    reservations."""
     try:
         cursor = await connection.execute(
             _MOVE, {"organization": organization_id, "today": today}, prepare=False

@@ -102,7 +102,7 @@ _WRITE_PROJECT_CAP: LiteralString = (
 
 async def write_cap(connection: Connection, owner: CapOwner, cap: Cap, day: int) -> None:
     """Writes a period cap. The counters of a new cap are zero. `day` is the day for whose caps the
-    organization's next holds count."""
+    organization's next calls count."""
     await connection.execute(
         """
         INSERT INTO period_caps AS c (organization_id, subject_id, scope, period, cap, number, held,

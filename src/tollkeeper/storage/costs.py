@@ -1,5 +1,6 @@
 """Contains the SQL that reads costs and unsettled calls (of unknown cost). Costs are read from the
-roll-up, in which settlements maintain one row for each day, project, key and line item."""
+roll-up (stored sums), in which settlements maintain one row for each day, project, key and line
+item."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
 """Contains the SQL for drift: it reads the values of calibrated policies at their calibration and
-in the last days. A value is the calibrated probability of a policy's verdict."""
+in the last days. A value is the calibrated probability in a verdict (the result of a policy for one
+call)."""
 
 from dataclasses import dataclass
 from typing import Any, LiteralString

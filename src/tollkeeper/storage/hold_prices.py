@@ -1,4 +1,5 @@
-"""Computes the values of the price columns in a hold's reservation row."""
+"""Computes the values of the price columns in the reservation row of a hold (the amount reserved
+before a call)."""
 
 from functools import lru_cache
 from typing import Any

@@ -162,11 +162,12 @@ _READ_CLOCK_AND_KEYS = Statement(
     LEFT JOIN project_keys k ON k.organization_id = ANY (%s) AND k.id = ANY (%s)
     """,
 )
-# Reads the projects of the batch, and the projects that have rows in `unfolded`: resolutions and
-# marks that are not yet added to the accounts. Each row of `unfolded` is folded only once, because
-# this statement deletes the row. If a resolved reservation has a visible mark, the mark was folded
-# before or its row is deleted by this statement too. If an organization has period caps, each
-# reservation is a separate fold, because the caps need the reservation's day and key.
+# Reads the projects of the batch, and the projects that have rows in `unfolded`: resolutions, and
+# marks of unsettled calls (of unknown cost), that are not yet added to the accounts. Each row of
+# `unfolded` is folded only once, because this statement deletes the row. If a resolved reservation
+# has a visible mark, the mark was folded before or its row is deleted by this statement too. If an
+# organization has period caps, each reservation is a separate fold, because the caps need the
+# reservation's day and key.
 _PROJECTS_AND_FOLDS = Statement(
     "tollkeeper_projects_and_folds",
     """

@@ -1,4 +1,5 @@
-"""Contains the SQL that exports a ledger month: one CSV row for each reservation, in a fixed order.
+"""Contains the SQL that exports a ledger month: one CSV row for each reservation (the row of a
+hold), in a fixed order.
 
 The text depends only on the stored rows, so that two exports of the same month have the same bytes.
 """

@@ -128,7 +128,8 @@ async def add_month(connection: Connection, month: Month) -> None:
 
 async def drop_month(connection: Connection, month: Month) -> None:
     """Drops the month's partitions, and deletes the marks of its reservations that were once
-    unsettled. Raises `Contention` if other transactions lock the tables for too long."""
+    unsettled (of unknown cost). Raises `Contention` if other transactions lock the tables for too
+    long."""
     await connection.execute(
         "DELETE FROM unsettled_marks WHERE reservation_id >= %s AND reservation_id < %s",
         (month.first_id, month.end_id),

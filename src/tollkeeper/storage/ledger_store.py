@@ -50,9 +50,9 @@ class MonthClosed(Unavailable):
 
 
 class HoldTransaction:
-    """Runs one transaction that creates holds, in two network round trips: `lock`, and then
-    `write`, which also commits. If an organization has period caps (caps with their own counters),
-    `lock` needs another round trip to read them."""
+    """Runs one transaction that creates holds (amounts reserved before calls), in two network round
+    trips: `lock`, and then `write`, which also commits. If an organization has period caps (caps
+    with their own counters), `lock` needs another round trip to read them."""
 
     def __init__(self, trips: RoundTrips, process_id: UUID, limits: ProjectLimits) -> None:
         self._trips = trips

@@ -1,5 +1,5 @@
-"""Builds SQL fragments for the columns with prices (of reservations) and line items (of
-settlements)."""
+"""Builds SQL fragments for the columns with prices (in reservations, the rows of holds) and with
+line items (in settlements)."""
 
 from typing import LiteralString
 

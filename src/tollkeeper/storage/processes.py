@@ -18,10 +18,11 @@ HEARTBEAT: LiteralString = """
     ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp()
 """
 
-# A process without a heartbeat for this time is declared dead, and its holds become unsettled (of
-# unknown cost). The time is long enough for a pause of the machine or a short database failover,
-# because the calls of a live process that is declared dead become unsettled. It is short enough
-# that the holds of a dead process do not block credit for long.
+# A process without a heartbeat for this time is declared dead, and its holds (amounts reserved
+# before calls) become unsettled (of unknown cost). The time is long enough for a pause of the
+# machine or a short database failover, because the calls of a live process that is declared dead
+# become unsettled. It is short enough that the holds of a dead process do not block credit for
+# long.
 LEASE_S = 15.0
 # Finds the live processes whose code is older than the revision `floor`. `to_jsonb` makes the query
 # work with old versions of the table, which lack the columns that describe a process.

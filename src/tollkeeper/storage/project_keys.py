@@ -95,7 +95,7 @@ async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[Prese
 
 
 # Runs for every call whose key is not cached, so it is prepared and sent in one round trip, like
-# the statements of a hold.
+# the statements that admit a call.
 _FIND_BY_DIGESTS = Statement(
     "tollkeeper_keys_by_digest",
     """

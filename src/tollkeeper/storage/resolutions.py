@@ -20,9 +20,9 @@ from tollkeeper.storage.round_trips import BoundStatement, Statement
 _encode = msgspec.json.Encoder().encode
 
 # One statement writes the resolution, its overage (the cost above the hold), the amounts for the
-# account and the roll-up of costs. A reservation that was already resolved is not changed. The cost
-# counts on the day when the call was admitted. If the month of that day is closed, the cost counts
-# in the open month, as an adjustment of that day.
+# account, and the roll-up (stored sums) of costs. A reservation that was already resolved is not
+# changed. The cost counts on the day when the call was admitted. If the month of that day is
+# closed, the cost counts in the open month, as an adjustment of that day.
 _RESOLVE = Statement(
     "tollkeeper_resolve",
     """
@@ -141,8 +141,8 @@ async def mark_unsettled(
     reason: str,
 ) -> int:
     """Marks the reservations that are neither resolved nor marked, and returns their number. The
-    caller must have locked the account. Then every resolution that was folded into the account is
-    visible to this statement, and every later fold sees the new mark."""
+    caller must have locked the account. Then every resolution that was folded into (added to) the
+    account is visible to this statement, and every later fold sees the new mark."""
     cursor = await connection.execute(
         """
         WITH marked AS (

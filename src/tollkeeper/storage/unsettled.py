@@ -1,6 +1,6 @@
 """Contains the SQL that selects many unsettled reservations (of calls with unknown cost). All
-queries start with the marks of unsettled calls, because marks are few. So a hold without a mark,
-such as that of a running call, is never selected."""
+queries start with the marks of unsettled calls, because marks are few. So the reservation of a
+running call, which has no mark, is never selected."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,5 +1,5 @@
-"""Contains the SQL that reads the roll-up of verdicts: how often a policy was asked, and how often
-it matched."""
+"""Contains the SQL that reads the roll-up (stored sums) of verdicts, the results of policies: how
+often a policy was asked, and how often it matched."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,8 @@ class VerdictsOfDay:
     day: int
     asked: int
     matched: int
-    # The number of verdicts for which the judge gave no probability.
+    # The number of verdicts for which the judge (the model that answers policy questions) gave no
+    # probability.
     unanswered: int
 
 

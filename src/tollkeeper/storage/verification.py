@@ -45,17 +45,17 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """Contains the limits beyond which a hold cannot belong to a running call: the age of the hold,
-    and the time without a heartbeat of its process."""
+    """Contains the limits beyond which a hold (the amount reserved before a call) cannot belong to
+    a running call: the age of the hold, and the time without a heartbeat of its process."""
 
     age_s: float
     lease_s: float
 
 
-# Sums the held, unsettled and settled amounts: from the immutable rows of open months, and from the
-# totals of closed months, which have no held or unsettled amounts. The query is MATERIALIZED,
-# because the planner would otherwise compute these sums again for every account if the database is
-# new and has no statistics.
+# Sums the held, unsettled (held for calls of unknown cost) and settled amounts: from the immutable
+# rows of open months, and from the totals of closed months, which have no held or unsettled
+# amounts. The query is MATERIALIZED, because the planner would otherwise compute these sums again
+# for every account if the database is new and has no statistics.
 _RESERVED: LiteralString = """
     , reserved AS MATERIALIZED (
         SELECT r.organization_id, r.project_id, r.month,

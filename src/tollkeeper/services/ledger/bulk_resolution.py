@@ -30,7 +30,7 @@ _NO_PROJECT = ProjectId(FIRST_KEY.id)
 class BulkAction(StrEnum):
     """Lists the possible resolutions of a reservation with unknown cost."""
 
-    # Charges the whole hold.
+    # Charges the whole hold (the amount reserved before the call).
     SETTLE_HOLD = "settle_hold"
     # Charges nothing.
     RELEASE = "release"

@@ -86,23 +86,23 @@ class Caps:
         async with self._database.transaction() as connection:
             owner, locked = await self._lock(connection, organization_id, project_id, key_id)
             state = locked.states[organization_id]
-            for one in CapPeriod if period is None else (period,):
-                before = _cap_of(state, owner, one)
-                if before is None or before.period is not one:
+            for cleared in CapPeriod if period is None else (period,):
+                before = _cap_of(state, owner, cleared)
+                if before is None or before.period is not cleared:
                     continue
-                if _uses_account_counters(owner, one):
+                if _uses_account_counters(owner, cleared):
                     await caps.write_account_cap(connection, owner, None)
                 else:
-                    await caps.delete_cap(connection, owner, one)
+                    await caps.delete_cap(connection, owner, cleared)
                 await _record(connection, "cap_clear", owner, before, None)
 
     async def cap_reset(self, organization_id: OrganizationId) -> list[CapUse]:
         """Makes the caps count for the present day and month again, after the database's clock ran
-        ahead. Reservations that count for a later day are changed to count for today or, if
-        earlier, for the day of their admission. The held and spent amounts of the present periods
-        are then recounted. Changes nothing if no reservation and no counter is in the future.
-        Raises if the new count could be too low, because rows were dropped or the clocks
-        disagree."""
+        ahead. Reservations (the rows of holds) that count for a later day are changed to count for
+        today or, if earlier, for the day of their admission. The held and spent amounts of the
+        present periods are then recounted. Changes nothing if no reservation and no counter is in
+        the future. Raises if the new count could be too low, because rows were dropped or the
+        clocks disagree."""
         async with self._database.transaction() as connection:
             await lock_row(connection, organization_id)
             dates = await cap_resets.read_dates(connection, organization_id)
@@ -136,11 +136,11 @@ class Caps:
             return await caps.find_uses(connection, organization_id)
 
     def _check_clock(self, now_s: int) -> None:
-        own = self._clock()
-        if abs(own - now_s) > _CLOCKS_APART_S:
+        machine_s = self._clock()
+        if abs(machine_s - now_s) > _CLOCKS_APART_S:
             raise StateConflict(
                 f"The clock of the database shows {_shown_time(now_s)}, that of this machine "
-                f"{_shown_time(own)}. Set the clocks first: a reset to a day that is over would "
+                f"{_shown_time(machine_s)}. Set the clocks first: a reset to a day that is over would "
                 "forget what was spent since."
             )
 

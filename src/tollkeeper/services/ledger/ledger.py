@@ -153,8 +153,8 @@ class Ledger:
 
     async def drain(self, deadline_s: float = _DRAIN_S) -> bool:
         """Writes the remaining items. Returns True if this process has no open hold any more. If
-        the result is False, the process must not sign off (end its lease), so that recovery finds
-        its holds."""
+        the result is False, the process must not sign off (tell other processes that it has ended),
+        so that recovery finds its holds."""
         try:
             async with asyncio.timeout(deadline_s):
                 while busy := [writer for writer in self._writers if writer.busy]:

@@ -23,7 +23,8 @@ async def lock_account(
     keys: Sequence[KeyId] = (),
 ) -> LockedAccounts:
     """Locks the account and brings its state and its rows up to date: adds the unspent parts of
-    resolved holds, and moves its counters to the current month and day."""
+    resolved holds (amounts reserved before calls), and moves its counters to the current month and
+    day."""
     locked = await ledger.lock_accounts(
         connection, [(organization_id, project_id or _NO_PROJECT)], keys, limits
     )

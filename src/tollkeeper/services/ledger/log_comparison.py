@@ -30,7 +30,8 @@ DIFFERENCES_MAX = 10_000
 _BATCH = 500
 _RESOLVED_BY = "request log"
 _REASON = "the database has lost the call, and the request log does not have its cost"
-# The request log has neither prices nor token limits, so a restored hold has these empty values.
+# The request log has neither prices nor token limits, so a restored hold (the amount reserved
+# before the call) has these empty values.
 _NO_PRICES = Pricing(0, 0, 0, 0, 0, declared={})
 _NO_BOUNDS = Bounds(prompt_tokens=0, choices=1, output_tokens_each=1, images=0)
 
@@ -38,7 +39,8 @@ _NO_BOUNDS = Bounds(prompt_tokens=0, choices=1, output_tokens_each=1, images=0)
 class Problem(StrEnum):
     # The ledger does not have the call, and the call can be booked.
     MISSING = "missing"
-    # The log has a cost, but in the ledger the call is held or unsettled.
+    # The log has a cost, but in the ledger the call is still held or is unsettled (of unknown
+    # cost).
     NOT_SETTLED = "not_settled"
     # The costs in the ledger and in the log differ.
     OTHER_COST = "other_cost"

@@ -181,8 +181,9 @@ class LedgerMonths:
     async def _drop(self, month: Month) -> LedgerMonth:
         async with self._database.reading() as connection:
             unfolded = await ledger_months.find_unfolded(connection, month)
-        # Fold (add the unspent parts of resolved holds to the accounts) before the drop, because
-        # folding reads the month's marks of unsettled calls, and the drop deletes them.
+        # Add the unspent parts of resolved holds (amounts reserved before calls) to the accounts
+        # before the drop. This needs the month's marks of calls that were once unsettled (of
+        # unknown cost), and the drop deletes these marks.
         await self._bulk_resolution.fold(unfolded)
         async with self._database.transaction() as connection:
             await _lock(connection)

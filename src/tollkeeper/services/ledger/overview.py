@@ -1,5 +1,5 @@
-"""Shows operators the balances, the costs and the money at risk (held or unsettled) of all
-organizations."""
+"""Shows operators the balances, the costs and the money at risk of all organizations: amounts that
+are held for running calls, or for unsettled calls (of unknown cost)."""
 
 from dataclasses import dataclass
 

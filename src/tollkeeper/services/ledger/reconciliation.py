@@ -1,5 +1,5 @@
 """Contains operators' commands that verify the ledger, and list and resolve single unsettled
-reservations."""
+reservations (of calls whose cost is unknown)."""
 
 from uuid import UUID
 
@@ -16,8 +16,8 @@ from tollkeeper.storage.verification import Ages
 
 UNSETTLED_LIST_MAX = 1000
 _RESOLVED_BY = "operator"
-# A cost of more than this many times the hold needs a confirmation. The hold is the highest
-# expected cost, so a much higher cost is probably a typing error.
+# A cost of more than this many times the hold needs a confirmation. The hold is the amount reserved
+# before the call, its highest expected cost, so a much higher cost is probably a typing error.
 _UNCONFIRMED_HOLDS_MAX = 2
 
 
