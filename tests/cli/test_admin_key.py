@@ -51,7 +51,7 @@ def test_the_value_is_shown_once_and_says_so(program: Program, organization: str
     outcome = program.run("admin-key", "create", organization, "seen", "--all-permissions")
     value = next(line.split()[1] for line in outcome.out.splitlines() if line.startswith("value"))
     assert value.startswith("tka_")
-    assert "shown this once" in outcome.out
+    assert "cannot be shown again" in outcome.out
     listed = program.run("admin-key", "list", organization).out
     assert value not in listed
     assert value[:8] in listed

@@ -81,7 +81,7 @@ async def test_what_works_and_what_it_cost(with_key: Any) -> None:
         "example/claude",
         "0.000333",
     )
-    assert "0.000333 USD by its prices" in " ".join(shown.out.split())
+    assert "0.000333 USD by the model's prices" in " ".join(shown.out.split())
     for request in upstream.requests:
         assert request.headers["x-api-key"] == "key-of-anthropic"
     assert "key-of-anthropic" not in outcome.out + shown.out

@@ -16,7 +16,7 @@ def test_writes_the_commented_defaults_once(program: Program, tmp_path: Path) ->
     assert load_settings(path).backends == load_settings(DEFAULT_FILE).backends
 
     path.write_text("# mine\n")
-    assert program.refusal("init", str(folder)) == f"{path} exists already and is left as it is."
+    assert program.refusal("init", str(folder)) == f"{path} exists already and was not changed."
     assert path.read_text() == "# mine\n"
 
 
@@ -52,7 +52,7 @@ def test_converts_a_litellm_configuration(program: Program, tmp_path: Path) -> N
     checked = program.with_config(path).run("doctor")
     assert "settings" in checked.out
     again = program.refusal("init", str(folder), "--from-litellm", str(source))
-    assert again == f"{path} exists already and is left as it is."
+    assert again == f"{path} exists already and was not changed."
 
 
 def test_a_wrong_litellm_configuration_writes_nothing(program: Program, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ async def test_a_dry_run_says_how_many_how_much_and_why(operator: Program, books
     shown = await _run(operator, *line, "--dry-run")
     assert (shown.code, shown.err) == (0, "")
     assert "silence" in shown.out
-    assert "3 would be released, with 7 USD held for them.\n" in shown.out
+    assert "3 would be released; their holds are 7 USD in total.\n" in shown.out
     assert (await books.balance())["unsettled"] == 15 * USD
 
     assert await _json(operator, *line) == {
@@ -91,7 +91,7 @@ async def test_a_dry_run_says_how_many_how_much_and_why(operator: Program, books
         "resolved": {"reservations": 3, "hold": "7"},
     }
     again = await _run(operator, *line)
-    assert (again.code, again.out, again.err) == (0, "There are none.\n", "")
+    assert (again.code, again.out, again.err) == (0, "No unsettled reservation matches.\n", "")
     balance = await books.balance()
     assert (balance["unsettled"], balance["held"], balance["available"]) == (
         8 * USD,
@@ -108,7 +108,7 @@ async def test_each_is_settled_at_its_hold(operator: Program, books: Books) -> N
     assert shown.code == 0
     # In a pipe the progress is plain text.
     assert shown.err == "1 of 1\n"
-    assert "1 were settled, with 3 USD held for them.\n" in shown.out
+    assert "1 were settled; their holds are 3 USD in total.\n" in shown.out
     assert (await books.balance())["settled"] == 3 * USD
     await books.assert_right()
 

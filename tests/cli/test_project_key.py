@@ -65,7 +65,7 @@ def test_a_list_of_models(program: Program, project: str) -> None:
 def test_the_value_is_shown_once_and_says_so(program: Program, project: str) -> None:
     outcome = program.run("project-key", "create", project, "seen")
     assert "tkp_" in outcome.out
-    assert "shown this once" in outcome.out
+    assert "cannot be shown again" in outcome.out
 
 
 def test_refusals(program: Program, project: str) -> None:

@@ -1,1 +1,2 @@
-"""Operator commands: one file per noun. They use the same services as the API."""
+"""Implements the commands for operators, with one module for each noun. The commands use the same
+services as the API."""

@@ -1,4 +1,4 @@
-"""`tollkeeper activity`: the records of inference requests."""
+"""Implements `tollkeeper activity`, which shows and exports the records of inference requests."""
 
 import sys
 from typing import Annotated
@@ -22,7 +22,7 @@ from tollkeeper.services.calls.activity import LIST_LIMIT_MAX
 from tollkeeper.services.calls.activity_export import ExportFormat, activity_view, exported
 from tollkeeper.services.use_cases import Services
 
-app = noun_app("The records of inference requests.")
+app = noun_app("Show and export the records of inference requests.")
 
 _EXPORT_S_DEFAULT = 7 * 86_400
 
@@ -35,7 +35,9 @@ async def activity_show(
     request: Annotated[
         str,
         typer.Argument(
-            metavar="REQUEST_ID", help="The X-Request-ID of the answer.", show_default=False
+            metavar="REQUEST_ID",
+            help="The request id: the header X-Request-ID of the response.",
+            show_default=False,
         ),
     ],
 ) -> Record:
@@ -44,10 +46,10 @@ async def activity_show(
 
 
 OrganizationFilter = Annotated[
-    str | None, typer.Option(metavar="ORG", help="Only requests of this organization.")
+    str | None, typer.Option(metavar="ORG", help="Include only requests of this organization.")
 ]
 ProjectFilter = Annotated[
-    str | None, typer.Option(metavar="PROJECT", help="Only requests of this project.")
+    str | None, typer.Option(metavar="PROJECT", help="Include only requests of this project.")
 ]
 
 
@@ -57,10 +59,11 @@ async def activity_list(
     organization: OrganizationFilter = None,
     project: ProjectFilter = None,
     status: Annotated[
-        int | None, typer.Option(metavar="N", help="Only requests with this HTTP status.")
+        int | None, typer.Option(metavar="N", help="Include only requests with this HTTP status.")
     ] = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", help="How many requests at most.", min=1, max=LIST_LIMIT_MAX)
+        int,
+        typer.Option(metavar="N", help="List at most N requests.", min=1, max=LIST_LIMIT_MAX),
     ] = 20,
 ) -> Listing:
     """List requests, newest first."""
@@ -93,10 +96,13 @@ def activity_export(
     since: SinceOption = None,
     until: UntilOption = None,
     form: Annotated[
-        ExportFormat, typer.Option("--format", help="Comma-separated values or JSON lines.")
+        ExportFormat,
+        typer.Option("--format", help="Write comma-separated values or JSON lines."),
     ] = ExportFormat.CSV,
 ) -> None:
-    """Write the records of a time to standard output, the newest first."""
+    """Write the records of a time range to standard output.
+
+    The newest record comes first."""
 
     async def run(services: Services) -> int:
         end = services.clock() + 1 if until is None else until

@@ -1,4 +1,4 @@
-"""`tollkeeper admin-key`: the Admin API keys of an organization."""
+"""Implements `tollkeeper admin-key`, which manages the Admin API keys of an organization."""
 
 from typing import Annotated, Any
 
@@ -22,7 +22,7 @@ from tollkeeper.services.use_cases import Services
 
 _PAGE_LENGTH = 1000
 
-app = noun_app("Admin API keys of an organization.")
+app = noun_app("Manage the Admin API keys of an organization.")
 
 
 @service_command(app, "create", example="tollkeeper admin-key create Acme root --all-permissions")
@@ -35,19 +35,22 @@ async def admin_key_create(
         typer.Option(
             "--permission",
             metavar="PERMISSION",
-            help=f"What the key may do; may be repeated: {listed_permissions(ADMIN_PERMISSIONS)}.",
+            help="Give the key this permission. May be repeated. Permissions: "
+            f"{listed_permissions(ADMIN_PERMISSIONS)}.",
             autocompletion=admin_permissions,
         ),
     ] = None,
     all_permissions: Annotated[
-        bool, typer.Option("--all-permissions", help="Every permission of an Admin API key.")
+        bool, typer.Option("--all-permissions", help="Give the key every permission.")
     ] = False,
     expires_in: ExpiresIn = None,
 ) -> Record:
-    """Create an Admin API key and print its value, which is never shown again."""
+    """Create an Admin API key and print its value.
+
+    The value cannot be shown again."""
     if all_permissions == bool(permission):
         raise typer.BadParameter(
-            "Give either --permission, once for each, or --all-permissions.",
+            "Give either --permission (once for each permission) or --all-permissions.",
             param_hint="--permission",
         )
     key, value = await services.admin_keys.admin_key_create(
@@ -61,7 +64,9 @@ async def admin_key_create(
 
 @service_command(app, "list", example="tollkeeper admin-key list Acme")
 async def admin_key_list(services: Services, organization: OrganizationArgument) -> Listing:
-    """List an organization's Admin API keys that are not revoked, oldest first."""
+    """List an organization's Admin API keys, oldest first.
+
+    Revoked keys are not listed."""
     identity = await services.names.organization_named(organization)
     await services.organizations.organization_show(identity)
     return Listing(
@@ -77,7 +82,7 @@ async def admin_key_list(services: Services, organization: OrganizationArgument)
 
 @service_command(app, "rename", example="tollkeeper admin-key rename root ops")
 async def admin_key_rename(services: Services, key: KeyArgument, name: NameArgument) -> Record:
-    """Give an Admin API key another name."""
+    """Rename an Admin API key."""
     identity = await services.names.admin_key_named(key)
     return Record(_view(services, await services.admin_keys.admin_key_rename(identity, name)))
 
@@ -85,9 +90,9 @@ async def admin_key_rename(services: Services, key: KeyArgument, name: NameArgum
 @service_command(app, "revoke", example="tollkeeper admin-key revoke root")
 async def admin_key_revoke(services: Services, key: KeyArgument) -> Record:
     """Revoke an Admin API key. This cannot be undone."""
-    found = await services.admin_keys.admin_key_show(await services.names.admin_key_named(key))
-    await services.admin_keys.admin_key_revoke(found.organization_id, found.id)
-    return Record(_view(services, await services.admin_keys.admin_key_show(found.id)))
+    admin_key = await services.admin_keys.admin_key_show(await services.names.admin_key_named(key))
+    await services.admin_keys.admin_key_revoke(admin_key.organization_id, admin_key.id)
+    return Record(_view(services, await services.admin_keys.admin_key_show(admin_key.id)))
 
 
 async def _all_keys(services: Services, organization: OrganizationId) -> list[AdminKey]:

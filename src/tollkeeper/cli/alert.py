@@ -1,4 +1,5 @@
-"""`tollkeeper alert`: what is wrong now."""
+"""Implements `tollkeeper alert`, which lists the current alerts: those in the database and those in the
+memory of the gateway on this machine."""
 
 import asyncio
 from collections.abc import Mapping
@@ -16,22 +17,24 @@ from tollkeeper.settings import Settings
 
 _ANSWER_WITHIN_S = 2.0
 
-app = noun_app("Current alerts.")
+app = noun_app("List the current alerts.")
 
 
 @command(app, "list", example="tollkeeper alert list")
 def alert_list(invocation: Invocation) -> Listing:
-    """List the raised alerts, oldest first. A running gateway raises and clears them."""
-    of_gateway = asyncio.run(alerts_of_gateway(invocation.settings()))
+    """List the current alerts, oldest first.
+
+    A running gateway raises an alert when a problem begins, and clears the alert when it ends."""
+    gateway_alerts = asyncio.run(alerts_of_gateway(invocation.settings()))
     note = ""
     try:
         rows = run_with_services(invocation, _stored_alerts)
     except Unavailable as exc:
-        if of_gateway is None:
+        if gateway_alerts is None:
             raise
         rows = []
-        note = f"These are the alerts of the gateway on this machine. {exc.message}"
-    rows += [_view(alert, {}) for alert in of_gateway or []]
+        note = f"The list has only alerts of the gateway on this machine. {exc.message}"
+    rows += [_view(alert, {}) for alert in gateway_alerts or []]
     return Listing(
         sorted(rows, key=lambda row: int(row["raised_at"])),
         columns=("raised_at", "kind", "level", "about", "detail"),
@@ -49,8 +52,8 @@ async def _stored_alerts(services: Services) -> list[dict[str, Any]]:
 
 
 async def alerts_of_gateway(settings: Settings) -> list[StandingAlert] | None:
-    """Returns the alerts in the memory of the gateway on this machine, which is reachable even if
-    the database is down. Returns None if no gateway answers."""
+    """Returns the alerts in the memory of the gateway on this machine. The gateway can be asked even
+    if the database is down. Returns None if no gateway answers."""
     operator = settings.operator
     try:
         async with asyncio.timeout(_ANSWER_WITHIN_S):

@@ -1,4 +1,4 @@
-"""Reads lists of models from the command line."""
+"""Implements the commands `allow-models`, which set the allowed models of a project or key."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -16,8 +16,9 @@ Change = Callable[[Services, Sequence[str]], Awaitable[Mapping[str, Any]]]
 def allow_models(
     invocation: Invocation, models: Sequence[str] | None, change: Change, *, every: bool
 ) -> Record:
-    """Sets the model list of a project or key with `change`, which returns the changed object.
-    Reports entries that match no model in the settings. Removing a list requires `every`."""
+    """Sets the list of allowed models with `change`, which returns the fields of the changed project or
+    key. `every` removes the list, so that every model is allowed. The output names the entries that
+    match no model in the settings."""
     if bool(models) == every:
         raise typer.BadParameter("Give the models, or --every.")
     entries = models or ()

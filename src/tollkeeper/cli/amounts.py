@@ -1,4 +1,5 @@
-"""Parses amounts, times and limits from the command line. Invalid text is a usage error."""
+"""Parses amounts, times and limits from the command line. For invalid text, the command fails with a
+usage error."""
 
 import re
 from datetime import UTC, date, datetime
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from tollkeeper.services.ledger.billing import LimitChange
 
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-# A hundred years.
-_AGE_S_MAX = 36_500 * 86_400
+# About a hundred years.
+_DURATION_S_MAX = 36_500 * 86_400
 
 
 def amount_picousd(text: str) -> "UsdAmount":
@@ -27,7 +28,7 @@ def amount_picousd(text: str) -> "UsdAmount":
 
 
 def unix_seconds(text: str) -> int:
-    """Parses a date, meaning midnight UTC, or Unix seconds."""
+    """Parses a date, which stands for its midnight in UTC, or Unix seconds."""
     try:
         if text.isascii() and text.isdigit():
             timestamp = int(text)
@@ -37,30 +38,30 @@ def unix_seconds(text: str) -> int:
     except ValueError:
         timestamp = -1
     if not 0 <= timestamp <= TIME_MAX:
-        raise typer.BadParameter(f"{text!r} is neither YYYY-MM-DD nor unix seconds.")
+        raise typer.BadParameter(f"{text!r} is neither YYYY-MM-DD nor Unix seconds.")
     return timestamp
 
 
 def seconds_of(text: str) -> int:
     """Parses a duration like 90s, 30m, 24h or 7d."""
-    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
-    seconds = int(found[1]) * _UNIT_S[found[2]] if found else -1
-    if not 0 <= seconds <= _AGE_S_MAX:
-        raise typer.BadParameter(f"{text!r} is not a time like 90s, 30m, 24h or 7d.")
+    match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    seconds = int(match[1]) * _UNIT_S[match[2]] if match else -1
+    if not 0 <= seconds <= _DURATION_S_MAX:
+        raise typer.BadParameter(f"{text!r} is not a duration like 90s, 30m, 24h or 7d.")
     return seconds
 
 
 def share_of(text: str) -> float:
-    """Parses a share like 1% or 0.5%."""
-    found = re.fullmatch(r"([0-9]{1,2}(?:\.[0-9]{1,6})?)%", text.replace(" ", ""))
-    share = float(found[1]) / 100 if found else 0.0
+    """Parses a percentage between 0% and 100%, like 1% or 0.5%, into a fraction."""
+    match = re.fullmatch(r"([0-9]{1,2}(?:\.[0-9]{1,6})?)%", text.replace(" ", ""))
+    share = float(match[1]) / 100 if match else 0.0
     if not share:
-        raise typer.BadParameter(f"{text!r} is not a share between 0% and 100%, like 1%.")
+        raise typer.BadParameter(f"{text!r} is not a percentage between 0% and 100%, like 1%.")
     return share
 
 
 def threshold_of(text: str) -> int:
-    """Parses a percentage like 57.5%, or basis points like 5750."""
+    """Parses a percentage like 57.5%, or basis points like 5750, into basis points."""
     if text.isascii() and text.isdecimal() and 0 < int(text) < BASIS_POINTS:
         return int(text)
     try:
@@ -82,8 +83,8 @@ def limit_change(text: str) -> "LimitChange":
 
 
 class UsdAmount(int):
-    """Marks picousd that were given as a decimal USD amount. Help shows a type's `__name__`; the
-    values are plain integers."""
+    """Marks arguments that the operator writes as decimal USD, because help shows the `__name__` of the
+    annotated type. The parsed values are plain integers of picousd (10^-12 USD)."""
 
 
 UsdAmount.__name__ = "decimal"
@@ -92,7 +93,7 @@ AmountArgument = Annotated[
     UsdAmount,
     typer.Argument(
         metavar="USD",
-        help="A decimal amount in USD, like 12.50; exact to 10^-12.",
+        help="A decimal amount in USD, like 12.50, with at most 12 decimal places.",
         parser=amount_picousd,
         show_default=False,
     ),

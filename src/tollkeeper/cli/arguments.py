@@ -1,5 +1,5 @@
-"""Defines arguments that several commands take. Ids may be shortened to their first characters or
-replaced by names."""
+"""Defines arguments that several commands take. An argument for an object accepts the object's name,
+its id, or the first characters of its id."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -24,7 +24,7 @@ SinceOption = Annotated[
     int | None,
     typer.Option(
         metavar="WHEN",
-        help="YYYY-MM-DD or unix seconds.",
+        help="Begin at this time: YYYY-MM-DD (midnight UTC) or Unix seconds.",
         parser=unix_seconds,
         show_default="a week ago",
     ),
@@ -33,27 +33,35 @@ UntilOption = Annotated[
     int | None,
     typer.Option(
         metavar="WHEN",
-        help="YYYY-MM-DD or unix seconds; not included.",
+        help="End before this time: YYYY-MM-DD (midnight UTC) or Unix seconds.",
         parser=unix_seconds,
         show_default="now",
     ),
 ]
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="A name for people.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="NAME", help="The name for the new or renamed object.", show_default=False
+    ),
 ]
 ModelsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[MODEL]...",
-        help="Ids of models; one that ends with * stands for all ids that begin like it.",
+        help="The ids of the allowed models. 'claude-*' allows all ids that begin with claude-.",
         show_default=False,
     ),
 ]
-EveryModelOption = Annotated[bool, typer.Option("--every", help="Remove the list.")]
+EveryModelOption = Annotated[
+    bool, typer.Option("--every", help="Remove the list, so that every model is allowed.")
+]
 ExpiresIn = Annotated[
     int | None,
     typer.Option(
-        "--expires-in", metavar="SECONDS", help="Lifetime of the key.", show_default="no expiry"
+        "--expires-in",
+        metavar="SECONDS",
+        help="Make the key expire after this number of seconds.",
+        show_default="no expiry",
     ),
 ]
 
@@ -63,12 +71,12 @@ def listed_permissions(permissions: Iterable[str]) -> str:
 
 
 def admin_permissions(beginning: str) -> list[str]:
-    """Completes permissions in the shell."""
+    """Returns the permissions of Admin API keys with this beginning, for completion in the shell."""
     return _beginning_with(beginning, ADMIN_PERMISSIONS)
 
 
 def customer_permissions(beginning: str) -> list[str]:
-    """Completes permissions in the shell."""
+    """Returns the permissions of project keys with this beginning, for completion in the shell."""
     return _beginning_with(beginning, CUSTOMER_PERMISSIONS)
 
 

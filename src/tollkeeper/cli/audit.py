@@ -1,4 +1,4 @@
-"""`tollkeeper audit`: who changed what, and when."""
+"""Implements `tollkeeper audit`, which lists the changes by operators and admin keys."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -12,9 +12,9 @@ from tollkeeper.domain.audit import ActorKind, AuditEntry, ObjectState
 from tollkeeper.services.audit import AUDIT_PAGE_MAX
 from tollkeeper.services.use_cases import Services
 
-app = noun_app("Who changed what, and when.")
+app = noun_app("List who changed which object, and when.")
 
-# The table cuts longer values; the JSON does not.
+# The table shows this number of characters of a value; the JSON has the whole value.
 _SHOWN_LENGTH_MAX = 40
 
 
@@ -24,28 +24,38 @@ _SHOWN_LENGTH_MAX = 40
 async def audit_list(
     services: Services,
     organization: Annotated[
-        str | None, typer.Option(metavar="ORG", help="Only changes in this organization.")
+        str | None, typer.Option(metavar="ORG", help="Include only changes in this organization.")
     ] = None,
     object_id: Annotated[
         str | None,
-        typer.Option("--object", metavar="ID", help="Only changes of the object with this id."),
+        typer.Option(
+            "--object", metavar="ID", help="Include only changes of the object with this id."
+        ),
     ] = None,
     since: Annotated[
         int | None,
-        typer.Option(metavar="WHEN", help="YYYY-MM-DD or unix seconds.", parser=unix_seconds),
+        typer.Option(
+            metavar="WHEN",
+            help="Begin at this time: YYYY-MM-DD (midnight UTC) or Unix seconds.",
+            parser=unix_seconds,
+        ),
     ] = None,
     until: Annotated[
         int | None,
         typer.Option(
-            metavar="WHEN", help="YYYY-MM-DD or unix seconds; not included.", parser=unix_seconds
+            metavar="WHEN",
+            help="End before this time: YYYY-MM-DD (midnight UTC) or Unix seconds.",
+            parser=unix_seconds,
         ),
     ] = None,
     before: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Only changes with a smaller id: the next page.", min=1),
+        typer.Option(
+            metavar="N", help="Show the next page: the changes with an id below N.", min=1
+        ),
     ] = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", help="How many changes at most.", min=1, max=AUDIT_PAGE_MAX)
+        int, typer.Option(metavar="N", help="List at most N changes.", min=1, max=AUDIT_PAGE_MAX)
     ] = 20,
 ) -> Listing:
     """List changes, newest first."""
@@ -74,18 +84,18 @@ async def audit_list(
         summary={"next_before": page.next_before},
         note=""
         if page.next_before is None
-        else f"There are older ones: add --before {page.next_before}.",
+        else f"To list older changes, add --before {page.next_before}.",
     )
 
 
 def _actor_id(entry: AuditEntry) -> str:
-    """Returns the id of the admin key that made the change, or "" for other actors, whose names
-    people choose and which could look like an id."""
+    """Returns the id of the admin key that made the change. Returns "" for other actors, because people
+    choose their names, and a name could look like an id."""
     return entry.actor.name.rpartition(" ")[2] if entry.actor.kind is ActorKind.API else ""
 
 
 def _view(entry: AuditEntry, names: Mapping[str, str]) -> dict[str, Any]:
-    """Builds one row. `by` and `object` show names instead of ids."""
+    """Builds one row. `names` maps ids to the names that the fields `by` and `object` show."""
     change, who, key = entry.change, str(entry.actor), _actor_id(entry)
     return {
         "id": entry.id,
@@ -104,7 +114,7 @@ def _view(entry: AuditEntry, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _difference(before: ObjectState | None, after: ObjectState | None) -> str:
-    """Lists the fields that differ on one line. A created object shows its name."""
+    """Lists the changed fields in one line. For a created object, returns its name."""
     if before is None:
         name = (after or {}).get("name")
         return "" if name is None else _shown(name)

@@ -1,4 +1,4 @@
-"""`tollkeeper backend`: tries a backend with real calls."""
+"""Implements `tollkeeper backend`, which tests a backend with real calls."""
 
 import asyncio
 from typing import Annotated
@@ -15,7 +15,7 @@ from tollkeeper.settings import Settings
 
 _VERDICTS = {True: "works", False: "fails", None: "not offered"}
 
-app = noun_app("Backends: the services that answer calls.")
+app = noun_app("Test a backend, a service that answers the calls of models.")
 
 
 @command(app, "try", example="tollkeeper backend try openai")
@@ -24,19 +24,25 @@ def backend_try(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="The name of the backend in the settings.", show_default=False
+            metavar="NAME", help="The name of a backend in the settings.", show_default=False
         ),
     ],
     model: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="A model on it.", show_default="the first one"),
+        typer.Option(
+            metavar="MODEL",
+            help="Call this model of the backend.",
+            show_default="the first model",
+        ),
     ] = None,
 ) -> Listing:
-    """Make real calls: an answer, a stream, a tool, a count. The provider charges for them."""
+    """Test a backend with real calls, which the provider charges.
+
+    The calls ask for an answer, a stream, a tool call and a token count."""
     settings = invocation.settings()
-    tried = model_on_backend(settings, name, model)
+    tested_model = model_on_backend(settings, name, model)
     credential = credential_of(settings, name)
-    results = asyncio.run(_results(settings, name, tried))
+    results = asyncio.run(_results(settings, name, tested_model))
     failed = [result.check for result in results if result.worked is False]
     total = sum(result.cost_picousd for result in results)
     return Listing(
@@ -52,13 +58,13 @@ def backend_try(
         columns=("check", "verdict", "detail", "cost_usd"),
         summary={
             "ok": not failed,
-            "model": tried.id,
+            "model": tested_model.id,
             "credential": credential,
             "cost_usd": usd_from_picousd(total),
         },
         note=(
-            f"Model: {tried.id}. Credential: {credential}. Cost: "
-            f"{usd_from_picousd(total)} USD by its prices; no organization is charged."
+            f"Model: {tested_model.id}. Credential: {credential}. Cost: "
+            f"{usd_from_picousd(total)} USD by the model's prices; no organization is charged."
         ),
         refusal=f"The backend {name} fails at: {', '.join(failed)}." if failed else "",
     )

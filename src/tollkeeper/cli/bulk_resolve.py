@@ -1,4 +1,9 @@
-"""Implements `tollkeeper ledger resolve --all`: selection, progress and report."""
+"""Implements `tollkeeper ledger resolve --all`, which resolves many unsettled reservations.
+
+A reservation is the ledger row of the amount held for a call. It is unsettled if the cost of the call
+is unknown. To resolve it, the command settles the whole hold as the cost, or releases it without a
+cost.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +24,8 @@ from tollkeeper.domain.views import ReasonTotal
 from tollkeeper.services.ledger.bulk_resolution import Backlog, BulkAction, Resolved
 from tollkeeper.services.use_cases import Services
 
-# Reasons are free text, so the report lists the most frequent ones and sums up the others.
+# The report lists this number of reasons, the most frequent ones, and sums up all others. Reasons are
+# free text, so there may be many.
 _REASONS_MAX = 20
 _OTHER_REASONS = "(other reasons)"
 _RESULT = {BulkAction.SETTLE_HOLD: "settled", BulkAction.RELEASE: "released"}
@@ -27,7 +33,7 @@ _RESULT = {BulkAction.SETTLE_HOLD: "settled", BulkAction.RELEASE: "released"}
 
 @dataclass(frozen=True, slots=True)
 class BulkRequest:
-    """Holds the options of the command."""
+    """Contains the options of the command."""
 
     action: BulkAction
     older_than_s: int
@@ -55,38 +61,38 @@ async def _resolve_all(services: Services, request: BulkRequest, *, quiet: bool)
     )
     if request.dry_run:
         return _report(request, backlog, None)
-    with progress("Resolving", quiet=quiet or not backlog.reservations) as tell:
+    with progress("Resolving", quiet=quiet or not backlog.reservations) as report_progress:
         resolved = await services.bulk_resolution.ledger_resolve_all(
             backlog.selection,
             request.action,
-            on_progress=lambda done: tell(done, backlog.reservations),
+            on_progress=lambda done: report_progress(done, backlog.reservations),
         )
     return _report(request, backlog, resolved)
 
 
 def _models_of(catalog: Catalog, backend: str | None) -> tuple[str, ...] | None:
-    """Returns the models that the catalogue assigns to the backend, because a reservation knows
-    only its model."""
+    """Returns the models that the catalogue assigns to the backend. Reservations are selected by model,
+    because a reservation does not name its backend."""
     if backend is None:
         return None
-    found = tuple(model.id for model in catalog.models if backend in model.backends)
-    if not found:
+    models = tuple(model.id for model in catalog.models if backend in model.backends)
+    if not models:
         names = (
             ", ".join(sorted({name for model in catalog.models for name in model.backends}))
             or "none"
         )
         raise NotFound(f"No model of the catalogue has the backend {backend}; backends: {names}.")
-    return found
+    return models
 
 
 def _report(request: BulkRequest, backlog: Backlog, resolved: Resolved | None) -> Report:
     reasons = [
         {
-            "reason": found.reason,
-            "reservations": found.reservations,
-            "hold": usd_from_picousd(found.hold_picousd),
+            "reason": total.reason,
+            "reservations": total.reservations,
+            "hold": usd_from_picousd(total.hold_picousd),
         }
-        for found in _most_frequent(backlog.reasons)
+        for total in _most_frequent(backlog.reasons)
     ]
     content: dict[str, Any] = {
         "dry_run": request.dry_run,
@@ -111,9 +117,9 @@ def _most_frequent(reasons: tuple[ReasonTotal, ...]) -> list[ReasonTotal]:
     if rest:
         others = ReasonTotal(
             _OTHER_REASONS,
-            sum(found.reservations for found in rest),
-            sum(found.hold_picousd for found in rest),
-            max(found.oldest_age_s for found in rest),
+            sum(total.reservations for total in rest),
+            sum(total.hold_picousd for total in rest),
+            max(total.oldest_age_s for total in rest),
         )
         named.append(others)
     return named
@@ -126,7 +132,7 @@ def _picture(
     reasons: list[dict[str, Any]],
 ) -> RenderableType:
     if not reasons:
-        return Text("There are none.")
+        return Text("No unsettled reservation matches.")
     table = Table("reservations", "hold", "reason", box=SIMPLE_HEAD, pad_edge=False)
     for row in reasons:
         cells = (str(row["reservations"]), row["hold"], Text(printable(row["reason"])))
@@ -134,8 +140,8 @@ def _picture(
     result = _RESULT[request.action]
     if resolved is None:
         amount = usd_from_picousd(backlog.hold_picousd)
-        line = f"{backlog.reservations} would be {result}, with {amount} USD held for them."
+        line = f"{backlog.reservations} would be {result}; their holds are {amount} USD in total."
     else:
         amount = usd_from_picousd(resolved.hold_picousd)
-        line = f"{resolved.reservations} were {result}, with {amount} USD held for them."
+        line = f"{resolved.reservations} were {result}; their holds are {amount} USD in total."
     return Group(table, Text(line))

@@ -1,4 +1,4 @@
-"""`tollkeeper cap`: the most that an organization, a project or a key may spend."""
+"""Implements `tollkeeper cap`, which limits the spending of an organization, a project or a key."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated
@@ -15,15 +15,15 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.views import CapUse
 from tollkeeper.services.use_cases import Services
 
-app = noun_app("Spending caps of an organization, of its projects and of their keys.")
+app = noun_app("Set and show spending caps of organizations, projects and keys.")
 
 ProjectOption = Annotated[
     str | None,
     typer.Option(
         "--project",
         metavar="P",
-        help="A project of the organization, whose own cap is meant.",
-        show_default="the organization's cap",
+        help="Use the cap of this project instead of the organization's own.",
+        show_default=False,
     ),
 ]
 KeyOption = Annotated[
@@ -31,8 +31,8 @@ KeyOption = Annotated[
     typer.Option(
         "--key",
         metavar="KEY",
-        help="A project key of the organization, whose own cap is meant: its name or id.",
-        show_default="the organization's cap",
+        help="Use the cap of this project key (name or id) instead of the organization's own.",
+        show_default=False,
     ),
 ]
 
@@ -45,21 +45,21 @@ async def cap_set(
     period: Annotated[
         CapPeriod,
         typer.Option(
-            help="Whether the cap applies to each day, week (from Monday) or month of UTC, or to "
-            "all time.",
+            help="Apply the cap to each day, week (from Monday) or month in UTC, or to all time.",
             show_default=False,
         ),
     ],
     project: ProjectOption = None,
     key: KeyOption = None,
 ) -> Record:
-    """Cap what may be held and spent in a period. Calls that would exceed it are refused.
+    """Set the most that may be held and spent in a period.
 
-    An organization and a project have one cap by month or in all, and can have one by day and one
-    by week beside it. A key can have one by day, one by week and one by month."""
+    Calls that would exceed the cap are refused. Organizations and projects can have three caps: one per
+    day, one per week, and one that is either per month or total. A key can have one cap per day, one
+    per week and one per month."""
     identity = await services.names.organization_named(organization)
-    of_project, of_key = await _owner(services, identity, project, key)
-    use = await services.caps.cap_set(identity, amount, period, of_project, of_key)
+    project_id, key_id = await _owner(services, identity, project, key)
+    use = await services.caps.cap_set(identity, amount, period, project_id, key_id)
     [view] = await _views(services, identity, [use])
     return Record(view)
 
@@ -72,18 +72,20 @@ async def cap_clear(
     key: KeyOption = None,
     period: Annotated[
         CapPeriod | None,
-        typer.Option(help="The period of the cap.", show_default="all periods"),
+        typer.Option(help="Remove only the cap of this period.", show_default="all periods"),
     ] = None,
 ) -> Record:
-    """Remove a cap: of one period, or all caps of the organization itself, the project or the key."""
+    """Remove caps of an organization, a project or a key.
+
+    Without --project and --key, the caps of projects and keys stay."""
     identity = await services.names.organization_named(organization)
-    of_project, of_key = await _owner(services, identity, project, key)
-    await services.caps.cap_clear(identity, of_project, of_key, period)
+    project_id, key_id = await _owner(services, identity, project, key)
+    await services.caps.cap_clear(identity, project_id, key_id, period)
     return Record(
         {
             "organization_id": identity,
-            "project_id": of_project,
-            "key_id": of_key,
+            "project_id": project_id,
+            "key_id": key_id,
             "amount": None,
             "period": period,
         }
@@ -92,24 +94,27 @@ async def cap_clear(
 
 @service_command(app, "show", example="tollkeeper cap show Acme")
 async def cap_show(services: Services, organization: OrganizationArgument) -> Listing:
-    """Show every cap of an organization, of its projects and of keys, and how much of it is used."""
+    """Show all caps in an organization, and how much is used.
+
+    The list includes the caps of the organization's projects and keys."""
     identity = await services.names.organization_named(organization)
     return await _listing(services, identity, await services.caps.cap_show(identity))
 
 
 @service_command(app, "reset", example="tollkeeper cap reset Acme")
 async def cap_reset(services: Services, organization: OrganizationArgument) -> Listing:
-    """Correct the day and month of all caps, after the database's clock was ahead.
+    """Repair all caps after the database's clock was ahead.
 
-    Caps stay at a later date that they have seen. This counts anew what is held and spent in the
-    present periods. Set the clock first."""
+    A cap stays in the latest period that it has seen, even if the clock is set back. This command
+    returns all caps to the present day, week and month, and counts again the amounts that are held and
+    spent in them. Correct the clock first."""
     identity = await services.names.organization_named(organization)
     return await _listing(services, identity, await services.caps.cap_reset(identity))
 
 
-async def _listing(services: Services, identity: OrganizationId, found: list[CapUse]) -> Listing:
+async def _listing(services: Services, identity: OrganizationId, uses: list[CapUse]) -> Listing:
     return Listing(
-        await _views(services, identity, found),
+        await _views(services, identity, uses),
         columns=("project", "key", "amount", "period", "held", "spent", "remaining", "resets_at"),
         optional=("resets_at", "held"),
     )
@@ -118,6 +123,7 @@ async def _listing(services: Services, identity: OrganizationId, found: list[Cap
 async def _owner(
     services: Services, organization: OrganizationId, project: str | None, key: str | None
 ) -> tuple[ProjectId | None, KeyId | None]:
+    """Returns the project or key that owns the cap. Both are None if the organization owns the cap."""
     if project is not None and key is not None:
         raise typer.BadParameter("Give either --project or --key.")
     if key is not None:
@@ -128,17 +134,17 @@ async def _owner(
 
 
 async def _views(
-    services: Services, organization: OrganizationId, found: Sequence[CapUse]
+    services: Services, organization: OrganizationId, uses: Sequence[CapUse]
 ) -> list[dict[str, object]]:
     names = await services.names.names_of(
-        identity for use in found for identity in (use.project_id, use.key_id)
+        identity for use in uses for identity in (use.project_id, use.key_id)
     )
-    return [_view(organization, use, names) for use in found]
+    return [_view(organization, use, names) for use in uses]
 
 
 def _view(organization: OrganizationId, use: CapUse, names: Mapping[str, str]) -> dict[str, object]:
-    """Builds one row, with amounts in USD. Without a project and key, it is the organization's own
-    cap."""
+    """Builds the row of one cap, with amounts in USD. A row without a project and key is a cap of the
+    organization itself."""
     return {
         "organization_id": organization,
         "project_id": use.project_id,

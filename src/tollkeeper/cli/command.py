@@ -1,7 +1,8 @@
-"""Runs every command: reads the shared options and the settings, and prints the answer or one line
-about the failure.
+"""Runs every command: reads the shared options and the settings, and prints the command's output or
+one line about the failure.
 
-The first parameter of a command is an `Invocation` or the services. The wrappers here supply it.
+The first parameter of a command function is an `Invocation` or the `Services`. The decorators in
+this module, `command` and `service_command`, pass this argument.
 """
 
 import inspect
@@ -28,7 +29,7 @@ from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.runtime.late_log import silence_logs
 from tollkeeper.services.use_cases import Services
 
-# Help does not need these imports.
+# Not imported at run time, because `--help` must be fast and does not need these modules.
 if TYPE_CHECKING:
     from tollkeeper.hosting.worker_process import WorkerStarter
     from tollkeeper.settings import Settings, SettingsError
@@ -39,11 +40,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """Holds the shared options of the running command."""
+    """Holds the options that all commands share, for one run of a command."""
 
     config: Path | None
     as_json: bool
-    # Set only for commands that serve.
+    # Creates worker processes. None unless the command is `serve` or `demo`.
     worker_starter: "WorkerStarter | None" = None
 
     def settings(self) -> "Settings":
@@ -52,7 +53,8 @@ class Invocation:
         return load_settings(self.config)
 
     def located(self, error: "SettingsError") -> str:
-        """Returns the error's message with the line of the setting."""
+        """Returns the error's message together with the setting's line in the file or its environment
+        variable."""
         from tollkeeper.settings import settings_source
 
         return settings_source(self.config).located(error) if error.at else str(error)
@@ -63,18 +65,19 @@ ServiceCommand = Callable[Concatenate[Services, P], Awaitable[CommandOutput]]
 
 
 def command_app() -> typer.Typer:
-    """Creates the Typer application of a file with a single command."""
+    """Creates the Typer application for a module with a single command."""
     return typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def noun_app(purpose: str) -> typer.Typer:
-    """Creates the Typer application of a file with one noun and several verbs."""
+    """Creates the Typer application for a command group: a noun, such as `project`, whose commands are
+    verbs. `purpose` is the help text of the group."""
     return typer.Typer(
         help=purpose,
         callback=keep_shared_options,
         no_args_is_help=True,
         add_completion=False,
-        # Importing the library that draws boxes takes longer than most commands run.
+        # None avoids the import of rich, which takes longer than most commands run.
         rich_markup_mode=None,
     )
 
@@ -82,8 +85,8 @@ def noun_app(purpose: str) -> typer.Typer:
 def command(
     app: typer.Typer, name: str, *, example: str
 ) -> Callable[[PlainCommand[P]], PlainCommand[P]]:
-    """Registers a function that takes an `Invocation`. It may return an answer, or None if it
-    printed its own output. The help shows `example`, a line that can be typed."""
+    """Registers a function as a command. The function takes an `Invocation` and returns the output to
+    print, or None if it has printed its output itself. Help shows `example`, a complete command line."""
 
     def register(run: PlainCommand[P]) -> PlainCommand[P]:
         def invoked(
@@ -95,10 +98,10 @@ def command(
             invocation = Invocation(
                 options.config, options.as_json, context.meta.get(WORKER_STARTER)
             )
-            # Commands that serve configure their logs themselves.
+            # `serve`, `demo` and `console` configure their logs later.
             silence_logs()
             try:
-                # Typer passes the arguments of P, because of `__signature__`; mypy cannot know.
+                # Typer reads `__signature__` and so passes the arguments of P; mypy cannot know that.
                 answer = run(invocation, **arguments)  # type: ignore[call-arg]
                 if answer is not None:
                     show(answer, as_json=options.as_json)
@@ -107,7 +110,7 @@ def command(
             except SettingsError as exc:
                 _refuse(invocation.located(exc))
             except BrokenPipeError:
-                raise  # The reader of our output has gone, so no message can be printed.
+                raise  # The reader of the pipe has closed it, so no message can be printed.
             except OSError as exc:
                 _refuse(f"{exc.filename or 'The system'}: {exc.strerror or exc}.")
             if isinstance(answer, Listing) and answer.refusal:
@@ -124,7 +127,8 @@ def command(
 def service_command(
     app: typer.Typer, name: str, *, example: str
 ) -> Callable[[ServiceCommand[P]], ServiceCommand[P]]:
-    """Registers a coroutine function that takes the services."""
+    """Registers a coroutine function as a command. The function takes the `Services` and returns the
+    output to print."""
 
     def register(use_case: ServiceCommand[P]) -> ServiceCommand[P]:
         def run(invocation: Invocation, /, *arguments: P.args, **named: P.kwargs) -> CommandOutput:
@@ -141,10 +145,11 @@ def service_command(
 
 
 def run_with_services(invocation: Invocation, use_case: Callable[[Services], Awaitable[T]]) -> T:
-    """Runs a use case for a command that needs more than the services or prints its own answer."""
+    """Runs `use_case` with services that are connected to the database. `service_command` calls this
+    function; commands that take an `Invocation` call it themselves."""
     import asyncio
 
-    # The line that reports the failure replaces log lines of libraries.
+    # A command that fails prints one line, without log lines of libraries.
     logging.disable(logging.CRITICAL)
     settings = invocation.settings()
     with command_database(settings) as conninfo:
@@ -165,21 +170,21 @@ async def _with_services(
 
 
 def _user() -> str:
-    """Returns the shell user's name for the audit, also behind sudo."""
+    """Returns the name of the shell user for the audit. Under sudo, this is the user who called sudo."""
     import getpass
 
-    behind_sudo = os.environ.get("SUDO_USER")
-    if behind_sudo:
-        return behind_sudo
+    sudo_user = os.environ.get("SUDO_USER")
+    if sudo_user:
+        return sudo_user
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # the account has no name on this machine
+    except (KeyError, OSError):  # This machine knows no name for the user id.
         return f"uid {os.getuid()}"
 
 
 def _signature_with_shared_options(run: Callable[..., object]) -> inspect.Signature:
-    """Returns the command's parameters without the first, which `command` supplies, and with the
-    shared options."""
+    """Returns the parameters that Typer passes: those of `run` without the first, which `command`
+    passes, and then the shared options."""
     keyword, positional = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     _, *own = inspect.signature(run).parameters.values()
     return inspect.Signature(
@@ -200,23 +205,23 @@ def _refuse(message: str) -> NoReturn:
     raise typer.Exit(1)
 
 
-# What a person can do about a refusal, in one more line on a terminal.
+# The beginnings of error messages, each with a hint that tells the operator what to do next.
 _HINTS = (
-    ("There is no organization ", "List them: tollkeeper organization list"),
-    ("There is no project key ", "List them: tollkeeper project-key list PROJECT"),
-    ("There is no project ", "List them: tollkeeper project list ORG"),
-    ("There is no admin key ", "List them: tollkeeper admin-key list ORG"),
-    ("There is no policy ", "List them: tollkeeper policy list ORG"),
-    ("There is no request ", "List the newest: tollkeeper activity list"),
+    ("There is no organization ", "List the organizations: tollkeeper organization list"),
+    ("There is no project key ", "List the keys: tollkeeper project-key list PROJECT"),
+    ("There is no project ", "List the projects: tollkeeper project list ORG"),
+    ("There is no admin key ", "List the keys: tollkeeper admin-key list ORG"),
+    ("There is no policy ", "List the policies: tollkeeper policy list ORG"),
+    ("There is no request ", "List the newest requests: tollkeeper activity list"),
     ("There is no reservation ", "List unsettled calls: tollkeeper ledger unsettled"),
-    ("The database cannot be reached", "Check it: tollkeeper doctor"),
-    ("The settings file ", "Write one to start from: tollkeeper init"),
-    ("The books are wrong", "Keep a copy of the database before you change anything."),
-    ("No gateway serves", "Start one: tollkeeper serve"),
-    ("judge: no judge is configured", "Name one under [judge] in the settings file."),
+    ("The database cannot be reached", "Check the database: tollkeeper doctor"),
+    ("The settings file ", "Write a new settings file: tollkeeper init"),
+    ("The ledger is wrong", "Keep a copy of the database before you change anything."),
+    ("No gateway serves", "Start a gateway: tollkeeper serve"),
+    ("judge: no judge is configured", "Declare a judge under [judge] in the settings file."),
 )
 
 
 def next_step(message: str) -> str:
-    """Returns "" if the message itself says what to do."""
+    """Returns the hint for an error message, or "" if there is none."""
     return next((hint for beginning, hint in _HINTS if message.startswith(beginning)), "")

@@ -1,4 +1,4 @@
-"""Opens the database for a command and finds its newest server."""
+"""Opens the database for a command, and checks its servers and schema."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def command_database(settings: "Settings") -> Iterator[str]:
-    """Yields the connection string. Defers signals, because an interrupted start or stop would
-    leave the embedded server running."""
+    """Starts the embedded PostgreSQL server if the settings use it, and yields the connection string.
+    Defers signals during the start and the stop, because an interruption would leave the embedded
+    server running."""
     from tollkeeper.bootstrap import located_database
 
     exit_if_signalled()
@@ -31,7 +32,8 @@ def command_database(settings: "Settings") -> Iterator[str]:
 def check_newest_server(
     settings: "Settings", conninfo: str, *, before_serving: bool = False
 ) -> "SchemaState":
-    """Raises a one-line error if a check fails, or if only old servers accept writes."""
+    """Finds the newest server and checks its configuration and schema. Raises an error with one line if
+    a check fails, or if only old servers accept writes (see `storage.fence`)."""
     from tollkeeper.storage.fence import find_newest_server
     from tollkeeper.storage.schema import check_database
 

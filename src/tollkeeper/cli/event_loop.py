@@ -1,4 +1,4 @@
-"""Runs the event loop of a command that serves."""
+"""Runs the event loop of the commands `serve`, `demo` and `console`."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -11,7 +11,8 @@ T = TypeVar("T")
 
 
 def run_in_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Defers signals until `main` handles them (`take_signals`) or ends."""
+    """Runs `main` in an event loop. Signals are deferred until `main` calls `take_signals` to handle
+    them, or until `main` ends."""
     with deferred_signals():
         exit_if_signalled()
         return uvloop.run(main())

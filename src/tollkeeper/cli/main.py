@@ -1,6 +1,6 @@
 """Defines the program `tollkeeper` and lists its commands.
 
-A command's module is imported when the command is called, so that `--help` is fast.
+The module of a command is imported only when the command is called, so that `--help` is fast.
 """
 
 import importlib
@@ -18,34 +18,35 @@ from tollkeeper.hosting.stop_signals import exit_on_sigterm, exit_server_on_sign
 
 _USAGE_ERROR = 2
 
-# Name, module in this folder and purpose of each command or command group.
+# Name, module in this folder and purpose of each command or command group. Help cuts a purpose of
+# more than 60 characters.
 _COMMANDS = (
-    ("demo", "demo", "Run everything on this machine, with a demo organization."),
-    ("init", "init", "Write a commented tollkeeper.toml."),
-    ("migrate", "migrate", "Bring the database's schema up to date."),
-    ("database", "database_accept", "The PostgreSQL server that gateways use."),
+    ("demo", "demo", "Run gateway, console and database with a demo organization."),
+    ("init", "init", "Write a settings file, tollkeeper.toml, with comments."),
+    ("migrate", "migrate", "Create or update the database schema."),
+    ("database", "database_accept", "Change the PostgreSQL server that gateways use."),
     ("serve", "serve", "Run the gateway and its operator listener."),
-    ("console", "console", "Run the web console."),
-    ("reload", "reload", "Send a changed catalogue to the running gateway."),
-    ("doctor", "doctor", "Check settings, database, backends and judge."),
-    ("backend", "backend", "Try a backend with real calls."),
-    ("openapi", "openapi", "Print the OpenAPI document of the API."),
-    ("model", "model", "Compare the models with public prices."),
-    ("organization", "organization", "Organizations and the checks they hold."),
-    ("project", "project", "Projects of an organization."),
-    ("admin-key", "admin_key", "Admin API keys of an organization."),
-    ("project-key", "project_key", "API keys of a project."),
-    ("policy", "policy", "Policies of an organization."),
-    ("credit", "credit", "Credit of an organization."),
-    ("cap", "cap", "Spending caps of organizations, projects and keys."),
-    ("overage", "overage", "How far an organization's balance may fall below zero."),
-    ("limit", "limit", "Request limits of a project."),
-    ("costs", "costs", "What an organization spent, day by day."),
-    ("statement", "statement", "An organization's statement for a month."),
-    ("ledger", "ledger", "The ledger: its invariants, unsettled holds, and months."),
-    ("activity", "activity", "The records of inference requests."),
-    ("alert", "alert", "Current alerts."),
-    ("audit", "audit", "Who changed what, and when."),
+    ("console", "console", "Run the web console for operators."),
+    ("reload", "reload", "Make the running gateway read its models and prices again."),
+    ("doctor", "doctor", "Check settings, database, backends and policy judge."),
+    ("backend", "backend", "Test a backend with real calls."),
+    ("openapi", "openapi", "Print the OpenAPI document of the HTTP API."),
+    ("model", "model", "Compare the configured models with public prices."),
+    ("organization", "organization", "Manage organizations, the tenants that pay for calls."),
+    ("project", "project", "Manage the projects of an organization."),
+    ("admin-key", "admin_key", "Manage the Admin API keys of an organization."),
+    ("project-key", "project_key", "Manage the API keys of a project."),
+    ("policy", "policy", "Manage policies, which judge requests and answers."),
+    ("credit", "credit", "Grant, withdraw and show an organization's credit."),
+    ("cap", "cap", "Set and show spending caps."),
+    ("overage", "overage", "Limit how far an organization's balance may fall below 0."),
+    ("limit", "limit", "Set and show the request limits of a project."),
+    ("costs", "costs", "Show an organization's costs, day by day."),
+    ("statement", "statement", "Show an organization's statement for a month."),
+    ("ledger", "ledger", "Verify the ledger, resolve unsettled calls, close months."),
+    ("activity", "activity", "Show and export the records of inference requests."),
+    ("alert", "alert", "List the current alerts."),
+    ("audit", "audit", "List who changed which object, and when."),
 )
 _MODULES = {name: file for name, file, _ in _COMMANDS}
 _GATEWAYS = ("serve", "demo")
@@ -53,7 +54,7 @@ _SERVERS = (*_GATEWAYS, "console")
 
 
 class CommandsOnDemand(TyperGroup):
-    """Lists every command, and imports only the module of the called one."""
+    """Lists every command, but imports only the module of the called command."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, placeholder, rest = super().resolve_command(ctx, args)
@@ -61,14 +62,14 @@ class CommandsOnDemand(TyperGroup):
             return name, placeholder, rest
         if name in _SERVERS:
             exit_server_on_signals()
-        # A shell that asks for completions (resilient parsing) must not start anything.
+        # Resilient parsing means that a shell asks for completions, which must not start a process.
         if name in _GATEWAYS and "--help" not in rest and not ctx.resilient_parsing:
             from tollkeeper.hosting.worker_process import worker_starter
 
             if name == "demo":
                 typer.echo("Starting tollkeeper ...", err=True)
-            # Start the starter before the slow imports below, so that the first worker imports in
-            # parallel.
+            # Creates the first worker process before the slow imports below, so that the worker
+            # imports its modules at the same time.
             ctx.meta[WORKER_STARTER] = ctx.with_resource(worker_starter())
         module = importlib.import_module(f"tollkeeper.cli.{_MODULES[name]}")
         return name, get_command(module.app), rest
@@ -97,12 +98,12 @@ def _program(
 app = typer.Typer(
     name="tollkeeper",
     cls=CommandsOnDemand,
-    help="An inference gateway that keeps exact accounts.",
-    epilog="Every command explains itself: tollkeeper credit grant --help",
+    help="Run and administer an inference gateway with exact accounting.",
+    epilog="Show the help of a command: tollkeeper credit grant --help",
     callback=_program,
     no_args_is_help=True,
     rich_markup_mode=None,
-    # Tracebacks with local variables could show a secret.
+    # Pretty tracebacks show local variables, which could contain a secret.
     pretty_exceptions_enable=False,
 )
 for _name, _, _purpose in _COMMANDS:

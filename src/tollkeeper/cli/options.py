@@ -1,4 +1,5 @@
-"""Defines the two options that every command takes, before or after the command's name."""
+"""Defines the options `--config` and `--json`, which every command accepts before or after its
+name."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,11 +12,12 @@ ConfigFile = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="The settings file. Default: $TOLLKEEPER_CONFIG, ./tollkeeper.toml, a built-in file.",
+        help="Read this settings file. Default: $TOLLKEEPER_CONFIG, otherwise ./tollkeeper.toml, "
+        "otherwise built-in settings.",
         show_default=False,
     ),
 ]
-# The context key of the `WorkerStarter` for commands that serve.
+# The key under which the Typer context stores the `WorkerStarter` for `serve` and `demo`.
 WORKER_STARTER = "tollkeeper.worker_starter"
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
@@ -26,12 +28,13 @@ class SharedOptions:
     as_json: bool = False
 
     def overlaid(self, config: Path | None, as_json: bool) -> "SharedOptions":
-        """Returns these options, replaced by options further right on the command line."""
+        """Returns the options with the given values, which stand further right on the command line and
+        take precedence."""
         return replace(self, config=config or self.config, as_json=as_json or self.as_json)
 
 
 def shared_options(context: typer.Context) -> SharedOptions:
-    """Returns the options further left on the command line."""
+    """Returns the options that stand further left on the command line, before the command's name."""
     options = context.obj
     return options if isinstance(options, SharedOptions) else SharedOptions()
 
@@ -39,5 +42,5 @@ def shared_options(context: typer.Context) -> SharedOptions:
 def keep_shared_options(
     context: typer.Context, config: ConfigFile = None, as_json: AsJson = False
 ) -> None:
-    """Stores the options before the command's name for the command."""
+    """Stores the options that stand before the command's name in the context, for the command."""
     context.obj = shared_options(context).overlaid(config, as_json)

@@ -1,4 +1,4 @@
-"""Prints a command's output: one JSON document for programs, a table on a terminal, or
+"""Prints a command's output: one JSON document with `--json`, otherwise a table on a terminal or
 tab-separated lines in a pipe."""
 
 import sys
@@ -11,32 +11,33 @@ import typer
 
 from tollkeeper.domain.errors import StateConflict
 
-# Imported only when printing: importing the drawing library takes longer than most commands run.
+# rich is imported only when a command prints, because its import takes longer than most commands run.
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
     from rich.table import Table
 
-SHOWN_ONCE = "The value is shown this once: it is not stored, so keep it now."
+SHOWN_ONCE = "Copy the value now: it is not stored and cannot be shown again."
 _LONG_TIME = "%Y-%m-%d %H:%M:%S UTC"
-# Tables have many columns, so they show short times, in UTC.
+# For tables, which have little space. Times are in UTC.
 _SHORT_TIME = "%Y-%m-%d %H:%M"
 _ISO_TIME = "%Y-%m-%dT%H:%M:%SZ"
 _ID_BEGINNING_MIN = 8
 _ID_LENGTH = 36
-# Wide enough that no line is folded outside a terminal: one line is one row.
+# In a pipe, each row must be one line, so this width is larger than any row.
 _PIPE_WIDTH = 10_000
 
 
 def confirm(question: str) -> bool:
-    """Asks the operator. Without a terminal, the answer is no."""
+    """Asks the operator a yes-or-no question. Without a terminal, the answer is no."""
     return sys.stdin.isatty() and typer.confirm(question, err=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Shows one object field by field. `note` is not part of the JSON."""
+    """Contains one object, which is printed with a line for each field. `note` is printed after the
+    fields, but is not part of the JSON."""
 
     fields: Mapping[str, Any]
     note: str = ""
@@ -44,11 +45,12 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Shows several objects. The JSON has all their fields, the table only `columns`. A command
-    with a `refusal` prints it and fails. `note` is for people.
+    """Contains a list of objects. The JSON has all fields of the objects, the table only `columns`.
+    `summary` has fields of the JSON document next to the list. `note` is printed after the table, but
+    is not part of the JSON. If `refusal` is not empty, the command prints it as an error and fails.
 
-    On a narrow terminal, ids in `short_ids` are shortened to a beginning that commands accept, and
-    columns in `optional` are omitted, starting with the last.
+    On a narrow terminal, the ids in the columns `short_ids` are cut to a beginning that commands
+    accept, and the columns in `optional` are omitted, starting with the last.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -62,7 +64,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Shows a JSON document indented, because people read it too."""
+    """Contains a JSON document, which is always printed indented."""
 
     content: Any
 
@@ -70,48 +72,48 @@ class Document:
 CommandOutput: TypeAlias = Record | Listing | Document
 
 
-def show(answer: CommandOutput, *, as_json: bool) -> None:
+def show(output: CommandOutput, *, as_json: bool) -> None:
     import msgspec
 
-    match answer:
+    match output:
         case Document():
-            _write_json(msgspec.json.format(msgspec.json.encode(answer.content)))
+            _write_json(msgspec.json.format(msgspec.json.encode(output.content)))
         case Record():
             if as_json:
-                _write_json(msgspec.json.encode(answer.fields))
+                _write_json(msgspec.json.encode(output.fields))
             else:
-                _print_record(answer)
+                _print_record(output)
         case Listing():
             if as_json:
-                _write_json(msgspec.json.encode({**answer.summary, "data": answer.rows}))
+                _write_json(msgspec.json.encode({**output.summary, "data": output.rows}))
             else:
-                _print_listing(answer)
+                _print_listing(output)
 
 
 def one_line(message: str) -> str:
-    """Joins the lines of a message for standard error."""
+    """Joins the lines of a message to one line, for standard error."""
     return printable("; ".join(line.strip() for line in message.splitlines() if line.strip()))
 
 
 def printable(text: str) -> str:
-    """Escapes control characters, because clients choose names, which could contain terminal
-    commands."""
+    """Escapes control characters. Clients choose names, and a name could contain escape sequences that
+    control the terminal."""
     return "".join(
         character if character.isprintable() else ascii(character)[1:-1] for character in text
     )
 
 
 def write_new_file(path: "Path", text: str) -> None:
-    """Writes a file that must not exist yet."""
+    """Writes a new file. Raises StateConflict if the file exists."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise StateConflict(f"{path} exists already and is left as it is.") from None
+        raise StateConflict(f"{path} exists already and was not changed.") from None
 
 
 def _write_json(document: bytes) -> None:
-    # JSON is UTF-8 regardless of the terminal's encoding, so bytes are written.
+    # Write bytes, because JSON is UTF-8 even if the terminal has another encoding.
     sys.stdout.buffer.write(document + b"\n")
     sys.stdout.buffer.flush()
 
@@ -154,7 +156,7 @@ def _plain_lines(listing: Listing) -> Iterator[str]:
 
 
 def fitting_table(listing: Listing, width: int) -> "Table":
-    """Builds a table that fits into the terminal's width."""
+    """Builds a table that fits into `width`, if possible, by cutting ids and omitting columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -178,7 +180,7 @@ def fitting_table(listing: Listing, width: int) -> "Table":
 
 
 def _table_width(columns: Mapping[str, Sequence[str]]) -> int:
-    """Adds three spaces between columns and one at the end."""
+    """Returns the width of a table: its columns, three spaces between two columns, one at the end."""
     from rich.cells import cell_len
 
     widths = [max(cell_len(cell) for cell in (column, *cells)) for column, cells in columns.items()]
@@ -186,7 +188,7 @@ def _table_width(columns: Mapping[str, Sequence[str]]) -> int:
 
 
 def _beginnings(ids: Sequence[str]) -> list[str]:
-    """Cuts ids to the shortest common length at which different ids still differ."""
+    """Cuts all ids to the same length: the shortest at which different ids still differ."""
     length = next(
         (
             length
@@ -199,7 +201,7 @@ def _beginnings(ids: Sequence[str]) -> list[str]:
 
 
 def console() -> "Console":
-    """Returns standard output. Lines are folded only on a terminal."""
+    """Returns a rich console for standard output. Lines are wrapped only on a terminal."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
@@ -207,7 +209,7 @@ def console() -> "Console":
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Turns nested objects into dotted names."""
+    """Returns the fields of an object with those of nested objects, which get dotted names."""
     flat: list[tuple[str, Any]] = []
     for name, value in fields.items():
         if isinstance(value, Mapping):

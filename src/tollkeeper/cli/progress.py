@@ -1,4 +1,5 @@
-"""Shows a long command's progress on standard error, which keeps its output clean."""
+"""Shows the progress of a long command on standard error, so that standard output has only the
+result."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -7,13 +8,14 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import Progress
 
-# Called with the finished and the total number.
+# Takes the number of finished items and the total number of items.
 ReportProgress = Callable[[int, int], None]
 
 
 @contextmanager
 def progress(label: str, *, quiet: bool) -> Iterator[ReportProgress]:
-    """Shows a bar on a terminal, and a line for each tenth in a pipe."""
+    """Yields a function that reports progress: with a bar on a terminal, otherwise with a line for each
+    finished tenth."""
     if quiet:
         yield lambda _done, _total: None
     elif sys.stderr.isatty():
@@ -38,10 +40,10 @@ def _lines_for_tenths() -> ReportProgress:
 
 
 @contextmanager
-def working(what: str, *, quiet: bool = False) -> Iterator[None]:
-    """Names a long task on a terminal, and prints nothing in a pipe."""
+def working(task: str, *, quiet: bool = False) -> Iterator[None]:
+    """Shows the name of a long task on a terminal, and nothing in a pipe."""
     if quiet or not sys.stderr.isatty():
         yield
         return
-    with Console(stderr=True, highlight=False).status(f"{what} ..."):
+    with Console(stderr=True, highlight=False).status(f"{task} ..."):
         yield

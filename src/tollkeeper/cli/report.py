@@ -1,4 +1,4 @@
-"""Defines commands whose answer has its own layout for people, such as a chart."""
+"""Defines commands whose output has its own layout on a terminal, such as a chart."""
 
 import inspect
 import sys
@@ -19,13 +19,13 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`content` is for programs, `picture` for people. A command with a `refusal` prints it and
-    fails."""
+    """Contains a command's output in two forms: `content` is printed with `--json`, `picture` without.
+    If `refusal` is not empty, the command prints it as an error and fails."""
 
     content: Mapping[str, Any]
     picture: RenderableType
     refusal: str = ""
-    # Printed unchanged in place of the picture.
+    # If not empty, printed unchanged instead of the picture.
     text: str = ""
 
 
@@ -35,7 +35,8 @@ ReportCommand = Callable[Concatenate[Services, P], Awaitable[Report]]
 def report_command(
     app: typer.Typer, name: str, *, example: str
 ) -> Callable[[ReportCommand[P]], ReportCommand[P]]:
-    """Registers a coroutine function that takes the services and returns a report."""
+    """Registers a coroutine function as a command. The function takes the `Services` and returns a
+    report."""
 
     def register(use_case: ReportCommand[P]) -> ReportCommand[P]:
         def run(invocation: Invocation, /, *arguments: P.args, **named: P.kwargs) -> None:
