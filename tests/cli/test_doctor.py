@@ -69,7 +69,8 @@ async def test_everything_stands(
     assert judge.url in found["backend cluster"]["detail"]
     assert "chat-small on the backend cluster" in found["judge"]["detail"]
     # Two real questions were answered, and their answers were read.
-    assert "gave yes 90.00 % for a plain yes and 10.00 % for a plain no" in found["judge"]["detail"]
+    shown = "scored 90.00 % where the answer is yes and 10.00 % where it is no"
+    assert shown in found["judge"]["detail"]
     assert len(judge.questions) == 2
     assert all(question.endswith("?") for question in judge.questions)
 
@@ -146,7 +147,7 @@ def test_the_engine_tells_of_itself_and_judges(
         "ready: smollm2-135m-instruct, 1 slots of 4096 tokens, tokenizer BPE with 49152 tokens, "
         "prefix cache with "
     )
-    assert "gave yes" in judged["detail"]
+    assert "where the answer is yes" in judged["detail"]
 
 
 @pytest.mark.slow
@@ -212,7 +213,7 @@ api_key_env = "NO_SUCH_KEY"
     assert found["judge"]["verdict"] == "warning"
     shown = faulty.run("doctor")
     assert "$NO_SUCH_KEY is not set" in shown.out
-    assert shown.err.startswith("tollkeeper: 7 of 10 checks are bad: master secret, database")
+    assert shown.err.startswith("tollkeeper: 7 of 10 checks failed: master secret, database")
 
 
 def test_wrong_settings_are_a_finding(program: Program) -> None:

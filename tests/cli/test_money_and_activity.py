@@ -320,7 +320,7 @@ async def test_costs_of_the_judge(operator: Program, books: Books) -> None:
     ]
     shown = (await _run(operator, "costs", books.organization)).out
     assert "1,234" in shown
-    assert "tokens of 1 questions are not known" in shown
+    assert "no token counts for 1 questions" in shown
 
 
 async def test_costs_are_what_the_help_says(operator: Program, books: Books) -> None:
@@ -397,7 +397,7 @@ async def test_ledger_verify(operator: Program, books: Books) -> None:
     (difference,) = document["differences"]
     assert difference["subject"] == str(books.organization)
     assert set(difference) == {"invariant", "subject", "detail"}
-    assert outcome.err == "tollkeeper: The books are wrong in 1 places.\n"
+    assert outcome.err == "tollkeeper: The ledger is wrong in 1 places.\n"
     assert str(books.organization) in shown.out
 
 

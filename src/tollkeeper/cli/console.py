@@ -1,4 +1,4 @@
-"""`tollkeeper console`: runs the web console until a signal stops it."""
+"""Implements `tollkeeper console`, which runs the web console until a signal stops it."""
 
 import asyncio
 import os
@@ -34,24 +34,30 @@ app = command_app()
 def console(
     invocation: Invocation,
     host: Annotated[
-        str | None, typer.Option(help="The address.", show_default="console.host")
+        str | None, typer.Option(help="Listen on this address.", show_default="console.host")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="The port. 0: any free one.", show_default="console.port")
+        int | None,
+        typer.Option(
+            help="Listen on this port; 0 means any free port.", show_default="console.port"
+        ),
     ] = None,
     print_token: Annotated[
         bool,
         typer.Option(
-            "--new-token", help="Create an operator token, print it with its digest, and exit."
+            "--new-token",
+            help="Create an operator token, print the token and its digest, and exit.",
         ),
     ] = False,
     child_socket: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> Record | None:
-    """Run the web console, or make an operator token for it."""
+    """Run the web console, or create an operator token.
+
+    Operators sign in to the console with the token."""
     if print_token:
-        made = new_token()
-        return Record({"value": made, "token_sha256": token_digest(made)}, note=SHOWN_ONCE)
-    # Environment variables let the settings check these options.
+        value = new_token()
+        return Record({"value": value, "token_sha256": token_digest(value)}, note=SHOWN_ONCE)
+    # Options become environment variables, so that they are checked like settings.
     for name, value in (("HOST", host), ("PORT", port)):
         if value is not None:
             os.environ[f"TOLLKEEPER_CONSOLE__{name}"] = str(value)
@@ -101,7 +107,7 @@ def _announce(
     typer.echo(f"The console is at {address}. Ctrl-C stops it.")
     if token is not None:
         typer.echo(
-            f"operator token  {token}  (for this start; --new-token creates a permanent one)"
+            f"operator token  {token}  (until the next start; --new-token creates a permanent token)"
         )
 
 
@@ -111,7 +117,8 @@ def console_address(settings: Settings, listener: socket.socket) -> str:
 
 
 def _end_with_parent() -> None:
-    """Stops this process when its parent closes the other end of standard input."""
+    """Stops this process when its parent process, the demo, ends and so closes the pipe at standard
+    input."""
 
     def wait() -> None:
         while os.read(0, 1):
@@ -126,14 +133,14 @@ def _machine_checks(invocation: Invocation, settings: Settings) -> MachineChecks
         return await alerts_of_gateway(settings) or []
 
     async def doctor() -> list[Finding]:
-        # A thread, because the database checks block.
-        return [Finding(*found) for found in await asyncio.to_thread(examine, invocation)]
+        # The checks of the database block, so they run in a thread.
+        return [Finding(*finding) for finding in await asyncio.to_thread(examine, invocation)]
 
     return MachineChecks(lambda: _replicas(settings), gateway_alerts, doctor)
 
 
 async def _replicas(settings: Settings) -> list[ProbedReplica]:
     return [
-        ProbedReplica(found.backend, found.url, found.result.ok, found.result.detail)
-        for found in await probe_replicas(settings)
+        ProbedReplica(probed.backend, probed.url, probed.result.ok, probed.result.detail)
+        for probed in await probe_replicas(settings)
     ]

@@ -1,4 +1,5 @@
-"""`tollkeeper costs`: the daily costs of an organization, as a table and a chart."""
+"""Implements `tollkeeper costs`, which shows the daily costs of an organization as a table and a
+chart."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -50,21 +51,26 @@ async def costs(
         int | None,
         typer.Option(
             metavar="WHEN",
-            help="YYYY-MM-DD or unix seconds.",
+            help="Begin at this time: YYYY-MM-DD (midnight UTC) or Unix seconds.",
             parser=unix_seconds,
-            show_default="six days ago, so that a week is shown",
+            show_default="six days before the end",
         ),
     ] = None,
     until: UntilOption = None,
     group_by: Annotated[
         list[CostDimension] | None,
-        typer.Option(help="Split each day by this. May be repeated.", show_default=False),
+        typer.Option(
+            help="Split the costs of each day by this dimension. May be repeated.",
+            show_default=False,
+        ),
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
 ) -> Report:
-    """Show what an organization spent, by the API's cost report: a row for each day of UTC with a
-    bar and the sum. With --group-by, before it a table of the parts of each day. Last, what the judge
-    used for the organization's policies."""
+    """Show an organization's costs for each UTC day.
+
+    The amounts are those of the API's cost report. A chart shows the total of each day. With --group-by,
+    a table before the chart splits each day. A table after the chart shows the usage of the judge, the
+    model that answers the questions of policies."""
     end = services.clock() + 1 if until is None else until
     start = end - 1 - (COST_PAGE_DEFAULT - 1) * DAY_S if since is None else since
     if end < start:
@@ -120,7 +126,7 @@ def _judge_table(judged: Sequence[JudgeUsage]) -> Table:
         *("judge", "model", "questions", "input tokens", "cached", "output tokens", "USD"),
         box=SIMPLE_HEAD,
         pad_edge=False,
-        title="The judge, for this organization's policies (the operator's own cost)",
+        title="Usage of the judge for this organization's policies (paid by the operator)",
         title_justify="left",
     )
     for column in table.columns[2:]:
@@ -149,12 +155,12 @@ def _picture(
     if judged:
         parts.append(_judge_table(judged))
     if unreported := sum(used.unreported_questions for used in judged):
-        parts.append(Text(f"The judge's tokens of {unreported} questions are not known."))
+        parts.append(Text(f"The judge reported no token counts for {unreported} questions."))
     if page.unsettled_requests:
         parts.append(
             Text(
-                f"{page.unsettled_requests} calls of these days are not settled: their cost is not "
-                "known yet and not in these sums. `tollkeeper ledger unsettled` lists them.",
+                f"{page.unsettled_requests} calls of these days are unsettled: their cost is not "
+                "known yet and is not included. `tollkeeper ledger unsettled` lists these calls.",
                 style="yellow",
             )
         )
@@ -171,7 +177,7 @@ def _csv(page: CostPage, group_by: tuple[CostDimension, ...]) -> str:
 
 
 def _table(page: CostPage, group_by: tuple[CostDimension, ...], names: Mapping[str, str]) -> Table:
-    """Builds a table for people, with names instead of ids."""
+    """Builds the table of the parts of each day. `names` maps ids to the names that it shows."""
     headings = (_HEADINGS.get(dimension, dimension) for dimension in group_by)
     table = Table("day", *headings, box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("USD", justify="right")
@@ -184,7 +190,7 @@ def _table(page: CostPage, group_by: tuple[CostDimension, ...], names: Mapping[s
 
 
 def _chart(page: CostPage) -> Table:
-    """Draws one bar per day. Widths are computed with integers, like the amounts."""
+    """Draws one bar per day."""
     totals = [sum(row.amount_picousd for row in bucket.rows) for bucket in page.buckets]
     highest = max(totals, default=0)
     table = Table("day", "", box=SIMPLE_HEAD, pad_edge=False, show_footer=True)
@@ -192,7 +198,7 @@ def _chart(page: CostPage) -> Table:
     table.columns[1].style = "cyan"
     table.add_column("USD", justify="right", footer=usd_from_picousd(sum(totals)))
     for bucket, total in zip(page.buckets, totals, strict=True):
-        # Rounding up gives every day with a cost a bar.
+        # Rounded up, so that every day with a cost has a visible bar.
         width = -(-total * _BAR_WIDTH // highest) if highest else 0
         table.add_row(_day(bucket), "█" * width, usd_from_picousd(total))
     return table

@@ -1,4 +1,5 @@
-"""`tollkeeper credit`: grants and withdraws credit, and shows balances, grants and payment events."""
+"""Implements `tollkeeper credit`, which grants and withdraws credit, and shows balances, grants and
+payment events."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -17,9 +18,9 @@ from tollkeeper.services.use_cases import Services
 if TYPE_CHECKING:
     from tollkeeper.domain.views import Balance
 
-NoteOption = Annotated[str, typer.Option(help="The reason, which is stored with the grant.")]
-LimitOption = Annotated[int, typer.Option(metavar="N", help="How many at most.", min=1, max=1000)]
-app = noun_app("Credit of an organization.")
+NoteOption = Annotated[str, typer.Option(help="Store this reason with the change of credit.")]
+LimitOption = Annotated[int, typer.Option(metavar="N", help="List at most N.", min=1, max=1000)]
+app = noun_app("Grant, withdraw and show an organization's credit.")
 
 
 @service_command(app, "grant", example="tollkeeper credit grant Acme 25.50 --note 'invoice 17'")
@@ -30,14 +31,18 @@ async def credit_grant(
     note: NoteOption = "",
     kind: Annotated[
         GrantKind | None,
-        typer.Option(help=f"One of {', '.join(ADDING_KINDS)}.", show_default="grant"),
+        typer.Option(
+            help=f"Record the grant as this kind: {', '.join(ADDING_KINDS)}.", show_default="grant"
+        ),
     ] = None,
 ) -> Record:
-    """Grant credit to an organization. A negative amount takes available credit back."""
+    """Grant credit to an organization.
+
+    A negative amount withdraws available credit."""
     return await _granted(services, organization, amount, note, kind)
 
 
-# Without this setting, a negative amount would be an unknown option.
+# Without this setting, a negative amount such as -5 would be rejected as an unknown option.
 app.registered_commands[-1].context_settings = {"ignore_unknown_options": True}
 
 
@@ -49,10 +54,13 @@ async def credit_withdraw(
     note: NoteOption = "",
     kind: Annotated[
         GrantKind | None,
-        typer.Option(help=f"One of {', '.join(WITHDRAWING_KINDS)}.", show_default="withdrawal"),
+        typer.Option(
+            help=f"Record the withdrawal as this kind: {', '.join(WITHDRAWING_KINDS)}.",
+            show_default="withdrawal",
+        ),
     ] = None,
 ) -> Record:
-    """Take available credit back."""
+    """Withdraw available credit from an organization."""
     return await _granted(services, organization, -amount, note, kind or GrantKind.WITHDRAWAL)
 
 
@@ -81,8 +89,8 @@ async def credit_list(
     until: UntilOption = None,
     limit: LimitOption = 20,
 ) -> Listing:
-    """List grants and withdrawals of an organization, newest first."""
-    found = await services.billing.credit_list(
+    """List an organization's grants and withdrawals, newest first."""
+    grants = await services.billing.credit_list(
         await services.names.organization_named(organization),
         until=TIME_MAX if until is None else until,
         limit=limit,
@@ -96,7 +104,7 @@ async def credit_list(
             "payment_id": grant.payment_id,
             "granted_at": grant.granted_at,
         }
-        for grant in found
+        for grant in grants
     ]
     return Listing(rows, columns=("granted_at", "kind", "amount", "note"))
 
@@ -105,14 +113,16 @@ async def credit_list(
 async def credit_events(
     services: Services,
     open_only: Annotated[
-        bool, typer.Option("--open", help="Only events that an operator has to look at.")
+        bool, typer.Option("--open", help="List only events that need an operator.")
     ] = False,
     limit: LimitOption = 20,
 ) -> Listing:
-    """List the events of the payment provider, newest first, with what became of each."""
-    found = await services.payments.payment_event_list(open_only=open_only, limit=limit)
+    """List events from the payment provider, newest first.
+
+    The column `outcome` says how the gateway processed the event."""
+    events = await services.payments.payment_event_list(open_only=open_only, limit=limit)
     return Listing(
-        [asdict(event) for event in found],
+        [asdict(event) for event in events],
         columns=("received_at", "type", "payment_id", "outcome", "deliveries", "detail"),
         optional=("deliveries",),
     )
@@ -122,34 +132,42 @@ async def credit_events(
 async def credit_assign(
     services: Services,
     payment: Annotated[
-        str, typer.Argument(metavar="PAYMENT", help="The payment intent's id.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="PAYMENT", help="The id of Stripe's payment intent.", show_default=False
+        ),
     ],
     organization: OrganizationArgument,
 ) -> Record:
-    """Assign a payment to an organization, if its events name none of this installation."""
+    """Assign a payment to an organization.
+
+    Use this for a payment whose events name no organization of this installation."""
     identity = await services.names.organization_named(organization)
-    found = await services.payments.payment_assign(payment, identity)
-    paid = found.paid_picousd
+    assigned = await services.payments.payment_assign(payment, identity)
+    paid = assigned.paid_picousd
     return Record(
         {
-            "payment_id": found.id,
-            "organization_id": found.organization_id,
+            "payment_id": assigned.id,
+            "organization_id": assigned.organization_id,
             "paid": None if paid is None else usd_from_picousd(paid),
-            "withdrawn": usd_from_picousd(found.withdrawn_picousd),
+            "withdrawn": usd_from_picousd(assigned.withdrawn_picousd),
         }
     )
 
 
 @service_command(app, "show", example="tollkeeper credit show Acme")
 async def credit_show(services: Services, organization: OrganizationArgument) -> Record:
-    """Show how much was granted, and how much of it is available, held, settled or unsettled."""
+    """Show an organization's balance.
+
+    The balance has the credit that was granted, and its parts: available, held for calls in flight,
+    settled (spent), and unsettled (held for calls whose cost is unknown)."""
     identity = await services.names.organization_named(organization)
     balance = await services.billing.credit_show(identity)
     return Record({"organization_id": identity, **balance_view(balance)})
 
 
 def balance_view(balance: "Balance") -> dict[str, str]:
-    """Returns the balance in USD. `settled` includes overage."""
+    """Returns the balance in USD. `settled` includes overage, the costs that exceeded their holds."""
     return {
         "granted": usd_from_picousd(balance.granted_picousd),
         "available": usd_from_picousd(balance.available_picousd),

@@ -1,4 +1,4 @@
-"""`tollkeeper database`: the PostgreSQL server that gateways use."""
+"""Implements `tollkeeper database`, which changes the PostgreSQL server that gateways use."""
 
 import asyncio
 
@@ -11,20 +11,23 @@ from tollkeeper.domain.errors import Unavailable
 from tollkeeper.storage.fence import Fence
 from tollkeeper.storage.reachability import unreachable_detail
 
-app = noun_app("The PostgreSQL server that gateways use.")
+app = noun_app("Change the PostgreSQL server that gateways use.")
 
 
 @command(app, "accept", example="tollkeeper database accept")
 def database_accept(invocation: Invocation) -> Record:
-    """Use the one server that accepts writes, although a newer server or another database was seen.
+    """Use a server that gateways refuse as old or different.
 
-    Every gateway refuses the servers that were used before from then on."""
+    Gateways refuse a server if they have seen a newer server or another database. This command
+    makes them use the only server that accepts writes. From then on, every gateway refuses the
+    servers that were used before."""
     settings = invocation.settings()
     with command_database(settings) as conninfo:
         try:
             accepted = asyncio.run(Fence(conninfo, settings.database.seen_file).accept())
         except psycopg.Error as exc:
             raise Unavailable(unreachable_detail(conninfo, exc)) from exc
-    # A system identifier exceeds the largest exact number in JSON.
+    # A string, because the identifier can exceed 2**53, the largest integer that all JSON readers
+    # represent exactly.
     shown = {**accepted._asdict(), "system_identifier": str(accepted.system_identifier)}
-    return Record(shown, note="Gateways use this server from their next heartbeat on.")
+    return Record(shown, note="Gateways will use this server after their next heartbeat.")

@@ -1,4 +1,5 @@
-"""`tollkeeper demo`: runs everything on one machine with a demo organization. `make serve` runs it."""
+"""Implements `tollkeeper demo`, which runs gateway, console, database and model server on one machine,
+with a demo organization. `make serve` runs this command."""
 
 import asyncio
 import dataclasses
@@ -28,17 +29,17 @@ from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate
 
 app = command_app()
-# The number of characters that identify an object of the demo in commands.
+# Commands accept the first characters of an id, and the welcome page shows this number of them.
 _ID_BEGINNING = 8
 _ENGINE_STATE_WIDTH = 64
 
 
 @dataclass(frozen=True, slots=True)
 class RunningDemo:
-    """Describes the running demo for its welcome page."""
+    """Contains the data for the welcome page of the running demo."""
 
     model: str
-    # The command that calls this program from a shell in this folder.
+    # The words that call this program from a shell in the current folder.
     command: str
     tenant: DemoTenant
     console: DemoConsole
@@ -47,7 +48,10 @@ class RunningDemo:
 
 @command(app, "demo", example="tollkeeper demo")
 def demo(invocation: Invocation) -> None:
-    """Run everything on this machine, with a demo organization, and print how to use it."""
+    """Run gateway, console and database with a demo organization.
+
+    Everything runs on this machine, including a small model. The output shows the addresses, the keys
+    and a first request."""
     settings = _demo_settings(invocation.settings())
     check_settings(settings)
     with ExitStack() as stack:
@@ -81,11 +85,11 @@ def demo(invocation: Invocation) -> None:
         )
         typer.echo("Starting the gateway ...", err=True)
         run_in_loop(lambda: _supervise(supervisor, running, as_json=invocation.as_json))
-    typer.echo(f"Stopped. Everything is kept in {settings.database.data_dir}.", err=True)
+    typer.echo(f"Stopped. All data stays in {settings.database.data_dir}.", err=True)
 
 
 def _demo_settings(settings: Settings) -> Settings:
-    """Enables the Messages API for Claude Code."""
+    """Returns the settings with Anthropic's Messages API enabled, which Claude Code needs."""
     extensions = settings.extensions.model_copy(update={"messages": True})
     return settings.model_copy(update={"extensions": extensions})
 
@@ -111,7 +115,8 @@ async def _supervise(supervisor: Supervisor, running: RunningDemo, *, as_json: b
 
 
 async def _demo_tenant(settings: Settings, conninfo: str) -> DemoTenant:
-    """Creates the tenant once. Stores its keys in the data folder, readable by the owner only."""
+    """Returns the demo organization with its project and keys. The first call creates them and stores
+    the keys in the data folder, in a file that only its owner can read."""
     path = settings.database.data_dir / "demo.json"
     if path.exists():
         return DemoTenant(**json.loads(path.read_text()))
@@ -145,17 +150,17 @@ def _document(running: RunningDemo, engine: str) -> dict[str, str]:
 
 
 def _welcome(running: RunningDemo, engine: str) -> str:
-    """Builds a page that fits on a screen. Its commands can be pasted into a shell in this
-    folder."""
+    """Builds the welcome page, which fits on a screen. The commands on the page can be pasted into a
+    shell in the current folder."""
     tenant, console = running.tenant, running.console
     base = running.addresses["public"]
-    # /readyz and the log contain the whole sentence.
+    # The page has space only for the beginning; /readyz and the log contain the whole text.
     engine_state = textwrap.shorten(engine, _ENGINE_STATE_WIDTH, placeholder=" ...")
     return f"""
 tollkeeper is running. Ctrl-C stops everything.
 
   console       {console.address or "not installed: pip install 'tollkeeper[console]'"}
-  its token     {console.token or "the one of your settings"}
+  its token     {console.token or "the token of console.token_sha256 in your settings"}
   API           {base}/v1
   operators     {running.addresses["operator"]}  (/healthz /readyz /alerts /metrics)
   engine        {engine_state}
@@ -179,30 +184,31 @@ or with the OpenAI SDK:
       model="{running.model}", max_tokens=64,
       messages=[{{"role": "user", "content": "What is a toll keeper?"}}]))
 
-See what it cost:  {running.command} costs {tenant.organization_id[:_ID_BEGINNING]}
+Show the costs:  {running.command} costs {tenant.organization_id[:_ID_BEGINNING]}
 """
 
 
-_NAME = "tollkeeper"
+_PROGRAM = "tollkeeper"
 
 
 def pasted_command(config: Path | None) -> str:
     """Returns the shortest command that calls this program with the same settings file."""
-    installed = Path(sys.executable).parent / _NAME
-    found = shutil.which(_NAME)
-    if found is not None and installed.exists() and Path(found).samefile(installed):
-        words = [_NAME]
+    installed = Path(sys.executable).parent / _PROGRAM
+    on_path = shutil.which(_PROGRAM)
+    if on_path is not None and installed.exists() and Path(on_path).samefile(installed):
+        words = [_PROGRAM]
     elif installed.exists():
         words = [_shortest_path(installed)]
     else:
-        words = [_shortest_path(Path(sys.executable)), "-m", _NAME]
+        words = [_shortest_path(Path(sys.executable)), "-m", _PROGRAM]
     if config is not None:
         words += ["--config", str(config)]
     return shlex.join(words)
 
 
 def _shortest_path(path: Path) -> str:
-    """Returns the path relative to the current folder if it is below it, otherwise unchanged."""
-    # Do not resolve a virtual environment's program: it is a link.
+    """Returns the path relative to the current folder if the path is inside this folder, otherwise
+    unchanged."""
+    # Links are not resolved, because the Python program of a virtual environment is a link.
     folder = Path(os.path.abspath(os.curdir))  # noqa: PTH100
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

@@ -1,5 +1,5 @@
-"""Runs the console as a child process of `tollkeeper demo`, with an operator token that is created
-once."""
+"""Runs the console as a child process of `tollkeeper demo`. The first start creates the operator token,
+and later starts use it again."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ from pathlib import Path
 from tollkeeper.hosting.listeners import bind
 from tollkeeper.settings import Settings
 
-# The packages of the console extra. If one is missing, the demo runs without a console.
+# The packages of the extra `tollkeeper[console]`. Without all of them, the demo has no console.
 _REQUIRED_PACKAGES = (
     "authlib",
     "httpx2",
@@ -32,12 +32,13 @@ _TOKEN_FILE = "console-token"  # noqa: S105 - the name of a file
 class DemoConsole:
     # Empty if the console's packages are not installed.
     address: str
-    # Empty if the settings contain a token digest: only the operator knows that token.
+    # Empty if the settings have the digest of a token, because only the operator knows that token.
     token: str
 
 
 def console_listener(settings: Settings) -> socket.socket | None:
-    """Binds the socket before anything else starts, so that a port in use is reported at once."""
+    """Binds the console's socket. The demo does so before it starts anything, so that a port in use is
+    reported at once. Returns None if the console's packages are not installed."""
     if any(find_spec(name) is None for name in _REQUIRED_PACKAGES):
         return None
     return bind(settings.console.host, settings.console.port, setting="console")
@@ -50,7 +51,7 @@ def running_console(
     if listener is None:
         yield DemoConsole("", "")
         return
-    # Imported here because the console's libraries are an optional extra.
+    # Imported here because these modules need the console's packages, which are optional.
     from tollkeeper.cli.console import console_address
     from tollkeeper.console.sessions import token_digest
 
@@ -58,17 +59,18 @@ def running_console(
     environment = dict(os.environ)
     if token:
         environment["TOLLKEEPER_CONSOLE__TOKEN_SHA256"] = token_digest(token)
-    chosen = () if config is None else ("--config", str(config))
+    config_option = () if config is None else ("--config", str(config))
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "tollkeeper", "console"),
-            *("--child-socket", str(listener.fileno()), *chosen),
+            *("--child-socket", str(listener.fileno()), *config_option),
         ],
         env=environment,
-        # The child ends when this end of the pipe closes, however this process ends.
+        # The console exits when this pipe closes, which also happens if this process is killed.
         stdin=subprocess.PIPE,
         pass_fds=(listener.fileno(),),
-        # Ctrl-C reaches only this process, which stops the child after the gateway.
+        # In its own session, the console does not receive Ctrl-C. This process does, and stops the
+        # console after the gateway.
         start_new_session=True,
     )
     try:
@@ -83,8 +85,8 @@ def running_console(
 
 
 def _demo_token(settings: Settings) -> str:
-    """Reads the token, or creates it and stores it in the data folder, readable by the owner
-    only."""
+    """Returns the operator token. The first call creates the token and stores it in the data folder, in
+    a file that only its owner can read."""
     from tollkeeper.console.sessions import new_token
 
     path = settings.database.data_dir / _TOKEN_FILE

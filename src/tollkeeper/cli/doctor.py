@@ -1,4 +1,6 @@
-"""`tollkeeper doctor`: checks everything that the gateway needs, with one line for each check."""
+"""Implements `tollkeeper doctor`, which checks everything that the gateway needs: settings, database,
+backends, and the judge (the model that answers the questions of policies). Each check gives one
+line."""
 
 import asyncio
 import os
@@ -51,12 +53,13 @@ from tollkeeper.storage.fence import find_newest_server
 from tollkeeper.storage.schema import check_database, find_recovery_targets
 from tollkeeper.storage.sessions import shown_hosts
 
-# Any usable judge answers the first question with yes and the second with no.
-_TEXT = "Our parcel arrived on Monday, but the box was empty."
+# Any usable judge answers the first question about this text with yes and the second with no.
+_JUDGED_TEXT = "Our parcel arrived on Monday, but the box was empty."
 _QUESTIONS = (
     Question("doctor-yes", "Does the text speak of a parcel?"),
     Question("doctor-no", "Does the text contain a telephone number?"),
 )
+# A usable judge gives more than this percentage for yes, and less for no.
 _HALF = 50
 
 app = command_app()
@@ -68,24 +71,25 @@ class CheckResult(StrEnum):
     BAD = "bad"
 
 
+# The name of a check, its result and a detail.
 Finding = tuple[str, CheckResult, str]
 
 
 @command(app, "doctor", example="tollkeeper doctor")
 def doctor(invocation: Invocation) -> Listing:
-    """Check settings, database, backends and judge."""
+    """Check settings, database, backends and policy judge."""
     with working("Checking settings, database, backends and judge", quiet=invocation.as_json):
         findings = examine(invocation)
-    bad = [name for name, verdict, _ in findings if verdict is CheckResult.BAD]
+    bad = [name for name, result, _ in findings if result is CheckResult.BAD]
     shown = ", ".join(dict.fromkeys(bad))
     return Listing(
         [
-            {"name": name, "verdict": verdict.value, "detail": detail}
-            for name, verdict, detail in findings
+            {"name": name, "verdict": result.value, "detail": detail}
+            for name, result, detail in findings
         ],
         columns=("name", "verdict", "detail"),
         summary={"ok": not bad},
-        refusal=f"{len(bad)} of {len(findings)} checks are bad: {shown}." if bad else "",
+        refusal=f"{len(bad)} of {len(findings)} checks failed: {shown}." if bad else "",
     )
 
 
@@ -137,25 +141,27 @@ def _database(settings: Settings, source: SettingsSource) -> list[Finding]:
             warnings.extend(old_servers)
             state = check_database(address, before_serving=True)
             if targets := find_recovery_targets(address):
-                warnings.append(_left_targets(targets))
+                warnings.append(_recovery_targets_warning(targets))
         database = settings.database
-        which = shown_hosts(database.url) if database.url else f"embedded in {database.data_dir}"
-        return f"{which}, durable, schema {state.description}"
+        server = shown_hosts(database.url) if database.url else f"embedded in {database.data_dir}"
+        return f"{server}, durable, schema {state.description}"
 
-    found = _run_check("database", source, check)
-    return [found, *(("database", CheckResult.WARNING, words) for words in warnings)]
+    finding = _run_check("database", source, check)
+    return [finding, *(("database", CheckResult.WARNING, words) for words in warnings)]
 
 
-def _left_targets(targets: Iterable[str]) -> str:
+def _recovery_targets_warning(targets: Iterable[str]) -> str:
     resets = " ".join(f"ALTER SYSTEM RESET {target};" for target in targets)
     return (
         f"{', '.join(targets)} are still set from a restore: a standby that is created from this "
-        f"server would stop or promote itself there. Run: {resets} SELECT pg_reload_conf();"
+        "server would stop or promote itself at this target. "
+        f"Run: {resets} SELECT pg_reload_conf();"
     )
 
 
 def _descriptors() -> Finding:
-    """Checks the limit of this process; a service manager may set another one for the gateway."""
+    """Checks the limit of open files of this process. A service manager may set another limit for the
+    gateway."""
     limit = hard_limit()
     possible = connections_within(limit)
     detail = f"a limit of {limit}, so {possible} connections in each worker"
@@ -166,9 +172,10 @@ def _descriptors() -> Finding:
 
 
 def _webhook(settings: Settings) -> str:
-    """Checks the webhook without showing its address, which may contain a secret."""
+    """Checks the settings of the alert webhook. The result does not show the webhook's address, which
+    may contain a secret."""
     alert_webhook(settings)
-    return "posted to the webhook and signed; nothing was posted now"
+    return "alerts are signed and posted to the webhook; this check posted nothing"
 
 
 def _telemetry() -> Finding:
@@ -186,10 +193,11 @@ def _telemetry() -> Finding:
 
 
 async def _backends_and_judge(settings: Settings, source: SettingsSource) -> list[Finding]:
-    """Starts one engine for both checks, because the judge may use it too."""
+    """Starts the embedded model server (engine) once for both checks, because a backend and the judge
+    may use it."""
     async with running_engine(settings) as engine:
-        found = await _backends(settings, source, engine)
-        return [*found, await _judge(settings, source, engine)]
+        findings = await _backends(settings, source, engine)
+        return [*findings, await _judge(settings, source, engine)]
 
 
 async def _backends(
@@ -216,14 +224,14 @@ async def _backends(
 
 
 def _preset(backend: BackendSettings) -> str:
-    """Describes the preset with the changes made by the settings."""
+    """Describes a backend's preset, changed by the operator's own settings."""
     preset = PRESETS[backend.preset]
     is_identity = backend.credential in IDENTITY_CREDENTIALS
     key = backend.credential if is_identity else shown_credential(backend)
     parts = [f"protocol {backend.protocol}", key]
     if backend.protocol == "chat":
         if not preset.bounds_reasoning:
-            parts.append("reasoning beside the bound")
+            parts.append("the output limit does not cover reasoning")
         fields = backend.fields.items()
         parts += [
             f"{label} {', '.join(names)}"
@@ -243,13 +251,13 @@ def _engine(
     settings: Settings, backend: BackendSettings, engine: EmbeddedEngine | None
 ) -> tuple[CheckResult, str]:
     if engine is None:
-        return CheckResult.WARNING, "embedded.enabled is false: its models cannot answer"
+        return CheckResult.WARNING, "embedded.enabled is false: the backend's models cannot answer"
     state = engine_state(engine)
     if not state.ok or engine.report is None:
         return CheckResult.BAD, state.detail
-    own = [model for model in settings.models if model.backend == backend.name]
+    engine_models = [model for model in settings.models if model.backend == backend.name]
     available = engine.report.context_length
-    larger = [model.id for model in own if model.context_length > available]
+    larger = [model.id for model in engine_models if model.context_length > available]
     if larger:
         return (
             CheckResult.BAD,
@@ -259,7 +267,7 @@ def _engine(
 
 
 def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[tuple[str, str]]:
-    """Lists configured secrets and certificates that are missing on this machine."""
+    """Yields each setting that names a missing variable or an unreadable file, with an explanation."""
     if backend.api_key_env and not os.environ.get(backend.api_key_env):
         yield "api_key_env", f"{shown_variable(backend.api_key_env)} is not set"
     for setting in ("api_key_file", "tls_ca_file"):
@@ -269,7 +277,7 @@ def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[tuple[str, 
 
 
 async def _credential(name: str, backend: BackendSettings, source: SettingsSource) -> Finding:
-    """Obtains a token or keys in the same way as a call, which the provider does not charge for."""
+    """Obtains a token or keys as a call would. The provider does not charge for this check."""
     try:
         return name, CheckResult.OK, await check_identity(backend)
     except SettingsError as exc:
@@ -284,37 +292,44 @@ async def _replica(name: str, url: str, timeout_s: float) -> Finding:
 async def _judge(
     settings: Settings, source: SettingsSource, engine: EmbeddedEngine | None
 ) -> Finding:
-    """Asks the judge real questions, because only an answer shows that it returns
+    """Asks the judge real questions, because only an answer shows that its backend returns
     log-probabilities."""
     declared = settings.judge
     if declared is None:
         detail = "not configured: calls under an enforcing policy are answered with 503"
         return "judge", CheckResult.WARNING, detail
-    who = f"{declared.model} on the backend {declared.backend}"
+    judge_name = f"{declared.model} on the backend {declared.backend}"
     try:
         async with judge_over(settings, engine) as judge:
-            opinions = await judge.ask_all(_TEXT, _QUESTIONS)
+            opinions = await judge.ask_all(_JUDGED_TEXT, _QUESTIONS)
     except SettingsError as exc:
         return "judge", CheckResult.BAD, source.located(exc)
     except TollkeeperError as exc:
-        return "judge", CheckResult.BAD, source.explain(("judge", "model"), f"{who}: {exc}")
+        return "judge", CheckResult.BAD, source.explain(("judge", "model"), f"{judge_name}: {exc}")
     failed = next((opinion.reason for opinion in opinions if opinion.score is None), None)
     if failed is not None:
-        return "judge", CheckResult.BAD, source.explain(("judge", "model"), f"{who}: {failed}")
+        return (
+            "judge",
+            CheckResult.BAD,
+            source.explain(("judge", "model"), f"{judge_name}: {failed}"),
+        )
     yes, no = ((opinion.basis_points or 0) / 100 for opinion in opinions)
     took = max(opinion.seconds for opinion in opinions)
-    detail = f"{who}: gave yes {yes:.2f} % for a plain yes and {no:.2f} % for a plain no, in {took:.1f} s"
+    detail = (
+        f"{judge_name}: scored {yes:.2f} % where the answer is yes and {no:.2f} % where it is no, in "
+        f"{took:.1f} s"
+    )
     if yes > _HALF > no:
         return "judge", CheckResult.OK, detail
     unfit = (
-        f"{detail}; a fit judge gives more than {_HALF} % and less than {_HALF} %: name a model that "
-        "follows instructions better"
+        f"{detail}; a usable judge scores more than {_HALF} % for yes and less than {_HALF} % for no: "
+        "name a model that follows instructions better"
     )
     return "judge", CheckResult.WARNING, source.explain(("judge", "model"), unfit)
 
 
 def settings_warnings(settings: Settings) -> Iterator[tuple[Place, str]]:
-    """Yields each doubtful setting with an explanation."""
+    """Yields each setting of a model that is probably a mistake, with an explanation."""
     for model in settings.models:
         names: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             ("supported_features", "feature", tuple(Feature), model.supported_features),

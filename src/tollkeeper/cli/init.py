@@ -1,4 +1,5 @@
-"""`tollkeeper init`: a commented settings file to start from."""
+"""Implements `tollkeeper init`, which writes a settings file with comments, or converts a LiteLLM
+configuration."""
 
 import tomllib
 from pathlib import Path
@@ -21,18 +22,23 @@ def init(
     _invocation: Invocation,
     directory: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="Where to write it.", show_default="the current folder"),
+        typer.Argument(
+            metavar="DIR",
+            help="Write the file to this folder.",
+            show_default="the current folder",
+        ),
     ] = Path(),
     from_litellm: Annotated[
         Path | None,
         typer.Option(
             metavar="YAML",
-            help="Convert this configuration of a LiteLLM proxy, and list settings without an equivalent.",
+            help="Convert this configuration of a LiteLLM proxy, and list the settings that have no "
+            "equivalent.",
             show_default=False,
         ),
     ] = None,
 ) -> CommandOutput:
-    """Write a commented tollkeeper.toml."""
+    """Write a settings file, tollkeeper.toml, with comments."""
     path = directory.resolve() / FILE_NAME
     if from_litellm is None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,8 +53,8 @@ def init(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_new_file(path, text)
     return Listing(
-        [{"setting": one.setting, "reason": one.reason} for one in unmapped],
+        [{"setting": omitted.setting, "reason": omitted.reason} for omitted in unmapped],
         columns=("setting", "reason"),
         summary={"path": str(path), "models": len(catalog.models)},
-        note=f"{path} has {len(catalog.models)} models. Check each line above, then: tollkeeper doctor.",
+        note=f"{path} has {len(catalog.models)} models. Check each line above, then run: tollkeeper doctor.",
     )
