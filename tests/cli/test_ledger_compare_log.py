@@ -271,8 +271,8 @@ async def test_people_see_what_differs(operator: Program, books: Books, tmp_path
     file = _log(tmp_path, _line(books, lost, USD))
     shown = await _run(operator, file)
     assert str(lost) in shown.out
-    assert "is not on the books" in shown.out
-    assert "Nothing was booked: --book books the calls whose end is missing.\n" in shown.out
+    assert "is not in the ledger" in shown.out
+    assert "Nothing was booked: --book books calls that are missing or not settled.\n" in shown.out
     booked = await _run(operator, file, "--book")
     assert booked.code == 0
-    assert "1 were booked, 1 USD.\n" in booked.out
+    assert "1 calls were booked, 1 USD in total.\n" in booked.out

@@ -99,7 +99,7 @@ async def test_the_end_of_a_month(
     names = await asyncio.to_thread(lambda: {path.name for path in tmp_path.glob("*month*")})
     assert names == {"month.csv", "month.csv.gz"}
     asked = await _refusal(past, "ledger", "drop", MONTH)
-    assert asked == "Nothing was dropped: confirm it, or give --yes."
+    assert asked == "Nothing was dropped: confirm the question, or give --yes."
     dropped = await _json(past, "ledger", "drop", MONTH, "--yes")
     assert dropped["state"] == "dropped"
     listed = await _json(past, "ledger", "months")
@@ -161,7 +161,7 @@ async def test_a_bill_beside_the_books(billed: Program, books: Books, tmp_path: 
     line = ("ledger", "reconcile", "acme", file, *columns)
     outcome = await _run(billed, *line, "--json")
     assert outcome.code == 1
-    assert outcome.err == "tollkeeper: The bill and the books differ in 2 places.\n"
+    assert outcome.err == "tollkeeper: The bill and the ledger differ in 2 places.\n"
     first, second = json.loads(outcome.out)["differences"]
     assert (first["kind"], second["kind"]) == ("differs", "missing in the books")
     assert first["figures"]["cost"]["difference"] == "0.01"

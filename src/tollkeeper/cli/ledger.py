@@ -1,4 +1,9 @@
-"""`tollkeeper ledger`: verifies the ledger, resolves unsettled reservations, and ends months."""
+"""Implements `tollkeeper ledger`, which verifies the ledger, resolves unsettled reservations, and
+closes months.
+
+A reservation is the ledger row of a hold, the amount reserved for a call. It is unsettled if the cost
+of the call is unknown. To resolve it means to settle it with a cost, or to release it without a cost.
+"""
 
 from typing import Annotated
 from uuid import UUID
@@ -37,7 +42,7 @@ from tollkeeper.services.ledger.reconciliation import FarAboveHold
 from tollkeeper.services.ledger.verification import Difference
 from tollkeeper.services.use_cases import Services
 
-app = noun_app("The ledger: its invariants, unsettled holds, and months.")
+app = noun_app("Verify the ledger, resolve unsettled calls, close months.")
 command(app, "months", example="tollkeeper ledger months")(ledger_months)
 command(app, "close", example="tollkeeper ledger close 2026-10")(ledger_close)
 command(app, "export", example="tollkeeper ledger export 2026-10 --to october.csv.gz")(
@@ -58,14 +63,21 @@ command(app, "compare-log", example="tollkeeper ledger compare-log gateway-*.log
 def ledger_verify(
     invocation: Invocation,
     full: Annotated[
-        bool, typer.Option("--full", help="Prove closed months again that were proven before.")
+        bool,
+        typer.Option(
+            "--full", help="Check also the rows of closed months that an earlier run has checked."
+        ),
     ] = False,
 ) -> None:
-    """Recompute every balance and check every invariant. Fails if one does not hold."""
-    with progress("Verifying", quiet=invocation.as_json) as tell:
+    """Recompute every balance and check every invariant.
+
+    The command fails if a balance or an invariant is wrong."""
+    with progress("Verifying", quiet=invocation.as_json) as report_progress:
         found = run_with_services(
             invocation,
-            lambda services: services.reconciliation.ledger_verify(full=full, on_progress=tell),
+            lambda services: services.reconciliation.ledger_verify(
+                full=full, on_progress=report_progress
+            ),
         )
     differences = [
         {
@@ -78,19 +90,21 @@ def ledger_verify(
     report = Report({"ok": not found, "differences": differences}, _verdict(found))
     show_report(report, as_json=invocation.as_json)
     if found:
-        raise StateConflict(f"The books are wrong in {len(found)} places.")
+        raise StateConflict(f"The ledger is wrong in {len(found)} places.")
 
 
 @service_command(app, "recover", example="tollkeeper ledger recover")
 async def ledger_recover(services: Services) -> Record:
-    """Mark the holds of dead processes as unsettled. Holds of live processes are not changed."""
+    """Mark the holds of dead processes as unsettled.
+
+    Holds of live processes are not changed."""
     recovered = await services.recovery.ledger_recover()
     leased = await services.recovery.leased_holds()
     note = ""
     if leased.lease_ends_in_s is not None:
         note = (
-            f"{leased.reservations} more holds belong to processes with a lease. If such a process is "
-            f"dead, its lease protects its holds for up to {leased.lease_ends_in_s} s more."
+            f"{leased.reservations} more holds belong to processes whose lease has not expired. If such "
+            f"a process is dead, its holds can be recovered in {leased.lease_ends_in_s} s at the latest."
         )
     return Record(
         {
@@ -106,64 +120,88 @@ async def ledger_recover(services: Services) -> Record:
 
 @service_command(app, "unsettled", example="tollkeeper ledger unsettled")
 async def ledger_unsettled(services: Services) -> Listing:
-    """List unsettled reservations, oldest first: the cost of these calls is unknown."""
-    found = await services.reconciliation.ledger_unsettled()
+    """List unsettled reservations, oldest first.
+
+    A reservation is unsettled if the cost of its call is unknown."""
+    entries = await services.reconciliation.ledger_unsettled()
     return Listing(
-        [_view(entry) for entry in found],
+        [_view(entry) for entry in entries],
         columns=("id", "held_at", "organization_id", "model", "hold", "reason"),
         short_ids=("organization_id",),
         optional=("reason", "organization_id", "model"),
     )
 
 
+ReservationArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RESERVATION",
+        help="The id of the reservation, which is also the id of its request.",
+        show_default=False,
+    ),
+]
+OlderThanOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="TIME",
+        help="With --all: only calls that are unsettled for longer than this (90s, 30m, 24h, 7d).",
+        parser=seconds_of,
+        show_default=False,
+    ),
+]
+BackendOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="With --all: only calls of the models that the settings assign to this backend.",
+    ),
+]
+
+
 @command(app, "resolve", example="tollkeeper ledger resolve --all --older-than 24h --release")
 def ledger_resolve(
     invocation: Invocation,
-    reservation: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RESERVATION",
-            help="The id of the reservation, which is the id of its request.",
-            show_default=False,
-        ),
-    ] = None,
+    reservation: ReservationArgument = None,
     settle: Annotated[
         int | None,
         typer.Option(
-            metavar="USD", help="What the call cost.", parser=amount_picousd, show_default=False
-        ),
-    ] = None,
-    release: Annotated[bool, typer.Option("--release", help="It cost nothing.")] = False,
-    settle_hold: Annotated[
-        bool, typer.Option("--settle-hold", help="With --all: each cost its whole hold.")
-    ] = False,
-    every: Annotated[bool, typer.Option("--all", help="All that are unsettled.")] = False,
-    older_than: Annotated[
-        int | None,
-        typer.Option(
-            metavar="TIME",
-            help="With --all: unsettled for longer than this (90s, 30m, 24h, 7d).",
-            parser=seconds_of,
+            metavar="USD",
+            help="Charge this cost for the call.",
+            parser=amount_picousd,
             show_default=False,
         ),
     ] = None,
-    backend: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="With --all: of the models that this backend has in the catalogue."
-        ),
-    ] = None,
+    release: Annotated[
+        bool, typer.Option("--release", help="Charge nothing and release the hold.")
+    ] = False,
+    settle_hold: Annotated[
+        bool, typer.Option("--settle-hold", help="With --all: charge the whole hold of each call.")
+    ] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Resolve all unsettled reservations that match.")
+    ] = False,
+    older_than: OlderThanOption = None,
+    backend: BackendOption = None,
     organization: Annotated[
-        str | None, typer.Option(metavar="ORG", help="With --all: only this organization's.")
+        str | None, typer.Option(metavar="ORG", help="With --all: only calls of this organization.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --all: show the calls and change nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="With --all: show how many calls match, and change nothing."
+        ),
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="With --settle: more than twice the hold is meant.")
+        bool,
+        typer.Option(
+            "--yes", help="With --settle: accept a cost of more than twice the hold without asking."
+        ),
     ] = False,
 ) -> Record | None:
-    """Settle or release an unsettled reservation by hand, once; or all of them with --all."""
+    """Settle or release unsettled reservations.
+
+    Give the id of one reservation, or --all with --older-than for many. A reservation can be resolved
+    only once."""
     if every:
         if settle is not None:
             raise typer.BadParameter("--settle USD is for one reservation: not with --all.")
@@ -176,17 +214,19 @@ def ledger_resolve(
     if reservation is None:
         raise typer.BadParameter("Give a RESERVATION, or --all with --older-than TIME.")
     if settle_hold or dry_run or (older_than, backend, organization) != (None, None, None):
-        raise typer.BadParameter("These options go with --all only.")
+        raise typer.BadParameter(
+            "--settle-hold, --older-than, --backend, --organization and --dry-run need --all."
+        )
     if (settle is not None) is release:
         raise typer.BadParameter("Give either --settle USD or --release.")
     reservation_id = _reservation_id(reservation)
     try:
-        found = _resolve(invocation, reservation_id, settle, confirmed=yes)
+        entry = _resolve(invocation, reservation_id, settle, confirmed=yes)
     except FarAboveHold as exc:
         if not confirm(f"{exc.message} Settle it?"):
             raise
-        found = _resolve(invocation, reservation_id, settle, confirmed=True)
-    return Record(_view(found))
+        entry = _resolve(invocation, reservation_id, settle, confirmed=True)
+    return Record(_view(entry))
 
 
 def _resolve(

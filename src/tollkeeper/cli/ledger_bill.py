@@ -1,4 +1,5 @@
-"""Implements `tollkeeper ledger reconcile`, which compares a provider's bill with the ledger."""
+"""Implements `tollkeeper ledger reconcile`, which compares a provider's bill, a list of charges by day
+and model, with the ledger."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,12 +29,12 @@ from tollkeeper.services.ledger.bill import (
 from tollkeeper.storage.backend_usage import ComparedFigure, Tolerance
 
 T = TypeVar("T")
-# Tables show at most this many rows; the JSON has all of them.
+# The table shows this number of differing days and models; the JSON has all of them.
 _SHOWN_MAX = 200
 
 
 def _option(read: Callable[[str], T]) -> Callable[[str], T]:
-    """Turns `read` into an option parser whose errors are usage errors."""
+    """Turns `read` into the parser of an option. Invalid text then gives a usage error."""
 
     def parse(text: str) -> T:
         try:
@@ -49,16 +50,20 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 BackendArgument = Annotated[
-    str, typer.Argument(metavar="BACKEND", help="As the settings call it.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="BACKEND", help="The name of the backend in the settings.", show_default=False
+    ),
 ]
 FileArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="The provider's CSV.", show_default=False)
+    Path,
+    typer.Argument(metavar="FILE", help="The provider's bill, a CSV file.", show_default=False),
 ]
 ColumnsOption = Annotated[
     dict[str, str],
     typer.Option(
         metavar="NAME=COLUMN,…",
-        help="How the file calls day, model and what is to be compared: requests, "
+        help="The columns of the file: day, model, and the figures to compare. Figures are requests, "
         "input_tokens, uncached_input_tokens, cached_input_tokens, cache_write_tokens, "
         "output_tokens, cost (USD).",
         parser=_option(_pairs),
@@ -69,7 +74,7 @@ ModelOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="OURS=THEIRS",
-        help="How the provider calls one of our models; may be repeated.",
+        help="The provider's name (THEIRS) for a model of the settings (OURS). May be repeated.",
         show_default="`upstream_model`",
     ),
 ]
@@ -77,7 +82,7 @@ ToleranceOption = Annotated[
     Tolerance | None,
     typer.Option(
         metavar="0.5%|USD",
-        help="Differences up to this are none: a percentage, or USD for costs.",
+        help="Ignore differences up to this percentage, or up to this amount of USD for costs.",
         parser=_option(tolerance_of),
         show_default="none",
     ),
@@ -86,15 +91,16 @@ DayOption = Annotated[
     int | None,
     typer.Option(
         metavar="DAY",
-        help="The first or the last day to compare, YYYY-MM-DD.",
+        help="The first (--since) or last (--until) day to compare, YYYY-MM-DD.",
         parser=_option(day_number),
-        show_default="by the file",
+        show_default="the first or last day in the file",
     ),
 ]
 ReportedOption = Annotated[
     bool,
     typer.Option(
-        "--reported", help="Compare with the cost that the backend reported, not our charge."
+        "--reported",
+        help="Compare the bill with the costs that the backend reported instead of the charges.",
     ),
 ]
 
@@ -110,7 +116,9 @@ def ledger_reconcile(
     until: DayOption = None,
     reported: ReportedOption = False,
 ) -> None:
-    """Compare a provider's bill with the ledger, by UTC day and model. Fails if something differs."""
+    """Compare a provider's bill with the ledger.
+
+    The figures are compared by UTC day and model. The command fails if one differs."""
     names: dict[str, str] = {}
     for entry in model or []:
         names.update(_option(_pairs)(entry))
@@ -131,7 +139,7 @@ def ledger_reconcile(
     differences = found.differences
     show_report(Report(_content(backend, found), _picture(found)), as_json=invocation.as_json)
     if differences:
-        raise StateConflict(f"The bill and the books differ in {len(differences)} places.")
+        raise StateConflict(f"The bill and the ledger differ in {len(differences)} places.")
 
 
 def _content(backend: str, found: BillComparison) -> dict[str, Any]:
@@ -170,7 +178,7 @@ def _figures(pairs: tuple[ComparedFigure, ...]) -> dict[str, Any]:
 
 def _picture(found: BillComparison) -> RenderableType:
     table = Table(
-        *("day", "model", "", "figure", "bill", "books", "difference"),
+        *("day", "model", "", "figure", "bill", "ledger", "difference"),
         box=SIMPLE_HEAD,
         pad_edge=False,
     )

@@ -23,14 +23,14 @@ from tollkeeper.services.ledger.log_comparison import (
 )
 from tollkeeper.services.ledger.log_file import LogReading
 
-# Tables show at most this many rows; the JSON has all stored ones.
+# The table shows this number of differences. The JSON has up to DIFFERENCES_MAX.
 _SHOWN_MAX = 200
-_WORDS = {
-    Problem.MISSING: "is not on the books",
-    Problem.NOT_SETTLED: "is not settled on the books",
-    Problem.OTHER_COST: "has another cost on the books",
-    Problem.UNKNOWN_KEY: "is not on the books, nor is its key: it cannot be booked",
-    Problem.MONTH_CLOSED: "is not on the books, and its month is closed: it cannot be booked",
+_PROBLEM_TEXTS = {
+    Problem.MISSING: "is not in the ledger",
+    Problem.NOT_SETTLED: "is not settled in the ledger",
+    Problem.OTHER_COST: "has another cost in the ledger",
+    Problem.UNKNOWN_KEY: "is not in the ledger and cannot be booked: its key does not exist",
+    Problem.MONTH_CLOSED: "is not in the ledger and cannot be booked: its month is closed",
 }
 
 
@@ -40,17 +40,23 @@ def ledger_compare_log(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="The log of a gateway in JSON lines; it may be compressed with gzip.",
+            help="The log of a gateway: a file of JSON lines, which may be compressed with gzip.",
             show_default=False,
         ),
     ],
     book: Annotated[
-        bool, typer.Option("--book", help="Record the missing calls in the ledger, each once.")
+        bool,
+        typer.Option(
+            "--book",
+            help="Book calls that are missing or not settled in the ledger, with the cost in the log.",
+        ),
     ] = False,
 ) -> None:
-    """Compare the request log with the ledger, call by call. Fails if something differs."""
-    with progress("Comparing", quiet=invocation.as_json) as tell:
-        reading = LogReading(files, tell)
+    """Compare each call in the request log with the ledger.
+
+    The command fails if a call differs or a line of the log cannot be read."""
+    with progress("Comparing", quiet=invocation.as_json) as report_progress:
+        reading = LogReading(files, report_progress)
         found = run_with_services(
             invocation,
             lambda services: services.request_log_comparison.ledger_compare_log(
@@ -76,7 +82,7 @@ def _content(found: LogComparison, reading: LogReading) -> dict[str, Any]:
         "calls_of_dropped_months": found.dropped,
         "booked": found.booked,
         "booked_usd": usd_from_picousd(found.booked_picousd),
-        "differences": [_entry(each) for each in found.differences.values()],
+        "differences": [_entry(difference) for difference in found.differences.values()],
         "differences_left_out": found.left_out,
         "other_lines": reading.other_lines,
         "unreadable_lines": reading.unreadable_lines,
@@ -104,25 +110,29 @@ def _picture(found: LogComparison, reading: LogReading, *, book: bool) -> Render
     table = Table(
         *("request", "difference", "log", "ledger", "booked"), box=SIMPLE_HEAD, pad_edge=False
     )
-    for each in list(found.differences.values())[:_SHOWN_MAX]:
+    for difference in list(found.differences.values())[:_SHOWN_MAX]:
         table.add_row(
-            str(each.call.key.id),
-            _WORDS[each.problem],
-            _usd(each.call.cost_picousd) or "unknown",
-            _usd(each.books.cost_picousd) or "-",
-            "yes" if each.is_booked else "no",
+            str(difference.call.key.id),
+            _PROBLEM_TEXTS[difference.problem],
+            _usd(difference.call.cost_picousd) or "unknown",
+            _usd(difference.books.cost_picousd) or "-",
+            "yes" if difference.is_booked else "no",
         )
     lines = [f"{found.calls} calls were compared."]
     hidden = len(found.differences) + found.left_out - _SHOWN_MAX
     if hidden > 0:
         lines.append(f"{hidden} more differ; --json has up to {DIFFERENCES_MAX} of them.")
     if found.dropped:
-        lines.append(f"{found.dropped} calls are of months that were dropped: see their exports.")
+        lines.append(
+            f"{found.dropped} calls are in dropped months: see the exports of these months."
+        )
     lines += [printable(place) for place in reading.unreadable]
     if found.booked:
-        lines.append(f"{found.booked} were booked, {usd_from_picousd(found.booked_picousd)} USD.")
+        lines.append(
+            f"{found.booked} calls were booked, {usd_from_picousd(found.booked_picousd)} USD in total."
+        )
     elif found.unbooked and not book:
-        lines.append("Nothing was booked: --book books the calls whose end is missing.")
+        lines.append("Nothing was booked: --book books calls that are missing or not settled.")
     text = Text("\n".join(lines))
     return Group(table, text) if found.differences else text
 

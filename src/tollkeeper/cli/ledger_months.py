@@ -1,4 +1,8 @@
-"""Implements `tollkeeper ledger months`, `close`, `export` and `drop`."""
+"""Implements `tollkeeper ledger months`, `close`, `export` and `drop`.
+
+Closing makes a month immutable and stores its totals. A closed month can be exported to a file, and
+then its rows can be dropped from the database.
+"""
 
 import gzip
 import os
@@ -18,16 +22,16 @@ from tollkeeper.services.ledger.months import Export, LedgerMonth
 from tollkeeper.services.use_cases import Services
 
 MonthArgument = Annotated[
-    str, typer.Argument(metavar="MONTH", help="As in 2026-09.", show_default=False)
+    str, typer.Argument(metavar="MONTH", help="A month, such as 2026-09.", show_default=False)
 ]
 _GZIP = ".gz"
 
 
 def ledger_months(invocation: Invocation) -> Listing:
-    """List the months of the ledger and what was done with each."""
-    found = run_with_services(invocation, lambda services: services.months.ledger_months())
+    """List the months of the ledger and their states."""
+    months = run_with_services(invocation, lambda services: services.months.ledger_months())
     return Listing(
-        [_view(month) for month in found],
+        [_view(month) for month in months],
         columns=("month", "state", "reservations", "closed_at", "exported_to"),
     )
 
@@ -37,25 +41,35 @@ def ledger_close(
     month: Annotated[
         str | None,
         typer.Argument(
-            metavar="MONTH", help="As in 2026-09.", show_default="the next one to be closed"
+            metavar="MONTH",
+            help="A month, such as 2026-09.",
+            show_default="the oldest open month",
         ),
     ] = None,
 ) -> Record:
-    """Make a month that is over immutable, and write its totals."""
+    """Close a past month: make it immutable and store its totals."""
     requested = None if month is None else month_of_text(month)
-    found = run_with_services(invocation, lambda services: services.months.ledger_close(requested))
-    note = "Keep the digest elsewhere too: it covers this month and all closed before it."
-    return Record(_view(found), note)
+    closed = run_with_services(invocation, lambda services: services.months.ledger_close(requested))
+    note = (
+        "Store the digest outside the database too: it covers this month and all months closed "
+        "before it."
+    )
+    return Record(_view(closed), note)
 
 
 def ledger_export(
     invocation: Invocation,
     month: MonthArgument,
     to: Annotated[
-        Path, typer.Option("--to", metavar="FILE", help="FILE.csv, or FILE.csv.gz to compress it.")
+        Path,
+        typer.Option(
+            "--to", metavar="FILE", help="Write to this new file; the suffix .gz compresses it."
+        ),
     ],
 ) -> Record:
-    """Write the rows of a closed month to a CSV file, and note its digest in the close."""
+    """Write the rows of a closed month to a CSV file.
+
+    The file's digest is stored with the totals of the month."""
     requested = month_of_text(month)
     if to.exists():
         raise StateConflict(f"{to} exists already.")
@@ -72,12 +86,13 @@ def ledger_export(
 
 @contextmanager
 def _whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file that gets its name only when it is completely written and on disk."""
+    """Opens a file for writing under a temporary name. Gives the file its name when it is complete and
+    on disk, and deletes it if writing fails."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with partial.open("xb") as raw:
             if path.suffix == _GZIP:
-                # A fixed name and time make the same rows the same bytes.
+                # With a fixed name and time in the header, the same rows always give the same bytes.
                 with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as compressed:
                     yield cast("BinaryIO", compressed)
             else:
@@ -92,28 +107,31 @@ def _whole_file(path: Path) -> Iterator[BinaryIO]:
 def ledger_drop(
     invocation: Invocation,
     month: MonthArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> Record:
-    """Drop the rows of a month that is closed, proven and exported. Its totals stay."""
+    """Delete the rows of a closed and exported month.
+
+    The month must also be proven: `ledger verify` has checked that its totals are the sums of its rows.
+    The totals stay."""
     requested = month_of_text(month)
     if not yes:
-        found = run_with_services(
+        checked = run_with_services(
             invocation, lambda services: services.months.ledger_check_drop(requested)
         )
-        _confirm(requested, found)
+        _confirm(requested, checked)
     dropped = run_with_services(invocation, lambda services: services.months.ledger_drop(requested))
     return Record(_view(dropped))
 
 
 def _confirm(month: Month, found: LedgerMonth) -> None:
-    assert found.close is not None, "only a closed month gets here"
-    assert found.exported is not None, "only an exported month gets here"
+    assert found.close is not None, "ledger_check_drop accepts only a closed month"
+    assert found.exported is not None, "ledger_check_drop accepts only an exported month"
     question = (
         f"{found.close.reservations} reservations of {month} are in {found.exported.file_name}, "
         "and will be in that file only. Drop them?"
     )
     if not confirm(question):
-        raise StateConflict("Nothing was dropped: confirm it, or give --yes.")
+        raise StateConflict("Nothing was dropped: confirm the question, or give --yes.")
 
 
 def _view(found: LedgerMonth) -> dict[str, object]:

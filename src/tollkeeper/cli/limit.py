@@ -1,4 +1,5 @@
-"""`tollkeeper limit`: how many calls a project may make per minute and concurrently."""
+"""Implements `tollkeeper limit`, which limits the number of calls that a project may make per minute
+and at the same time."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,19 +14,19 @@ from tollkeeper.services.use_cases import Services
 if TYPE_CHECKING:
     from tollkeeper.services.ledger.billing import Limit, LimitsInForce
 
-app = noun_app("Request limits of a project.")
+app = noun_app("Set and show the request limits of a project.")
 
 
 @service_command(app, "set", example="tollkeeper limit set Web --requests-per-minute 600")
 async def limit_set(
     services: Services,
     project: ProjectArgument,
-    # Typer does not support `int | "default"`, the type that the parser returns.
+    # Any, because Typer does not support `int | "default"`, the type that the parser returns.
     requests_per_minute: Annotated[
         Any,
         typer.Option(
             metavar="N|default",
-            help="How many calls may begin in a minute, also all at once.",
+            help="Allow this number of calls per minute. They may arrive in one burst.",
             parser=limit_change,
             show_default="unchanged",
         ),
@@ -34,13 +35,15 @@ async def limit_set(
         Any,
         typer.Option(
             metavar="N|default",
-            help="How many calls may run at the same time.",
+            help="Allow this number of calls at the same time.",
             parser=limit_change,
             show_default="unchanged",
         ),
     ] = None,
 ) -> Record:
-    """Set limits of a project, or return to the defaults of the settings."""
+    """Set the limits of a project, or restore the defaults.
+
+    The value `default` means the default from the settings."""
     if requests_per_minute is None and concurrency is None:
         raise typer.BadParameter("Give --requests-per-minute, --concurrency, or both.")
     identity = await services.names.project_named(project)
@@ -49,7 +52,7 @@ async def limit_set(
 
 @service_command(app, "show", example="tollkeeper limit show Web")
 async def limit_show(services: Services, project: ProjectArgument) -> Record:
-    """Show the limits of a project, and which of them are defaults."""
+    """Show a project's limits and whether they are defaults."""
     return _record(await services.billing.limit_show(await services.names.project_named(project)))
 
 
