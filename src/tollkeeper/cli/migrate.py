@@ -1,4 +1,4 @@
-"""`tollkeeper migrate`: brings the schema to this code's revision."""
+"""Implements `tollkeeper migrate`, which brings the database schema to the revision of this version."""
 
 from typing import Annotated
 
@@ -22,19 +22,20 @@ def migrate(
         bool,
         typer.Option(
             "--expand",
-            help="Apply only migrations that older versions can work with. Use it before a rollout.",
+            help="Apply only migrations with which older versions can work. Use this option before a "
+            "rollout.",
         ),
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
             "--force",
-            help="Apply migrations with which live processes of older versions cannot work. These "
-            "processes then end.",
+            help="Apply also migrations with which running processes of older versions cannot work. "
+            "These processes then end.",
         ),
     ] = False,
 ) -> Record:
-    """Bring the database's schema up to date."""
+    """Create or update the database schema."""
     settings = invocation.settings()
     with (
         command_database(settings) as conninfo,
@@ -43,13 +44,13 @@ def migrate(
         address, _ = find_newest_server(conninfo, settings.database.seen_file)
         revision = migrate_schema(address, serving_only=expand, force=force)
         if revision > code_revision():
-            # Raises if this code cannot work with the newer schema.
+            # Raises an error if this version cannot work with the newer schema.
             state = check_database(address)
             note = f"There is nothing to migrate: the schema is at {state.description}."
         elif revision < code_revision():
             note = (
-                f"The schema is at {revision}, and this version can serve. When no older process is "
-                f"left, `tollkeeper migrate` brings it to {code_revision()}."
+                f"The schema is at {revision}, with which this version can serve. When no process of an "
+                f"older version runs, `tollkeeper migrate` brings the schema to {code_revision()}."
             )
         else:
             note = "The schema is up to date."

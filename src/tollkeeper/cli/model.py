@@ -1,4 +1,5 @@
-"""`tollkeeper model`: the catalogue of models."""
+"""Implements `tollkeeper model`, which compares the catalogue (the models in the settings) with a public
+price list."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from tollkeeper.cli.report import Report, show_report
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.settings.price_list import PriceReview, review, toml_text
 
-app = noun_app("The catalogue of models.")
+app = noun_app("Compare the configured models with public prices.")
 
 
 @command(app, "import", example="tollkeeper model import --output prices.toml")
@@ -26,18 +27,23 @@ def model_import(
         typer.Option(
             "--name",
             metavar="MODEL=PROVIDER/NAME",
-            help="The provider and name of a model in the list. May be repeated.",
-            show_default="by its backend's address and upstream_model",
+            help="The provider and name under which the price list has MODEL. May be repeated.",
+            show_default="found by the backend's address and upstream_model",
         ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            metavar="TOML", help="Write the list's prices to this new file, to paste from."
+            metavar="TOML",
+            help="Write the prices of the list to this new file, from which you can paste them into "
+            "the settings.",
         ),
     ] = None,
 ) -> None:
-    """Show where the public prices of genai-prices differ from the catalogue. Changes no settings."""
+    """Show the models whose public prices differ.
+
+    The prices in the settings are compared with the list of the package genai-prices. The command does
+    not change the settings."""
     settings = invocation.settings()
     names = dict(map(_pair, name or ()))
     for unknown in names.keys() - {model.id for model in settings.models}:
@@ -61,14 +67,14 @@ def _content(found: PriceReview, output: Path | None) -> dict[str, Any]:
     return {
         "data": [
             {
-                "model": one.model,
-                "listed_as": one.listed_as,
-                "setting": one.setting,
-                "declared": one.declared,
-                "listed": one.listed,
-                "problem": one.problem or None,
+                "model": difference.model,
+                "listed_as": difference.listed_as,
+                "setting": difference.setting,
+                "declared": difference.declared,
+                "listed": difference.listed,
+                "problem": difference.problem or None,
             }
-            for one in found.differences
+            for difference in found.differences
         ],
         "unknown": list(found.unknown),
         "output": None if output is None else str(output),
@@ -79,9 +85,11 @@ def _picture(found: PriceReview, output: Path | None) -> RenderableType:
     parts: list[RenderableType] = []
     if found.differences:
         table = Table("model", "setting", "catalogue", "list", box=SIMPLE_HEAD, pad_edge=False)
-        for one in found.differences:
-            listed = printable(one.listed) + (f"  ({one.problem})" if one.problem else "")
-            table.add_row(printable(one.model), one.setting, one.declared or "-", Text(listed))
+        for difference in found.differences:
+            problem = difference.problem
+            listed = printable(difference.listed) + (f"  ({problem})" if problem else "")
+            declared = difference.declared or "-"
+            table.add_row(printable(difference.model), difference.setting, declared, Text(listed))
         parts.append(table)
     elif found.compared:
         parts.append(Text(f"Models that agree with the list: {found.compared}."))
@@ -91,5 +99,5 @@ def _picture(found: PriceReview, output: Path | None) -> RenderableType:
             Text(f"Not in the list: {names}. Give --name MODEL=PROVIDER/NAME.", style="yellow")
         )
     if output is not None:
-        parts.append(Text(f"Written to {output}. The settings are as they were."))
+        parts.append(Text(f"The prices were written to {output}. The settings were not changed."))
     return Group(*parts)

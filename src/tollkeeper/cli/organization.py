@@ -1,4 +1,5 @@
-"""`tollkeeper organization`: organizations and the checks that models require of them."""
+"""Implements `tollkeeper organization`, which manages organizations and their checks. A check is a name
+that an organization must have to use certain models, for example `kyc`."""
 
 from typing import Annotated
 
@@ -10,12 +11,14 @@ from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.organization import Organization
 from tollkeeper.services.use_cases import Services
 
-app = noun_app("Organizations and the checks they hold.")
+app = noun_app("Manage organizations, the tenants that pay for calls.")
 
 Check = Annotated[
     str,
     typer.Argument(
-        metavar="CHECK", help="A name that models list in required_checks.", show_default=False
+        metavar="CHECK",
+        help="The name of a check, as in the setting required_checks of a model.",
+        show_default=False,
     ),
 ]
 
@@ -28,10 +31,10 @@ async def organization_create(services: Services, name: NameArgument) -> Record:
 
 @service_command(app, "list", example="tollkeeper organization list")
 async def organization_list(services: Services) -> Listing:
-    """List every organization, oldest first."""
-    found = await services.organizations.organization_list()
+    """List all organizations, oldest first."""
+    organizations = await services.organizations.organization_list()
     return Listing(
-        [organization_view(organization) for organization in found],
+        [organization_view(organization) for organization in organizations],
         columns=("id", "name", "status", "checks", "created_at"),
         short_ids=("id",),
         optional=("status",),
@@ -52,15 +55,16 @@ async def organization_show(services: Services, organization: OrganizationArgume
 async def organization_rename(
     services: Services, organization: OrganizationArgument, name: NameArgument
 ) -> Record:
-    """Give an organization another name."""
+    """Rename an organization."""
     identity = await services.names.organization_named(organization)
     return _record(await services.organizations.organization_rename(identity, name))
 
 
 @service_command(app, "archive", example="tollkeeper organization archive Acme")
 async def organization_archive(services: Services, organization: OrganizationArgument) -> Record:
-    """Archive an organization and its projects: its keys admit no call, and its records stay. This
-    cannot be undone."""
+    """Archive an organization and all its projects.
+
+    Its project keys stop working, and its records stay. This cannot be undone."""
     identity = await services.names.organization_named(organization)
     return _record(await services.organizations.organization_archive(identity))
 
@@ -69,7 +73,7 @@ async def organization_archive(services: Services, organization: OrganizationArg
 async def organization_grant_check(
     services: Services, organization: OrganizationArgument, check: Check
 ) -> Record:
-    """Let an organization use the models that require this check."""
+    """Let an organization use models that require a check."""
     identity = await services.names.organization_named(organization)
     return _record(await services.organizations.organization_grant_check(identity, check))
 
@@ -78,7 +82,9 @@ async def organization_grant_check(
 async def organization_revoke_check(
     services: Services, organization: OrganizationArgument, check: Check
 ) -> Record:
-    """Take a check away from an organization."""
+    """Remove a check from an organization.
+
+    The organization can then no longer use models that require the check."""
     identity = await services.names.organization_named(organization)
     return _record(await services.organizations.organization_revoke_check(identity, check))
 

@@ -1,4 +1,8 @@
-"""`tollkeeper overage`: how far an organization's balance may fall below zero."""
+"""Implements `tollkeeper overage`, which limits how far an organization's balance may fall below zero.
+
+A balance falls below zero by overage: costs that exceed the amounts held for their calls. An
+organization below its bound is stopped: no call is admitted until an operator clears the stop.
+"""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +19,7 @@ from tollkeeper.services.use_cases import Services
 if TYPE_CHECKING:
     from tollkeeper.services.ledger.billing import OverageUse
 
-app = noun_app("How far an organization's balance may fall below zero.")
+app = noun_app("Limit how far an organization's balance may fall below 0.")
 
 _DEFAULT = "default"
 
@@ -28,40 +32,47 @@ def _bound(text: str) -> int | str:
 async def overage_set(
     services: Services,
     organization: OrganizationArgument,
-    # Typer does not support `int | "default"`, the type that the parser returns.
+    # Any, because Typer does not support `int | "default"`, the type that the parser returns.
     bound: Annotated[
         Any,
         typer.Argument(
             metavar="USD|default",
-            help="A decimal amount in USD, or the bound of the settings.",
+            help="A decimal amount in USD, or `default` for the setting ledger.overage_bound_usd.",
             parser=_bound,
             show_default=False,
         ),
     ],
 ) -> Record:
-    """Set the bound below which calls of an organization are stopped, until it is cleared."""
+    """Set how far the balance may fall below zero.
+
+    If the balance falls further, no call of the organization is admitted until you run `overage
+    clear`."""
     identity = await services.names.organization_named(organization)
-    own = None if bound == _DEFAULT else bound
-    return _record(identity, await services.billing.overage_set(identity, own))
+    bound_picousd = None if bound == _DEFAULT else bound
+    return _record(identity, await services.billing.overage_set(identity, bound_picousd))
 
 
 @service_command(app, "clear", example="tollkeeper overage clear Acme")
 async def overage_clear(services: Services, organization: OrganizationArgument) -> Record:
-    """Let a stopped organization make calls again. Its balance must be within the bound."""
+    """Let a stopped organization make calls again.
+
+    Its balance must be within the bound."""
     identity = await services.names.organization_named(organization)
     return _record(identity, await services.billing.overage_clear(identity))
 
 
 @service_command(app, "show", example="tollkeeper overage show Acme")
 async def overage_show(services: Services, organization: OrganizationArgument) -> Record:
-    """Show the balance, the overage, the bound, and whether calls are stopped."""
+    """Show an organization's balance, overage and bound.
+
+    The output also says whether its calls are stopped."""
     identity = await services.names.organization_named(organization)
     return _record(identity, await services.billing.overage_show(identity))
 
 
 def _record(organization: OrganizationId, use: "OverageUse") -> Record:
-    """Returns amounts in USD. `overage` is the total that calls have ever cost beyond their
-    holds."""
+    """Builds the output, with amounts in USD. `overage` is the sum of all costs so far that exceeded
+    the hold of their call."""
     return Record(
         {
             "organization_id": organization,

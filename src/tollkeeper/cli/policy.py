@@ -1,4 +1,10 @@
-"""`tollkeeper policy`: creates, edits, publishes, pauses, resumes and tries out policies."""
+"""Implements `tollkeeper policy`, which creates, edits, publishes, pauses, resumes and tries out
+policies.
+
+A policy is a yes-or-no question about requests or answers, its `rule`. The judge, a model, answers the
+question with a score. The call matches the policy if the score, or the probability that a calibration
+computes from the score, reaches the policy's threshold.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -40,7 +46,7 @@ from tollkeeper.services.policies.trial import Trial, TrialText
 from tollkeeper.services.tenants.idempotency import IdempotentRequest
 from tollkeeper.services.use_cases import Services
 
-app = noun_app("Policies of an organization.")
+app = noun_app("Manage policies, which judge requests and answers.")
 
 PolicyArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The policy's name or id.", show_default=False)
@@ -50,26 +56,30 @@ Revision = Annotated[
     typer.Option(
         "--revision",
         metavar="N",
-        help="The revision of the policy that you have read.",
+        help="The policy's revision, as `policy show` prints it. The command fails if the policy has "
+        "changed since.",
         show_default=False,
     ),
 ]
 DescriptionOption = Annotated[
-    str | None, typer.Option("--description", metavar="TEXT", help="What the policy is for.")
+    str | None, typer.Option("--description", metavar="TEXT", help="The purpose of the policy.")
 ]
 DirectionOption = Annotated[
     Direction | None,
-    typer.Option(help="Whether requests, responses or both are judged.", show_default=False),
+    typer.Option(help="Judge requests, responses or both.", show_default=False),
 ]
 ModeOption = Annotated[
     Mode | None,
-    typer.Option(help="Whether a match is only counted, or also denied.", show_default=False),
+    typer.Option(
+        help="Only record matches (monitoring), or reject calls that match (enforcing).",
+        show_default=False,
+    ),
 ]
 ScopeOption = Annotated[
     Scope | None,
     typer.Option(
-        help="Whether the policy applies to all projects, to those of --project, or to calls that "
-        "name it.",
+        help="Apply the policy to all projects, to the projects of --project, or to calls that name "
+        "the policy.",
         show_default=False,
     ),
 ]
@@ -78,8 +88,8 @@ ProjectsOption = Annotated[
     typer.Option(
         "--project",
         metavar="P",
-        help="A project that the policy applies to; may be repeated. The scope is then projects, "
-        "unless --scope says otherwise.",
+        help="Apply the policy to this project. May be repeated. Without --scope, the scope becomes "
+        "projects.",
     ),
 ]
 ThresholdOption = Annotated[
@@ -87,23 +97,27 @@ ThresholdOption = Annotated[
     typer.Option(
         "--threshold",
         metavar="N",
-        help="The least value of a match: a percentage (57.5%), basis points (5750), or: default.",
+        help="The lowest value that is a match: a percentage (57.5%), basis points (5750), or "
+        "`default`.",
         show_default="judge.default_threshold_basis_points",
     ),
 ]
 ErrorRate = Annotated[
     float | None,
-    typer.Option(metavar="1%", help="Find the threshold for it.", parser=share_of),
+    typer.Option(
+        metavar="1%", help="Find a threshold with at most this share of errors.", parser=share_of
+    ),
 ]
 TrialThreshold = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="The least value of a match: a percentage (57.5%) or basis points (5750).",
+        help="The lowest value that is a match: a percentage (57.5%) or basis points (5750).",
         parser=threshold_of,
         show_default="judge.default_threshold_basis_points",
     ),
 ]
+# The body of an API request.
 W = TypeVar("W", wire.PolicyCreate, wire.PolicyEdit)
 _DEFAULT = "default"
 _RULE_FIELDS = tuple(field for field in Rule.__slots__ if field != "project_ids")
@@ -117,7 +131,10 @@ async def policy_create(
     organization: OrganizationArgument,
     name: NameArgument,
     rule: Annotated[
-        str, typer.Option(metavar="QUESTION?", help="The yes-or-no question.", show_default=False)
+        str,
+        typer.Option(
+            metavar="QUESTION?", help="The yes-or-no question to the judge.", show_default=False
+        ),
     ],
     description: DescriptionOption = None,
     direction: DirectionOption = None,
@@ -126,22 +143,24 @@ async def policy_create(
     project: ProjectsOption = None,
     threshold: ThresholdOption = None,
 ) -> Record:
-    """Create a policy as a draft, which applies to nothing until it is published."""
+    """Create a policy as a draft.
+
+    The policy takes effect only after `policy publish`."""
     identity = await services.names.organization_named(organization)
     await services.organizations.organization_show(identity)
     fields = {"name": name, "rule": rule, "description": description, "direction": direction}
     fields |= {"mode": mode, "scope": scope}
-    given = await _given(services, identity, fields, project, threshold, wire.PolicyCreate)
+    body = await _request_body(services, identity, fields, project, threshold, wire.PolicyCreate)
     draft = Rule(
-        project_ids=tuple(map(ProjectId, map(UUID, given.project_ids))),
-        **{field: getattr(given, field) for field in _RULE_FIELDS},
+        project_ids=tuple(map(ProjectId, map(UUID, body.project_ids))),
+        **{field: getattr(body, field) for field in _RULE_FIELDS},
     )
-    # Each run of the command creates one policy.
+    # The idempotency key is random, so that each run of the command creates a policy.
     idempotent_request = IdempotentRequest(
-        identity, OPERATION_CREATE, f"cli-{uuid4()}", msgspec.json.encode(given)
+        identity, OPERATION_CREATE, f"cli-{uuid4()}", msgspec.json.encode(body)
     )
     created = await services.policies.policy_create(
-        given.name, given.description, draft, idempotent_request
+        body.name, body.description, draft, idempotent_request
     )
     return _record(services, created)
 
@@ -153,9 +172,12 @@ async def policy_edit(
     services: Services,
     policy: PolicyArgument,
     revision: Revision,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Another name.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The new name of the policy.")
+    ] = None,
     rule: Annotated[
-        str | None, typer.Option(metavar="QUESTION?", help="Another yes-or-no question.")
+        str | None,
+        typer.Option(metavar="QUESTION?", help="The new yes-or-no question to the judge."),
     ] = None,
     description: DescriptionOption = None,
     direction: DirectionOption = None,
@@ -164,7 +186,9 @@ async def policy_edit(
     project: ProjectsOption = None,
     threshold: ThresholdOption = None,
 ) -> Record:
-    """Change a policy's draft. What is not given stays as it is, and so does what is published; a
+    """Change the draft of a policy.
+
+    Only the given options change. The published version stays in force until `policy publish`, but a
     new name takes effect at once."""
     fields = {"name": name, "rule": rule, "description": description, "direction": direction}
     fields |= {"mode": mode, "scope": scope}
@@ -172,7 +196,7 @@ async def policy_edit(
         raise typer.BadParameter("Give a field to change, for example --mode enforcing.")
     policy = await services.names.policy_named(policy)
     organization = await services.policies.policy_organization(policy)
-    given = await _given(
+    body = await _request_body(
         services,
         organization,
         {**fields, "revision": revision},
@@ -180,10 +204,10 @@ async def policy_edit(
         threshold,
         wire.PolicyEdit,
     )
-    changes = {field: getattr(given, field) for field in _RULE_FIELDS}
-    if given.project_ids is not UNSET:
-        changes["project_ids"] = tuple(map(ProjectId, map(UUID, given.project_ids)))
-    found = await services.policies.policy_edit(
+    changes = {field: getattr(body, field) for field in _RULE_FIELDS}
+    if body.project_ids is not UNSET:
+        changes["project_ids"] = tuple(map(ProjectId, map(UUID, body.project_ids)))
+    edited = await services.policies.policy_edit(
         organization,
         policy,
         revision,
@@ -191,27 +215,28 @@ async def policy_edit(
         description=description,
         changes={field: value for field, value in changes.items() if value is not UNSET},
     )
-    return _record(services, found)
+    return _record(services, edited)
 
 
-async def _given(
+async def _request_body(
     services: Services,
     organization: OrganizationId,
     fields: dict[str, Any],
     projects: list[str] | None,
     threshold: str | None,
-    body: type[W],
+    body_type: type[W],
 ) -> W:
-    """Converts the given options to an API request, which checks the limits of every field."""
-    given = {field: value for field, value in fields.items() if value is not None}
+    """Converts the options of the command to the body of an API request. The conversion checks the
+    limits of every field, such as the length of a name."""
+    body = {field: value for field, value in fields.items() if value is not None}
     if projects:
-        named = [await services.names.project_named(one, organization) for one in projects]
-        given = {"scope": Scope.PROJECTS, **given, "project_ids": list(map(str, named))}
+        ids = [await services.names.project_named(project, organization) for project in projects]
+        body = {"scope": Scope.PROJECTS, **body, "project_ids": list(map(str, ids))}
     if threshold is not None:
         number = None if threshold == _DEFAULT else threshold_of(threshold)
-        given["match_threshold_basis_points"] = number
+        body["match_threshold_basis_points"] = number
     try:
-        return msgspec.convert(given, body)
+        return msgspec.convert(body, body_type)
     except msgspec.ValidationError as exc:
         raise InvalidRequest(str(exc).replace("`$.", "`")) from None
 
@@ -219,11 +244,11 @@ async def _given(
 @service_command(app, "list", example="tollkeeper policy list Acme")
 async def policy_list(services: Services, organization: OrganizationArgument) -> Listing:
     """List an organization's policies, oldest first."""
-    found = await services.policies.policy_list(
+    policies = await services.policies.policy_list(
         await services.names.organization_named(organization)
     )
     return Listing(
-        [_view(services, policy) for policy in found],
+        [_view(services, policy) for policy in policies],
         columns=("id", "name", "state", "revision", "has_unpublished_changes", "current_version"),
         optional=("current_version", "has_unpublished_changes"),
     )
@@ -231,7 +256,7 @@ async def policy_list(services: Services, organization: OrganizationArgument) ->
 
 @service_command(app, "show", example="tollkeeper policy show 'No secrets'")
 async def policy_show(services: Services, policy: PolicyArgument) -> Record:
-    """Show one policy: its draft and what is published."""
+    """Show one policy: its draft and its published version."""
     return _record(services, await _policy_named(services, policy))
 
 
@@ -240,68 +265,71 @@ async def policy_publish(services: Services, policy: PolicyArgument, revision: R
     """Publish a policy's draft as its next version."""
     policy = await services.names.policy_named(policy)
     organization = await services.policies.policy_organization(policy)
-    found = await services.policies.policy_publish(organization, policy, revision)
-    return _record(services, found)
+    published = await services.policies.policy_publish(organization, policy, revision)
+    return _record(services, published)
 
 
 @service_command(app, "pause", example="tollkeeper policy pause 'No secrets' --revision 2")
 async def policy_pause(services: Services, policy: PolicyArgument, revision: Revision) -> Record:
-    """Stop applying a published policy."""
+    """Stop applying a published policy until it is resumed."""
     policy = await services.names.policy_named(policy)
     organization = await services.policies.policy_organization(policy)
-    found = await services.policies.policy_pause(organization, policy, revision)
-    return _record(services, found)
+    paused = await services.policies.policy_pause(organization, policy, revision)
+    return _record(services, paused)
 
 
 @service_command(app, "resume", example="tollkeeper policy resume 'No secrets' --revision 3")
 async def policy_resume(services: Services, policy: PolicyArgument, revision: Revision) -> Record:
-    """Apply a paused policy again, as it was published."""
+    """Apply the published version of a paused policy again."""
     policy = await services.names.policy_named(policy)
     organization = await services.policies.policy_organization(policy)
-    found = await services.policies.policy_resume(organization, policy, revision)
-    return _record(services, found)
+    resumed = await services.policies.policy_resume(organization, policy, revision)
+    return _record(services, resumed)
 
 
 @command(app, "try", example="tollkeeper policy try --rule 'Is it rude?' --text 'Go away.'")
 def policy_try(
     invocation: Invocation,
     rule: Annotated[
-        str | None, typer.Option(metavar="QUESTION?", help="The yes-or-no question.")
+        str | None, typer.Option(metavar="QUESTION?", help="Ask this yes-or-no question.")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(metavar="ID", help="A policy whose rule is asked.")
+        str | None, typer.Option(metavar="ID", help="Ask the question of this policy (name or id).")
     ] = None,
     text: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="A text to ask about; may be repeated."),
+        typer.Option(metavar="TEXT", help="Ask about this text. May be repeated."),
     ] = None,
     file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="JSON lines or CSV with the fields text (or request and answer) and label (yes or no).",
+            help="Ask about the texts in this file: JSON lines or CSV with the fields text (or "
+            "request and answer) and label (yes or no).",
         ),
     ] = None,
     direction: Annotated[
-        TrialDirection, typer.Option(help="Whether the texts are requests or answers.")
+        TrialDirection, typer.Option(help="Judge the texts as requests or as responses.")
     ] = TrialDirection.REQUEST,
     threshold: TrialThreshold = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Fit a calibration, and show calibrated values.")
+        bool, typer.Option("--calibrate", help="Fit a calibration and show calibrated values.")
     ] = False,
     save: Annotated[
-        bool, typer.Option("--save", help="Store the calibration for --policy, not yet active.")
+        bool, typer.Option("--save", help="Fit a calibration and store it, inactive, for --policy.")
     ] = False,
     first: Annotated[
-        bool, typer.Option("--first", help="Ask the small judge of `judge.first`.")
+        bool, typer.Option("--first", help="Ask the small judge of the setting judge.first.")
     ] = False,
     false_denials: ErrorRate = None,
     misses: ErrorRate = None,
     confidence: Annotated[
-        float, typer.Option(metavar="95%", help="How sure such a threshold is.", parser=share_of)
-    ] = "95%",  # type: ignore[assignment]  # the parser reads the default too
+        float, typer.Option(metavar="95%", help="Confidence of such a threshold.", parser=share_of)
+    ] = "95%",  # type: ignore[assignment]  # Typer also parses the default.
 ) -> None:
-    """Ask the judge a rule about texts; with labels, find the threshold that fits best."""
+    """Ask the judge a question about texts.
+
+    If the texts have labels, the command also suggests a threshold."""
     if (text is None) == (file is None):
         raise typer.BadParameter("Give either --text or --file.")
     if (rule is None) == (policy is None):
@@ -309,7 +337,7 @@ def policy_try(
     if save and policy is None:
         raise typer.BadParameter("--save needs --policy.")
     if first and (calibrate or save):
-        raise typer.BadParameter("A calibration belongs to the judge, and not to the first judge.")
+        raise typer.BadParameter("The first judge has no calibration: omit --calibrate and --save.")
     if first and false_denials is not None:
         raise typer.BadParameter("The first judge denies nothing: give --misses.")
     settings = invocation.settings()
@@ -340,8 +368,8 @@ def _save_calibration(
     fitted: Fitted,
     report: Report,
 ) -> None:
-    assert judge is not None, "a judge was asked"
-    measured = {
+    assert judge is not None, "the trial has asked a judge"
+    quality = {
         **fitted.report(),
         "auc": report.content["calibration"]["auc"],
         "guarantees": guarantees(*labelled_values(trial.samples), CONFIDENCE),
@@ -349,32 +377,34 @@ def _save_calibration(
     run_with_services(
         invocation,
         lambda services: services.calibrations.calibration_create(
-            policy.organization_id, policy.id, trial.rule, judge, fitted, measured
+            policy.organization_id, policy.id, trial.rule, judge, fitted, quality
         ),
     )
 
 
 @service_command(app, "calibrations", example="tollkeeper policy calibrations 'No secrets'")
 async def calibration_list(services: Services, policy: PolicyArgument) -> Listing:
-    """List a policy's calibrations, newest first."""
+    """List a policy's calibrations, newest first.
+
+    A calibration turns the scores of the judge into probabilities."""
     found = await _policy_named(services, policy)
     stored = await services.calibrations.calibration_list(found.organization_id, found.id)
     active = None if found.calibration is None else found.calibration.number
     return Listing(
         [
             {
-                "number": one.number,
-                "active": one.number == active,
-                "judge_model": one.judge.model,
-                "prompt_format": one.judge.prompt_format,
-                "labels": one.report["labels"],
-                "error_before": one.report["before"]["calibration_error"],
-                "error_after": one.report["after"]["calibration_error"],
-                "auc": one.report["auc"],
-                "created_at": one.created_at,
-                "rule": one.rule,
+                "number": calibration.number,
+                "active": calibration.number == active,
+                "judge_model": calibration.judge.model,
+                "prompt_format": calibration.judge.prompt_format,
+                "labels": calibration.report["labels"],
+                "error_before": calibration.report["before"]["calibration_error"],
+                "error_after": calibration.report["after"]["calibration_error"],
+                "auc": calibration.report["auc"],
+                "created_at": calibration.created_at,
+                "rule": calibration.rule,
             }
-            for one in stored
+            for calibration in stored
         ],
         columns=("number", "active", "judge_model", "labels", "error_before", "error_after", "auc"),
         optional=("auc",),
@@ -386,10 +416,15 @@ async def calibration_activate(
     services: Services,
     policy: PolicyArgument,
     number: Annotated[
-        int, typer.Argument(metavar="N", help="A calibration's number; 0: none.", min=0)
+        int,
+        typer.Argument(
+            metavar="N", help="The number of the calibration; 0 means no calibration.", min=0
+        ),
     ],
 ) -> Record:
-    """Apply one of a policy's calibrations to its verdicts from now on."""
+    """Activate a calibration of a policy.
+
+    The calibration applies to all verdicts from now on."""
     found = await _policy_named(services, policy)
     changed = await services.calibrations.calibration_activate(
         found.organization_id, found.id, number or None

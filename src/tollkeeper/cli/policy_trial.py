@@ -1,4 +1,5 @@
-"""Implements `tollkeeper policy try`: reads the texts, asks the judge and builds the report."""
+"""Implements `tollkeeper policy try`, which asks the judge (the model that answers the questions of
+policies) about texts, and reports the judge's values."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,10 +31,11 @@ from tollkeeper.domain.trial import Bin, Cut, Sample, Separation, labelled_value
 from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
 from tollkeeper.settings import JudgeSettings, Settings, SettingsError
 
-# With more texts, only the histogram is shown.
+# The table of texts is omitted if there are more texts.
 _SHOWN_MAX = 40
+# The number of characters that the table shows of a text.
 _SHOWN_LENGTH = 70
-# The minimum number of texts for a progress bar.
+# The progress bar is omitted if there are fewer texts.
 _PROGRESS_FROM = 10
 _BAR_WIDTH = 40
 
@@ -49,13 +51,17 @@ class TrialDirection(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """Selects what the report shows in addition to the values."""
+    """Contains the options of the report."""
 
+    # In basis points. None: the default threshold of the settings.
     threshold: int | None = None
+    # The highest accepted shares of false denials (texts labelled no that match) and of misses (texts
+    # labelled yes that do not match). The report finds a threshold for each.
     false_denials: float | None = None
     misses: float | None = None
     confidence: float = CONFIDENCE
-    # The values are from the first judge, so the report suggests a limit instead of a threshold.
+    # The values are from the first judge, so the report suggests `settles_below_basis_points` instead
+    # of a threshold.
     of_first: bool = False
 
 
@@ -97,18 +103,18 @@ def _judge_settings(settings: Settings) -> JudgeSettings:
 
 
 def first_judge_settings(settings: Settings) -> Settings:
-    """Returns the settings with the first judge as the judge."""
+    """Returns the settings with the first judge (`judge.first`) in place of the judge."""
     declared = _judge_settings(settings)
     if not declared.first.backend:
         raise SettingsError("judge.first: no first judge is configured.")
-    own = {"backend": declared.first.backend, "model": declared.first.model}
-    return settings.model_copy(update={"judge": declared.model_copy(update=own)})
+    first = {"backend": declared.first.backend, "model": declared.first.model}
+    return settings.model_copy(update={"judge": declared.model_copy(update=first)})
 
 
 def trial_report(
     trial: Trial, settings: Settings, options: ReportOptions, fitted: Fitted | None
 ) -> Report:
-    """Reports a trial. With `fitted`, the trial's values are calibrated."""
+    """Builds the report of a trial. If `fitted` is given, the values of the trial are calibrated."""
     declared = _judge_settings(settings)
     threshold = options.threshold or declared.default_threshold_basis_points
     separation = separate(trial.samples, threshold)
@@ -133,7 +139,7 @@ def trial_report(
 
 
 def _guarantees(trial: Trial, options: ReportOptions) -> dict[str, Threshold]:
-    """Finds the thresholds that the labels support, by the kind of error that each limits."""
+    """Finds a threshold for each kind of error that the options limit."""
     matching, passing = labelled_values(trial.samples)
     found = {}
     if options.false_denials is not None:
@@ -157,42 +163,43 @@ def _promise(kind: str, found: Threshold, options: ReportOptions, trial: Trial) 
             f"{found.labels} of {found.labels_needed}."
         )
     if not 0 < found.basis_points < BASIS_POINTS:
-        return f"No threshold gives {promise}: the judge does not separate these texts."
+        return f"No threshold gives {promise}: the judge's values do not separate yes from no."
     if options.of_first:
         values = [sample.probability_basis_points for sample in trial.samples]
         settled = sum(value is not None and value < found.basis_points for value in values)
         return (
-            f"settles_below_basis_points = {found.basis_points}: {promise}. It settles {settled} of "
-            f"these {len(values)} texts."
+            f"settles_below_basis_points = {found.basis_points}: {promise}. This setting lets the "
+            f"first judge settle {settled} of these {len(values)} texts."
         )
-    bound = "or higher" if kind == "false denials" else "or lower"
-    return f"A threshold of {percent_of(found.basis_points)} {bound}: {promise}."
+    range_end = "or higher" if kind == "false denials" else "or lower"
+    return f"A threshold of {percent_of(found.basis_points)} {range_end}: {promise}."
 
 
 def _improvement(fitted: Fitted) -> str:
     before, after = fitted.before, fitted.after
     return (
-        f"Calibrated by {fitted.labels} labels ({fitted.calibration.shape.value}). On texts that a "
-        f"calibration was not fitted on: calibration error {before.calibration_error:.3f} before, "
+        f"Calibrated by {fitted.labels} labels ({fitted.calibration.shape.value}). On texts that were "
+        f"not used to fit: calibration error {before.calibration_error:.3f} before, "
         f"{after.calibration_error:.3f} after; Brier score {before.brier:.3f} before, "
         f"{after.brier:.3f} after."
     )
 
 
 def _reliability(quality: Quality) -> Table:
-    """Draws the share of yes as one bar per tenth of the scale. A dot marks the mean probability,
-    which is the end of the bar for a well calibrated judge."""
+    """Draws one bar for each tenth of the probability scale. The length of a bar is the share of texts
+    that are labelled yes. A dot marks the mean probability of these texts. If the judge is well
+    calibrated, the dot is at the end of the bar."""
     table = Table("probability", "texts", "share of yes", box=SIMPLE_HEAD, pad_edge=False)
     table.columns[1].justify = "right"
-    for number, one in enumerate(quality.bins):
-        if one is None:
+    for number, tenth in enumerate(quality.bins):
+        if tenth is None:
             continue
-        filled = round(one.yes_share * _BAR_WIDTH)
-        expected = min(round(one.mean_probability * _BAR_WIDTH), _BAR_WIDTH - 1)
+        filled = round(tenth.yes_share * _BAR_WIDTH)
+        expected = min(round(tenth.mean_probability * _BAR_WIDTH), _BAR_WIDTH - 1)
         bar = ("█" * filled).ljust(_BAR_WIDTH)
         table.add_row(
             f"{number * 10} to {number * 10 + 10} %",
-            str(one.count),
+            str(tenth.count),
             bar[:expected] + "●" + bar[expected + 1 :].rstrip(),
         )
     return table
@@ -223,7 +230,8 @@ def _cut_view(cut: Cut) -> dict[str, Any]:
 def _picture(
     trial: Trial, separation: Separation | None, threshold: int, value: str
 ) -> list[RenderableType]:
-    """Draws all parts. `value` names the values: "score" unless they are calibrated."""
+    """Draws the tables and the histogram. `value` is the name of the values: "score", or "probability"
+    if they are calibrated."""
     parts: list[RenderableType] = []
     if len(trial.samples) <= _SHOWN_MAX:
         parts.append(_samples_table(trial.samples, threshold, value))
@@ -255,17 +263,18 @@ def _samples_table(samples: Sequence[Sample], threshold: int, value: str) -> Tab
 
 
 def _histogram(bins: Sequence[Bin], value: str) -> Table:
-    """Draws one bar per bin, with one colour for yes, no and no label."""
-    highest = max(one.count for one in bins)
+    """Draws one bar for each bin. Texts labelled yes, texts labelled no and texts without a label have
+    different colours."""
+    highest = max(each.count for each in bins)
     table = Table(f"{value} from", "texts", "", box=SIMPLE_HEAD, pad_edge=False)
     table.columns[0].justify = table.columns[1].justify = "right"
-    for one in bins:
+    for each in bins:
         bar = Text()
-        for count, style in ((one.yes, "green"), (one.no, "red"), (one.unlabelled, "cyan")):
-            # Rounding up makes even a single text visible.
+        for count, style in ((each.yes, "green"), (each.no, "red"), (each.unlabelled, "cyan")):
+            # Rounded up, so that even a single text is visible.
             bar.append("█" * -(-count * _BAR_WIDTH // max(highest, 1)), style=style)
-        table.add_row(percent_of(one.start_basis_points), str(one.count), bar)
-    if any(one.yes or one.no for one in bins):
+        table.add_row(percent_of(each.start_basis_points), str(each.count), bar)
+    if any(each.yes or each.no for each in bins):
         table.caption = "green: labelled yes, red: labelled no"
     return table
 

@@ -1,4 +1,4 @@
-"""`tollkeeper project`: the projects of an organization."""
+"""Implements `tollkeeper project`, which manages the projects of an organization."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.organization import Project
 from tollkeeper.services.use_cases import Services
 
-app = noun_app("Projects of an organization.")
+app = noun_app("Manage the projects of an organization.")
 
 
 @service_command(app, "create", example="tollkeeper project create Acme Web")
@@ -32,12 +32,14 @@ async def project_create(
 
 @service_command(app, "list", example="tollkeeper project list Acme")
 async def project_list(services: Services, organization: OrganizationArgument) -> Listing:
-    """List an organization's projects, archived ones too, oldest first."""
+    """List an organization's projects, oldest first.
+
+    The list includes archived projects."""
     identity = await services.names.organization_named(organization)
     await services.organizations.organization_show(identity)
-    found = await services.projects.project_list(identity)
+    projects = await services.projects.project_list(identity)
     return Listing(
-        [project_view(project) for project in found],
+        [project_view(project) for project in projects],
         columns=("id", "name", "status", "models", "created_at", "archived_at"),
         short_ids=("id",),
         optional=("archived_at", "models"),
@@ -56,7 +58,7 @@ async def project_show(services: Services, project: ProjectArgument) -> Record:
 async def project_rename(
     services: Services, project: ProjectArgument, name: NameArgument
 ) -> Record:
-    """Give a project another name."""
+    """Rename a project."""
     identity = await services.names.project_named(project)
     return _record(await services.projects.project_rename(identity, name))
 
@@ -68,7 +70,7 @@ def project_allow_models(
     models: ModelsArgument = None,
     every: EveryModelOption = False,
 ) -> Record:
-    """Set the list of models that the calls of a project may use."""
+    """Set the models that a project may use."""
 
     async def allow(services: Services, entries: Sequence[str]) -> dict[str, object]:
         identity = await services.names.project_named(project)
@@ -79,10 +81,12 @@ def project_allow_models(
 
 @service_command(app, "archive", example="tollkeeper project archive Web")
 async def project_archive(services: Services, project: ProjectArgument) -> Record:
-    """Archive a project: its keys stop working, and its records stay."""
-    found = await services.projects.project_show(await services.names.project_named(project))
-    await services.projects.project_archive(found.organization_id, found.id)
-    return _record(await services.projects.project_show(found.id))
+    """Archive a project.
+
+    Its keys stop working, and its records stay."""
+    active = await services.projects.project_show(await services.names.project_named(project))
+    await services.projects.project_archive(active.organization_id, active.id)
+    return _record(await services.projects.project_show(active.id))
 
 
 def project_view(project: Project) -> dict[str, object]:

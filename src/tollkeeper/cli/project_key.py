@@ -1,4 +1,4 @@
-"""`tollkeeper project-key`: the keys of a project."""
+"""Implements `tollkeeper project-key`, which manages the API keys of a project."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.domain.organization import ProjectKey
 from tollkeeper.services.use_cases import Services
 
-app = noun_app("API keys of a project.")
+app = noun_app("Manage the API keys of a project.")
 
 _GRACE_DEFAULT = "24h"
 
@@ -40,7 +40,7 @@ async def project_key_create(
         typer.Option(
             "--permission",
             metavar="PERMISSION",
-            help=f"What the key may do; may be repeated: "
+            help="Give the key this permission. May be repeated. Permissions: "
             f"{listed_permissions(CUSTOMER_PERMISSIONS)}.",
             autocompletion=customer_permissions,
             show_default="auth.project_key_default_permissions",
@@ -48,7 +48,9 @@ async def project_key_create(
     ] = None,
     expires_in: ExpiresIn = None,
 ) -> Record:
-    """Create a project key and print its value, which is never shown again."""
+    """Create a project key and print its value.
+
+    The value cannot be shown again."""
     key, value = await services.project_keys.project_key_create_by_operator(
         await services.names.project_named(project), name, permission or None, expires_in
     )
@@ -57,12 +59,12 @@ async def project_key_create(
 
 @service_command(app, "list", example="tollkeeper project-key list Web")
 async def project_key_list(services: Services, project: ProjectArgument) -> Listing:
-    """List a project's keys, revoked ones too, oldest first."""
-    found = await services.project_keys.project_key_list(
-        await services.names.project_named(project)
-    )
+    """List a project's keys, oldest first.
+
+    The list includes revoked keys."""
+    keys = await services.project_keys.project_key_list(await services.names.project_named(project))
     return Listing(
-        [_view(services, key) for key in found],
+        [_view(services, key) for key in keys],
         columns=(
             *("id", "name", "redacted_value", "status", "permissions", "models"),
             *("last_used_at", "expires_at"),
@@ -74,38 +76,38 @@ async def project_key_list(services: Services, project: ProjectArgument) -> List
 
 @service_command(app, "rename", example="tollkeeper project-key rename app website")
 async def project_key_rename(services: Services, key: KeyArgument, name: NameArgument) -> Record:
-    """Give a project key another name."""
-    found = await services.project_keys.project_key_rename(
+    """Rename a project key."""
+    renamed = await services.project_keys.project_key_rename(
         await services.names.project_key_named(key), name
     )
-    return Record(_view(services, found))
+    return Record(_view(services, renamed))
 
 
 @service_command(app, "revoke", example="tollkeeper project-key revoke app")
 async def project_key_revoke(services: Services, key: KeyArgument) -> Record:
     """Revoke a project key. This cannot be undone."""
-    found = await services.project_keys.project_key_revoke(
+    revoked = await services.project_keys.project_key_revoke(
         await services.names.project_key_named(key)
     )
-    return Record(_view(services, found))
+    return Record(_view(services, revoked))
 
 
 @service_command(app, "suspend", example="tollkeeper project-key suspend app")
 async def project_key_suspend(services: Services, key: KeyArgument) -> Record:
-    """Stop a project key from working until it is unsuspended."""
-    found = await services.project_keys.project_key_suspend(
+    """Block a project key until it is unsuspended."""
+    suspended = await services.project_keys.project_key_suspend(
         await services.names.project_key_named(key)
     )
-    return Record(_view(services, found))
+    return Record(_view(services, suspended))
 
 
 @service_command(app, "unsuspend", example="tollkeeper project-key unsuspend app")
 async def project_key_unsuspend(services: Services, key: KeyArgument) -> Record:
     """Let a suspended project key work again."""
-    found = await services.project_keys.project_key_unsuspend(
+    usable = await services.project_keys.project_key_unsuspend(
         await services.names.project_key_named(key)
     )
-    return Record(_view(services, found))
+    return Record(_view(services, usable))
 
 
 @command(app, "allow-models", example="tollkeeper project-key allow-models app 'claude-*'")
@@ -115,7 +117,7 @@ def project_key_allow_models(
     models: ModelsArgument = None,
     every: EveryModelOption = False,
 ) -> Record:
-    """Set the list of models that the calls of a project key may use."""
+    """Set the models that a project key may use."""
 
     async def allow(services: Services, entries: Sequence[str]) -> dict[str, Any]:
         identity = await services.names.project_key_named(key)
@@ -133,17 +135,21 @@ async def project_key_rotate(
         int,
         typer.Option(
             metavar="TIME",
-            help="For how long the old key goes on working (90s, 30m, 24h, 7d).",
+            help="Let the old key work for this time (90s, 30m, 24h, 7d).",
             parser=seconds_of,
         ),
-    ] = _GRACE_DEFAULT,  # type: ignore[assignment]  # the parser reads the default too
+    ] = _GRACE_DEFAULT,  # type: ignore[assignment]  # Typer also parses the default.
 ) -> Record:
-    """Create a key that replaces another one, which expires after a grace period."""
-    found = await services.project_keys.project_key_rotate(
+    """Replace a project key by a new key and print its value.
+
+    The old key expires after a grace period. The value of the new key cannot be shown again."""
+    rotated = await services.project_keys.project_key_rotate(
         await services.names.project_key_named(key), grace
     )
-    replaced = {"id": found.old.id, "expires_at": found.old.expires_at}
-    return Record(_view(services, found.new, found.value) | {"replaces": replaced}, note=SHOWN_ONCE)
+    replaced = {"id": rotated.old.id, "expires_at": rotated.old.expires_at}
+    return Record(
+        _view(services, rotated.new, rotated.value) | {"replaces": replaced}, note=SHOWN_ONCE
+    )
 
 
 def _view(services: Services, key: ProjectKey, value: str | None = None) -> dict[str, Any]:

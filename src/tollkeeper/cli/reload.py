@@ -1,4 +1,5 @@
-"""`tollkeeper reload`: tells the running gateway to read its settings file again."""
+"""Implements `tollkeeper reload`, which makes the running gateway read the models in its settings file
+again."""
 
 import os
 import signal
@@ -14,13 +15,15 @@ app = command_app()
 
 @command(app, "reload", example="tollkeeper reload")
 def reload(invocation: Invocation) -> Record:
-    """Send a changed catalogue to the running gateway."""
+    """Make the running gateway read its models and prices again.
+
+    Only changes of [[models]] take effect; all other changed settings need a restart."""
     settings = invocation.settings()
-    # Reports an invalid catalogue here as well as in the gateway's log.
+    # Builds the catalogue only to report an error here; the gateway reports it only in its log.
     build_catalog(settings)
     pids = serving_pids(settings)
     if not pids:
         raise StateConflict(f"No gateway serves with the data folder {settings.database.data_dir}.")
     for pid in pids:
         os.kill(pid, signal.SIGHUP)
-    return Record({"pids": pids}, note="The gateway reads its settings again.")
+    return Record({"pids": pids}, note="The gateway reads its models and prices again.")

@@ -1,4 +1,5 @@
-"""`tollkeeper serve`: runs the gateway and its operator listener until a signal stops it."""
+"""Implements `tollkeeper serve`, which runs the gateway and its operator listener until a signal stops
+them."""
 
 import os
 import socket
@@ -26,19 +27,26 @@ _log = structlog.get_logger("tollkeeper.serve")
 def serve(
     invocation: Invocation,
     host: Annotated[
-        str | None, typer.Option(help="The public address.", show_default="server.host")
+        str | None,
+        typer.Option(help="Serve the public API on this address.", show_default="server.host"),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(help="The public port. 0 means any free port.", show_default="server.port"),
+        typer.Option(
+            help="Serve the public API on this port; 0 means any free port.",
+            show_default="server.port",
+        ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="How many worker processes serve.", show_default="server.workers"),
+        typer.Option(help="Run this number of worker processes.", show_default="server.workers"),
     ] = None,
 ) -> None:
-    """Run the gateway and its operator listener."""
-    # An environment variable is checked like a setting, and remains valid after a reload.
+    """Run the gateway and its operator listener.
+
+    The operator listener serves health checks, alerts and metrics."""
+    # Options become environment variables, so that they are checked like settings and still apply
+    # when the settings are read again.
     for name, value in (("HOST", host), ("PORT", port), ("WORKERS", workers)):
         if value is not None:
             os.environ[f"TOLLKEEPER_SERVER__{name}"] = str(value)
@@ -86,12 +94,13 @@ async def _supervise(
 
 
 def tell_stopping(settings: Settings) -> None:
-    """Says why the program does not end at once after Ctrl-C or SIGTERM."""
+    """Logs why the program does not end at once after Ctrl-C or SIGTERM."""
     _log.info(f"stopping: open requests have up to {settings.server.grace_s:g} s to end")
 
 
 def listeners(settings: Settings, stack: ExitStack) -> tuple[socket.socket, socket.socket]:
-    """Binds both sockets first, so that a port in use is reported at once."""
+    """Binds the public and the operator socket. Commands do so before they start anything, so that a
+    port in use is reported at once."""
     public = bind(settings.server.host, settings.server.port, setting="server")
     stack.callback(public.close)
     operator = bind(settings.operator.host, settings.operator.port, setting="operator")

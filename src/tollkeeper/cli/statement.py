@@ -1,4 +1,4 @@
-"""`tollkeeper statement`: the statement of an organization for a month."""
+"""Implements `tollkeeper statement`, which shows the statement of an organization for a month."""
 
 from typing import Annotated, Any
 
@@ -26,12 +26,18 @@ async def statement(
     organization: OrganizationArgument,
     month: Annotated[
         str | None,
-        typer.Option(metavar="YYYY-MM", help="A month of UTC.", show_default="the current one"),
+        typer.Option(
+            metavar="YYYY-MM",
+            help="Show the statement of this month in UTC.",
+            show_default="the current month",
+        ),
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
 ) -> Report:
-    """Show an organization's statement: opening balance, grants by kind, charges by project and model,
-    adjustments, and closing balance."""
+    """Show an organization's statement for a month.
+
+    The statement has the opening balance, grants by kind, charges by project and model, adjustments,
+    and the closing balance."""
     found = await services.statements.statement_show(
         await services.names.organization_named(organization),
         None if month is None else month_of_text(month),
@@ -79,7 +85,7 @@ def _csv(found: Statement) -> str:
 
 
 def _picture(found: Statement) -> Table:
-    state = "final" if found.final else "the month is not closed, so it may still change"
+    state = "final" if found.final else "may change, because the month is not closed"
     table = Table(
         *("entry", "project", "model", "detail"),
         box=SIMPLE_HEAD,
