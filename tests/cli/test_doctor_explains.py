@@ -70,7 +70,7 @@ _WRONG = (
     # Values.
     (
         "pricing = { prompt = 0.000002 } # here",
-        'pricing.prompt = 0.000002: must be a text; write it in quotes: "0.000002"',
+        'pricing.prompt = 0.000002: must be a string; write it in quotes: "0.000002"',
     ),
     ("pricing = { prompt = '$2' } # here", "models 'small': pricing.prompt: "),
     (
@@ -79,7 +79,7 @@ _WRONG = (
     ),
     (
         "pricing = { prompt = '1' }\nservice_tiers = { flex = 0.5 } # here",
-        'service_tiers.flex = 0.5: must be a text; write it in quotes: "0.5"',
+        'service_tiers.flex = 0.5: must be a string; write it in quotes: "0.5"',
     ),
     ("[server]\nport = 70000 # here", "server.port = 70000: must be at most 65535"),
     ("[server]\nworkers = true # here", "server.workers = True: must be a number"),
@@ -95,15 +95,15 @@ _WRONG = (
         f"{_MODEL.replace('[[models]]', '[[models]] # here')}max_output_length = 1",
         "models 'large': backend: is required",
     ),
-    ("[[server]] # here\nport = 1", "write [server] in the place of [[server]]"),
+    ("[[server]] # here\nport = 1", "write [server] instead of [[server]]"),
     (
         "[policy]\ndenied_content = 'images' # here",
         "policy.denied_content = 'images': must be a list; write ['images']",
     ),
-    ("[server]\nhost = 0.0.0.0 # here", "a text needs quotes"),
+    ("[server]\nhost = 0.0.0.0 # here", "a string needs quotes"),
     ("[server]\nhost = 'a # here\nport = 1", "a closing quote is missing"),
-    ("[server]\nport = 1\nport = 2 # here", "the setting is there twice; remove one"),
-    ("[database] # here", "the section is there twice; join the two"),
+    ("[server]\nport = 1\nport = 2 # here", "the setting occurs twice; remove one"),
+    ("[database] # here", "the section occurs twice; merge the two"),
     # What does not fit together.
     (
         f"{_SAME_ID}backend = 'cluster'\nmax_output_length = 1",
@@ -125,7 +125,7 @@ _WRONG = (
     ("[console]\ntls_files = ['k'] # here", "must be two files: the certificate and its key"),
     (
         "[alerts]\nwebhook_url = 'https://h' # here",
-        "needs webhook_secret, to sign with",
+        "needs webhook_secret, which signs the alerts",
     ),
     # Secrets.
     (

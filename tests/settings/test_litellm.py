@@ -284,15 +284,15 @@ def test_text_of_the_configuration_cannot_leave_its_string(tmp_path: Path) -> No
         ("general_settings: {}", "model_list must be a list"),
         ("model_list: []", "model_list is empty"),
         ("model_list: [3]", "model_list[0] must be a mapping"),
-        ("model_list: [{litellm_params: {}}]", "model_list[0].model_name must be a text"),
+        ("model_list: [{litellm_params: {}}]", "model_list[0].model_name must be a string"),
         ("model_list: [{model_name: a}]", "model_list[0].litellm_params must be a mapping"),
         (
             "model_list: [{model_name: a, litellm_params: {}}]",
-            "model_list[0].litellm_params.model must be a text",
+            "model_list[0].litellm_params.model must be a string",
         ),
         (
             "model_list: [{model_name: a, litellm_params: {model: sagemaker/x}}]",
-            "no model can be taken over: model_list[0].litellm_params.model: 'sagemaker'",
+            "no model can be converted: model_list[0].litellm_params.model: 'sagemaker'",
         ),
         (
             "model_list: [{model_name: a, litellm_params: {model: groq/x}}]\nrouter_settings: [1]",

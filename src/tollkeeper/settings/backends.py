@@ -1,4 +1,5 @@
-"""Defines the settings of a backend. A preset sets the defaults of most of them."""
+"""Defines the settings of a backend. A preset, the name of a known provider or server, sets the defaults
+of most settings."""
 
 from typing import Annotated, Any, Literal
 
@@ -19,13 +20,14 @@ from tollkeeper.settings.wording import nearest
 
 
 class IdentitySettings(Section):
-    """Configures the credentials `google`, `entra` and `sigv4`. The provider's own library finds
-    empty values in its variables, its files and on the machine."""
+    """Configures the gateway's identity at a provider, for the credentials `google`, `entra` and
+    `sigv4`. For an empty setting, the provider's own library searches its environment variables, its
+    files and the machine."""
 
-    # Google's credentials file, Entra's certificate with its key (PEM), or a file with AWS
+    # Google: the credentials file. Entra: a PEM file with the certificate and its key. AWS: a file with
     # profiles.
     file: SecretFile = ""
-    # The permissions that tokens are requested for.
+    # The scope of the tokens that the gateway requests.
     scope: str = Field(default="", max_length=1024)
     # Entra: the directory, the application and its secret.
     tenant: str = Field(default="", max_length=256)
@@ -39,15 +41,18 @@ class IdentitySettings(Section):
 CredentialName = Literal[
     "bearer", "x-api-key", "api-key", "x-goog-api-key", "google", "entra", "sigv4"
 ]
-# Credentials without a fixed key: the gateway has an identity, and gets tokens or signs with it.
+# The credentials with which the gateway has an identity at the provider instead of a fixed key. It
+# obtains tokens for this identity, or signs requests.
 IDENTITY_CREDENTIALS = frozenset({"google", "entra", "sigv4"})
 _BEDROCK_PROTOCOLS = frozenset({"converse", "bedrock_messages"})
 HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
+# The server's name for a field of chat requests, "" to omit the field, or False to reject requests that
+# have the field.
 FieldName = Annotated[str, Field(max_length=120)] | Literal[False]
 CACHE_SALT = "cache_salt"
 # Printable ASCII.
 HeaderValue = Annotated[str, Field(pattern=r"^[!-~]([ -~]*[!-~])?$", max_length=4096)]
-# Headers that the gateway writes itself.
+# Request headers that the gateway writes itself.
 _GATEWAY_HEADERS = frozenset(
     {
         *("host", "user-agent", "content-type", "content-length", "accept", "accept-encoding"),
@@ -61,7 +66,7 @@ _GATEWAY_HEADERS = frozenset(
 class BackendSettings(Section):
     name: Name
     kind: Literal["embedded", "openai"] = "openai"
-    # The provider or server, which determines the defaults of the settings below.
+    # The name of a known provider or server, which determines the defaults of the settings below.
     preset: str = ""
     protocol: Literal[
         "chat",
@@ -73,31 +78,35 @@ class BackendSettings(Section):
         "vertex_gemini",
         "converse",
     ] = "chat"
+    # The base address of each replica.
     urls: tuple[str, ...] = ()
     api_key_env: SecretVariable = ""
     api_key_file: SecretFile = ""
-    # The header that carries the key, or the kind of the gateway's identity.
+    # The header with the key, or the kind of the gateway's identity.
     credential: CredentialName = "bearer"
     identity: IdentitySettings = Field(default={}, validate_default=True)
     # Additional headers of every request to the backend. A value may be a secret.
     headers: dict[HeaderName, HeaderValue] = Field(default={}, repr=False)
     connect_timeout_s: Seconds = 5
+    # The longest pause within an answer.
     idle_timeout_s: Seconds = 60
+    # The number of attempts on other replicas after the first attempt fails.
     retries: int = Field(default=1, ge=0, le=10)
-    # The only certificates trusted for https replicas. If empty, the system's certificates are
-    # trusted.
+    # A PEM file with the only certificates that are trusted for https replicas. Empty: the system's
+    # certificates are trusted.
     tls_ca_file: str = ""
-    # The server's names for fields of chat requests. An empty name omits the field, and `false`
-    # rejects requests that have it. If `cache_salt` has a name, each project gets its own salt,
-    # which separates prefix caches; otherwise projects share the cache.
+    # Renames, omits or rejects fields of chat requests. If `cache_salt` has a name, the gateway sends a
+    # different salt for each project, so that projects do not share the server's prefix cache.
+    # Otherwise they share it.
     fields: dict[Name, FieldName] = {}
+    # False: the gateway sends a call for `n` completions as `n` separate requests.
     native_n: bool = True
-    # The path that counts tokens. Empty: the path of the preset or protocol. "none": the server has
-    # none.
+    # The path at which the server counts the tokens of a prompt. Empty: the path of the preset or
+    # protocol. "none": the server does not count tokens.
     tokenize_path: str = ""
-    # The limit for each replica and process.
+    # The highest number of connections from one process to one replica.
     connections: int = Field(default=1024, ge=1, le=1_000_000)
-    # Whether the backend may receive media addresses that it has to fetch.
+    # Whether a request may contain addresses of media, which the backend has to fetch.
     allow_remote_media: bool = True
 
     @property
@@ -107,14 +116,14 @@ class BackendSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, declared: Any) -> Any:
-        """Fills in the preset's values for settings that the operator did not set."""
+        """Adds the preset's values for settings that the operator did not set."""
         preset = PRESETS.get(str(declared.get("preset"))) if isinstance(declared, dict) else None
         if preset is None:
             return declared
-        known = preset.settings()
-        filled = {**known, **declared}
+        defaults = preset.settings()
+        filled = {**defaults, **declared}
         if isinstance(declared.get("fields"), dict):
-            filled["fields"] = {**known["fields"], **declared["fields"]}
+            filled["fields"] = {**defaults["fields"], **declared["fields"]}
         has_key = bool({"api_key_env", "api_key_file"} & set(declared))
         if has_key and "credential" not in declared and preset.credential in IDENTITY_CREDENTIALS:
             filled["credential"] = "bearer"
@@ -135,7 +144,7 @@ class BackendSettings(Section):
 
     @field_validator("urls")
     @classmethod
-    def _speak_http(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+    def _are_http_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         for url in urls:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"{shown_url(url)!r} must start with http:// or https://")
@@ -156,10 +165,11 @@ class BackendSettings(Section):
             shown = f", of the form {form}" if form else ""
             raise misfit(f"a backend of kind 'openai' needs at least one url{shown}", "urls")
         if self.kind == "embedded" and self.preset:
-            raise misfit("a backend of kind 'embedded' has none; remove it", "preset")
+            raise misfit("a backend of kind 'embedded' has no preset; remove it", "preset")
         if self.kind == "embedded" and self.urls:
             raise misfit(
-                "a backend of kind 'embedded' has none: tollkeeper starts it; remove them", "urls"
+                "a backend of kind 'embedded' has no urls, because tollkeeper starts it; remove them",
+                "urls",
             )
         if self.kind == "embedded" and self.protocol != "chat":
             raise misfit("a backend of kind 'embedded' speaks 'chat' only", "protocol")
@@ -167,8 +177,8 @@ class BackendSettings(Section):
             url.rstrip("/").endswith("/openai/v1") for url in self.urls
         ):
             raise misfit(
-                f"{self.protocol} is not spoken at the OpenAI-compatible address; its preset "
-                "is bedrock-openai",
+                f"the OpenAI-compatible address does not support {self.protocol}; use the preset "
+                "bedrock-openai for this address",
                 "protocol",
             )
         if self.tls_ca_file and not any(url.startswith("https://") for url in self.urls):
@@ -186,6 +196,6 @@ class BackendSettings(Section):
             raise misfit(f"{self.credential} has no api_key_env or api_key_file", "credential")
         if not is_identity and self.identity != IdentitySettings():
             raise misfit(
-                f"only the credentials {', '.join(sorted(IDENTITY_CREDENTIALS))} have one",
+                f"only the credentials {', '.join(sorted(IDENTITY_CREDENTIALS))} have an identity",
                 "identity",
             )

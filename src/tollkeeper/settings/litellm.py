@@ -1,5 +1,10 @@
-"""Converts a LiteLLM proxy's configuration into a settings file, and lists settings without an
-equivalent."""
+"""Converts the configuration of a LiteLLM proxy into a settings file, and lists the settings that have
+no equivalent.
+
+LiteLLM's `model_list` contains deployments. A deployment maps a model name for clients to a model at a
+provider. Deployments with the same name become one model: the first is the model's own backend, and the
+others are its alternatives. Models share backends that have the same settings.
+"""
 
 import importlib
 import json
@@ -14,30 +19,35 @@ from typing import Any, Final
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.settings.places import SettingsError
 
+# LiteLLM reads a value with this prefix from an environment variable.
 _VARIABLE = "os.environ/"
 _ALTERNATIVES_MAX = 16
 _WEIGHT_MIN, _WEIGHT_MAX = 0.000_001, 1_000_000
 _RETRIES_MAX = 10
+# Texts that mean "no value" in YAML.
 _ABSENT = ("", "null", "~", "none")
-# Placeholders that people use as the key of a server that checks none.
+# Placeholders that operators write as the key of a server that checks no key.
 _NO_KEYS = (*_ABSENT, "empty", "fake", "fake-key", "dummy")
-# LiteLLM's configuration does not contain these limits; its list of models does. `tollkeeper model
-# import` compares them.
+# Used for models whose limits are not in the configuration, because LiteLLM has them in its own list of
+# models. `tollkeeper model import` compares the context length with a public list.
 _CONTEXT_LENGTH = 8192
 _OUTPUT_LENGTH = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class _Provider:
+    """Describes how to convert a provider of LiteLLM."""
+
     preset: str = ""
-    # The address if the preset has none.
+    # The provider's address, if there is no preset with an address.
     url: str = ""
-    # The variable from which LiteLLM reads the key if the configuration names none.
+    # The variable from which LiteLLM reads the key if the configuration has no key.
     key_env: str = ""
-    # The path that LiteLLM appends to its configured address.
+    # The path that LiteLLM appends to the configured address.
     path: str = ""
 
 
+# The prefix of a LiteLLM model name, such as "groq" in "groq/llama", and its provider.
 _PROVIDERS: Final = {
     "openai": _Provider("openai"),
     "azure": _Provider("azure", key_env="AZURE_API_KEY", path="/openai/v1"),
@@ -71,11 +81,12 @@ _PROVIDERS: Final = {
     "litellm_proxy": _Provider(key_env="LITELLM_PROXY_API_KEY"),
     "xinference": _Provider(),
 }
-# LiteLLM recognises these providers by the model's name.
+# LiteLLM recognises these providers by the model's name if the name has no prefix.
 _BARE_NAMES = (
     (re.compile(r"gpt-|chatgpt|o[134](-|$)"), "openai"),
     (re.compile("claude"), "anthropic"),
 )
+# The price dimension for each price setting of LiteLLM.
 _PRICES: Final = {
     "input_cost_per_token": "prompt",
     "output_cost_per_token": "completion",
@@ -88,7 +99,9 @@ _PRICES: Final = {
     "input_cost_per_image": "image",
     "input_cost_per_request": "request",
 }
+# The name of a price for long prompts, for example input_cost_per_token_above_200k_tokens.
 _TIER = re.compile(r"(\w+)_above_(\d+)k_tokens")
+# The modes of models that the gateway can serve.
 _MODES = ("chat", "completion", "responses")
 _FEATURES: Final = {
     "supports_function_calling": "tools",
@@ -102,9 +115,11 @@ _MODALITIES: Final = {
     "supports_audio_input": "audio",
     "supports_video_input": "video",
 }
-# Models of these presets have JSON mode and schemas, unless the configuration says otherwise.
+# Models of these presets get the features `json_mode` and `structured_outputs`, unless the configuration
+# says otherwise.
 _JSON_PRESETS = ("openai", "azure", "gemini", "vertex-gemini")
 
+# The reasons for omitting a setting.
 _BY_CLIENT = "clients send it with each request; there are no defaults for a model"
 _HEALTH = "replicas are probed and ejected without settings; docs/reliability.md says how"
 _LIMITS = "rates are limited for projects, not for deployments: tollkeeper limit set"
@@ -114,10 +129,10 @@ _STATE = "gateways share their state in PostgreSQL; no cache server is needed"
 _TELEMETRY = (
     "/metrics serves Prometheus; OTEL_EXPORTER_OTLP_ENDPOINT sends traces; logs are JSON lines"
 )
-_KEYS = "keys are created with tollkeeper project-key create; no key of LiteLLM is taken over"
+_KEYS = "create keys with tollkeeper project-key create; keys of LiteLLM are not converted"
 _NOT_COPIED = "a secret is not copied"
 _FALLBACK = "a model falls back for errors only, through its alternatives"
-# The reason for omitting a setting, by the setting's name in any section.
+# The reason for omitting each setting, by its name. The name means the same in all sections.
 _REASONS: Final = {
     **dict.fromkeys(
         (
@@ -179,7 +194,7 @@ _NO_REASON = "there is no such setting"
 
 @dataclass(frozen=True, slots=True)
 class Unmapped:
-    """Names a setting that was omitted or guessed, and the reason."""
+    """Names a setting that was omitted or needs the operator's attention, and the reason."""
 
     setting: str
     reason: str
@@ -187,13 +202,15 @@ class Unmapped:
 
 @dataclass(slots=True)
 class _Conversion:
-    """Collects the converted settings in the order in which they are written."""
+    """Collects the converted settings. Their order is the order in the settings file."""
 
     sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # The settings of each backend, by its name.
     backends: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # The deployments of each model, by the name for clients.
     models: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     unmapped: list[Unmapped] = field(default_factory=list)
-    # The variable for each secret written in the configuration itself.
+    # For each secret in the configuration, the environment variable that replaces it.
     variables: dict[str, str] = field(default_factory=dict)
 
     def report_unmapped(self, setting: str, reason: str = "") -> None:
@@ -202,8 +219,8 @@ class _Conversion:
 
 
 def convert(path: Path) -> tuple[str, tuple[Unmapped, ...]]:
-    """Returns the settings file's text and the settings without an equivalent. Raises
-    SettingsError."""
+    """Returns the text of the settings file, and the settings that have no equivalent. Raises
+    SettingsError if the configuration cannot be read or has no model that can be converted."""
     document = _section(_read(path), "the file")
     found = _Conversion()
     credentials = {
@@ -216,9 +233,9 @@ def convert(path: Path) -> tuple[str, tuple[Unmapped, ...]]:
     for position, entry in enumerate(declared):
         _add_deployment(found, f"model_list[{position}]", entry, credentials)
     if not found.models:
-        reasons = "; ".join(f"{one.setting}: {one.reason}" for one in found.unmapped)
+        reasons = "; ".join(f"{omitted.setting}: {omitted.reason}" for omitted in found.unmapped)
         raise SettingsError(
-            f"{path}: no model can be taken over: {reasons or 'model_list is empty'}"
+            f"{path}: no model can be converted: {reasons or 'model_list is empty'}"
         )
     sections = {
         name: _section(document.pop(name, {}), name)
@@ -238,7 +255,7 @@ def _read(path: Path) -> Any:
         raise SettingsError("PyYAML is not installed; install tollkeeper[litellm].") from None
 
     class TextLoader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
-        """Keeps every scalar as text, because a price must not become a float."""
+        """Reads every scalar as text, so that a price is not converted to a float, which is inexact."""
 
         yaml_implicit_resolvers = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
 
@@ -255,6 +272,7 @@ def _read(path: Path) -> Any:
 def _add_deployment(
     found: _Conversion, place: str, entry: Mapping[str, Any], credentials: Mapping[str, Any]
 ) -> None:
+    """Converts one entry of `model_list`. `place` is its position, for messages."""
     name = _text(entry.get("model_name"), f"{place}.model_name")
     parameters = {**_section(entry.get("litellm_params"), f"{place}.litellm_params")}
     upstream = _text(parameters.pop("model", None), f"{place}.litellm_params.model")
@@ -296,11 +314,12 @@ def _add_deployment(
 def _backend(
     found: _Conversion, place: str, model: str, parameters: dict[str, Any]
 ) -> tuple[dict[str, Any], str] | None:
-    """Returns the deployment's backend settings and the model's name there."""
+    """Returns the settings of the deployment's backend, and the model's name at this backend. Reports
+    the deployment as unmapped and returns None if it cannot be converted."""
     prefix, slash, name = model.partition("/")
     custom = parameters.pop("custom_llm_provider", None)
     if not slash or custom is not None or prefix not in _PROVIDERS:
-        bare = next((found for pattern, found in _BARE_NAMES if pattern.match(model)), None)
+        bare = next((provider for pattern, provider in _BARE_NAMES if pattern.match(model)), None)
         guessed = str(custom) if custom is not None else bare
         if guessed not in _PROVIDERS:
             named = repr(str(custom) if custom is not None else (prefix if slash else model))
@@ -318,10 +337,10 @@ def _backend(
         if "api_key" not in parameters:
             settings |= {"credential": "sigv4"}
             settings |= _identity(profile=parameters.pop("aws_profile_name", None))
-            _leave_aws_keys(found, place, parameters)
+            _omit_aws_keys(found, place, parameters)
     else:
         url = _url(found, place, provider, parameters)
-        # `openai/` with another address is any server that speaks OpenAI's protocol.
+        # In LiteLLM, `openai/` with another address means any server that speaks OpenAI's protocol.
         preset = "" if prefix == "openai" and url and "api.openai.com" not in url else preset
     if url is None:
         return None
@@ -334,9 +353,9 @@ def _backend(
     if url and not url.startswith(("http://", "https://")):
         found.report_unmapped(f"{place}.api_base", "it is not an address with http:// or https://")
         return None
-    own: dict[str, Any] = {"preset": preset} if preset else {}
-    own |= {"urls": [url]} if url else {}
-    return {**own, **_key(found, place, provider, preset, parameters), **settings} | _headers(
+    address: dict[str, Any] = {"preset": preset} if preset else {}
+    address |= {"urls": [url]} if url else {}
+    return {**address, **_key(found, place, provider, preset, parameters), **settings} | _headers(
         found, place, parameters
     ), name
 
@@ -344,14 +363,16 @@ def _backend(
 def _url(
     found: _Conversion, place: str, provider: _Provider, parameters: dict[str, Any]
 ) -> str | None:
-    """Returns the address, "" for the preset's address, or None if its variable is not set."""
+    """Returns the address, "" for the preset's address, or None if the address is in a variable that is
+    not set."""
     written = str(parameters.pop("api_base", parameters.pop("base_url", "")) or "")
     if written.startswith(_VARIABLE):
         variable = written.removeprefix(_VARIABLE)
         written = os.environ.get(variable, "")
         if not written:
             found.report_unmapped(
-                f"{place}.api_base", f"set {_one_line(variable)} and repeat: an address is needed"
+                f"{place}.api_base",
+                f"set the variable {_one_line(variable)} and repeat: an address is needed",
             )
             return None
     base = written.rstrip("/")
@@ -388,7 +409,7 @@ def _bedrock_url(parameters: dict[str, Any], name: str) -> tuple[str, str]:
     return str(parameters.pop("aws_bedrock_runtime_endpoint", address)), name
 
 
-def _leave_aws_keys(found: _Conversion, place: str, parameters: dict[str, Any]) -> None:
+def _omit_aws_keys(found: _Conversion, place: str, parameters: dict[str, Any]) -> None:
     for setting in [name for name in parameters if name.startswith("aws_")]:
         found.report_unmapped(
             f"{place}.{setting}", "AWS's own library finds keys and roles: set its variables"
@@ -404,27 +425,30 @@ def _identity(**values: Any) -> dict[str, Any]:
 def _key(
     found: _Conversion, place: str, provider: _Provider, preset: str, parameters: dict[str, Any]
 ) -> dict[str, Any]:
+    """Returns the setting `api_key_env`, or {} if no key is needed or the preset names the variable."""
     written = str(parameters.pop("api_key", "") or "")
-    usual = PRESETS[preset].key_env if preset else ""
+    preset_variable = PRESETS[preset].key_env if preset else ""
     if written.startswith(_VARIABLE):
         variable = written.removeprefix(_VARIABLE)
     elif not written:
         variable = provider.key_env
-        if preset and not usual:  # The operator's own server, or an identity.
+        if (
+            preset and not preset_variable
+        ):  # A server without a key, or a provider with an identity.
             return {}
     elif written.lower() in _NO_KEYS:
         return {}
     else:
-        base = usual or provider.key_env or "BACKEND_API_KEY"
-        taken = set(found.variables.values())
-        free = (base if number == 1 else f"{base}_{number}" for number in range(1, len(taken) + 2))
+        base = preset_variable or provider.key_env or "BACKEND_API_KEY"
+        used = set(found.variables.values())
+        names = (base if number == 1 else f"{base}_{number}" for number in range(1, len(used) + 2))
         variable = found.variables.setdefault(
-            written, next(name for name in free if name not in taken)
+            written, next(name for name in names if name not in used)
         )
         found.report_unmapped(
             f"{place}.api_key", f"{_NOT_COPIED}; put it into the variable {variable}"
         )
-    return {"api_key_env": variable} if variable and variable != usual else {}
+    return {"api_key_env": variable} if variable and variable != preset_variable else {}
 
 
 def _headers(found: _Conversion, place: str, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -446,7 +470,7 @@ def _headers(found: _Conversion, place: str, parameters: dict[str, Any]) -> dict
 
 
 def _weight(parameters: dict[str, Any]) -> Decimal | None:
-    """Returns the weight: LiteLLM uses `weight`, else `rpm`, else `tpm`."""
+    """Returns the weight of the deployment. LiteLLM uses `weight`, otherwise `rpm`, otherwise `tpm`."""
     written = [parameters.get(name) for name in ("weight", "rpm", "tpm")]
     parameters.pop("weight", None)
     return next((number for number in map(_number, written) if number), None)
@@ -455,6 +479,7 @@ def _weight(parameters: dict[str, Any]) -> Decimal | None:
 def _pricing(
     found: _Conversion, place: str, parameters: dict[str, Any], facts: dict[str, Any], name: str
 ) -> dict[str, Any]:
+    """Returns the settings `pricing` and `price_tiers`. `facts` are the settings of `model_info`."""
     plain: dict[str, str] = {}
     tiers: dict[int, dict[str, str]] = {}
     written = {**facts, **parameters}
@@ -471,10 +496,10 @@ def _pricing(
     if not plain:
         found.report_unmapped(
             f"{place} ({name})",
-            "it has no price per token, so calls cost nothing until you declare pricing;"
+            "the model has no price per token, so calls cost nothing until you declare pricing;"
             " tollkeeper model import shows public prices",
         )
-    # A tier contains all prices that apply to it.
+    # A tier needs all prices, so the prices without a tier are copied into it.
     return {
         "pricing": plain,
         "price_tiers": [
@@ -487,7 +512,8 @@ def _pricing(
 def _abilities(
     found: _Conversion, place: str, facts: dict[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns limits, features and modalities, which LiteLLM finds by the model's name."""
+    """Returns the limits, features and modalities of a model. LiteLLM knows them by the model's name, so
+    the configuration often lacks them."""
     context = _number(facts.pop("max_input_tokens", None))
     output = _number(facts.pop("max_output_tokens", facts.pop("max_tokens", None)))
     facts.pop("max_tokens", None)
@@ -502,16 +528,18 @@ def _abilities(
     if settings.get("preset") in _JSON_PRESETS:
         features += ["json_mode", "structured_outputs"]
     for setting, feature in _FEATURES.items():
-        says = str(facts.pop(setting, "")).lower()
-        if says == "true" and feature not in features:
+        declared = str(facts.pop(setting, "")).lower()
+        if declared == "true" and feature not in features:
             features.append(feature)
-        elif says == "false" and feature in features:
+        elif declared == "false" and feature in features:
             features.remove(feature)
-    given = [name for name, _ in _MODALITIES.items() if str(facts.pop(name, "")).lower() == "true"]
+    enabled = [
+        name for name, _ in _MODALITIES.items() if str(facts.pop(name, "")).lower() == "true"
+    ]
     return {
         "context_length": length,
         "max_output_length": min(int(output or _OUTPUT_LENGTH), length),
-        "input_modalities": ["text", *(_MODALITIES[name] for name in given)],
+        "input_modalities": ["text", *(_MODALITIES[name] for name in enabled)],
         "supported_features": features,
     }
 
@@ -519,15 +547,17 @@ def _abilities(
 def _with_fallbacks(
     found: _Conversion, sections: Mapping[str, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Returns the models, each with the backends of its deployments followed by those of its
-    fallbacks."""
+    """Returns the models. The backends of a model are those of its own deployments, followed by those of
+    its fallbacks, which are other models in LiteLLM."""
     fallbacks: dict[str, list[str]] = {}
-    usual: list[str] = []
+    default_fallbacks: list[str] = []
     for name in ("litellm_settings", "router_settings"):
         for entry in _entries(sections[name].pop("fallbacks", []), f"{name}.fallbacks"):
             for model, others in entry.items():
                 fallbacks[str(model)] = _names(others, f"{name}.fallbacks")
-        usual += _names(sections[name].pop("default_fallbacks", []), f"{name}.default_fallbacks")
+        default_fallbacks += _names(
+            sections[name].pop("default_fallbacks", []), f"{name}.default_fallbacks"
+        )
     aliases = _section(
         sections["router_settings"].pop("model_group_alias", {}),
         "router_settings.model_group_alias",
@@ -536,26 +566,31 @@ def _with_fallbacks(
         str(alias): str(target.get("model") if isinstance(target, Mapping) else target)
         for alias, target in aliases.items()
     }
-    for name in {name for names in fallbacks.values() for name in names} | set(usual):
+    for name in {name for names in fallbacks.values() for name in names} | set(default_fallbacks):
         if name not in found.models:
             found.report_unmapped(f"fallbacks ({_one_line(name)})", "this model is not in the file")
     models = []
     for name, target in [*((name, name) for name in found.models), *targets.items()]:
         if target not in found.models:
-            found.report_unmapped(f"model_group_alias.{name}", "its model is not in the file")
+            found.report_unmapped(
+                f"model_group_alias.{name}", "the alias's model is not in the file"
+            )
             continue
-        others = fallbacks.get(name, fallbacks.get(target, usual))
+        others = fallbacks.get(name, fallbacks.get(target, default_fallbacks))
         groups = [target, *(other for other in others if other != target and other in found.models)]
         models.append(_model(found, name, groups))
     return models
 
 
 def _model(found: _Conversion, name: str, groups: Sequence[str]) -> dict[str, Any]:
+    """Returns the settings of a model. Its first deployment becomes the model's own backend, all others
+    become alternatives. `groups` are LiteLLM's names of the model and its fallbacks."""
     deployments = [
         (place, one)
         for place, group in enumerate(groups)
         for one in sorted(found.models[group], key=lambda one: one["order"])
     ]
+    # A deployment's position in this list is the `order` of its alternative.
     ranks = sorted({(place, one["order"]) for place, one in deployments})
     if len(deployments) > _ALTERNATIVES_MAX + 1:
         found.report_unmapped(
@@ -593,7 +628,8 @@ def _model(found: _Conversion, name: str, groups: Sequence[str]) -> dict[str, An
 
 
 def _relative(weights: Sequence[Decimal | None]) -> list[float]:
-    """Divides the weights by the first one."""
+    """Divides all weights by the first weight, because a model's own backend has weight 1. If a
+    deployment has no weight, all deployments get the same."""
     if None in weights:
         return [1] * len(weights)
     found = [weight for weight in weights if weight is not None]
@@ -605,8 +641,9 @@ def _common(lists: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _backend_name(found: _Conversion, settings: dict[str, Any], used: Sequence[str]) -> str:
-    """Returns the name of the backend with these settings. A model names a backend only once, so a
-    second deployment with the same settings gets another backend."""
+    """Returns the name of a backend with these settings, and adds the backend if there is none. A model
+    can name a backend only once, so the names in `used` are skipped: a second deployment with the same
+    settings gets another backend."""
     base = str(settings.get("preset") or "server")
     for number in range(1, len(found.backends) + 2):
         name = base if number == 1 else f"{base}-{number}"
@@ -614,11 +651,11 @@ def _backend_name(found: _Conversion, settings: dict[str, Any], used: Sequence[s
             continue
         if found.backends.setdefault(name, settings) == settings:
             return name
-    raise AssertionError("one more name than backends is tried")
+    raise AssertionError("the loop tries one name more than there are backends")
 
 
 def _add_sections(found: _Conversion, sections: Mapping[str, dict[str, Any]]) -> None:
-    """Converts the sections that are not about models, and reports the settings that it omits."""
+    """Converts the sections that are not about models, and reports the omitted settings."""
     found.sections["extensions"] = {"model_listing": True, "messages": True}
     router, library, general = (
         sections[name] for name in ("router_settings", "litellm_settings", "general_settings")
@@ -661,7 +698,9 @@ def _toml(found: _Conversion, models: Sequence[Mapping[str, Any]]) -> str:
         "# explains each line. These settings have no equivalent, or need your attention:",
         "#",
     ]
-    lines += [f"# {one.setting}: {one.reason}" for one in found.unmapped] or ["# (none)"]
+    lines += [f"# {omitted.setting}: {omitted.reason}" for omitted in found.unmapped] or [
+        "# (none)"
+    ]
     for name, settings in found.sections.items():
         lines += _table(f"[{name}]", settings) if settings else []
     for name, settings in found.backends.items():
@@ -685,7 +724,7 @@ def _table(header: str, settings: Mapping[str, Any]) -> Iterator[str]:
 def _value(value: Any) -> str:
     match value:
         case str():
-            # A JSON string is a TOML string, except for one character.
+            # A JSON string is also a TOML string, except that TOML requires an escape for U+007F.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case list():
             return f"[{', '.join(map(_value, value))}]"
@@ -724,7 +763,7 @@ def _names(value: Any, place: str) -> list[str]:
 
 def _text(value: Any, place: str) -> str:
     if not isinstance(value, str) or not value:
-        raise SettingsError(f"{place} must be a text")
+        raise SettingsError(f"{place} must be a string")
     return value
 
 

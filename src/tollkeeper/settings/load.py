@@ -1,4 +1,4 @@
-"""Finds and reads the settings file and the environment, and explains errors clearly."""
+"""Finds and reads the settings file and the environment, and explains wrong settings to the operator."""
 
 import os
 import re
@@ -15,34 +15,38 @@ from tollkeeper.settings.places import SettingsError, SettingsSource, unfinished
 from tollkeeper.settings.schema import ENV_PREFIX, Settings
 from tollkeeper.settings.wording import KEY, explanation, toml_hint, toml_value, unknown_section
 
-# Used if there is no file. `tollkeeper init` writes a copy.
+# The packaged settings, which are used if the operator has no settings file. `tollkeeper init` writes a
+# copy of this file.
 DEFAULT_FILE = Path(__file__).parent / "default.toml"
 _SHOWN_LENGTH_MAX = 80
 
 
 def load_settings(config: Path | None) -> Settings:
-    """Reads --config, else TOLLKEEPER_CONFIG, else ./tollkeeper.toml, else the defaults."""
+    """Reads the settings from the file `config`, otherwise $TOLLKEEPER_CONFIG, otherwise
+    ./tollkeeper.toml, otherwise the packaged file. Environment variables override the file."""
     path = config or configured_path()
     settings = check_settings(path, *_read(path or DEFAULT_FILE))
-    # Folders are relative to the file, so that commands work from any folder.
+    # Paths are relative to the settings file, so that commands work from any folder.
     base = Path.cwd() if path is None else path.resolve().parent
-    return _anchored(settings, base)
+    return _with_absolute_paths(settings, base)
 
 
 def check_settings(path: Path | None, text: str, document: dict[str, Any]) -> Settings:
-    """Returns the settings of a file and the environment. Paths stay relative."""
+    """Returns the settings of a file, overridden by the environment. Relative paths stay relative. Raises
+    SettingsError if a setting is invalid."""
     _refuse_unknown_variables()
     try:
         return Settings(**document)
     except ValidationError as exc:
         raise SettingsError(_explain(exc, SettingsSource(path, text, document))) from None
-    except SourceError as exc:  # a variable that does not contain valid JSON
+    except SourceError as exc:  # A variable for a list or table does not contain valid JSON.
         raise SettingsError(_explain_source(exc)) from None
 
 
 def _refuse_unknown_variables() -> None:
-    """Rejects variables of unknown sections, which the settings library ignores. Variables without
-    two underscores may belong to another program: Kubernetes sets TOLLKEEPER_SERVICE_HOST."""
+    """Rejects environment variables of unknown sections, which pydantic-settings would ignore. Variables
+    without two consecutive underscores are ignored, because they may belong to another program. For
+    example, Kubernetes sets TOLLKEEPER_SERVICE_HOST."""
     sections = list(Settings.model_fields)
     for variable in sorted(os.environ):
         if not variable.upper().startswith(ENV_PREFIX):
@@ -52,10 +56,10 @@ def _refuse_unknown_variables() -> None:
             raise SettingsError(f"{variable}: {unknown_section(section, sections)}")
 
 
-def _anchored(settings: Settings, base: Path) -> Settings:
-    """Makes every relative path absolute."""
+def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
+    """Returns the settings with absolute paths. Relative paths are relative to the folder `base`."""
     console = settings.console
-    anchored: dict[str, dict[str, Any]] = {
+    changed_sections: dict[str, dict[str, Any]] = {
         "database": {"data_dir": base / settings.database.data_dir},
         "secrets": {"master_key": _joined_source(base, settings.secrets.master_key)},
         "alerts": {"webhook_secret": _joined_source(base, settings.alerts.webhook_secret)},
@@ -68,7 +72,8 @@ def _anchored(settings: Settings, base: Path) -> Settings:
         },
     }
     updates: dict[str, Any] = {
-        name: getattr(settings, name).model_copy(update=paths) for name, paths in anchored.items()
+        name: getattr(settings, name).model_copy(update=paths)
+        for name, paths in changed_sections.items()
     }
     updates["backends"] = tuple(
         backend.model_copy(
@@ -98,15 +103,17 @@ def _joined_source(base: Path, source: str) -> str:
 
 
 def configured_path() -> Path | None:
+    """Returns the settings file if `--config` is not given, or None if there is none."""
     named = os.environ.get("TOLLKEEPER_CONFIG")
     if named:
         return Path(named)
-    beside = Path("tollkeeper.toml")
-    return beside if beside.exists() else None
+    in_current_folder = Path("tollkeeper.toml")
+    return in_current_folder if in_current_folder.exists() else None
 
 
 def settings_source(config: Path | None) -> SettingsSource:
-    """Reads the same sources as `load_settings`, to find the place of a setting."""
+    """Reads the same file and environment as `load_settings`. The result finds the line or variable of a
+    setting."""
     path = config or configured_path()
     text, document = _read(path or DEFAULT_FILE)
     return SettingsSource(path, text, document)
@@ -138,7 +145,7 @@ def _explain_one(error: ErrorDetails, source: SettingsSource) -> str:
     value = "" if at[-1] == KEY else _shown_value(error)
     words = explanation(
         error,
-        known_names=_names_beside(at),
+        known_names=_names_in_same_section(at),
         value=value,
         elsewhere=_sections_with(str(at[-1])),
     )
@@ -152,8 +159,8 @@ def _explain_source(exc: SourceError) -> str:
     return f"{name}: the environment variable TOLLKEEPER_{name.upper()} must hold JSON"
 
 
-def _names_beside(location: tuple[int | str, ...]) -> list[str]:
-    """Returns the names of all settings in the location's section."""
+def _names_in_same_section(location: tuple[int | str, ...]) -> list[str]:
+    """Returns the names of all settings in the section of the setting at `location`."""
     section: type[BaseModel] = Settings
     for part in location[:-1]:
         field = None if isinstance(part, int) else section.model_fields.get(part)
@@ -162,7 +169,7 @@ def _names_beside(location: tuple[int | str, ...]) -> list[str]:
 
 
 def _sections_with(name: str) -> list[str]:
-    """Returns the headers of all sections that have a setting with this name."""
+    """Returns the TOML headers of all sections that have a setting with this name."""
     return [
         f"[[{section}]]" if section in ("backends", "models") else f"[{section}]"
         for section, field in Settings.model_fields.items()
@@ -171,8 +178,8 @@ def _sections_with(name: str) -> list[str]:
 
 
 def _shown_value(error: ErrorDetails) -> str:
-    """Returns a plain value that is not secret. A whole section may contain a secret, and so may an
-    unknown setting, such as a password under a wrong name."""
+    """Returns the invalid value in TOML, or "" if it may be secret. The value of a section or of an
+    unknown setting may be secret, for example a password under a wrong name."""
     value = error["input"]
     field = _field_at(error["loc"])
     if field is None or not field.repr or not isinstance(value, str | int | float):
@@ -182,7 +189,8 @@ def _shown_value(error: ErrorDetails) -> str:
 
 
 def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:
-    """Returns the setting at or around a location, or None if it is a section or unknown."""
+    """Returns the field of the setting at `location` or around it. Returns None if the location is a
+    section or unknown."""
     section: type[BaseModel] = Settings
     for part in location:
         if isinstance(part, int):
@@ -196,7 +204,8 @@ def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """Returns the section that an annotation names, also if it is optional or repeated."""
+    """Returns the section class in an annotation, also if the section is optional or in a list. Returns
+    None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     found = (_section_of(inner) for inner in get_args(annotation))

@@ -1,4 +1,5 @@
-"""Lists every setting with its value and the origin of the value. Secrets are not shown."""
+"""Lists every setting with its value and its origin: the line, environment variable, preset or default
+that sets the value. Secrets are not shown."""
 
 import json
 import re
@@ -18,16 +19,17 @@ from tollkeeper.settings.places import Place, SettingsSource
 from tollkeeper.settings.schema import Settings
 from tollkeeper.settings.wording import toml_value
 
-_SECRET = "(secret)"  # noqa: S105 - what stands in the place of one
+_SECRET = "(secret)"  # noqa: S105 - shown instead of a secret
 
 
 @dataclass(frozen=True, slots=True)
 class SettingOrigin:
     name: str
-    # In TOML; empty if there is no value.
+    # The value in TOML, or empty if there is no value.
     value: str
-    # "default", "file", "environment" or "preset"; `source` says which one.
+    # "default", "file", "environment" or "preset".
     origin: str
+    # The line, the variable or the preset that sets the value; empty for a default.
     source: str
 
 
@@ -58,7 +60,7 @@ def _section_origins(
 
 
 def _comes_from_preset(section: BaseModel, name: str) -> bool:
-    """Tells whether a backend's preset sets this value."""
+    """Tells whether the preset of a backend sets this setting."""
     if not isinstance(section, BackendSettings) or section.preset not in PRESETS:
         return False
     if name not in ("api_key_env", *PRESETS[section.preset].settings()):

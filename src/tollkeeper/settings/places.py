@@ -1,4 +1,5 @@
-"""Locates a setting: its name for people, and its line in the settings file or its variable."""
+"""Locates a setting for messages: its readable name, and its line in the settings file or its
+environment variable."""
 
 import os
 import tomllib
@@ -8,16 +9,19 @@ from typing import Any
 
 from tollkeeper.settings.schema import ENV_PREFIX, environment_settings
 
-# The parts of a setting's name. A list entry is identified by its position, and a backend or model
-# also by its name or id.
+# The path to a setting, for example ("server", "port"). An entry of a list is identified by its position.
+# An entry of `backends` or `models` can also be identified by its name or id: ("models", "example/chat",
+# "pricing").
 Place = tuple[str | int, ...]
-_OWN_NAMES = {"backends": "name", "models": "id"}
+# For each list whose entries have names, the setting with the name.
+_NAME_SETTINGS = {"backends": "name", "models": "id"}
 _SHOWN_LENGTH_MAX = 80
 
 
 class SettingsError(Exception):
-    """Reports an invalid setting. The message says which values are allowed, and shows the value
-    unless it may be secret. `at` is the setting if the message concerns a single one."""
+    """Reports an invalid setting. The message says which values are allowed. It shows the invalid value
+    unless the value may be secret. `at` is the place of the setting, if the message is about a single
+    setting."""
 
     def __init__(self, message: str, at: Place = ()) -> None:
         super().__init__(f"{_shown_name(at)}: {message}" if at else message)
@@ -26,40 +30,44 @@ class SettingsError(Exception):
 
 
 class SettingsSource:
-    """Holds the settings in their written form: the file and the environment."""
+    """Holds the settings as the operator has written them: in the file and in the environment."""
 
     def __init__(self, path: Path | None, text: str, document: Mapping[str, Any]) -> None:
-        # None means the packaged file, which no operator has written.
+        # None means the packaged file. Messages do not name its lines, because the operator has not
+        # written them.
         self._path = path
         self._document = document
         self._lines = {} if path is None else _lines(text)
         self._environment = environment_settings()
 
     def origin(self, at: Place) -> tuple[str, str]:
-        """Returns whether the environment, the file or neither sets exactly this setting, and the
-        variable or line."""
+        """Returns the source that sets exactly this setting: "environment" with the variable, "file"
+        with the line, or "default" with ""."""
         if at in set(_places(self._environment)):
             return "environment", _variable(at)
-        # A variable replaces the file's whole list.
+        # If a variable sets a list, the whole list in the file is ignored.
         if at in self._lines and not isinstance(self._environment.get(str(at[0])), list):
             return "file", f"{self._path}, line {self._lines[at]}"
         return "default", ""
 
     def located(self, error: SettingsError) -> str:
-        """Returns the error's message with the place of its setting."""
+        """Returns the error's message with the name of its setting and the line or variable."""
         return self.explain(error.at, error.message) if error.at else str(error)
 
     def explain(self, at: Place, words: str, value: str = "") -> str:
-        """Names the setting with its value, if given, and its line or variable."""
+        """Returns a message: the line or variable of the setting, its name, its value if given, and
+        `words`."""
         document = self._environment if at[0] in self._environment else self._document
         origin = self._origin(_by_position(at, document))
-        return f"{origin}{_shown_name(_by_own_name(at, document))}{value}: {words}"
+        return f"{origin}{_shown_name(_by_name(at, document))}{value}: {words}"
 
     def _origin(self, at: Place) -> str:
-        """Returns "" if neither the file nor a variable sets any part of this setting."""
+        """Returns the variable or the line that sets this setting or a part that contains it, as the
+        beginning of a message. Returns "" if there is neither."""
         in_environment = _longest_known_prefix(at, set(_places(self._environment)))
         in_file = _longest_known_prefix(at, self._lines)
-        # A variable replaces a whole list, but only single settings of a section.
+        # A variable of a list replaces the whole list in the file. In other sections, a variable
+        # replaces a single setting, so the source that names the longer part of the place applies.
         is_list = isinstance(self._environment.get(str(at[0])), list)
         if is_list or len(in_environment) >= len(in_file):
             variable = _variable(at)
@@ -70,32 +78,34 @@ class SettingsSource:
 
 def _shown_name(at: Place) -> str:
     section, *rest = at
-    if section not in _OWN_NAMES or not rest:
+    if section not in _NAME_SETTINGS or not rest:
         return ".".join(map(str, at))
     entry, *setting = rest
-    own = f"number {entry + 1}" if isinstance(entry, int) else repr(entry[:_SHOWN_LENGTH_MAX])
-    name = f"{section} {own}"
+    label = f"number {entry + 1}" if isinstance(entry, int) else repr(entry[:_SHOWN_LENGTH_MAX])
+    name = f"{section} {label}"
     return f"{name}: {'.'.join(map(str, setting))}" if setting else name
 
 
-def _by_own_name(at: Place, document: Mapping[str, Any]) -> Place:
-    """Replaces the position by the name of a backend or model, if it has one."""
-    names = _own_names(at, document)
+def _by_name(at: Place, document: Mapping[str, Any]) -> Place:
+    """Replaces the position of a backend or model by its name or id, if it has one."""
+    names = _entry_names(at, document)
     if len(at) > 1 and isinstance(at[1], int) and at[1] < len(names) and names[at[1]]:
         return (at[0], names[at[1]], *at[2:])
     return at
 
 
 def _by_position(at: Place, document: Mapping[str, Any]) -> Place:
-    names = _own_names(at, document)
+    """Replaces the name or id of a backend or model by its position."""
+    names = _entry_names(at, document)
     if len(at) > 1 and at[1] in names:
         return (at[0], names.index(str(at[1])), *at[2:])
     return at
 
 
-def _own_names(at: Place, document: Mapping[str, Any]) -> list[str]:
-    """Returns the names of all entries in the list, with "" for an entry without a name."""
-    key, entries = _OWN_NAMES.get(str(at[0])), document.get(str(at[0]))
+def _entry_names(at: Place, document: Mapping[str, Any]) -> list[str]:
+    """Returns the names of all backends, or the ids of all models, if the place is in one of these
+    lists. An entry without a name gets ""."""
+    key, entries = _NAME_SETTINGS.get(str(at[0])), document.get(str(at[0]))
     if key is None or not isinstance(entries, list):
         return []
     found = [entry.get(key) if isinstance(entry, dict) else None for entry in entries]
@@ -103,7 +113,7 @@ def _own_names(at: Place, document: Mapping[str, Any]) -> list[str]:
 
 
 def _variable(at: Place) -> str:
-    """Returns the variable that sets this place or a part that contains it."""
+    """Returns the environment variable that sets this place or a part that contains it, or ""."""
     variables = {name.upper(): name for name in os.environ}
     for length in range(len(at), 0, -1):
         name = f"{ENV_PREFIX}{'__'.join(map(str, at[:length]))}".upper()
@@ -118,7 +128,7 @@ def _longest_known_prefix(at: Place, known: Collection[Place]) -> Place:
 
 
 def _places(value: Any, at: Place = ()) -> Iterator[Place]:
-    """Yields every place within a TOML value."""
+    """Yields the place of every value within a TOML value, such as a section."""
     if at:
         yield at
     inner = value.items() if isinstance(value, dict) else ()
@@ -130,6 +140,7 @@ def _lines(text: str) -> dict[Place, int]:
     """Maps each setting of a valid file to the line in which it begins."""
     lines: dict[Place, int] = {}
     table: Place = ()
+    # For each list of tables, the position of its last entry so far.
     entries: dict[Place, int] = {}
     for begin, statement in _statements(text):
         read = tomllib.loads(statement)
@@ -150,9 +161,9 @@ def unfinished_line(text: str) -> int:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Yields every TOML statement with the line in which it begins. The TOML library does not
-    report positions, but it can parse a statement as soon as it is complete. A rest that cannot be
-    parsed comes last."""
+    """Yields every TOML statement with the line in which it begins. The TOML library does not report
+    positions, so lines are added to a statement until the library can parse it. If the end of the file
+    cannot be parsed, it is the last statement."""
     statement, begin = "", 1
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
         statement += f"{line}\n"
@@ -167,8 +178,8 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _table(header: Mapping[str, Any], entries: dict[Place, int]) -> Place:
-    """Returns the place of a table by its header. `entries` has the last position in each list of
-    tables."""
+    """Returns the place of the table with this parsed header. `entries` has the last position in each
+    list of tables; a header like [[models]] increments it."""
     at: Place = ()
     inner: Any = header
     while isinstance(inner, dict) and inner:

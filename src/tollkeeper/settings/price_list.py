@@ -1,4 +1,5 @@
-"""Compares the catalogue with the public prices of genai-prices, which are exact decimals."""
+"""Compares the prices of the catalogue (the models in the settings) with the public prices of the
+package genai-prices, which are exact decimals."""
 
 import importlib
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,8 @@ from tollkeeper.domain.pricing import PRICE_DIMENSIONS
 from tollkeeper.settings.places import SettingsError
 from tollkeeper.settings.schema import ModelSettings, Settings
 
-# The price dimension of each listed price, and the number of units that the price covers.
+# For each name of a price in the list, the price dimension in the settings and the power of ten of the
+# units that a listed price covers: a million tokens, or a thousand requests or other units.
 _PRICES: Final = {
     dimension.listed_as: (dimension.name, 6 if dimension.per_token else 3)
     for dimension in PRICE_DIMENSIONS
@@ -23,16 +25,17 @@ _PRICES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PriceDifference:
-    """Names a model setting that has another value in the price list."""
+    """Describes a setting of a model that has another value in the price list."""
 
     model: str
-    # The provider and model in the price list.
+    # PROVIDER/MODEL in the price list.
     listed_as: str
     setting: str
-    # None if the catalogue has no value.
+    # The value in the catalogue, or None.
     declared: str | None
+    # The value in the price list.
     listed: str
-    # The reason why the value cannot be used, or empty.
+    # The reason why the listed value cannot be used, or empty.
     problem: str = ""
 
 
@@ -46,8 +49,9 @@ class PriceReview:
 
 
 def review(settings: Settings, names: Mapping[str, str]) -> PriceReview:
-    """Compares all models. `names` has PROVIDER/MODEL for models that cannot be found by their
-    backend and `upstream_model`. Raises SettingsError if genai-prices is not installed."""
+    """Compares all models of the catalogue. Models are found in the price list by the address of their
+    backend and `upstream_model`; `names` has PROVIDER/MODEL for models that cannot be found so. Raises
+    SettingsError if genai-prices is not installed."""
     try:
         prices = importlib.import_module("genai_prices.data")
         snapshots = importlib.import_module("genai_prices.data_snapshot")
@@ -74,13 +78,16 @@ def review(settings: Settings, names: Mapping[str, str]) -> PriceReview:
 
 
 def toml_text(found: PriceReview, models: tuple[ModelSettings, ...]) -> str:
-    """Returns the listed `pricing` of each model that differs, to paste into a settings file."""
+    """Returns a setting `pricing` with the listed prices for each model whose prices differ. Operators
+    can paste it into a settings file."""
     lines = ["# Prices from genai-prices, for review: put each line under its model in [[models]]."]
     for model in models:
         changed = {
-            one.setting.removeprefix("pricing."): one.listed
-            for one in found.differences
-            if one.model == model.id and one.setting.startswith("pricing.") and not one.problem
+            difference.setting.removeprefix("pricing."): difference.listed
+            for difference in found.differences
+            if difference.model == model.id
+            and difference.setting.startswith("pricing.")
+            and not difference.problem
         }
         if changed:
             prices: dict[str, str] = {**_declared(model), **changed}
@@ -97,7 +104,8 @@ def _differences(model: ModelSettings, provider: Any, listed: Any) -> Iterator[P
         value: Any = getattr(prices, name, None)
         if value is None:
             continue
-        # Only the price below the first tier is compared, because tiers belong in `price_tiers`.
+        # Of a price with tiers, only the base price is compared with `pricing`. The settings have tiers
+        # in `price_tiers`, which are not compared.
         tiered = not isinstance(value, Decimal)
         price = _plain((value.base if tiered else value).scaleb(-exponent))
         present = declared.get(dimension)

@@ -44,23 +44,24 @@ UtcTime = Annotated[datetime, BeforeValidator(_in_utc)]
 
 
 class PriceTierSettings(Section):
-    # If the whole input has more tokens, these prices apply to the whole call.
+    # If the whole input has more tokens than this, the prices of the tier apply to the whole call.
     above_tokens: int = Field(ge=1, le=2**53)
     pricing: dict[PriceName, str]
 
 
 class PricesSettings(Section):
-    """Contains all prices of a model for one period."""
+    """Contains all prices of a model or of an alternative that are valid at the same time."""
 
     pricing: dict[PriceName, str] = {}
     price_tiers: tuple[PriceTierSettings, ...] = Field(default=(), max_length=_TIERS_MAX)
-    # Multipliers of token prices, by the service tier in the answer. `unasked` is the tier of
-    # requests that name none; without it, any declared tier is possible.
+    # For each service tier that an answer can name, the multiplier of the prices per token. The entry
+    # `unasked` names the tier that the hold assumes for a request that names none. Without `unasked`, the
+    # hold assumes the most expensive tier.
     service_tiers: dict[str, str] = Field(default={}, max_length=_TIERS_MAX)
 
 
 class PriceChangeSettings(PricesSettings):
-    """Replaces all earlier prices from a time on. No earlier price remains valid."""
+    """Replaces all earlier prices from the time `valid_from` on, including tiers and service tiers."""
 
     valid_from: UtcTime
 

@@ -1,5 +1,5 @@
-"""Defines every setting: its name, type, limits and default. docs/configuration.md has a line for
-each."""
+"""Defines every setting: its name, type, limits and default. docs/configuration.md describes each
+setting in one line."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -43,9 +43,10 @@ _MALFORMED = (
 
 
 def check_database_url(url: str) -> None:
-    """Raises ValueError. Does not pass on the driver's messages, which quote the address."""
+    """Raises ValueError if the address is invalid. The message does not contain the driver's message,
+    which quotes the address and so could show a password."""
     if not url.startswith(_SCHEMES):
-        # Without a scheme, the text may be anything, even a password.
+        # Text without a scheme is not shown, because it may be a password.
         shown = f"{shown_url(url)!r} " if "://" in url else ""
         raise ValueError(
             f"{shown}must start with postgresql://, or be empty for the embedded PostgreSQL"
@@ -56,8 +57,8 @@ def check_database_url(url: str) -> None:
         raise ValueError(_MALFORMED) from None
     host, name = str(parts.get("host") or ""), str(parts.get("dbname") or "")
     ports = str(parts.get("port") or "")
-    # The driver reads an unencoded part of a password as a host, a port or a database, and would
-    # print it in an error message.
+    # If a password contains an unencoded / or @, the driver takes a part of the password for a host, a
+    # port or a database name, and would print this part in an error message.
     if (
         "@" in host
         or ("@" in name and "%40" not in url)
@@ -72,8 +73,8 @@ UnreadContent = Literal["images", "audio", "video", "files", "sealed_reasoning"]
 Modality = Literal["text", "image", "file", "audio", "video"]
 BetaFlag = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
-# Answer headers that the gateway writes itself.
-_ANSWER_HEADERS = frozenset(
+# Response headers that the gateway writes itself.
+_RESPONSE_HEADERS = frozenset(
     {
         *("content-type", "content-length", "content-encoding", "transfer-encoding"),
         *("connection", "keep-alive", "upgrade", "trailer", "date", "cache-control", "allow"),
@@ -87,8 +88,10 @@ class ServerSettings(Section):
     host: Host = "127.0.0.1"
     port: Port = 8080
     workers: int = Field(default=1, ge=1, le=256)
-    # The time after SIGTERM in which load balancers stop sending, before connections are refused.
+    # After SIGTERM, the gateway accepts requests for this time, so that load balancers can stop sending
+    # before connections are refused.
     stop_delay_s: float = Field(default=0, ge=0, le=600)
+    # After `stop_delay_s`, requests in flight have this time to end.
     grace_s: Seconds = 20
 
 
@@ -98,15 +101,16 @@ class OperatorSettings(Section):
 
 
 class SignInSettings(Section):
-    """Configures the OpenID Connect provider for signing in to the console."""
+    """Configures the OpenID Connect provider with which operators sign in to the console."""
 
-    # Empty: users sign in with the operator token only.
+    # Empty: operators sign in with the operator token only.
     issuer: str = Field(default="", max_length=500)
     client_id: str = Field(default="", max_length=500)
     # Empty: the provider treats the console as a public client.
     client_secret: SecretSource = ""
-    # The claim whose values `roles` maps to roles.
+    # The claim of the ID token that decides an operator's role.
     role_claim: Name = "groups"
+    # The role for each value of this claim.
     roles: dict[Name, Role] = {}
 
     @model_validator(mode="after")
@@ -133,14 +137,14 @@ def _is_safe_url(url: str) -> bool:
 class ConsoleSettings(Section):
     host: Host = "127.0.0.1"
     port: Port = 8082
-    # `tollkeeper console --new-token` prints a token and this digest. Empty: each start creates a
-    # token and prints it.
+    # The digest of the operator token. `tollkeeper console --new-token` prints both. Empty: each start
+    # creates a token and prints it.
     token_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$", repr=False)
-    # Accepted Host headers in addition to the listening address.
+    # The values of the Host header that are accepted in addition to the listening address.
     allowed_hosts: tuple[Name, ...] = ()
     # Proxies whose X-Forwarded-For and X-Forwarded-Proto headers are trusted.
     trusted_proxies: tuple[Name, ...] = ()
-    # The certificate and its key. Empty: the console serves HTTP.
+    # The files of the certificate and of its key. Empty: the console serves HTTP.
     tls_files: tuple[str, ...] = Field(default=(), repr=False)
     sign_in: SignInSettings = SignInSettings()
 
@@ -166,13 +170,14 @@ class DatabaseSettings(Section):
 
     @property
     def seen_file(self) -> Path | None:
-        """Returns the file in which this machine's processes record the newest server. The embedded
-        server has no standby, and an operator may start again with an empty folder."""
+        """Returns the file in which the processes on this machine record the newest PostgreSQL server
+        that they have seen. Returns None for the embedded server: it has no standby, and the operator
+        may replace it by starting with an empty folder."""
         return self.data_dir / "newest-server.json" if self.url else None
 
 
 class SecretsSettings(Section):
-    # Empty: a file in database.data_dir, created once.
+    # Empty: the file master.key in database.data_dir, which is created once.
     master_key: SecretSource = ""
 
 
@@ -191,21 +196,23 @@ class AlertsSettings(Section):
         if self.webhook_url and not self.webhook_url.startswith(("http://", "https://")):
             raise misfit("must start with http:// or https://", "webhook_url")
         if self.webhook_url and not self.webhook_secret:
-            raise misfit("needs webhook_secret, to sign with", "webhook_url")
+            raise misfit("needs webhook_secret, which signs the alerts", "webhook_url")
         return self
 
 
 class PaymentsSettings(Section):
-    # The webhook's signing secrets: one, or two during a rotation, and one more for each test-mode
-    # endpoint. Empty: payment events are rejected.
+    # The signing secrets of the payment provider's webhook: one, or two during a rotation, and one more
+    # for each endpoint in test mode. Empty: payment events are rejected.
     webhook_secrets: tuple[Annotated[Source, Field(min_length=1)], ...] = Field(
         default=(), max_length=4, repr=False
     )
 
 
 class LimitsSettings(Section):
+    # The largest request body.
     body_bytes: int = Field(default=33554432, ge=1024, le=1073741824)
     inference_deadline_s: Seconds = 300
+    # The limits of a project that has no limits of its own.
     requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
 
@@ -221,12 +228,12 @@ def _usd(amount: str, what: str) -> str:
 
 
 class LedgerSettings(Section):
-    # The age at which an unsettled call is resolved as `unsettled_resolution` says. 0: it stays
-    # unsettled.
+    # A call is unsettled if its cost is unknown. After this time, it is resolved as
+    # `unsettled_resolution` says. 0: it stays unsettled.
     unsettled_after_hours: int = Field(default=0, ge=0, le=87_600)
     unsettled_resolution: Literal["keep", "settle_hold", "release"] = "keep"
-    # How far an organization's balance may fall below zero before its calls are stopped until an
-    # operator clears the stop. Empty: there is no limit.
+    # The amount by which an organization's balance may fall below zero. If it falls further, the
+    # organization's calls are refused until an operator runs `overage clear`. Empty: there is no limit.
     overage_bound_usd: str = "10"
 
     @field_validator("overage_bound_usd")
@@ -267,9 +274,12 @@ class SessionsSettings(Section):
 
 
 class FirstJudgeSettings(Section):
+    """Configures the first judge, a small model that is asked before the judge."""
+
     # Empty: there is no first judge.
     backend: str = Field(default="", max_length=64)
     model: str = Field(default="", max_length=200)
+    # If the first judge's score is lower, the answer is no. Otherwise the judge decides.
     settles_below_basis_points: int = Field(default=100, ge=THRESHOLD_MIN, le=THRESHOLD_MAX)
 
     @model_validator(mode="after")
@@ -280,20 +290,25 @@ class FirstJudgeSettings(Section):
 
 
 class JudgeSettings(Section):
+    """Configures the judge, the model that answers the yes-or-no questions of policies."""
+
     backend: Name
     model: Name
-    # A small judge that is asked first and decides clear cases.
     first: FirstJudgeSettings = FirstJudgeSettings()
     default_threshold_basis_points: int = Field(
         default=conventions.DEFAULT_THRESHOLD_BASIS_POINTS, ge=THRESHOLD_MIN, le=THRESHOLD_MAX
     )
+    # The deadline for all verdicts (results of policies) on a request, and for all on an answer.
     deadline_s: Seconds = 20
+    # A streamed answer is judged each time this number of characters has arrived. 0: the whole answer
+    # is judged before any part is sent.
     segment_characters: int = Field(default=0, ge=0, le=1_000_000)
-    # The number of concurrent questions of one process.
+    # The number of questions that one process asks at the same time.
     concurrency: int = Field(default=16, ge=1, le=1024)
-    # Judge requests while the backend works. The client receives nothing before the verdict.
+    # True: a request is judged while the backend works on it. The client receives nothing before the
+    # verdict.
     overlap: bool = False
-    # The price for each verdict that a call waits for, paid by the organization.
+    # The price of each verdict for which a call waits. The organization pays it.
     price_per_verdict_usd: str = "0"
 
     @field_validator("price_per_verdict_usd")
@@ -303,73 +318,89 @@ class JudgeSettings(Section):
 
 
 class PolicySettings(Section):
-    # Content that no judge reads, and that denies a request under an enforcing policy.
+    # The kinds of content, which a judge cannot read, that deny a request under an enforcing policy.
     denied_content: tuple[UnreadContent, ...] = ()
-    # How much of a request the judge sees together with the answer. 0: nothing.
+    # The number of characters from the end of the request that the judge sees together with an answer.
+    # 0: none.
     answer_context_characters: int = Field(default=2000, ge=0, le=1_000_000)
 
 
 class ExtensionsSettings(Section):
+    """Enables endpoints and headers that the interface does not require."""
+
     model_listing: bool = False
     key_usage: bool = False
     messages: bool = False
-    # The response header with the call's cost. Empty: none.
+    # The name of a response header with the cost of the call. Empty: there is no such header.
     cost_header: str = Field(default="", pattern=r"^[a-z0-9-]{0,64}$")
 
     @field_validator("cost_header")
     @classmethod
-    def _is_not_our_own(cls, name: str) -> str:
-        if name in _ANSWER_HEADERS:
+    def _is_not_a_gateway_header(cls, name: str) -> str:
+        if name in _RESPONSE_HEADERS:
             raise ValueError("the gateway writes this header itself")
         return name
 
 
 class EmbeddedSettings(Section):
+    """Configures the engine, the embedded model server."""
+
     enabled: bool = True
+    # Empty: the packaged model.
     model_path: str = ""
+    # 0: one less than the number of cores.
     threads: int = Field(default=0, ge=0, le=1024)
+    # The number of calls that the engine computes at the same time.
     parallel: int = Field(default=4, ge=1, le=64)
 
 
 class TokenBoundsSettings(Section):
-    """Limits the tokens for which a call holds credit."""
+    """Declares the highest possible numbers of input tokens, from which the gateway computes the hold
+    of a call: the highest possible cost."""
 
-    # The maximum input tokens of one image, file and so on; 0 means the whole context. An image
-    # without a limit has the preset's, else the largest of any published model family.
+    # The highest number of tokens of one image, file and so on. 0 means the whole context. If `image`
+    # is None, the limit of the backend's preset applies, otherwise the highest of any published model
+    # family.
     image: int | None = Field(default=None, ge=0)
     file: int = Field(default=0, ge=0)
     audio: int = Field(default=0, ge=0)
     video: int = Field(default=0, ge=0)
+    # The tokens that the results of one search add to the prompt.
     web_search: int = Field(default=0, ge=0)
-    # The number of searches that a call may make without a request for any. None: known by the
-    # model's name.
+    # The number of searches that the model may make although the request asks for none. None: the
+    # number follows from the model's name.
     searches: int | None = Field(default=None, ge=0, le=1000)
-    # The method that limits the tokens of text if no tokenizer is available.
+    # The method that computes the highest number of tokens of a text if no tokenizer is available.
     text: Literal["estimate", "bytes"] = "estimate"
 
 
 class AlternativeSettings(PricesSettings):
-    """Names another backend that may serve a model. Without its own prices it has the model's."""
+    """Declares another backend that may serve a model. An alternative without prices has the prices of
+    the model."""
 
     backend: Name
-    # Empty: the same name as on the model's own backend.
+    # The name of the model at this backend. Empty: the same name as at the model's own backend.
     upstream_model: str = Field(default="", max_length=512)
-    # The model's own backend has order 0. None: one more than the previous alternative.
+    # Backends with a lower order are tried first. The model's own backend has order 0. None: one more
+    # than the previous alternative.
     order: int | None = Field(default=None, ge=0, le=1000)
-    # The share of calls among backends of the same order. The model's own backend has weight 1.
+    # The backend's share of calls, relative to other backends of the same order. The model's own
+    # backend has weight 1.
     weight: float = Field(default=1, ge=0.000_001, le=1_000_000)
 
 
 class ModelSettings(PricesSettings):
+    # The name that clients use.
     id: str = Field(min_length=1, max_length=200)
     backend: Name
+    # The name of the model at the backend.
     upstream_model: str = Field(min_length=1, max_length=512)
     owned_by: str = ""
     name: str = ""
     display_name: str = ""
     created: int = Field(default=0, ge=0)
     context_length: int = Field(ge=1)
-    # The output limit of the interface, which may be less than some models can write.
+    # The highest number of output tokens that a client can request. Some models can write more.
     max_output_length: int = Field(ge=1)
     input_modalities: tuple[Modality, ...] = ("text",)
     output_modalities: tuple[Modality, ...] = ("text",)
@@ -379,15 +410,18 @@ class ModelSettings(PricesSettings):
     sampling_limits: dict[str, Any] = {}
     sampling_limits_revision: str = "1"
     required_checks: tuple[str, ...] = ()
+    # False: calls are answered with 503.
     is_ready: bool = True
     price_changes: PriceChanges = ()
     token_bounds: TokenBoundsSettings = Field(default={}, validate_default=True)
-    # The USD price of a request that offers a provider-run tool, by the tool's name.
+    # For each tool that the provider runs, the price in USD of a request that offers this tool.
     tool_prices: dict[Name, str] = {}
+    # For each request field without a meaning in the interface, the field of the backend.
     options: dict[str, str] = {}
-    # Messages protocol: who marks the cached parts of a prompt.
+    # Only for the Messages protocol: whether the client ("caller") or the gateway ("5m", "1h") marks
+    # the parts of a prompt that the provider caches.
     prompt_caching: Literal["off", "caller", "5m", "1h"] = "caller"
-    # Messages protocol: client beta flags that are forwarded to the backend.
+    # Only for the Messages protocol: beta flags of clients that are forwarded to the backend.
     beta_flags: tuple[BetaFlag, ...] = Field(default=(), max_length=64)
     # Other backends that may serve the model.
     alternatives: tuple[AlternativeSettings, ...] = Field(default=(), max_length=16)
@@ -399,8 +433,8 @@ class ModelSettings(PricesSettings):
 
 
 class Settings(BaseSettings):
-    """Contains the whole configuration. Environment variables are TOLLKEEPER_SECTION__NAME, with
-    lists and tables as JSON."""
+    """Contains all settings. The environment variable TOLLKEEPER_SECTION__NAME overrides the setting
+    `name` in the section `section`. In a variable, lists and tables are JSON."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -440,12 +474,13 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Gives the environment precedence over the file, which is passed as arguments. Reads
-        nothing else."""
+        """Makes the environment override the file, whose content the caller passes as keyword arguments.
+        No other source is read."""
         return env_settings, init_settings
 
     @model_validator(mode="after")
     def _names_fit_together(self) -> "Settings":
+        """Checks that names are unique, and that models and judges name declared backends."""
         names = _check_unique("backends", "name", [backend.name for backend in self.backends])
         _check_unique("models", "id", [model.id for model in self.models])
         for position, model in enumerate(self.models):
@@ -477,5 +512,5 @@ def _undeclared(name: str, names: list[str]) -> str:
 
 
 def environment_settings() -> dict[str, Any]:
-    """Returns the settings in the environment, in the form of a settings file."""
+    """Returns the settings that environment variables set, in the form of a parsed settings file."""
     return EnvSettingsSource(Settings)()

@@ -1,4 +1,4 @@
-"""Defines the base class of all settings sections, and the types that several of them use."""
+"""Defines the base class of all sections of the settings, and the types that several sections use."""
 
 import re
 from typing import Annotated, Any, get_args
@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-# A listening address. An empty one would mean every address of the machine.
+# A listening address. It must not be empty, because "" would mean every address of the machine.
 Host = Annotated[str, Field(min_length=1, max_length=255)]
 Name = Annotated[str, Field(min_length=1, max_length=120)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
@@ -21,8 +21,8 @@ def _is_variable(name: str) -> str:
     return name
 
 
-# The environment variable that contains a secret. An invalid name is not shown: it may be the
-# secret itself.
+# The name of the environment variable that contains a secret. Messages do not show the value of this
+# setting, because it may be the secret itself by mistake.
 SecretVariable = Annotated[str, AfterValidator(_is_variable), Field(repr=False)]
 
 
@@ -33,19 +33,19 @@ def _is_source(source: str) -> str:
 
 
 Source = Annotated[str, AfterValidator(_is_source)]
-# The variable or file that contains a secret; may be empty.
+# The variable ("env:NAME") or file ("file:PATH") that contains a secret, or "".
 SecretSource = Annotated[Source, Field(repr=False)]
 
 
 def misfit(words: str, *at: str | int) -> PydanticCustomError:
-    """Creates an error about the setting `at`, which contradicts another one."""
+    """Creates an error about the setting `at`, which contradicts another setting."""
     details = {"words": words, "at": at, "name": ".".join(map(str, at))}
     return PydanticCustomError("misfit", "{name}: {words}", details)
 
 
 class Section(BaseModel):
-    """Base of all sections. A field with `repr=False` may be a secret: no message shows its
-    value."""
+    """Is the base of all sections. No message shows the value of a field with `repr=False`, because it
+    may be a secret."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True
@@ -54,7 +54,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _is_not_boolean(cls, value: Any, info: ValidationInfo) -> Any:
-        """Rejects booleans for numbers, because the settings library would read `true` as 1."""
+        """Rejects a boolean for a setting that is a number, because pydantic would read `true` as 1."""
         assert info.field_name is not None
         annotation = cls.model_fields[info.field_name].annotation
         if isinstance(value, bool) and {int, float} & {annotation, *get_args(annotation)}:
@@ -63,6 +63,6 @@ class Section(BaseModel):
 
 
 def shown_variable(name: str) -> str:
-    """Formats an environment variable for a message. Lower-case text may be a secret in place of a
-    name, so it is not repeated."""
+    """Formats the name of an environment variable for a message. A name with lower-case letters is not
+    shown, because it may be a secret that was written instead of the name."""
     return f"${name}" if name == name.upper() else "the variable that it names"

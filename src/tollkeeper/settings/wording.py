@@ -1,4 +1,4 @@
-"""Explains what is wrong with a setting and how to correct it."""
+"""Writes the messages about wrong settings: the mistake, and how to correct it."""
 
 import difflib
 import re
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic_core import ErrorDetails
 
-# Our message for each error type of the settings library. Braces name the error's details.
+# The message for each error type of pydantic. Names in braces are replaced by the error's details.
 _SENTENCES = {
     "missing": "is required",
     "bool_parsing": "must be true or false",
@@ -20,7 +20,7 @@ _SENTENCES = {
     "float_parsing": "must be a number",
     "float_type": "must be a number",
     "finite_number": "must be a finite number",
-    "string_type": "must be a text",
+    "string_type": "must be a string",
     "string_pattern_mismatch": "must have the form {pattern}",
     "string_too_short": "must have at least {min_length} characters",
     "string_too_long": "must have at most {max_length} characters",
@@ -39,19 +39,20 @@ _SENTENCES = {
     "path_parsing": "must be a path",
     "misfit": "{words}",
 }
-# The library's name for the key of a table entry.
+# The last part of an error's location in pydantic if the key of a table entry is wrong, not its value.
 KEY = "[key]"
-_OWN_PREFIX = "Value error, "
-# Messages of the TOML library, with their usual cause.
+# Pydantic puts this text before the message of a ValueError that a validator raises.
+_VALUE_ERROR_PREFIX = "Value error, "
+# Parts of messages from the TOML library, each with the usual cause.
 _TOML_HINTS = {
-    "Invalid value": "a text needs quotes",
+    "Invalid value": "a string needs quotes",
     "Illegal character '\\n'": "a closing quote is missing",
     "Unterminated string": "a closing quote is missing",
     "Expected \"'": "a closing quote is missing",
     "Expected '=' after a key": "a setting is written as name = value",
-    "Expected newline or end of document": "a text needs quotes, and each setting a line of its own",
-    "Cannot overwrite a value": "the setting is there twice; remove one",
-    "twice": "the section is there twice; join the two",
+    "Expected newline or end of document": "a string needs quotes, and each setting a line of its own",
+    "Cannot overwrite a value": "the setting occurs twice; remove one",
+    "twice": "the section occurs twice; merge the two",
     "Unclosed array": "a closing bracket is missing",
     "Unclosed inline table": "a closing brace is missing",
 }
@@ -60,8 +61,9 @@ _TOML_HINTS = {
 def explanation(
     error: ErrorDetails, *, known_names: Sequence[str], value: str, elsewhere: Sequence[str]
 ) -> str:
-    """Explains an error. `known_names` are the settings of the same section, `elsewhere` the
-    sections that have a setting of this name, and `value` is the value unless it is secret."""
+    """Explains an error of pydantic. `known_names` has the settings of the same section, and `elsewhere`
+    the sections that have a setting of this name. `value` is the invalid value, or "" if it may be
+    secret."""
     kind = error["type"]
     if kind in ("extra_forbidden", "literal_error"):
         removed = replacement(error["loc"], error["input"])
@@ -70,10 +72,10 @@ def explanation(
     if kind == "extra_forbidden":
         return _unknown(str(error["loc"][-1]), known_names, elsewhere)
     if kind == "value_error":
-        return error["msg"].removeprefix(_OWN_PREFIX)
+        return error["msg"].removeprefix(_VALUE_ERROR_PREFIX)
     sentence = _SENTENCES.get(kind)
     if sentence is None:
-        # The library's own sentence never contains the value.
+        # Pydantic's own message never contains the value, which may be secret.
         return error["msg"][:1].lower() + error["msg"][1:]
     details = error.get("ctx", {})
     words = sentence.format_map({name: _plain(detail) for name, detail in details.items()})
@@ -96,7 +98,7 @@ def nearest(name: str, known_names: Iterable[str]) -> str:
 
 
 def toml_value(value: str | float) -> str:
-    """Returns the value in TOML. Numbers have no exponent."""
+    """Returns the value in TOML. Numbers are written without an exponent."""
     return f"{Decimal(repr(value)):f}" if type(value) in (int, float) else repr(value)
 
 
@@ -108,31 +110,33 @@ def _unknown(name: str, known_names: Sequence[str], elsewhere: Sequence[str]) ->
 
 
 def _fix(error: ErrorDetails, value: str) -> str:
+    """Returns the end of a message that tells how to correct the value, or ""."""
     given = error["input"]
     match error["type"]:
         case "string_type" if isinstance(given, int | float) and not isinstance(given, bool):
             return f'; write it in quotes: "{value}"' if value else "; write it in quotes"
         case "tuple_type" if isinstance(given, dict):
             name = ".".join(part for part in error["loc"] if isinstance(part, str))
-            return f"; write [[{name}]] in the place of [{name}]"
+            return f"; write [[{name}]] instead of [{name}]"
         case "tuple_type" if isinstance(given, str):
             return f"; write [{value}]" if value else "; write it in brackets"
         case "model_type" | "model_attributes_type" if isinstance(given, list):
             name = ".".join(part for part in error["loc"] if isinstance(part, str))
-            return f"; write [{name}] in the place of [[{name}]]"
+            return f"; write [{name}] instead of [[{name}]]"
         case "literal_error" | "enum" if isinstance(given, str):
             return nearest(given, re.findall(r"'([^']*)'", error["ctx"]["expected"]))
     return ""
 
 
 def _plain(value: Any) -> Any:
-    """Removes a needless fraction from a limit."""
+    """Returns a limit without a fraction if it is a whole number: 5 instead of 5.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 _FIXED: Final = "the gateway has a fixed value for it: remove it"
 _DENIED: Final = "list the content in policy.denied_content"
-# Keys are a section, a setting, or a setting with its value.
+# The advice for settings that earlier versions had. A key is a section, a setting, or a setting with a
+# value that is no longer allowed.
 _REPLACEMENTS: Final = {
     "library": "backends with a preset reach providers without a library: docs/providers.md",
     "backends.kind = library": (
@@ -147,7 +151,7 @@ _REPLACEMENTS: Final = {
         "set AWS_WEB_IDENTITY_TOKEN_FILE or AZURE_FEDERATED_TOKEN_FILE, or use profile or file"
     ),
     "backends.provider": "use preset, which names the provider: docs/providers.md",
-    "backends.bounds_reasoning": "use a preset: it knows whether the bound covers reasoning",
+    "backends.bounds_reasoning": "use a preset: it knows whether the output limit covers reasoning",
     "backends.cache_salt_field": 'write fields = { cache_salt = "cache_salt" }',
     "backends.cache_shared": "projects share the cache if fields has no cache_salt",
     "backends.include_usage": 'for false write fields = { stream_options = "" }',
@@ -172,13 +176,15 @@ _REPLACEMENTS: Final = {
     ),
     "console.tls_certificate_file": "write tls_files = [CERTIFICATE, KEY]",
     "console.tls_key_file": "write tls_files = [CERTIFICATE, KEY]",
-    "backends.tokenizer": 'a preset or the protocol knows it; write tokenize_path = "none" for none',
-    "embedded.context_length": "the largest context_length of the models on the engine counts",
+    "backends.tokenizer": (
+        'the preset or the protocol sets it; write tokenize_path = "none" if the server has none'
+    ),
+    "embedded.context_length": "the engine uses the largest context_length of its models: remove it",
     "ledger.verify_every_hours": "the ledger is verified every day: remove it",
     "logs.format": "lines are text on a terminal, and JSON everywhere else: remove it",
     "models.searches_unasked": "write token_bounds = { searches = ... }",
     "models.text_bound": 'write token_bounds = { text = "bytes" }',
-    "models.thinking_style": "it is known by the name of the model: remove it",
+    "models.thinking_style": "the gateway knows it by the model's name: remove it",
     "models.unasked_service_tier": 'write service_tiers = { unasked = "..." }',
     "models.weight": (
         "the model's own backend has weight 1: divide the weights of its alternatives by this one"
@@ -186,7 +192,7 @@ _REPLACEMENTS: Final = {
     "secrets.master_key_env": 'write master_key = "env:NAME"',
     "secrets.master_key_file": 'write master_key = "file:PATH"',
     "limits.bodies_bytes": "it is sixteen times body_bytes, and 128 MiB at least: remove it",
-    "limits.key_bodies_bytes": "one key may use eight times body_bytes",
+    "limits.key_bodies_bytes": "one key may use eight times body_bytes: remove it",
     "messages": "all published names of web tools are accepted: remove the section",
     "telemetry": (
         "set OpenTelemetry's own variables, OTEL_EXPORTER_OTLP_ENDPOINT and others: "
@@ -224,7 +230,7 @@ _REPLACEMENTS: Final = {
 
 
 def replacement(location: tuple[int | str, ...], value: Any = None) -> str:
-    """Says what replaced a removed setting or value, or returns "" if the name never existed."""
+    """Returns the advice for a removed setting or value, or "" if the setting never existed."""
     name = ".".join(part for part in location if isinstance(part, str))
-    found = _REPLACEMENTS.get(f"{name} = {value}") or _REPLACEMENTS.get(name)
-    return f"was removed; {found}" if found else ""
+    advice = _REPLACEMENTS.get(f"{name} = {value}") or _REPLACEMENTS.get(name)
+    return f"was removed; {advice}" if advice else ""
