@@ -24,7 +24,7 @@ app = noun_app("List the current alerts.")
 def alert_list(invocation: Invocation) -> Listing:
     """List the current alerts, oldest first.
 
-    A running gateway raises an alert when a problem begins, and clears the alert when it ends."""
+    A running gateway raises an alert when a problem begins, and clears it when the problem ends."""
     gateway_alerts = asyncio.run(alerts_of_gateway(invocation.settings()))
     note = ""
     try:

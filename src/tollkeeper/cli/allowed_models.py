@@ -1,4 +1,5 @@
-"""Implements the commands `allow-models`, which set the allowed models of a project or key."""
+"""Implements `tollkeeper project allow-models` and `tollkeeper project-key allow-models`, which set the
+models that a project or key may use."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any

@@ -89,8 +89,8 @@ async def audit_list(
 
 
 def _actor_id(entry: AuditEntry) -> str:
-    """Returns the id of the admin key that made the change. Returns "" for other actors, because people
-    choose their names, and a name could look like an id."""
+    """Returns the id of the admin key that made the change. Returns "" for other actors, because users
+    choose the names of those actors, and a name could look like an id."""
     return entry.actor.name.rpartition(" ")[2] if entry.actor.kind is ActorKind.API else ""
 
 

@@ -177,7 +177,7 @@ def _csv(page: CostPage, group_by: tuple[CostDimension, ...]) -> str:
 
 
 def _table(page: CostPage, group_by: tuple[CostDimension, ...], names: Mapping[str, str]) -> Table:
-    """Builds the table of the parts of each day. `names` maps ids to the names that it shows."""
+    """Builds the table of each day's costs by group. `names` maps ids to the names in the table."""
     headings = (_HEADINGS.get(dimension, dimension) for dimension in group_by)
     table = Table("day", *headings, box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("USD", justify="right")

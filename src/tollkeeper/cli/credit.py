@@ -167,7 +167,8 @@ async def credit_show(services: Services, organization: OrganizationArgument) ->
 
 
 def balance_view(balance: "Balance") -> dict[str, str]:
-    """Returns the balance in USD. `settled` includes overage, the costs that exceeded their holds."""
+    """Returns the balance in USD. `settled` includes overage, the parts of costs that exceed the hold of
+    their call."""
     return {
         "granted": usd_from_picousd(balance.granted_picousd),
         "available": usd_from_picousd(balance.available_picousd),

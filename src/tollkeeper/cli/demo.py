@@ -209,6 +209,7 @@ def pasted_command(config: Path | None) -> str:
 def _shortest_path(path: Path) -> str:
     """Returns the path relative to the current folder if the path is inside this folder, otherwise
     unchanged."""
-    # Links are not resolved, because the Python program of a virtual environment is a link.
+    # Links are not resolved: the Python program of a virtual environment is a link to the system's
+    # Python, which does not have tollkeeper.
     folder = Path(os.path.abspath(os.curdir))  # noqa: PTH100
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

@@ -94,6 +94,7 @@ def doctor(invocation: Invocation) -> Listing:
 
 
 def examine(invocation: Invocation) -> list[Finding]:
+    """Runs all checks. Wrong settings are reported without further checks, which would need them."""
     try:
         settings = invocation.settings()
         build_catalog(settings)

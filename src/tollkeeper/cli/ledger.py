@@ -87,7 +87,7 @@ def ledger_verify(
         }
         for difference in found
     ]
-    report = Report({"ok": not found, "differences": differences}, _verdict(found))
+    report = Report({"ok": not found, "differences": differences}, _differences_table(found))
     show_report(report, as_json=invocation.as_json)
     if found:
         raise StateConflict(f"The ledger is wrong in {len(found)} places.")
@@ -270,7 +270,7 @@ def _view(entry: ReservationEntry) -> dict[str, object]:
     }
 
 
-def _verdict(found: list[Difference]) -> RenderableType:
+def _differences_table(found: list[Difference]) -> RenderableType:
     if not found:
         return Text("Every invariant holds.", style="green")
     table = Table("invariant", "about", "difference", box=SIMPLE_HEAD, pad_edge=False)

@@ -118,7 +118,7 @@ def ledger_reconcile(
 ) -> None:
     """Compare a provider's bill with the ledger.
 
-    The figures are compared by UTC day and model. The command fails if one differs."""
+    The figures are compared by UTC day and model. The command fails if a figure differs."""
     names: dict[str, str] = {}
     for entry in model or []:
         names.update(_option(_pairs)(entry))

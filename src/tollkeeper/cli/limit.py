@@ -26,7 +26,7 @@ async def limit_set(
         Any,
         typer.Option(
             metavar="N|default",
-            help="Allow this number of calls per minute. They may arrive in one burst.",
+            help="Allow this number of calls per minute, also in one burst.",
             parser=limit_change,
             show_default="unchanged",
         ),

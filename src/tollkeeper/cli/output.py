@@ -46,8 +46,8 @@ class Record:
 @dataclass(frozen=True, slots=True)
 class Listing:
     """Contains a list of objects. The JSON has all fields of the objects, the table only `columns`.
-    `summary` has fields of the JSON document next to the list. `note` is printed after the table, but
-    is not part of the JSON. If `refusal` is not empty, the command prints it as an error and fails.
+    `summary` has further fields of the JSON document. `note` is printed after the table, but is not part
+    of the JSON. If `refusal` is not empty, the command prints it as an error and fails.
 
     On a narrow terminal, the ids in the columns `short_ids` are cut to a beginning that commands
     accept, and the columns in `optional` are omitted, starting with the last.

@@ -1,7 +1,8 @@
 """Implements `tollkeeper overage`, which limits how far an organization's balance may fall below zero.
 
-A balance falls below zero by overage: costs that exceed the amounts held for their calls. An
-organization below its bound is stopped: no call is admitted until an operator clears the stop.
+Overage is the part of a call's cost that exceeds the amount held for the call, and it can make a balance
+negative. An organization whose balance falls below its bound is stopped: no call is admitted until an
+operator clears the stop.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,8 +72,7 @@ async def overage_show(services: Services, organization: OrganizationArgument) -
 
 
 def _record(organization: OrganizationId, use: "OverageUse") -> Record:
-    """Builds the output, with amounts in USD. `overage` is the sum of all costs so far that exceeded
-    the hold of their call."""
+    """Builds the output, with amounts in USD. `overage` is the total overage of all calls so far."""
     return Record(
         {
             "organization_id": organization,

@@ -102,10 +102,28 @@ ThresholdOption = Annotated[
         show_default="judge.default_threshold_basis_points",
     ),
 ]
-ErrorRate = Annotated[
+FalseDenialsOption = Annotated[
     float | None,
     typer.Option(
-        metavar="1%", help="Find a threshold with at most this share of errors.", parser=share_of
+        metavar="1%",
+        help="Find a threshold that denies at most this share of the texts labelled no.",
+        parser=share_of,
+    ),
+]
+MissesOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="1%",
+        help="Find a threshold that misses at most this share of the texts labelled yes.",
+        parser=share_of,
+    ),
+]
+ConfidenceOption = Annotated[
+    float,
+    typer.Option(
+        metavar="95%",
+        help="The confidence of thresholds for --false-denials and --misses.",
+        parser=share_of,
     ),
 ]
 TrialThreshold = Annotated[
@@ -321,11 +339,9 @@ def policy_try(
     first: Annotated[
         bool, typer.Option("--first", help="Ask the small judge of the setting judge.first.")
     ] = False,
-    false_denials: ErrorRate = None,
-    misses: ErrorRate = None,
-    confidence: Annotated[
-        float, typer.Option(metavar="95%", help="Confidence of such a threshold.", parser=share_of)
-    ] = "95%",  # type: ignore[assignment]  # Typer also parses the default.
+    false_denials: FalseDenialsOption = None,
+    misses: MissesOption = None,
+    confidence: ConfidenceOption = "95%",  # type: ignore[assignment]  # Typer also parses the default.
 ) -> None:
     """Ask the judge a question about texts.
 

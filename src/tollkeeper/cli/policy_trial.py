@@ -186,9 +186,9 @@ def _improvement(fitted: Fitted) -> str:
 
 
 def _reliability(quality: Quality) -> Table:
-    """Draws one bar for each tenth of the probability scale. The length of a bar is the share of texts
-    that are labelled yes. A dot marks the mean probability of these texts. If the judge is well
-    calibrated, the dot is at the end of the bar."""
+    """Draws one bar for the texts in each tenth of the probability scale. The length of the bar is the
+    share of these texts that are labelled yes. A dot marks the mean probability of these texts. If the
+    judge is well calibrated, the dot is at the end of the bar."""
     table = Table("probability", "texts", "share of yes", box=SIMPLE_HEAD, pad_edge=False)
     table.columns[1].justify = "right"
     for number, tenth in enumerate(quality.bins):

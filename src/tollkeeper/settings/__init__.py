@@ -1,5 +1,5 @@
 """Reads the settings from one TOML file and the environment, and checks them as a whole. Lower layers
-do not import this package; they receive the values that they need."""
+do not import this package."""
 
 from tollkeeper.settings.backends import IDENTITY_CREDENTIALS, BackendSettings
 from tollkeeper.settings.load import DEFAULT_FILE, load_settings, settings_source

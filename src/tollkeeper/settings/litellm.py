@@ -590,7 +590,7 @@ def _model(found: _Conversion, name: str, groups: Sequence[str]) -> dict[str, An
         for place, group in enumerate(groups)
         for one in sorted(found.models[group], key=lambda one: one["order"])
     ]
-    # A deployment's position in this list is the `order` of its alternative.
+    # The position of a pair in this list becomes the `order` of the backend.
     ranks = sorted({(place, one["order"]) for place, one in deployments})
     if len(deployments) > _ALTERNATIVES_MAX + 1:
         found.report_unmapped(

@@ -67,7 +67,7 @@ class SettingsSource:
         in_environment = _longest_known_prefix(at, set(_places(self._environment)))
         in_file = _longest_known_prefix(at, self._lines)
         # A variable of a list replaces the whole list in the file. In other sections, a variable
-        # replaces a single setting, so the source that names the longer part of the place applies.
+        # replaces single settings, so the source that sets a longer part of the place applies.
         is_list = isinstance(self._environment.get(str(at[0])), list)
         if is_list or len(in_environment) >= len(in_file):
             variable = _variable(at)

@@ -49,9 +49,9 @@ class PriceReview:
 
 
 def review(settings: Settings, names: Mapping[str, str]) -> PriceReview:
-    """Compares all models of the catalogue. Models are found in the price list by the address of their
-    backend and `upstream_model`; `names` has PROVIDER/MODEL for models that cannot be found so. Raises
-    SettingsError if genai-prices is not installed."""
+    """Compares all models of the catalogue. A model is looked up in the price list by the PROVIDER/MODEL
+    in `names`, otherwise by its backend's address and its `upstream_model`. Raises SettingsError if
+    genai-prices is not installed."""
     try:
         prices = importlib.import_module("genai_prices.data")
         snapshots = importlib.import_module("genai_prices.data_snapshot")

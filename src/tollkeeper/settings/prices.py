@@ -55,8 +55,8 @@ class PricesSettings(Section):
     pricing: dict[PriceName, str] = {}
     price_tiers: tuple[PriceTierSettings, ...] = Field(default=(), max_length=_TIERS_MAX)
     # For each service tier that an answer can name, the multiplier of the prices per token. The entry
-    # `unasked` names the tier that the hold assumes for a request that names none. Without `unasked`, the
-    # hold assumes the most expensive tier.
+    # `unasked` names the tier that is assumed for the hold (the amount reserved before a call) if the
+    # request names none. Without `unasked`, the most expensive tier is assumed.
     service_tiers: dict[str, str] = Field(default={}, max_length=_TIERS_MAX)
 
 

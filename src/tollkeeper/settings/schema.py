@@ -217,13 +217,13 @@ class LimitsSettings(Section):
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
 
 
-def _usd(amount: str, what: str) -> str:
+def _usd(amount: str, noun: str) -> str:
     try:
         picousd = picousd_from_usd(amount)
     except InvalidRequest as exc:
         raise ValueError(exc.message) from None
     if picousd < 0:
-        raise ValueError(f"{what} is an amount of 0 USD or more")
+        raise ValueError(f"{noun} is an amount of 0 USD or more")
     return amount
 
 
@@ -318,7 +318,8 @@ class JudgeSettings(Section):
 
 
 class PolicySettings(Section):
-    # The kinds of content, which a judge cannot read, that deny a request under an enforcing policy.
+    # Kinds of content that a judge cannot read. A request with one of these kinds is denied if an
+    # enforcing policy applies to it.
     denied_content: tuple[UnreadContent, ...] = ()
     # The number of characters from the end of the request that the judge sees together with an answer.
     # 0: none.
