@@ -192,7 +192,7 @@ def test_settings_survive_the_way_to_a_worker() -> None:
 
 def test_the_compatible_address_of_bedrock_has_a_preset_of_its_own() -> None:
     urls = ["https://bedrock-runtime.eu-west-1.amazonaws.com/openai/v1"]
-    with pytest.raises(ValidationError, match="preset is bedrock-openai"):
+    with pytest.raises(ValidationError, match="use the preset bedrock-openai"):
         BackendSettings.model_validate({"name": "b", "preset": "bedrock", "urls": urls})
     named = BackendSettings.model_validate({"name": "b", "preset": "bedrock-openai", "urls": urls})
     assert named.protocol == "chat"

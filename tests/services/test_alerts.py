@@ -332,7 +332,7 @@ async def test_the_queue_is_bounded(
 
 
 def test_a_webhook_needs_a_secret() -> None:
-    with pytest.raises(ValueError, match="to sign with"):
+    with pytest.raises(ValueError, match="which signs the alerts"):
         Settings.model_validate({"alerts": {"webhook_url": "https://x"}})
     with pytest.raises(SettingsError, match=r"\$ALERTS_SECRET is not set"):
         alert_webhook(_settings("https://x"))
