@@ -55,11 +55,11 @@ async def test_each_change_is_posted_once_and_again_where_that_fails() -> None:
         if len(posted) == 1:
             raise DeliveryFailed("the webhook answered 500")
 
-    before, process_alerts._AGAIN = process_alerts._AGAIN, Backoff(0.01, 0.01)
+    before, process_alerts._RETRIES = process_alerts._RETRIES, Backoff(0.01, 0.01)
     try:
         alerts = ProcessAlerts(post)
     finally:
-        process_alerts._AGAIN = before
+        process_alerts._RETRIES = before
     for readiness in (_DOWN, _DOWN, _READY, _READY):
         alerts.check(readiness)
     await eventually(lambda: len(posted) == 3)

@@ -55,8 +55,8 @@ def console(
 
     Operators sign in to the console with the token."""
     if print_token:
-        value = new_token()
-        return Record({"value": value, "token_sha256": token_digest(value)}, note=SHOWN_ONCE)
+        printed = new_token()
+        return Record({"value": printed, "token_sha256": token_digest(printed)}, note=SHOWN_ONCE)
     # Options become environment variables, so that they are checked like settings.
     for name, value in (("HOST", host), ("PORT", port)):
         if value is not None:
