@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ def test_every_order_passes(proof: Proof) -> None:
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
     }
     for seed in _SEEDS * _TIMES:
+        began = time.monotonic()
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "pytest", "-q", "-n", "3", "--dist", "worksteal"),
@@ -35,5 +37,8 @@ def test_every_order_passes(proof: Proof) -> None:
             timeout=_WITHIN_S,
             check=False,
         )
+        seconds = round(time.monotonic() - began)
+        result = done.stdout.rstrip().rpartition("\n")[2]
+        proof.row("random orders", seed=str(seed), seconds=str(seconds), result=result)
         proof.count("runs in a random order", int(done.returncode == 0), of=_TIMES * len(_SEEDS))
         assert done.returncode == 0, done.stdout[-5000:]

@@ -118,6 +118,9 @@ def pytest_collection_modifyitems(
         # end at about the same time; the short cases of proofs that have many fill the gaps.
         cases = Counter(proof_of(item.nodeid) for item in items)
         items.sort(key=lambda item: cases[proof_of(item.nodeid)])
+        # Each process begins with its own contiguous part of the list, so deal the items out.
+        processes = getattr(config, "workerinput", {}).get("workercount", 1)
+        items[:] = [item for first in range(processes) for item in items[first::processes]]
 
 
 def pytest_terminal_summary(
