@@ -195,7 +195,7 @@ def test_a_taken_port_is_said_at_once(own: tuple[Program, Path], running: Servin
     refusal = program.refusal("serve", "--port", port)
     assert refusal == (
         f"server = 127.0.0.1:{port} cannot be bound: Address already in use. Choose another port "
-        "with server.port or TOLLKEEPER_SERVER__PORT=N; 0 is any free one."
+        "with server.port or TOLLKEEPER_SERVER__PORT=N; 0 chooses a free port."
     )
     with socket.create_server(("127.0.0.1", 0)) as taken:
         other = taken.getsockname()[1]

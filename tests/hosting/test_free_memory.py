@@ -27,7 +27,7 @@ def _leave_a_peak() -> bytes:
 @pytest.fixture
 def heap() -> Heap:
     found = Heap()
-    if not found.is_known:
+    if not found.can_trim:
         pytest.skip("the C library is not glibc")
     return found
 
@@ -58,7 +58,7 @@ class _SmallHeap(Heap):
         self.trimmed = 0
 
     @property
-    def is_known(self) -> bool:
+    def can_trim(self) -> bool:
         return True
 
     def free_bytes(self) -> int:

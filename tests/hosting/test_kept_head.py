@@ -35,7 +35,7 @@ def _behind(first: bytes, data: bytes) -> HttpExchange | None:
     start = 0
     while start < len(first):
         start += parser.feed(first, start)
-    return parser.repeated(data)
+    return parser.parse_repeated(data)
 
 
 @each("body", [b"abc", b"", b"a" * 70_000, b"\r\n\r\n", _FIRST])
@@ -57,18 +57,18 @@ def test_the_body_may_come_later(cuts: tuple[int, ...]) -> None:
     parser = RequestParser(receiver, _HEADER_BYTES_MAX)
     for piece in (_FIRST[:-3], _FIRST[-3:]):
         parser.feed(piece, 0)
-    found = parser.repeated(head + body[: cuts[0]])
+    found = parser.parse_repeated(head + body[: cuts[0]])
     assert found is not None
     for start, end in pairwise((*cuts, len(body))):
         assert found.body is None
         assert parser.exchange is found
-        assert parser.repeated(_FIRST) is None
+        assert parser.parse_repeated(_FIRST) is None
         assert parser.feed(b"x" + body[start:end], 1) == end - start
     assert found.body == body
     assert parser.exchange is None
-    assert parser.repeated(_FIRST) is not None
+    assert parser.parse_repeated(_FIRST) is not None
     # What follows within the same segment is not a part of the body.
-    again = parser.repeated(head)
+    again = parser.parse_repeated(head)
     assert again is not None
     assert parser.feed(body + _FIRST, 0) == len(body)
     assert again.body == body
@@ -139,10 +139,10 @@ def test_a_connection_of_many_callers_keeps_no_heads() -> None:
 
     for number in range(8):
         feed(_post(b"3", b"abc", host=b"h%d" % number))
-    assert parser.repeated(_post(b"3", b"abc", host=b"h7")) is not None
+    assert parser.parse_repeated(_post(b"3", b"abc", host=b"h7")) is not None
     for number in range(20):
         feed(_post(b"3", b"abc", host=b"h%d" % number))
-    assert parser.repeated(_post(b"3", b"abc", host=b"h19")) is None
+    assert parser.parse_repeated(_post(b"3", b"abc", host=b"h19")) is None
 
 
 def test_a_head_within_a_request_is_none() -> None:
@@ -151,13 +151,13 @@ def test_a_head_within_a_request_is_none() -> None:
     parser = RequestParser(receiver, _HEADER_BYTES_MAX)
     for piece in (_FIRST[:-3], b"abc", _post(b"%d" % (2 * len(_FIRST)), b"")):
         parser.feed(piece, 0)
-    assert parser.repeated(_FIRST) is None
+    assert parser.parse_repeated(_FIRST) is None
     parser.feed(_FIRST, 0)
     parser.feed(_FIRST, 0)
     assert receiver.exchanges[-1].body == _FIRST * 2
-    assert parser.repeated(_FIRST) is not None
+    assert parser.parse_repeated(_FIRST) is not None
     parser.feed(_FIRST[:10], 0)
-    assert parser.repeated(_FIRST) is None
+    assert parser.parse_repeated(_FIRST) is None
 
 
 def _cut(segments: list[bytes], chance: random.Random) -> list[bytes]:

@@ -52,7 +52,7 @@ def parse_requests(
     parser = RequestParser(receiver, header_bytes_max)
     try:
         for segment in segments:
-            repeated = parser.repeated(segment) if recognise else None
+            repeated = parser.parse_repeated(segment) if recognise else None
             if repeated is not None:
                 # It may be the beginning of a request.
                 receiver.request_begun(repeated)

@@ -16,8 +16,8 @@ from tollkeeper.runtime.fair_turns import Callback, FairTurns
 PER_TURN = 16
 # The limit for the requests of one owner, while other owners have calls in progress.
 PER_TURN_OF_OWNER = 4
-# The limit for all requests of unknown owners together. After the first request with a valid key, the
-# owner of a connection is known.
+# The limit for all requests of unknown owners ("strangers") together. The owner of a connection is known
+# after its first request with a valid key.
 PER_TURN_OF_STRANGERS = 1
 # Higher than needed: the queue has at most one entry for each connection, and the number of connections
 # has its own limit.
@@ -31,10 +31,12 @@ class Arrivals:
     addresses they come. Within this group, networks are served round-robin.
     """
 
-    def __init__(self, turns: FairTurns, refuses_soon: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, turns: FairTurns, probably_rejects: Callable[[], bool] = lambda: False
+    ) -> None:
         self.turns = turns
-        # Tells whether the application will probably reject new requests.
-        self.refuses_soon = refuses_soon
+        # Tells whether the application will probably reject new requests, because it is overloaded.
+        self.probably_rejects = probably_rejects
         # Stored as an attribute because it is called for every request.
         self.take = turns.take
         self._strangers: FairQueue[Callback] = FairQueue(
@@ -65,10 +67,10 @@ def network_of(address: str) -> Hashable:
 
 
 def fair_arrivals(
-    serves_others: Callable[[Hashable], bool], refuses_soon: Callable[[], bool]
+    serves_others: Callable[[Hashable], bool], probably_rejects: Callable[[], bool]
 ) -> Arrivals:
-    # Requests of unknown owners have the owner None. This number counts as already used in every iteration,
-    # so that PER_TURN_OF_STRANGERS is left.
-    strangers: dict[Hashable, int] = {None: PER_TURN_OF_OWNER - PER_TURN_OF_STRANGERS}
-    turns = FairTurns(PER_TURN, PER_TURN_OF_OWNER, serves_others, strangers)
-    return Arrivals(turns, refuses_soon)
+    # Requests of unknown owners have the owner None. A part of the limit PER_TURN_OF_OWNER counts as
+    # already used for them in every iteration, so that PER_TURN_OF_STRANGERS is left.
+    already_used: dict[Hashable, int] = {None: PER_TURN_OF_OWNER - PER_TURN_OF_STRANGERS}
+    turns = FairTurns(PER_TURN, PER_TURN_OF_OWNER, serves_others, already_used)
+    return Arrivals(turns, probably_rejects)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tollkeeper.hosting.http_protocol import HttpLimits
 
-# A process that uses more than this fraction of its descriptors counts as nearly out of them.
+# A process that uses more than this fraction of its descriptors has nearly exhausted them.
 _NEARLY_ALL = 15 / 16
 # The time after which the gateway closes an idle connection. It is longer than the idle timeouts of
 # common load balancers (600 s at Google, less at others), so that the balancer closes first. If the
@@ -67,8 +67,8 @@ def descriptors_of(pid: int) -> Descriptors | None:
     if the operating system does not report them."""
     process = Path("/proc") / str(pid)
     try:
-        found = _LIMIT.search((process / "limits").read_text())
+        match = _LIMIT.search((process / "limits").read_text())
         opened = sum(1 for _ in (process / "fd").iterdir())
-        return None if found is None else Descriptors(opened, int(found[1]))
+        return None if match is None else Descriptors(opened, int(match[1]))
     except OSError:
         return None

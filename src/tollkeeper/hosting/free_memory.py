@@ -5,8 +5,8 @@ example for clients that do not read, most of the heap is free. But the heap sta
 a few small blocks at its end are in use. `malloc_trim` also returns the free pages before such blocks.
 
 Large blocks, such as request bodies, are allocated outside the heap and return to the operating system
-when they are freed. By default, glibc moves the size threshold for such blocks up when the first one is
-freed, and then allocates the next ones in the heap. A fixed threshold prevents this.
+when they are freed. By default, glibc raises the minimum size of such blocks when a block is freed, and
+then allocates further blocks of that size in the heap. A fixed minimum size prevents this.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import ctypes
 from collections.abc import Callable
 
 INTERVAL_S = 10.0
-# The heap is not trimmed while less than this is free, because it would soon grow again.
+# The heap is not trimmed while at most this much of it is free, because it would soon grow again.
 FREE_BYTES_MAX = 32 << 20
 # A block of at least this size is allocated outside the heap, in its own pages.
 _OWN_PAGES_BYTES = 128 << 10
@@ -45,7 +45,7 @@ class Heap:
             self._info.restype = _MallocInfo
 
     @property
-    def is_known(self) -> bool:
+    def can_trim(self) -> bool:
         return self._info is not None and self._trim is not None
 
     def free_bytes(self) -> int:
@@ -70,7 +70,7 @@ class MemoryTrimmer:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        if self._heap.is_known:
+        if self._heap.can_trim:
             self._heap.keep_large_blocks_apart()
             self._check_later()
 

@@ -11,10 +11,11 @@ from typing import Protocol
 from tollkeeper.api.http.exchange import ClientGone, RequestHead, Work
 from tollkeeper.domain.errors import TollkeeperError
 
-# The size of a body above which the server stops reading until the application asks for the body.
+# If more of a body than this has arrived, the server stops reading until the application asks for the
+# body.
 _READ_AHEAD_BYTES = 64 << 10
-# A larger answer body is sent in a separate write, so that it is not copied to join it with its headers.
-_ONE_SEGMENT_BYTES = 64 << 10
+# A larger answer body is sent in a separate write, because joining it with its headers would copy it.
+_JOINED_BODY_BYTES_MAX = 64 << 10
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NO_CONTENT_STATUSES = frozenset({204, 304})
 
@@ -59,7 +60,8 @@ class Link(Protocol):
     def pause_reading(self) -> None: ...
 
     def recognised(self, owner: Hashable) -> None:
-        """Registers the owner of the client's key. Called only if this is not the previous owner."""
+        """Registers the owner of the client's key. Called only if the owner differs from
+        `owner`."""
         ...
 
     def request_begun(self, exchange: "HttpExchange") -> None:
@@ -76,7 +78,7 @@ class Link(Protocol):
 
 
 class HttpExchange:
-    """Holds one request and its answer. The parser adds the body while it arrives."""
+    """Holds one request and its answer. The parser adds each part of the body when it has arrived."""
 
     # The defaults are class attributes, which saves time: a request that is received in one read and
     # answered in one write changes only a few of them.
@@ -90,18 +92,19 @@ class HttpExchange:
     _received: bytes | bytearray = b""
     _failure: TollkeeperError | None = None
     _disconnected = False
-    # Set when the application asks for the body. Called with the received size whenever data arrives.
+    # The callback of `receive_body`: it is called with the received size whenever data arrives, and may
+    # reject the body. None until the application asks for the body.
     _grow_to: Callable[[int], None] | None = None
     # The size of `_received` at the last call of `is_too_slow`.
     _size_before = 0
     _waiter: asyncio.Future[None] | None = None
     # The encoded status line and headers of a streamed answer; None after they are sent.
     _answer_headers: bytes | None = None
+    # True after `start`.
     _begun = False
-    _chunked = False
-    # True after the headers were sent together with the first chunk. Each further piece of the answer is
-    # sent as one chunk.
-    _in_chunks = False
+    _uses_chunks = False
+    # True after the headers were sent together with the first chunk. Only chunks follow.
+    _has_sent_chunk = False
     _on_leave: Callable[[], None] | None = None
     _on_stop: Callable[[], None] | None = None
 
@@ -161,7 +164,7 @@ class HttpExchange:
         link = self._link
         if self.head.method == "HEAD" or status in _NO_CONTENT_STATUSES:
             link.send(head)
-        elif len(body) > _ONE_SEGMENT_BYTES:
+        elif len(body) > _JOINED_BODY_BYTES_MAX:
             link.send(head)
             link.send(body)
         else:
@@ -180,10 +183,10 @@ class HttpExchange:
         self._begun = True
         # HTTP/1.0 has no chunks. There, the client recognises the end of the answer by the close of the
         # connection.
-        self._chunked = not self.head.is_http10
-        if self.body is None or not self._chunked:
+        self._uses_chunks = not self.head.is_http10
+        if self.body is None or not self._uses_chunks:
             self.keep_alive = False
-        if self._chunked:
+        if self._uses_chunks:
             headers += b"transfer-encoding: chunked\r\n"
         self._answer_headers = answer_head(status, headers, keep_alive=self.keep_alive)
 
@@ -191,15 +194,15 @@ class HttpExchange:
         if self.finished or not piece:
             return
         self.wrote = True
-        if self._in_chunks:
+        if self._has_sent_chunk:
             self._link.send(b"%x\r\n%b\r\n" % (len(piece), piece))
         else:
             self._link.send(self._framed(piece))
 
     def piece_writer(self, before: bytes, after: bytes) -> Callable[[bytes], bool] | None:
-        if not self._in_chunks:
+        if not self._has_sent_chunk:
             return None
-        link, ends_size = self._link, len(before) + len(after)
+        link, fixed_size = self._link, len(before) + len(after)
 
         def write(middle: bytes) -> bool:
             # Does the same as `HttpExchange.write`, without further function calls, because a stream has
@@ -207,7 +210,7 @@ class HttpExchange:
             if self.finished or not link.ready:
                 return False
             self.wrote = True
-            link.write(b"%x\r\n%b%b%b\r\n" % (ends_size + len(middle), before, middle, after))
+            link.write(b"%x\r\n%b%b%b\r\n" % (fixed_size + len(middle), before, middle, after))
             return True
 
         return write
@@ -217,7 +220,7 @@ class HttpExchange:
             return
         self.finished = True
         last = self._framed(piece) if piece else self._take_answer_headers()
-        if self._chunked and self.head.method != "HEAD":
+        if self._uses_chunks and self.head.method != "HEAD":
             last += b"0\r\n\r\n"
         if last:
             self._link.send(last)
@@ -332,9 +335,9 @@ class HttpExchange:
         head = self._take_answer_headers()
         if self.head.method == "HEAD":
             return head
-        if not self._chunked:
+        if not self._uses_chunks:
             return head + piece
-        self._in_chunks = True
+        self._has_sent_chunk = True
         return b"%b%x\r\n%b\r\n" % (head, len(piece), piece)
 
     def _take_answer_headers(self) -> bytes:
@@ -343,8 +346,8 @@ class HttpExchange:
 
 
 def answer_head(status: int, headers: bytes, *, keep_alive: bool) -> bytes:
-    """Encodes the status line and all headers of an answer. `headers` are the encoded header lines of
-    this answer; the date and, if needed, `connection: close` are added."""
+    """Encodes the status line and all headers of an answer. Adds the date to the encoded header lines in
+    `headers`, and `connection: close` if `keep_alive` is False."""
     end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
     return b"".join((_STATUS_LINES[status], _date_line(int(time.time())), headers, end))
 

@@ -28,12 +28,12 @@ _BODY_READ_BYTES = 256 << 10
 _UNPARSED_BYTES_MAX = _READ_BYTES
 # The maximum size of buffered answer data for a client that does not read. Beyond it, the
 # application has to wait before it writes more.
-_UNSENT_BYTES = 16 << 10
+_UNSENT_BYTES_MAX = 16 << 10
 # If an answer is complete before its request, the server reads and drops the remaining request for
 # this long before it closes the connection. Closing immediately would reset the connection, and the
 # client would lose the answer.
 _LINGER_S = 2.0
-# The same time after an error that the server sends without calling the application.
+# Replaces `_LINGER_S` after an error that the server sends without calling the application.
 _LINGER_AFTER_REFUSAL_S = 0.5
 # The minimum speed at which a body must arrive. It is measured over intervals of `header_timeout_s`
 # or `keep_alive_s`, whichever is shorter.
@@ -62,9 +62,10 @@ class ServerState:
     limits: HttpLimits
     # Limits how many requests begin in one iteration of the event loop.
     arrivals: Arrivals
+    # Limits the number of open connections.
     room: "ConnectionRoom[HttpConnection]" = field(init=False)
-    # The read buffers. All connections share them, because the event loop reads from one connection at
-    # a time.
+    # The read buffers. All connections can share them, because the event loop reads from one connection
+    # at a time.
     buffer: memoryview = field(init=False)
     small_buffer: memoryview = field(init=False)
     connections: "set[HttpConnection]" = field(default_factory=set)
@@ -115,7 +116,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._writable: asyncio.Event | None = None
         self._write_timer: asyncio.TimerHandle | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
         # The time at which the currently incomplete headers began to arrive. For the first request,
         # the time at which the connection was opened.
         self._headers_since: float | None = None
@@ -125,7 +126,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(_UNSENT_BYTES)
+        self._transport.set_write_buffer_limits(_UNSENT_BYTES_MAX)
         self.write = self._transport.write
         self.ready = True
         self._headers_since = self._loop.time()
@@ -150,7 +151,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._feed(data)
         elif self._current or self._waiting or self._unparsed:
             self._buffer(data)
-        elif self._state.arrivals.take(self.owner) or self._is_refused_soon():
+        elif self._state.arrivals.take(self.owner) or self._is_probably_rejected():
             self._begin(data)
         else:
             self._buffer(data)
@@ -164,7 +165,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.ready = False
         self._waiting.clear()
         self._unparsed.clear()
-        for timer in (self._timer, self._write_timer):
+        for timer in (self._deadline_timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
         if self._writable is not None:
@@ -191,6 +192,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if len(self._unparsed) <= _UNPARSED_BYTES_MAX:
             self.resume_reading()
         if self._closed:
+            # The transport closes only after it has sent the rest of its buffer.
             self._start_write_timer()
         elif self._current is None:
             self._start_next()
@@ -226,7 +228,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def read_body(self) -> None:
         self.resume_reading()
-        self._check_time_at(self._loop.time() + self._interval_s)
+        self._check_time_at(self._loop.time() + self._body_check_interval_s)
 
     def pause_reading(self) -> None:
         if not self._reading_paused and not self._transport.is_closing():
@@ -302,11 +304,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # Parsing.
 
-    def _is_refused_soon(self) -> bool:
+    def _is_probably_rejected(self) -> bool:
         """Tells whether the application will probably reject the next request of this client
         immediately. Such a request need not wait for its turn, because the rejection takes little more
         time than queueing the request."""
-        return self.owner is not None and self._state.arrivals.refuses_soon()
+        return self.owner is not None and self._state.arrivals.probably_rejects()
 
     def _wait_for_turn(self) -> None:
         if self.owner is None:
@@ -316,7 +318,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _begin(self, data: bytes) -> None:
         """Parses data that starts a request or continues incomplete headers."""
-        exchange = self._parser.repeated(data) if self.ready else None
+        exchange = self._parser.parse_repeated(data) if self.ready else None
         if exchange is None:
             self._feed(data)
         else:
@@ -351,7 +353,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if start < size:
             self._buffer(data[start:])
         elif parser.overhead_bytes and self._headers_since is None and parser.exchange is None:
-            # Only a part of the headers, or of empty lines before them, has arrived.
+            # The headers are incomplete: a part of them, or only empty lines before them, has arrived.
             self._headers_since = self._loop.time()
             self._check_time_at(self._headers_since + self._limits.header_timeout_s)
 
@@ -389,7 +391,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._idle_since = self._loop.time()
 
     def _fail(self, error: TollkeeperError) -> None:
-        """Handles data that is not valid HTTP."""
+        """Handles invalid data. If the data begins like a request, the client gets an error after the
+        answers to all earlier requests. Otherwise the connection is closed after these answers."""
         self._dropping = True
         exchange = self._parser.exchange
         if exchange is not None:
@@ -402,8 +405,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif last is not None:
             last.keep_alive = False
         elif self._has_served and not self._parser.has_target:
-            # The data after a complete request does not even begin like a request, so it gets no
-            # answer.
             self._close()
         else:
             self._refuse(error)
@@ -449,12 +450,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             )
 
     def _check_time_at(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._check_time)
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        self._deadline_timer = self._loop.call_at(when, self._check_time)
 
     @property
-    def _interval_s(self) -> float:
+    def _body_check_interval_s(self) -> float:
         return min(self._limits.header_timeout_s, self._limits.keep_alive_s)
 
     def _check_time(self) -> None:
@@ -466,7 +467,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.close()
         elif self._current is not None or self._waiting or self._unparsed:
             self._check_body_time()
-            self._check_time_at(now + self._interval_s)
+            self._check_time_at(now + self._body_check_interval_s)
         elif self._headers_since is not None:
             self._check_header_time(now)
         elif now < self._idle_since + self._limits.keep_alive_s:
@@ -478,7 +479,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         exchange = self._current
         if exchange is None or not exchange.waits_for_body:
             return
-        if exchange.is_too_slow(int(_BODY_BYTES_PER_S_MIN * self._interval_s)):
+        if exchange.is_too_slow(int(_BODY_BYTES_PER_S_MIN * self._body_check_interval_s)):
             exchange.fail_body(BodyTimeout("The body arrives too slowly."))
 
     def _check_header_time(self, now: float) -> None:
@@ -492,5 +493,5 @@ class HttpConnection(asyncio.BufferedProtocol):
 
 
 def _no_room() -> Unavailable:
-    message = "This process has no room for another connection."
+    message = "The server has reached its limit of open connections."
     return Unavailable(message, retry_after_s=1)

@@ -9,9 +9,9 @@ from tollkeeper.hosting.http_protocol import HttpConnection, HttpLimits, ServerS
 from tollkeeper.hosting.listeners import BACKLOG, drop_new_connections, stop_listening
 from tollkeeper.runtime.fair_turns import FairTurns
 
-# A stopping server waits for the requests of connections that were just opened: at least the first of
-# these times, and at most the second one if a request is incomplete.
-_LAST_ARRIVALS_S = 0.3
+# The minimum and maximum time for which a stopping server waits until the requests of connections that
+# were just opened have arrived.
+_LAST_ARRIVALS_S_MIN = 0.3
 _LAST_ARRIVALS_S_MAX = 3.0
 _POLL_S = 0.05
 
@@ -51,7 +51,7 @@ class HttpServer:
         await asyncio.sleep(delay_s)
         drop_new_connections(self._listener)
         began = loop.time()
-        await asyncio.sleep(_LAST_ARRIVALS_S)
+        await asyncio.sleep(_LAST_ARRIVALS_S_MIN)
         while any(connection.is_receiving for connection in self._state.connections):
             if loop.time() - began > _LAST_ARRIVALS_S_MAX:
                 break

@@ -41,7 +41,9 @@ def bind(host: str, port: int, *, setting: str) -> socket.socket:
         advice = ""
         if exc.errno == errno.EADDRINUSE:
             variable = f"TOLLKEEPER_{setting.upper()}__PORT"
-            advice = f" Choose another port with {setting}.port or {variable}=N; 0 is any free one."
+            advice = (
+                f" Choose another port with {setting}.port or {variable}=N; 0 chooses a free port."
+            )
         raise StateConflict(
             f"{setting} = {host}:{port} cannot be bound: {exc.strerror}.{advice}"
         ) from exc

@@ -18,18 +18,18 @@ _VALUE_LENGTH_MAX = 2000
 
 
 def configure_logs() -> None:
-    people = logs_are_for_people()
+    for_people = logs_are_for_people()
     allow_logs()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
-            if people
+            if for_people
             else structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             _cut_values,
-            _line_for_people if people else structlog.processors.JSONRenderer(),
+            _line_for_people if for_people else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),

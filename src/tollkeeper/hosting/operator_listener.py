@@ -29,10 +29,11 @@ class Readiness:
     parts: dict[str, str]
     ready: bool
     database_reachable: bool = True
+    # True if holds (the amounts reserved before calls) can be written.
     database_writable: bool = True
     is_stopping: bool = False
-    # A sentence for each outdated database server: it still accepts writes, although after a failover
-    # another server is the newest.
+    # A sentence about each database server that still accepts writes, although a newer server has replaced
+    # it in a failover.
     old_servers: tuple[str, ...] = ()
 
     @property
@@ -48,12 +49,12 @@ class OperatorListener:
 
     def __init__(
         self,
-        probe: Callable[[], Awaitable[Readiness]],
-        alerts: Callable[[], dict[str, Any]],
+        find_readiness: Callable[[], Awaitable[Readiness]],
+        get_alerts: Callable[[], dict[str, Any]],
         metrics_folder: str,
     ) -> None:
-        self._probe = probe
-        self._alerts = alerts
+        self._find_readiness = find_readiness
+        self._get_alerts = get_alerts
         self._metrics_folder = metrics_folder
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -64,11 +65,11 @@ class OperatorListener:
             case b"/healthz":
                 _answer(exchange, 200, {"status": "ok"})
             case b"/readyz":
-                readiness = await self._probe()
+                readiness = await self._find_readiness()
                 code = 200 if readiness.status == "ready" else 503
                 _answer(exchange, code, {"status": readiness.status, **readiness.parts})
             case b"/alerts":
-                _answer(exchange, 200, self._alerts())
+                _answer(exchange, 200, self._get_alerts())
             case b"/metrics":
                 _send(exchange, 200, CONTENT_TYPE_LATEST.encode(), self._metrics())
             case _:

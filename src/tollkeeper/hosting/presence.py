@@ -16,8 +16,9 @@ from tollkeeper.settings import Settings
 
 
 @contextlib.contextmanager
-def present(settings: Settings) -> Iterator[None]:
-    """Registers this process until the end of the `with` block, so that `tollkeeper reload` finds it."""
+def registered_gateway(settings: Settings) -> Iterator[None]:
+    """Registers this process as a gateway until the end of the `with` block, so that `tollkeeper reload`
+    finds it."""
     folder = _folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / str(os.getpid())
@@ -34,7 +35,7 @@ def present(settings: Settings) -> Iterator[None]:
 
 
 def serving_pids(settings: Settings) -> list[int]:
-    """Returns the pids of live gateways. Removes the files of dead ones."""
+    """Returns the pids of live gateways. Removes the files of dead gateways."""
     pids = []
     for path in sorted(_folder(settings).glob("[0-9]*")):
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:

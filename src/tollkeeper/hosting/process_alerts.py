@@ -28,6 +28,7 @@ _log = structlog.get_logger("tollkeeper.alerts")
 class ProcessAlerts:
     def __init__(self, post: PostAlert | None) -> None:
         self._post = post
+        # For each key, the alert and the Unix time at which it was raised.
         self._raised: dict[str, tuple[RaisedAlert, int]] = {}
         self._deliveries: Batches[tuple[str, str]] = Batches(
             self._deliver,

@@ -1,5 +1,5 @@
-"""Checks whether every replica (address of a backend) can be reached, from a process other than the
-gateway."""
+"""Checks for each replica (address of a backend) whether it can be reached. The check runs outside the
+gateway process."""
 
 import asyncio
 import json
@@ -24,12 +24,12 @@ class ReplicaProbe:
 async def probe_replicas(settings: Settings) -> list[ReplicaProbe]:
     """Checks the replicas of all backends. Returns the results in the order of the settings."""
     checks = [_probe(settings, backend) for backend in settings.backends]
-    return [found for of_backend in await asyncio.gather(*checks) for found in of_backend]
+    return [probe for probes in await asyncio.gather(*checks) for probe in probes]
 
 
 async def _probe(settings: Settings, backend: BackendSettings) -> list[ReplicaProbe]:
     if backend.kind == "embedded":
-        state = await _state_by_gateway(settings, backend.name)
+        state = await _ask_gateway_for_engine_state(settings, backend.name)
         return [ReplicaProbe(backend.name, _ENGINE, state)]
     results = await asyncio.gather(*(reach(url, CONNECT_TIMEOUT_S) for url in backend.urls))
     return [
@@ -38,7 +38,7 @@ async def _probe(settings: Settings, backend: BackendSettings) -> list[ReplicaPr
     ]
 
 
-async def _state_by_gateway(settings: Settings, backend: str) -> ProbeResult:
+async def _ask_gateway_for_engine_state(settings: Settings, backend: str) -> ProbeResult:
     """Asks the gateway's operator listener for the state of the embedded engine, because the gateway has
     started the engine."""
     operator = settings.operator

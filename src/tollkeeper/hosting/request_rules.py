@@ -1,4 +1,4 @@
-"""Checks rules of RFC 9110 and RFC 9112 for request headers that the parser llhttp does not check."""
+"""Checks requests for rules of RFC 9110 and RFC 9112 that the parser llhttp does not check."""
 
 import re
 
@@ -34,14 +34,14 @@ def check_headers(headers: HeaderIndex, version: str) -> None:
         if version == "1.0":
             raise InvalidRequest("An HTTP/1.0 request cannot have a Transfer-Encoding.")
         if len(codings) > 1 or codings[0].lower() != b"chunked":
-            raise InvalidRequest("The only Transfer-Encoding that is accepted is chunked.")
+            raise InvalidRequest("The only accepted Transfer-Encoding is chunked.")
 
 
 def split_target(method: str, target: bytes) -> tuple[bytes, bytes]:
     """Returns the path and query of a request target, without decoding them. For `OPTIONS *`, the path is
     `*`."""
     if method == "CONNECT":
-        raise InvalidRequest("This server is no proxy.")
+        raise InvalidRequest("This server is not a proxy.")
     if not target.startswith(b"/"):
         if target == SERVER_WIDE and method == "OPTIONS":
             return target, b""

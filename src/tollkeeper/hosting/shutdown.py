@@ -17,16 +17,17 @@ import structlog
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.hosting.http_server import HttpServer
 
-# The time, after the grace period, in which stopped calls are settled.
+# The time, after the grace period, in which stopped calls are settled (charged).
 _LAST_CALLS_S = 8.0
 # The time, after the calls have ended, for other open requests.
 _LAST_REQUESTS_S = 5.0
 # The minimum time for writing the costs of the last calls, even if the grace period is over.
 _LAST_COSTS_S = 5.0
-# The time for background work to finish and to write its last data.
+# The time for background work (upkeep), such as heartbeats, to finish and to write its last data.
 _LAST_UPKEEP_S = 5.0
 _SIGN_OFF_S = 2.0
-# Steps limit their own time. A step that takes this much longer than its limit counts as stuck.
+# The `drain` methods of the server and the ledger limit their own time. A step is cancelled if its `drain`
+# exceeds this limit by `_SLACK_S`.
 _SLACK_S = 1.0
 _log = structlog.get_logger("tollkeeper.worker")
 
@@ -77,9 +78,9 @@ async def shut_down(
     # on, no further request can arrive.
     await _run_step("calls", _LAST_CALLS_S, calls.drain(0))
     ledger_s = max(_LAST_COSTS_S, grace_ends_at - loop.time())
-    written = await _run_step("ledger", ledger_s + _SLACK_S, ledger.drain(ledger_s))
-    stopped = await _run_step("upkeep", _LAST_UPKEEP_S, upkeep.stop())
-    if written and stopped:
+    ledger_is_written = await _run_step("ledger", ledger_s + _SLACK_S, ledger.drain(ledger_s))
+    heartbeats_stopped = await _run_step("upkeep", _LAST_UPKEEP_S, upkeep.stop())
+    if ledger_is_written and heartbeats_stopped:
         await _run_step("sign-off", _SIGN_OFF_S, lease.sign_off())
     else:
         _log.warning("this process does not sign off its lease: recovery will mark its holds")

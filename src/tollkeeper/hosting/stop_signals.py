@@ -34,7 +34,8 @@ def exit_on_sigterm() -> None:
 
 def exit_server_on_signals() -> None:
     """Makes the first SIGTERM or SIGINT end a serving command with exit code 0, because a server that
-    stops on request has succeeded. Further signals are ignored, so that they do not interrupt the stop."""
+    stops on request has succeeded. Ignores further signals, so that they do not interrupt the stop. If a
+    signal has already arrived, ends the command immediately."""
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         if not _raised:
@@ -52,8 +53,9 @@ def _exit(code: int) -> NoReturn:
 
 
 def exit_if_signalled() -> None:
-    """Raises the exception of an earlier signal again, because the first one may be lost: Python discards
-    exceptions that are raised in a finalizer or a weak reference's callback, and imports run both."""
+    """Raises the exception of an earlier signal again, because Python may have discarded it: Python
+    discards exceptions that a signal handler raises during a finalizer or a weak reference's callback,
+    and both run during imports."""
     if _raised:
         raise _raised[-1]
 

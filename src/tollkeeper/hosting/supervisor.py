@@ -2,7 +2,7 @@
 
 The supervisor starts the workers, the engine (the embedded model server) and the operator listener. It
 restarts a dead worker or embedded database, and sends a changed model catalogue to the workers. At the
-end it stops the processes that it started.
+end it stops the workers, the engine and the operator listener.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tollkeeper.hosting.descriptors import descriptors_of, http_limits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of
 from tollkeeper.hosting.operator_listener import OperatorListener, Readiness, show_readiness
-from tollkeeper.hosting.presence import present
+from tollkeeper.hosting.presence import registered_gateway
 from tollkeeper.hosting.process_alerts import ProcessAlerts
 from tollkeeper.hosting.shutdown import longest_shutdown_s
 from tollkeeper.hosting.stop_signals import take_signals
@@ -45,7 +45,7 @@ _STOP_SLACK_S = 4.0
 _DATABASE_INTERVAL_S = 5.0
 _READINESS_INTERVAL_S = 2.0
 # The maximum time that /readyz waits for the database.
-_DATABASE_ANSWERS_S = 2.0
+_DATABASE_TIMEOUT_S = 2.0
 _log = structlog.get_logger("tollkeeper.supervisor")
 
 
@@ -71,12 +71,14 @@ class Supervisor:
         self._engine = build_engine(settings)
         self._stopping = asyncio.Event()
         self._workers: dict[int, WorkerProcess] = {}
-        self._ready: set[int] = set()
-        self._announced = False
-        self._outdated: str | None = None
+        self._ready_workers: set[int] = set()
+        # True after all workers were ready for the first time.
+        self._was_ready = False
+        # The reason why this code cannot use the database any more; None while it can.
+        self._outdated_reason: str | None = None
         self._alerts = ProcessAlerts(alert_webhook(settings))
         self._fence = Fence(conninfo, settings.database.seen_file)
-        self._checking: asyncio.Task[SchemaState] | None = None
+        self._database_check: asyncio.Task[SchemaState] | None = None
 
     async def run(self, *, on_ready: Callable[[], None]) -> None:
         """Serves until SIGTERM or SIGINT. Calls `on_ready` once, when all workers serve. Stops and
@@ -84,12 +86,12 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         take_signals(self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload_catalog)
-        with present(self._settings):
+        with registered_gateway(self._settings):
             listener = HttpServer(
                 OperatorListener(
                     self.readiness,
                     lambda: self._alerts.document,
-                    self._worker_starter.metrics,
+                    self._worker_starter.metrics_folder,
                 ),
                 http_limits(),
             )
@@ -104,7 +106,8 @@ class Supervisor:
             readiness_watch = loop.create_task(self._watch_readiness())
             await self._stopping.wait()
             database_keeper.cancel()
-            # While the socket is open, the kernel accepts connections, which no worker would serve.
+            # The workers close their own copies of this socket. If this copy stayed open after that, the
+            # kernel would accept connections that no worker serves.
             self._public.close()
             await self._stop_workers(keepers)
             readiness_watch.cancel()
@@ -112,8 +115,8 @@ class Supervisor:
                 await self._engine.close()
             await listener.drain(0)
             await self._alerts.close()
-        if self._outdated is not None:
-            raise StateConflict(self._outdated)
+        if self._outdated_reason is not None:
+            raise StateConflict(self._outdated_reason)
 
     def _stop(self) -> None:
         if not self._stopping.is_set():
@@ -138,10 +141,10 @@ class Supervisor:
         ready for the first time."""
         while True:
             await asyncio.sleep(_READINESS_INTERVAL_S)
-            if not self._announced:
+            if not self._was_ready:
                 continue
             try:
-                # This is not part of `readiness`, because /readyz would wait a second for each
+                # `survey` is not called in `readiness`, because /readyz would wait a second for each
                 # database host that does not answer.
                 with contextlib.suppress(psycopg.Error):
                     await self._fence.survey()
@@ -162,8 +165,8 @@ class Supervisor:
         return self._engine.status.detail
 
     async def readiness(self) -> Readiness:
-        parts = {"workers": f"{len(self._ready)} of {self._settings.server.workers} answer"}
-        ready = bool(self._ready)
+        parts = {"workers": f"{len(self._ready_workers)} of {self._settings.server.workers} answer"}
+        ready = bool(self._ready_workers)
         reachable = True
         try:
             state = await self._check_database()
@@ -171,12 +174,13 @@ class Supervisor:
             parts["database"] = "; ".join((database_state, *self._fence.old_servers))
         except TollkeeperError as exc:
             parts["database"] = exc.message
+            # Other errors, such as an unsuitable schema, come from a database that was reached.
             reachable = not isinstance(exc, Unavailable)
             ready = False
-        descriptors, enough = await asyncio.to_thread(self._descriptors)
+        descriptors, enough = await asyncio.to_thread(self._describe_descriptors)
         parts |= descriptors
         ready = ready and enough
-        parts["holds"], can_hold = self._holds()
+        parts["holds"], can_hold = self._describe_holds()
         ready = ready and can_hold
         backends, any_reachable = await probe_backends(self._settings, self._engine)
         parts |= backends
@@ -193,13 +197,13 @@ class Supervisor:
     async def _check_database(self) -> SchemaState:
         """Checks the database. Concurrent callers share one check, because a database server that does
         not answer blocks a thread for several seconds."""
-        if self._checking is None or self._checking.done():
-            self._checking = asyncio.create_task(self._check_newest_server())
-        await asyncio.wait([self._checking], timeout=_DATABASE_ANSWERS_S)
-        if not self._checking.done():
+        if self._database_check is None or self._database_check.done():
+            self._database_check = asyncio.create_task(self._check_newest_server())
+        await asyncio.wait([self._database_check], timeout=_DATABASE_TIMEOUT_S)
+        if not self._database_check.done():
             hosts = shown_hosts(self._conninfo)
             raise Unavailable(f"The database at {hosts} does not answer.")
-        return self._checking.result()
+        return self._database_check.result()
 
     async def _check_newest_server(self) -> SchemaState:
         try:
@@ -211,27 +215,27 @@ class Supervisor:
             self._fence.forget_address()
             raise
 
-    def _holds(self) -> tuple[str, bool]:
+    def _describe_holds(self) -> tuple[str, bool]:
         """Returns a line for /readyz, and True if every ready worker can write holds (the amounts reserved
-        before calls). Every worker must be able to, because a call may reach any of them."""
+        before calls). A single worker that cannot write them counts, because a call may reach any worker."""
         problems = [
             problem
-            for number in sorted(self._ready)
+            for number in sorted(self._ready_workers)
             if (problem := self._workers[number].report.problem) is not None
         ]
         return (problems[0], False) if problems else ("can be written", True)
 
-    def _descriptors(self) -> tuple[dict[str, str], bool]:
-        """Returns a line about the worker that is closest to its limit of open files and sockets, and
-        whether this worker has enough left."""
-        found = [
+    def _describe_descriptors(self) -> tuple[dict[str, str], bool]:
+        """Returns a line about the worker that is closest to its limit of open files and sockets, and True
+        if this worker can open enough more."""
+        of_workers = [
             descriptors
-            for number in self._ready
+            for number in self._ready_workers
             if (descriptors := descriptors_of(self._workers[number].pid)) is not None
         ]
-        if not found:
+        if not of_workers:
             return {}, True
-        fullest = max(found, key=lambda descriptors: descriptors.open / descriptors.limit)
+        fullest = max(of_workers, key=lambda descriptors: descriptors.open / descriptors.limit)
         detail = f"a worker uses {fullest.open} of {fullest.limit}"
         if fullest.are_nearly_exhausted:
             detail += ": nearly exhausted, raise the limit of open files"
@@ -259,18 +263,18 @@ class Supervisor:
             # terminated it.
             worker.terminate()
         if await worker.becomes_ready(_START_TIMEOUT_S):
-            self._ready.add(number)
-            if len(self._ready) == self._settings.server.workers and not self._announced:
-                self._announced = True
+            self._ready_workers.add(number)
+            if len(self._ready_workers) == self._settings.server.workers and not self._was_ready:
+                self._was_ready = True
                 on_ready()
         code = await worker.wait()
-        self._ready.discard(number)
+        self._ready_workers.discard(number)
         # Deletes the worker's gauges (open requests, running calls). Its counters stay.
-        mark_process_dead(worker.pid, self._worker_starter.metrics)  # type: ignore[no-untyped-call]
+        mark_process_dead(worker.pid, self._worker_starter.metrics_folder)  # type: ignore[no-untyped-call]
         if self._stopping.is_set():
             return
-        self._outdated = await asyncio.to_thread(find_outdated, self._conninfo)
-        if self._outdated is not None:
+        self._outdated_reason = await asyncio.to_thread(find_outdated, self._conninfo)
+        if self._outdated_reason is not None:
             # The schema is too new for this code. The other workers end for the same reason.
             self._stop()
         else:
@@ -311,12 +315,13 @@ class Supervisor:
             for name in model.backends:
                 if name not in running:
                     raise SettingsError(
-                        f"{name!r} was not declared when the gateway was started",
+                        f"the backend {name!r} was not declared when the gateway was started",
                         ("models", model.id, "backend"),
                     )
                 if running[name] == "embedded" and model.context_length > engine_tokens > 0:
                     raise SettingsError(
-                        f"the engine was started with {engine_tokens} tokens; restart the gateway",
+                        f"the engine was started with a context of {engine_tokens} tokens; "
+                        "restart the gateway to enlarge it",
                         ("models", model.id, "context_length"),
                     )
         build_catalog(changed)
@@ -327,11 +332,11 @@ class Supervisor:
                 worker.terminate()
         server = self._settings.server
         within_s = server.stop_delay_s + longest_shutdown_s(server.grace_s) + _STOP_SLACK_S
-        _, late = await asyncio.wait(keepers, timeout=within_s)
+        _, late_keepers = await asyncio.wait(keepers, timeout=within_s)
         for worker in self._workers.values():
             if worker.is_running:
                 worker.kill()
-        for keeper in late:
+        for keeper in late_keepers:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
 

@@ -1,9 +1,9 @@
 """Starts worker processes for the supervisor, and exchanges messages with them over a socket pair.
 
-Importing modules takes most of a worker's start time. So a worker process is created, and begins its
-imports, while the supervisor still reads the settings. It begins to serve when the supervisor sends
-the instruction `start`. This module itself imports only modules that load fast, so that the first
-worker is created early.
+Importing modules takes most of a worker's start time. So the first worker process is created, and begins
+its imports, while the supervisor still reads the settings. This module itself imports only modules that
+load fast, so that this happens early. A worker begins to serve when the supervisor sends the instruction
+`start`.
 
 Over the channel, the supervisor sends the listening socket and then instructions, one line of JSON
 each. The worker sends reports, also one line of JSON each. The first report means that the worker
@@ -30,16 +30,16 @@ _POLL_S = 0.02
 _LISTENER = b"L"
 # The interval at which a worker sends reports.
 REPORT_INTERVAL_S = 0.5
-# A worker that has not written a hold (the amount reserved before a call) for this time counts as
-# unable to serve calls.
-_WRITTEN_WITHIN_S = 6.0
+# A worker that could not write a hold (the amount reserved before a call) for this time counts as unable
+# to serve calls.
+_HOLD_AGE_S_MAX = 6.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
     """Tells whether the worker can write holds, according to `services.ledger.hold_writes`."""
 
-    # Seconds since the worker last wrote a hold, or could have written one; None if it never could.
+    # Seconds since the worker last wrote a hold or tested that it could; None if it never could.
     written_s_ago: float | None
     # The reason why the worker's last attempt failed; None if it succeeded.
     failure: str | None
@@ -53,13 +53,13 @@ class WorkerReport:
             return self.failure
         # A stuck worker sends no reports, so the time since the last report is added.
         silent_s = time.monotonic() - self.received_at
-        if self.written_s_ago is None or self.written_s_ago + silent_s > _WRITTEN_WITHIN_S:
-            return f"no hold could be written within {_WRITTEN_WITHIN_S:.0f} s"
+        if self.written_s_ago is None or self.written_s_ago + silent_s > _HOLD_AGE_S_MAX:
+            return f"no hold could be written within {_HOLD_AGE_S_MAX:.0f} s"
         return None
 
 
 class WorkerProcess:
-    def __init__(self, metrics: str) -> None:
+    def __init__(self, metrics_folder: str) -> None:
         self._channel, worker_end = socket.socketpair()
         with worker_end:
             self._process = subprocess.Popen(
@@ -67,7 +67,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(worker_end.fileno(),),
-                env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": metrics},
+                env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": metrics_folder},
                 # A terminal sends the SIGINT of Ctrl-C to all processes of its session. A worker has its
                 # own session, so only the supervisor receives the signal.
                 start_new_session=True,
@@ -149,14 +149,14 @@ class WorkerStarter:
     """Creates worker processes. The first process is created in the constructor, so that its imports begin
     early."""
 
-    def __init__(self, metrics: str) -> None:
+    def __init__(self, metrics_folder: str) -> None:
         # The folder in which the workers write their metrics.
-        self.metrics = metrics
-        self._loading: WorkerProcess | None = WorkerProcess(metrics)
+        self.metrics_folder = metrics_folder
+        self._loading: WorkerProcess | None = WorkerProcess(metrics_folder)
 
     def take(self) -> WorkerProcess:
         worker, self._loading = self._loading, None
-        return worker or WorkerProcess(self.metrics)
+        return worker or WorkerProcess(self.metrics_folder)
 
     def close(self) -> None:
         if self._loading is not None:
@@ -165,11 +165,11 @@ class WorkerStarter:
 
 @contextmanager
 def worker_starter() -> Iterator[WorkerStarter]:
-    with tempfile.TemporaryDirectory(prefix="tollkeeper-metrics-") as metrics:
+    with tempfile.TemporaryDirectory(prefix="tollkeeper-metrics-") as metrics_folder:
         # The limit of open files is raised before the first process is created, because processes
         # inherit it.
         raise_limit()
-        starter = WorkerStarter(metrics)
+        starter = WorkerStarter(metrics_folder)
         try:
             yield starter
         finally:
