@@ -43,8 +43,8 @@ from tollkeeper.settings import Settings
 
 # The number of new objects after which Python starts a garbage collection of the youngest generation.
 _COLLECTION_THRESHOLD = 20_000
-_REGISTER_S = 2.0
-_LINE_BYTES_MAX = 16 * 1024 * 1024
+_REGISTER_TIMEOUT_S = 2.0
+_INSTRUCTION_BYTES_MAX = 16 * 1024 * 1024
 _log = structlog.get_logger("tollkeeper.worker")
 
 
@@ -86,6 +86,7 @@ class Worker:
         arrivals = fair_arrivals(inference.serves_others, lambda: inference.overload.is_full)
         server = HttpServer(app, http_limits(), arrivals)
         self._services.upkeep.start()
+        # While the process is overloaded, the ledger delivers its results to a few calls at a time.
         ledger.handout.needed = lambda: gate.limit is not None
 
         def call_after_waiting(callback: Callable[[], None]) -> None:
@@ -121,16 +122,16 @@ class Worker:
 
         The process registers before its first call, so that no migration removes tables or columns that this
         code needs. If the database is down, calls are rejected anyway, and the background work (`Upkeep`)
-        does both later.
+        registers the process and tests holds later.
         """
         with contextlib.suppress(TollkeeperError, TimeoutError):
-            async with asyncio.timeout(_REGISTER_S):
+            async with asyncio.timeout(_REGISTER_TIMEOUT_S):
                 await self._services.lease.heartbeat()
                 await self._services.ledger.try_hold()
 
     async def _report(self, reports: asyncio.StreamWriter) -> None:
-        """Reports to the supervisor at an interval whether holds can be written, for `/readyz`. Sends no
-        report while an earlier report waits to be sent, because the supervisor does not read."""
+        """Reports to the supervisor at an interval whether holds can be written, for `/readyz`. Skips a
+        report if an earlier report is still unsent, which means that the supervisor is not reading."""
         while True:
             if not reports.transport.get_write_buffer_size():
                 state = dataclasses.asdict(self._services.ledger.hold_writes.state)
@@ -170,7 +171,9 @@ def _reduce_collections() -> None:
 
 
 async def _main(channel: socket.socket, listener: socket.socket) -> None:
-    instructions, reports = await asyncio.open_connection(sock=channel, limit=_LINE_BYTES_MAX)
+    instructions, reports = await asyncio.open_connection(
+        sock=channel, limit=_INSTRUCTION_BYTES_MAX
+    )
     start = json.loads(await instructions.readline())
     settings = _settings_from(start)
     configure_logs()

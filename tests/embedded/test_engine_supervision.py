@@ -153,7 +153,7 @@ async def test_the_engine_ends_with_a_killed_parent(moment: str) -> None:
 async def test_a_failing_start_is_named_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(engine_module, "_RESTART_PAUSE_S", 0.01)
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF and nothing more")
     engine = EmbeddedEngine(engine_options(model_path=str(broken)))

@@ -30,7 +30,7 @@ class _Thread:
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch) -> FairSlots:
     few = FairSlots(1, owner_max=1, waiting_max=4, waiting_owner_max=3)
-    monkeypatch.setattr(large_requests, "_turns", few)
+    monkeypatch.setattr(large_requests, "_thread_slot", few)
     return few
 
 

@@ -34,18 +34,18 @@ _PROGRAM = "tollkeeper.embedded.engine_process"
 # stuck.
 START_TIMEOUT_S = 300.0
 # The path that is requested to find out whether the engine hangs. The engine answers it in the loop that
-# computes tokens. `/health` is answered elsewhere: it still worked while that loop hung for minutes, at a
-# schema with thousands of enum values.
+# computes tokens. `/health` is answered elsewhere: it still worked while a schema with thousands of enum
+# values blocked that loop for minutes.
 _PROBED_PATH = "/slots"
 # The environment variables that are passed to the engine. The others are not, because the gateway's
 # environment contains secrets.
-_ENVIRONMENT = (
+_PASSED_VARIABLES = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH"),
     *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"),
 )
 _SIGNAL_HINTS: Mapping[int, str] = {signal.SIGILL: " (its wheel needs a processor with AVX2)"}
-_PAUSE_S = 0.5
-_PAUSE_S_MAX = 10.0
+_RESTART_PAUSE_S = 0.5
+_RESTART_PAUSE_S_MAX = 10.0
 # After a run of at least this time, failures are counted anew, and the pause before the restart is the
 # shortest again.
 _STABLE_AFTER_S = 30.0
@@ -86,7 +86,7 @@ def find_weights(model_path: str) -> Path:
     if not folders:
         raise Unavailable(
             f"The embedded model is not installed: the package {WEIGHTS_PACKAGE} is missing. "
-            f"{_REMEDY} Another GGUF file is named with embedded.model_path."
+            f"{_REMEDY} To use another GGUF file, set embedded.model_path."
         )
     return _checked(Path(folders[0]) / _WEIGHTS_FILE, f"The package {WEIGHTS_PACKAGE}")
 
@@ -129,8 +129,8 @@ class EngineReport(msgspec.Struct, frozen=True):
     tokenizer: str
     # The number of tokens in the tokenizer's vocabulary.
     vocabulary: int
-    # True if the engine reuses its computations for prompts with the same beginning. It is tested by
-    # sending a prompt twice.
+    # True if the engine reuses its computations for prompts with the same beginning. The engine's process
+    # tests this by sending a prompt twice.
     prefix_cache: bool
     # The memory for prompts whose slot was given to another call. This is the configured value, because
     # the engine does not report one.
@@ -146,7 +146,7 @@ class EngineReport(msgspec.Struct, frozen=True):
 
 
 def read_report(line: bytes) -> EngineReport | None:
-    """Returns None if the line is not a report."""
+    """Decodes a report. Returns None if the line is not a report."""
     try:
         return msgspec.json.decode(line, type=EngineReport)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -159,6 +159,7 @@ class EngineOptions:
     model_path: str
     # 0 means all cores but one.
     threads: int
+    # The number of slots.
     parallel: int
     # Tokens per slot. If the model was trained for fewer tokens, that number is used.
     context_length: int
@@ -183,6 +184,7 @@ class EmbeddedEngine:
         self._ready = asyncio.Event()
         self._keeper_task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
+        # The error output of the process until it is ready, or the reason why it did not become ready.
         self._start_output = b""
         # Reserves the engine's port until `close`, also while the engine restarts.
         self._port_holder: socket.socket | None = None
@@ -229,7 +231,7 @@ class EmbeddedEngine:
 
     async def _keep_running(self, command: list[str], port: int, api_key: str) -> None:
         loop = asyncio.get_running_loop()
-        failures, pause_s = 0, _PAUSE_S
+        failures, pause_s = 0, _RESTART_PAUSE_S
         while True:
             started = loop.time()
             try:
@@ -237,14 +239,14 @@ class EmbeddedEngine:
             except OSError as exc:
                 reason = f"The engine's process cannot be started: {exc}."
             if loop.time() - started >= _STABLE_AFTER_S:
-                failures, pause_s = 0, _PAUSE_S
+                failures, pause_s = 0, _RESTART_PAUSE_S
             failures += 1
             failed = failures >= _FAILURES_UNTIL_FAILED
             state = ProcessState.FAILED if failed else ProcessState.RESTARTING
             self._set_status(state, f"{reason} It is started again.")
             _log.error("the engine ended and is started again", reason=reason, pause_s=pause_s)
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+            pause_s = min(2 * pause_s, _RESTART_PAUSE_S_MAX)
             self.restarts += 1
 
     async def _run(self, command: list[str], port: int, api_key: str) -> str:
@@ -285,7 +287,7 @@ class EmbeddedEngine:
         detail = f"{self.options.model_name}, {report}, loaded in {loop.time() - started:.1f} s."
         if report.context_length < self.options.context_length:
             requested = self.options.context_length
-            detail += f" The settings declare {requested}, but the model has no more context."
+            detail += f" The settings declare {requested} tokens, but the model supports fewer."
         self._set_status(ProcessState.READY, detail)
         _log.info("the engine is ready", detail=detail)
         self._ready.set()
@@ -369,7 +371,7 @@ async def _spawn(command: list[str], api_key: str) -> asyncio.subprocess.Process
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+        env={name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ},
         # In its own session, the engine does not receive the signal of Ctrl-C. After Ctrl-C, running
         # calls are finished first, and these calls need the engine.
         start_new_session=True,

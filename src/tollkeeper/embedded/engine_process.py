@@ -28,8 +28,8 @@ from tollkeeper.embedded.parent_watch import (
 )
 
 # The number of tokens that the engine computes at a time. While it computes a batch, it cannot stop a
-# call, and the streams of other calls wait. With 64 tokens, both take less than a second on one slow core,
-# and prompts are processed as fast as with 2,048.
+# call, and the streams of other calls wait. A batch of 64 tokens takes less than a second on one slow core,
+# and prompts are processed as fast as with batches of 2,048 tokens.
 _BATCH_TOKENS = 64
 # The memory for prompts whose slot was given to another call. The engine's default is 8 GB.
 _PREFIX_CACHE_MIB = 256
@@ -56,7 +56,7 @@ def main() -> NoReturn:
     handshake = Handshake(api_key=first["api_key"], parent_pid=first["parent_pid"])
     end_with_parent(handshake.parent_pid)
     forbid_core_dumps()
-    report = redirected_standard_output()
+    report_descriptor = redirected_standard_output()
     try:
         server = xllamacpp.Server(_parameters(options, handshake.api_key))
     except RuntimeError as exc:
@@ -64,8 +64,8 @@ def main() -> NoReturn:
         sys.stderr.flush()
         os._exit(_EXIT_REFUSED)
     origin = server.listening_address
-    ready = EngineProperties(origin, handshake.api_key).as_report()
-    os.write(report, json.dumps(ready).encode() + b"\n")
+    report = EngineProperties(origin, handshake.api_key).as_report()
+    os.write(report_descriptor, json.dumps(report).encode() + b"\n")
     # The server's own stop function is not used: it waits for open calls, and was observed to hang. This
     # process runs until a signal or the thread that watches the parent ends it.
     while True:
@@ -156,7 +156,8 @@ class EngineProperties:
 
     def _has_prefix_cache(self) -> bool:
         """Sends the same prompt twice, and tells whether the engine reused computations for the second
-        prompt. No path of the engine reports whether it has a cache. The calls also warm the engine up."""
+        prompt, because no path of the engine reports whether it has a cache. The prompts also warm the engine
+        up."""
         body = {"prompt": _REPEATED_PROMPT, "n_predict": 1}
         timings = [self._ask("/completion", body).get("timings", {}) for _ in range(2)]
         return int(timings[1].get("cache_n", 0)) > 0

@@ -39,7 +39,7 @@ PACKAGED_MODEL = PackagedModel(
     # Half of the context. Without a limit, the engine generates tokens until the context is full, and the
     # finish reason is "length".
     max_output_length=2048,
-    # The engine answers a prompt with an image with status 500.
+    # For a prompt with an image, the engine returns status 500.
     input_modalities=("text",),
     output_modalities=("text",),
     # The file's format Q4_1 has blocks of 4-bit integers, each block with a scale and a minimum.

@@ -17,14 +17,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Ends this process when its parent ends. Uses three methods, because each has a gap:
+    """Ends this process when its parent ends. Uses three methods, because none of them always works:
 
     1. The kernel sends a signal when the parent ends. This works even while a library is being loaded and
        blocks all Python threads. But it depends on the parent's thread that started this process: the
        signal comes when that thread ends.
     2. Standard input is closed when the parent ends, unless another child of the parent has inherited the
        other end of the pipe.
-    3. The parent's process id, as this process sees it, changes when the parent ends. It is polled.
+    3. `os.getppid()` returns another process id after the parent has ended. A thread polls it.
     """
     # If the kernel rejects the request for a signal, the thread below still watches the parent.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -39,8 +39,8 @@ def forbid_core_dumps() -> None:
 
 
 def redirected_standard_output() -> int:
-    """Returns a copy of the standard output's descriptor for the report. Redirects standard output to
-    standard error, so that the output of libraries does not mix with the report."""
+    """Returns a copy of the standard output's descriptor, for the report to the parent. Redirects standard
+    output to standard error, so that the output of libraries does not mix with the report."""
     report = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return report

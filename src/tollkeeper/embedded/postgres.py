@@ -62,7 +62,8 @@ class EmbeddedPostgres:
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir.resolve()
         self._places: _Places | None = None
-        self._use: IO[bytes] | None = None
+        # The file with the shared lock. Open while this object uses the server.
+        self._users_lock: IO[bytes] | None = None
 
     @property
     def conninfo(self) -> str:
@@ -73,14 +74,14 @@ class EmbeddedPostgres:
         self._data_dir.mkdir(parents=True, exist_ok=True)
         with self._exclusive("postgres.starting"):
             self._places = places = self._find_places()
-            self._use = open_lock_file(self._data_dir / "postgres.users")
-            fcntl.flock(self._use, fcntl.LOCK_SH)
+            self._users_lock = open_lock_file(self._data_dir / "postgres.users")
+            fcntl.flock(self._users_lock, fcntl.LOCK_SH)
             try:
                 if not _answers(places):
                     self._initialise(places)
                     _start(places)
             except BaseException:
-                self._use.close()
+                self._users_lock.close()
                 raise
         if is_outside(places.cluster):
             _log.info(
@@ -96,11 +97,11 @@ class EmbeddedPostgres:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._use is not None
+        assert self._users_lock is not None
         places = self._known_places()
-        with self._exclusive("postgres.starting"), self._use:
+        with self._exclusive("postgres.starting"), self._users_lock:
             try:
-                fcntl.flock(self._use, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._users_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return  # another process still uses the server
             _run(places, "pg_ctl", "stop", "-D", str(places.cluster), "-m", "fast", "-w")
@@ -240,9 +241,9 @@ def replace_zombie_pid(lock_file: Path) -> None:
     can start.
 
     PostgreSQL replaces the lock files of a crashed server itself, but it treats a zombie as a running
-    server. A killed server stays a zombie until its parent process reaps it. In a container, the first
-    process may never do that. Only the process id in the file is replaced, because PostgreSQL needs the
-    other lines to find out whether child processes of the dead server still run.
+    server. A killed server stays a zombie until its parent process reaps it. In a container, this parent is
+    often process 1, which may never reap it. Only the process id in the file is replaced, because PostgreSQL
+    needs the other lines to find out whether child processes of the dead server still run.
     """
     with contextlib.suppress(FileNotFoundError):
         process, newline, rest = lock_file.read_text().partition("\n")

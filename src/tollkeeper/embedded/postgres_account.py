@@ -28,7 +28,7 @@ class Account:
         """Tells whether a command succeeds if the account runs it. The command has only the account's main
         group, like PostgreSQL."""
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 command,
                 cwd="/",
                 user=self.uid,
@@ -40,7 +40,7 @@ class Account:
             )
         except (subprocess.SubprocessError, OSError):
             return False
-        return done.returncode == 0
+        return result.returncode == 0
 
 
 def owner_ids(account: Account | None) -> tuple[int, int]:
@@ -86,10 +86,10 @@ def _useradd(name: str) -> str:
     """Runs useradd. Returns an explanation for the case that the account still does not exist."""
     command = ["useradd", "--system", "--no-create-home", "--shell", "/bin/false", name]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
         )
     except (subprocess.SubprocessError, OSError) as exc:
         return str(exc)
-    error_output = "; ".join(done.stderr.split("\n")).strip("; .")
-    return error_output or f"useradd ended with code {done.returncode} and printed no error"
+    error_output = "; ".join(result.stderr.split("\n")).strip("; .")
+    return error_output or f"useradd ended with code {result.returncode} and printed no error"

@@ -42,7 +42,8 @@ def managed_folder() -> Path:
 
 
 def create_private_folder(path: Path, uid: int, gid: int) -> None:
-    """Creates a folder that only the account `uid` can use. Does not change an existing folder."""
+    """Creates a folder that only the account `uid` can use. Does not change an existing
+    folder, unless it is abandoned (see `is_abandoned_folder`)."""
     try:
         path.mkdir(mode=_PRIVATE_MODE)
     except FileExistsError:
@@ -67,7 +68,7 @@ def check_private_folder(path: Path, uid: int) -> None:
 
 def is_abandoned_folder(path: Path) -> bool:
     """Tells whether the process that created this folder was probably killed before it set the folder's
-    owner: the folder is empty and private, and belongs to the present user."""
+    owner: the folder is empty and private, and belongs to the current user."""
     status = path.lstat()
     return (
         stat.S_ISDIR(status.st_mode)
@@ -78,7 +79,7 @@ def is_abandoned_folder(path: Path) -> bool:
 
 
 def _fault(status: os.stat_result, owner: int) -> str:
-    """Explains why this is not a folder that belongs to `owner`. Returns "" if it is one."""
+    """Returns the reason why this is not a folder of the user `owner`, or "" if it is one."""
     if stat.S_ISLNK(status.st_mode):
         return "it is a symbolic link"
     if not stat.S_ISDIR(status.st_mode):

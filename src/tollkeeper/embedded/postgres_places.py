@@ -24,7 +24,7 @@ from tollkeeper.embedded.postgres_folders import (
 
 _CLUSTER = "postgres"
 _LOCATION = "postgres.location"
-# The path of a socket may have 107 bytes. The bytes above this limit are for the socket's file name.
+# The path of a socket may have 107 bytes. The other 27 bytes are for the socket's file name.
 _SOCKET_FOLDER_BYTES_MAX = 80
 
 
@@ -33,32 +33,32 @@ def find_cluster(data_dir: Path, account: Account | None) -> Path:
     be resolved. `account` runs PostgreSQL if the gateway runs as root, and is None otherwise."""
     inside = (data_dir / _CLUSTER).resolve()
     location = data_dir / _LOCATION
-    named = location.read_text().strip() if location.exists() else None
+    recorded_path = location.read_text().strip() if location.exists() else None
     if account is None:
-        if named is not None:
+        if recorded_path is not None:
             raise Unavailable(
-                f"The embedded database of {data_dir} was created by root and is in {named}. "
+                f"The embedded database of {data_dir} was created by root and is in {recorded_path}. "
                 "Start tollkeeper as root, or set database.data_dir or database.url."
             )
         return inside
-    if named is None and account.can_enter(inside.parent):
+    if recorded_path is None and account.can_enter(inside.parent):
         return inside
     outside = managed_folder() / _short_hash(data_dir)
-    if named is None and is_cluster(inside):
+    if recorded_path is None and is_cluster(inside):
         raise Unavailable(
             f"The embedded database is in {inside}, but the account {account.name}, which runs "
-            f"PostgreSQL, cannot enter it. Open every folder on the way to it (chmod o+x), "
-            "such as this one. Run: "
+            f"PostgreSQL, cannot enter it. Allow that account to enter every folder on this path, "
+            "for example this one. Run: "
             f"chmod o+x {quote(str(inside.parent))}"
         )
-    if named not in (None, str(outside)):
+    if recorded_path not in (None, str(outside)):
         raise Unavailable(
-            f"{location} names {named}, which is the database of another data folder. If this folder "
-            f"was moved, stop every tollkeeper that uses it and run: mv {named} {outside} && "
+            f"{location} names {recorded_path}, which is the database of another data folder. If this folder "
+            f"was moved, stop every tollkeeper that uses it and run: mv {recorded_path} {outside} && "
             f"echo {outside} > {quote(str(location))} - if it was copied, run this to begin with an "
             f"empty database: rm {quote(str(location))}"
         )
-    if is_cluster(outside) is (named is None):
+    if is_cluster(outside) is (recorded_path is None):
         raise Unavailable(
             f"{location} and the database in {outside} belong together, but only one of them is "
             "there. Restore the other one, or remove both to begin with an empty database. Run: "
@@ -101,8 +101,8 @@ def remove_unfinished(cluster: Path) -> None:
 
 def prepare_socket_folder(cluster: Path, account: Account | None) -> Path:
     """Returns the folder for the server's socket: the cluster or, if the cluster's path is too long, a
-    private folder among the temporary files. The private folder is checked, because another user can guess
-    its name and create it first."""
+    private folder in the system's temporary folder. The private folder is checked, because another user
+    can guess its name and create it first."""
     if len(os.fsencode(cluster)) <= _SOCKET_FOLDER_BYTES_MAX:
         return cluster
     temporary = Path(tempfile.gettempdir()).resolve()

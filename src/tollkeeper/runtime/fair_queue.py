@@ -53,8 +53,8 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def take(self, items_max: int) -> list[T]:
-        """Removes and returns up to `items_max` items, round-robin. If it takes all items, they are in the
-        order of the lanes."""
+        """Removes and returns up to `items_max` items, round-robin. If all items fit, returns them lane by
+        lane instead."""
         if self._count > items_max:
             return [self.pop() for _ in range(items_max)]
         items = [*self]
@@ -63,7 +63,7 @@ class FairQueue(Generic[T]):
 
     def pop(self, may_go: Callable[[Hashable], bool] | None = None) -> T:
         """Removes and returns an item from the next lane for whose owner `may_go` returns True. Raises
-        IndexError if there is none."""
+        IndexError if there is no such lane."""
         owners = (owner for owner in self._lanes if may_go is None or may_go(owner))
         try:
             owner = next(owners)
@@ -136,7 +136,7 @@ class FairSlots:
                 await slot
         except BaseException:
             if slot.done() and not slot.cancelled():
-                self.release(owner)  # the slot was assigned before the end of the wait was handled
+                self.release(owner)  # the slot was assigned just before the timeout or cancellation
             else:
                 self._waiting.discard(owner, entry)
             raise

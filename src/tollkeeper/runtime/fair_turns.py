@@ -7,8 +7,8 @@ about a dozen times, because a call takes about a dozen iterations. With this mo
 continue in each iteration, and a client with one call does not wait for a hundred calls of another client.
 
 Spreading the work costs CPU time: executing the same step for many calls in a row makes good use of the
-processor's caches, and smaller groups of calls lead to smaller database batches. So it is done only when
-needed.
+processor's caches, and smaller groups of calls lead to smaller database batches. So callers should spread
+work only when needed.
 """
 
 import asyncio
@@ -29,8 +29,9 @@ _WAITING_MAX = 1_000_000
 class FairTurns:
     """Runs at most `per_turn` callbacks in one iteration of the event loop.
 
-    At most `owner_max` of them are for the same owner, if `is_shared(owner)` returns True. `already_used`
-    lowers this limit for single owners: its number counts as used in every iteration.
+    At most `owner_max` of these callbacks belong to the same owner, if `is_shared(owner)` returns True: the
+    process then also works for other owners. `already_used` lowers `owner_max` for the owners that it
+    contains: its number for an owner counts as used in every iteration.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class FairTurns:
         loop = asyncio.get_running_loop()
         # The next iteration is scheduled first, so that it also runs if a callback raises.
         loop.call_soon(self._next_turn)
+        # While the waiting callbacks run, new callbacks have to queue behind them.
         self._left = 0
         left = self._per_turn - self._run_waiting(self._per_turn)
         if not self._waiting:

@@ -24,7 +24,7 @@ _WAITING_MAX = 1000
 _WAITING_OF_OWNER_MAX = 250
 
 _thread = ThreadPoolExecutor(1, thread_name_prefix="large-requests")
-_turns = FairSlots(
+_thread_slot = FairSlots(
     1, owner_max=1, waiting_max=_WAITING_MAX, waiting_owner_max=_WAITING_OF_OWNER_MAX
 )
 
@@ -34,7 +34,7 @@ async def run_in_thread(owner: Hashable, work: Callable[[Unpack[Ts]], T], *argum
     that the event loop may change at the same time. Raises Unavailable if too much work is waiting."""
     loop = asyncio.get_running_loop()
     try:
-        await _turns.acquire(owner, until=loop.time() + _WAIT_S)
+        await _thread_slot.acquire(owner, until=loop.time() + _WAIT_S)
     except (QueueFull, TimeoutError):
         raise Unavailable(
             "Too many large requests are in progress; try again.", retry_after_s=1
@@ -42,4 +42,4 @@ async def run_in_thread(owner: Hashable, work: Callable[[Unpack[Ts]], T], *argum
     try:
         return await loop.run_in_executor(_thread, work, *arguments)
     finally:
-        _turns.release(owner)
+        _thread_slot.release(owner)

@@ -1,6 +1,6 @@
 """Provides a logger for code that both servers and commands use.
 
-It imports the log library, structlog, only when the first line is logged. Commands log nothing, and most
+The logger imports the log library, structlog, only when it logs its first line. Commands log nothing, and most
 of them run for less time than the import takes.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class LateLogger:
-    # Set for all loggers of the process at once.
+    # Set on the class, so it applies to all loggers of the process.
     silenced = False
 
     def __init__(self, name: str) -> None:
@@ -36,7 +36,7 @@ class LateLogger:
 
 def silence_logs() -> None:
     """Silences logs in a command, because a command reports failures in its output or in one line on
-    standard error. Has to be called again after a module was imported that imports structlog."""
+    standard error. Must be called again after the import of a module that imports structlog."""
     LateLogger.silenced = True
     structlog = sys.modules.get("structlog")
     if structlog is not None:

@@ -17,9 +17,9 @@ class Alarm:
     """Limits the successive waits of one task: `with alarm.until(when):`. Raises TimeoutError if the `with`
     block has not ended at that time.
 
-    All waits share one timer, because starting a timer takes more time than most waits. If the timer fires
-    before the time limit of the current wait, it is set again. `Alarms` lends alarms to successive tasks, so
-    that these tasks share timers too.
+    All waits of the task share one timer, because starting a timer takes more time than most waits. If the
+    timer fires before the time limit of the current wait, the timer is set again. `Alarms` lends alarms to
+    successive tasks, so that these tasks share timers too.
     """
 
     __slots__ = (
