@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tollkeeper.bootstrap.commands import command_services
     from tollkeeper.bootstrap.database import located_database
     from tollkeeper.bootstrap.engine import build_engine, running_engine
-    from tollkeeper.bootstrap.judge import judge_over, running_judge
+    from tollkeeper.bootstrap.judge import judge_with_engine, running_judge
     from tollkeeper.bootstrap.payments import signature_check
     from tollkeeper.bootstrap.preflight import check_settings
     from tollkeeper.bootstrap.secrets import master_secret
@@ -28,7 +28,7 @@ __all__ = [
     "build_engine",
     "check_settings",
     "command_services",
-    "judge_over",
+    "judge_with_engine",
     "located_database",
     "master_secret",
     "running_engine",
@@ -44,7 +44,7 @@ _MODULES = {
     "command_services": "commands",
     "build_engine": "engine",
     "running_engine": "engine",
-    "judge_over": "judge",
+    "judge_with_engine": "judge",
     "running_judge": "judge",
     "located_database": "database",
     "check_settings": "preflight",

@@ -110,8 +110,9 @@ class Administration:
 
     @property
     def compared_judge(self) -> JudgeFormat | None:
-        """Returns the judge (the model that answers policy questions) whose values can be compared with the
-        values at calibration. Returns None if a first judge answers some questions in its place."""
+        """Returns the judge (the model that answers policy questions) whose current scores can be compared
+        with its scores at calibration. Returns None if there is no judge, or if another model, the first
+        judge, answers some of its questions."""
         judge = self.settings.judge
         return None if judge is None or judge.first.backend else judge_format(self.settings)
 

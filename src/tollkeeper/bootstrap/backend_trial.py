@@ -14,8 +14,8 @@ from tollkeeper.settings import Settings
 
 
 def model_on_backend(settings: Settings, backend: str, model_id: str | None) -> Model:
-    """Returns the model with this id, as the backend serves it. Without an id, returns the first model that
-    the backend serves."""
+    """Returns the model with this id, with the properties that it has on this backend. Without an id, returns
+    the first model in the settings that the backend serves."""
     if backend not in {declared.name for declared in settings.backends}:
         names = ", ".join(declared.name for declared in settings.backends) or "none"
         raise NotFound(f"There is no backend {backend!r}; there are: {names}.")
@@ -28,7 +28,7 @@ def model_on_backend(settings: Settings, backend: str, model_id: str | None) -> 
         if model.backend == backend:
             return model
     if model_id is None:
-        raise InvalidRequest(f"No model of the settings is on the backend {backend}.")
+        raise InvalidRequest(f"The backend {backend} serves no model in the settings.")
     raise NotFound(f"The backend {backend} does not serve a model {model_id!r}.")
 
 

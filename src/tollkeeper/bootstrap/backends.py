@@ -24,13 +24,14 @@ from tollkeeper.services.vault import Vault
 from tollkeeper.settings import BackendSettings, JudgeSettings, Settings, SettingsError
 from tollkeeper.settings.backends import CACHE_SALT
 
-# The maximum size of one record (event) of a backend's stream. The larger limit is for backends whose
-# models answer with images, and for Responses streams, whose last record contains the whole result.
+# The maximum size of one record (event) in a backend's stream. The larger limit is for backends whose models
+# answer with images, and for backends with the Responses protocol, whose last record contains the whole
+# result.
 _RECORD_BYTES_MAX = 1 << 20
 _LARGE_RECORD_BYTES_MAX = 16 << 20
 # The protocols without a request that counts the tokens of a prompt.
 _WITHOUT_TOKEN_COUNT = frozenset({WireProtocol.CHAT, WireProtocol.RESPONSES})
-# If the gateway sends a call for `n` completions as `n` calls, this many run at the same time.
+# If the gateway sends a call for `n` completions as `n` calls, at most this many run at the same time.
 _PARTS_AT_ONCE = 16
 # The value of `top_logprobs` in calls to the judge. The chat protocol allows at most 20. The embedded engine
 # has no limit.
@@ -57,6 +58,8 @@ def build_judge(
 def build_first_judge(
     settings: Settings, backends: dict[str, Backend], secret: bytes
 ) -> FirstJudge | None:
+    """Builds the first judge, a small model that is asked before the main judge. Returns None if the settings
+    declare none."""
     declared = settings.judge
     if declared is None or not declared.first.backend:
         return None
@@ -91,7 +94,7 @@ def _judge(
 
 
 def judge_secret(vault: Vault) -> bytes:
-    """Returns the secret for the delimiters around texts in judge prompts. All processes use the same."""
+    """Returns the secret for the delimiters around texts in judge prompts. It is the same in all processes."""
     return vault.derive("judge")
 
 
@@ -150,8 +153,9 @@ def backend_config(
     protocol = WireProtocol(declared.protocol)
     has_large_records = writes_images or protocol is WireProtocol.RESPONSES
     access = _access(declared, engine)
-    # The entry with the backend's name for the cache salt is left out: the gateway itself writes the salt
-    # into each request, because clients must not choose it.
+    # The value for a field is the backend's name for the field, False (rejected) or "" (omitted). The name
+    # for the cache salt is left out: the gateway itself writes the salt into each request, because clients
+    # must not choose it.
     fields = {
         name: other for name, other in declared.fields.items() if name != CACHE_SALT or not other
     }
@@ -170,7 +174,7 @@ def backend_config(
         retries=declared.retries,
         always_stream=embedded,
         # Makes the engine report progress while it processes a long prompt. Without these reports, the engine
-        # would notice only after the prompt that the gateway has disconnected.
+        # would notice a disconnect of the gateway only after it has processed the whole prompt.
         extra_fields={"return_progress": True} if embedded else {},
         output_bound=_output_bound(declared),
         include_usage=fields.get("stream_options") != "",

@@ -44,10 +44,10 @@ from tollkeeper.settings import (
 _PROMPT_CHARGED_PER_SEARCH = frozenset(
     {WireProtocol.MESSAGES, WireProtocol.VERTEX_MESSAGES, WireProtocol.RESPONSES}
 )
-_MESSAGES = frozenset(
+_MESSAGES_PROTOCOLS = frozenset(
     {WireProtocol.MESSAGES, WireProtocol.VERTEX_MESSAGES, WireProtocol.BEDROCK_MESSAGES}
 )
-_GOOGLE = frozenset({WireProtocol.GEMINI, WireProtocol.VERTEX_GEMINI})
+_GOOGLE_PROTOCOLS = frozenset({WireProtocol.GEMINI, WireProtocol.VERTEX_GEMINI})
 
 
 def build_catalog(settings: Settings) -> Catalog:
@@ -64,17 +64,19 @@ def build_catalog(settings: Settings) -> Catalog:
 
 
 def _on_alternative(declared: ModelSettings, other: AlternativeSettings) -> ModelSettings:
-    """Returns the model's settings, changed by the settings for an alternative backend."""
+    """Returns the model's settings for an alternative backend."""
     changes: dict[str, Any] = {"backend": other.backend}
     if other.upstream_model:
         changes["upstream_model"] = other.upstream_model
     if other.pricing:
         changes |= {name: getattr(other, name) for name in PricesSettings.model_fields}
+        # The declared price changes apply to the model's main backend.
         changes["price_changes"] = ()
     return declared.model_copy(update=changes)
 
 
 def _on_backend(declared: ModelSettings, backend: BackendSettings) -> Model:
+    """Returns the model with the properties that it has on this backend."""
     model = replace(
         _model(declared, backend),
         cache_salt_field=backend.cache_salt_field,
@@ -195,7 +197,7 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
             audio=bounds.audio or None,
             video=bounds.video or None,
             # Google does not charge for the tokens of search results.
-            web_search=bounds.web_search or (0 if protocol in _GOOGLE else None),
+            web_search=bounds.web_search or (0 if protocol in _GOOGLE_PROTOCOLS else None),
             searches_unasked=searches_unasked(declared.upstream_model)
             if bounds.searches is None
             else bounds.searches,
@@ -205,15 +207,15 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
         messages=MessagesBehavior(
             caching=PromptCaching(declared.prompt_caching),
             thinking=ThinkingStyle.BUDGET if by_budget else ThinkingStyle.ADAPTIVE,
-            beta_flags=declared.beta_flags if protocol in _MESSAGES else (),
+            beta_flags=declared.beta_flags if protocol in _MESSAGES_PROTOCOLS else (),
         ),
         bounds_reasoning=preset.bounds_reasoning or protocol is not WireProtocol.CHAT,
     )
 
 
 def _tokens_per_image(declared: int | None, preset: Preset) -> int | None:
-    """Returns the maximum tokens of an image: as declared for the model, otherwise as known for the
-    backend's preset, otherwise the default, which is the largest of all known model families."""
+    """Returns the maximum tokens of an image: the number declared for the model, otherwise the number in the
+    backend's preset, otherwise the default, which is the maximum of all known model families."""
     default = preset.tokens_per_image or DEFAULT_TOKEN_BOUNDS.image
     return (default if declared is None else declared) or None
 
@@ -238,11 +240,11 @@ def _pricing(declared: PricesSettings, param: str = "") -> Pricing:
 def _price_changes(declared: ModelSettings) -> tuple[PriceChange, ...]:
     changes: dict[int, PriceChange] = {}
     for position, change in enumerate(declared.price_changes):
-        place = f"price_changes.{position}."
+        prefix = f"price_changes.{position}."
         valid_from = int(change.valid_from.timestamp())
         if valid_from in changes:
             raise InvalidRequest(
-                "Two changes have the same valid_from.", param=f"{place}valid_from"
+                "Two price changes have the same valid_from.", param=f"{prefix}valid_from"
             )
-        changes[valid_from] = PriceChange(valid_from, _pricing(change, place))
+        changes[valid_from] = PriceChange(valid_from, _pricing(change, prefix))
     return tuple(changes[valid_from] for valid_from in sorted(changes))

@@ -8,8 +8,8 @@ from tollkeeper.backends.claude_thinking import ENCRYPTED_REASONING
 from tollkeeper.domain.catalog import Model, Route
 from tollkeeper.settings import BackendSettings, ModelSettings
 
-# Protocols for the same models (Claude). Encrypted reasoning from one of them is accepted by the others.
-_SHARING_SIGNATURES = {"messages", "vertex_messages", "bedrock_messages"}
+# The protocols for Claude models. Encrypted reasoning from one of them is accepted by the others.
+_CLAUDE_PROTOCOLS = {"messages", "vertex_messages", "bedrock_messages"}
 
 
 def combined(
@@ -25,11 +25,11 @@ def combined(
         if all(name in model.options for model in on_backends)
     }
     protocols = {backends[model.backend].protocol for model in on_backends}
-    if len(protocols) > 1 and not protocols <= _SHARING_SIGNATURES:
+    if len(protocols) > 1 and not protocols <= _CLAUDE_PROTOCOLS:
         # A provider cannot read reasoning that another provider has encrypted.
         options.pop(ENCRYPTED_REASONING, None)
     bounds = [model.token_bounds for model in on_backends]
-    salting = next((model for model in on_backends if model.isolates_cache), first)
+    cache_isolating = next((model for model in on_backends if model.isolates_cache), first)
     schema_bounds = next(
         (model.schema_bounds for model in on_backends if model.schema_bounds is not None), None
     )
@@ -50,7 +50,7 @@ def combined(
             search_rereads=any(bound.search_rereads for bound in bounds),
         ),
         schema_bounds=schema_bounds,
-        cache_salt_field=salting.cache_salt_field,
+        cache_salt_field=cache_isolating.cache_salt_field,
         allows_remote_media=all(model.allows_remote_media for model in on_backends),
         bounds_reasoning=all(model.bounds_reasoning for model in on_backends),
         reasons=any(model.reasons for model in on_backends),

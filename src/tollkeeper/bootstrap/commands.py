@@ -40,17 +40,17 @@ class _ServicesOnDemand:
         administration = self._administration
         if name in vars(administration) or hasattr(Administration, name):
             return getattr(administration, name)
-        return getattr(self._all, name)
+        return getattr(self._all_services, name)
 
     @cached_property
-    def _all(self) -> "Services":
+    def _all_services(self) -> "Services":
         from tollkeeper.bootstrap.services import build_services
 
-        silence_logs()
+        silence_logs()  # again, because the import above has imported structlog
         return build_services(self._administration)
 
     async def drain(self) -> None:
-        if "_all" in vars(self):
+        if "_all_services" in vars(self):
             from tollkeeper.bootstrap.services import drain_services
 
-            await drain_services(self._all)
+            await drain_services(self._all_services)

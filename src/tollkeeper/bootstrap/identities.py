@@ -1,6 +1,6 @@
 """Builds the identity of a backend from its settings, and checks that the library for it is installed.
 
-An identity is the gateway's account at a provider that uses tokens or signatures instead of keys.
+An identity is the gateway's account at a provider that uses tokens or signatures instead of a fixed API key.
 """
 
 import os
@@ -85,11 +85,11 @@ def _entra(declared: BackendSettings, environment: Mapping[str, str]) -> EntraId
         return EntraIdentity(client=settings.client, scope=scope)
     tenant = settings.tenant or environment.get("AZURE_TENANT_ID", "")
     client = settings.client or environment.get("AZURE_CLIENT_ID", "")
-    for setting, found, variable in (
+    for setting, value, variable in (
         ("tenant", tenant, "AZURE_TENANT_ID"),
         ("client", client, "AZURE_CLIENT_ID"),
     ):
-        if not found:
+        if not value:
             _fail(declared, f"identity.{setting}", f"it is not set, and neither is {variable}")
     kind, _, name = settings.secret.partition(":")
     if kind != "env":
@@ -98,8 +98,8 @@ def _entra(declared: BackendSettings, environment: Mapping[str, str]) -> EntraId
     if not secret:
         _fail(declared, "identity.secret", f"{shown_variable(name)} is not set")
     if not is_header_text(secret):
-        words = "the client secret must be printable ASCII without spaces"
-        _fail(declared, "identity.secret", words)
+        reason = "the client secret must be printable ASCII without spaces"
+        _fail(declared, "identity.secret", reason)
     return EntraIdentity(tenant, client, secret, "", settings.file, scope)
 
 
@@ -109,8 +109,8 @@ def _aws(declared: BackendSettings, environment: Mapping[str, str]) -> AwsIdenti
     region = region or environment.get("AWS_DEFAULT_REGION", "")
     in_hosts = [region_in(urlsplit(url).netloc) for url in declared.urls]
     if not region and None in in_hosts:
-        words = "the address names no region, and AWS_REGION is not set"
-        _fail(declared, "identity.region", words)
+        reason = "the address names no region, and AWS_REGION is not set"
+        _fail(declared, "identity.region", reason)
     return AwsIdentity(region or in_hosts[0] or "", settings.profile, settings.file)
 
 

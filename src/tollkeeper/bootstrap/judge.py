@@ -24,13 +24,13 @@ async def running_judge(
     reduced = _judge_settings(settings)
     async with (
         running_engine(reduced) as engine,
-        judge_over(reduced, engine, examples) as judge,
+        judge_with_engine(reduced, engine, examples) as judge,
     ):
         yield judge
 
 
 @asynccontextmanager
-async def judge_over(
+async def judge_with_engine(
     settings: Settings,
     engine: EmbeddedEngine | None,
     examples: tuple[Example, ...] = EXAMPLES,

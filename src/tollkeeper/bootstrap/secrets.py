@@ -34,14 +34,14 @@ def secret_variable(name: str, at: Place) -> str:
 
 
 def read_source(source: str, at: Place) -> bytes:
-    """Returns a secret. `source` is `env:` with a variable's name or `file:` with a path, and `at` is the
-    setting that contains it."""
+    """Returns a secret. `source` is `env:` with a variable's name, or `file:` with a path. `at` is the setting
+    that contains `source`, for error messages."""
     kind, _, name = source.partition(":")
     return secret_variable(name, at).encode() if kind == "env" else read_secret(Path(name), at)
 
 
 def read_secret(path: Path, at: Place) -> bytes:
-    """Reads a secret from a file. `at` is the setting that names the file."""
+    """Reads a secret from a file. `at` is the setting that names the file, for error messages."""
     try:
         return path.read_bytes().strip()
     except OSError as exc:

@@ -57,13 +57,13 @@ from tollkeeper.settings import Settings
 from tollkeeper.storage.processes import LEASE_S
 from tollkeeper.storage.verification import Ages
 
-# After a client has disconnected, the gateway reads the answer for this time, because the backend reports
-# the usage at the end. Most answers end within this time. A call for which no data has arrived until then
-# is unsettled: its cost is unknown, and the amount reserved for it stays reserved.
+# After a client has disconnected, the gateway continues to read the answer for this time, because the
+# backend reports the usage at the end. Most answers end within this time. If no data has arrived until then,
+# the call is unsettled: its cost is unknown, and the amount reserved for it stays reserved.
 DRAIN_S = 10.0
 # The maximum number of calls in flight in one process, for all organizations together: one for each
-# connection that a worker can have (`hosting.descriptors.CONNECTIONS_MAX`). The share of one organization
-# is computed from it, so that no organization uses all connections. Memory has its own limit.
+# connection that a worker can have (`hosting.descriptors.CONNECTIONS_MAX`). The limit for one organization
+# is a share of this number, so that no organization uses all connections. Memory has its own limit.
 CALLS_MAX = 10_000
 
 
@@ -127,16 +127,22 @@ def build_services(
     policies = administration.policies
     backends, key_use = backends or {}, KeyUse()
     catalog, isolation = CurrentCatalog(build_catalog(settings)), Isolation(vault)
-    models, books = Models(database, catalog), build_ledger(administration)
+    models, ledger_services = Models(database, catalog), build_ledger(administration)
     judge_costs = JudgeCosts(database, clock, catalog)
     checks = _checks(settings, backends, vault, judge_costs, serving=serving)
-    records = _recording_services(administration, backends, books.process_id, serving=serving)
+    records = _recording_services(
+        administration, backends, ledger_services.process_id, serving=serving
+    )
     token_counting = TokenCounting(
         *(database, backends, administration.project_limits),
-        *(books.admissibility, books.admission, policies),
+        *(ledger_services.admissibility, ledger_services.admission, policies),
     )
-    inference = _inference(settings, books, token_counting, policies, checks, records.recorder)
-    watch = ProcessWatch(database, backends, books.ledger, records.activity, inference, checks)
+    inference = _inference(
+        settings, ledger_services, token_counting, policies, checks, records.recorder
+    )
+    watch = ProcessWatch(
+        database, backends, ledger_services.ledger, records.activity, inference, checks
+    )
     return Services(
         clock=clock,
         database=database,
@@ -157,11 +163,11 @@ def build_services(
         statements=administration.statements,
         caps=administration.caps,
         reconciliation=Reconciliation(database, verification_ages(settings)),
-        bulk_resolution=books.bulk_resolution,
+        bulk_resolution=ledger_services.bulk_resolution,
         bill_reconciliation=BillReconciliation(database),
-        request_log_comparison=books.request_log_comparison,
-        months=books.months,
-        recovery=books.recovery,
+        request_log_comparison=ledger_services.request_log_comparison,
+        months=ledger_services.months,
+        recovery=ledger_services.recovery,
         audit=administration.audit,
         alerts=records.alerts,
         activity=records.activity,
@@ -171,15 +177,20 @@ def build_services(
         judge_costs=judge_costs,
         replica_reports=records.replica_reports,
         upkeep=_upkeep(
-            administration, books, records, key_use=key_use, judge_costs=judge_costs, watch=watch
+            administration,
+            ledger_services,
+            records,
+            key_use=key_use,
+            judge_costs=judge_costs,
+            watch=watch,
         ),
         catalog=catalog,
         isolation=isolation,
         reasoning_seal=ReasoningSeal(vault),
         token_counting=token_counting,
         inference=inference,
-        ledger=books.ledger,
-        lease=books.lease,
+        ledger=ledger_services.ledger,
+        lease=ledger_services.lease,
         backends=backends,
         checks=checks,
         recorder=records.recorder,
@@ -190,7 +201,7 @@ def build_services(
 
 def _upkeep(
     administration: Administration,
-    books: LedgerServices,
+    ledger_services: LedgerServices,
     records: _RecordingServices,
     *,
     key_use: KeyUse,
@@ -200,16 +211,16 @@ def _upkeep(
     settings, database = administration.settings, administration.database
     return Upkeep(
         database=database,
-        ledger=books.ledger,
+        ledger=ledger_services.ledger,
         key_use=key_use,
         judge_costs=judge_costs,
         idempotency=administration.idempotency,
-        lease=books.lease,
-        recovery=books.recovery,
-        bulk_resolution=books.bulk_resolution,
+        lease=ledger_services.lease,
+        recovery=ledger_services.recovery,
+        bulk_resolution=ledger_services.bulk_resolution,
         unsettled_rule=unsettled_rule(settings),
-        ledger_watch=books.watch,
-        ledger_months=books.months,
+        ledger_watch=ledger_services.watch,
+        ledger_months=ledger_services.months,
         activity=records.activity,
         audit=administration.audit,
         process_watch=watch,
@@ -266,7 +277,7 @@ def _recording_services(
 
 def _inference(
     settings: Settings,
-    books: LedgerServices,
+    ledger_services: LedgerServices,
     token_counting: TokenCounting,
     policies: Policies,
     checks: PolicyChecks,
@@ -274,7 +285,7 @@ def _inference(
 ) -> Inference:
     limits = settings.limits
     return Inference(
-        books.admission,
+        ledger_services.admission,
         token_counting,
         InferenceLimits(
             deadline_s=limits.inference_deadline_s,

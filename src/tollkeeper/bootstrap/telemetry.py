@@ -1,5 +1,5 @@
-"""Exports traces and metrics over OTLP: for each call, a span and three kinds of measurements. A span
-contains no text of prompts or answers, unless the operator opts in.
+"""Exports traces and metrics over OTLP: for each call, a span and measurements of its tokens, its duration
+and the time to the first token. A span contains no text of prompts or answers, unless the operator opts in.
 
 OpenTelemetry's standard environment variables configure the destination and content of traces. The
 OpenTelemetry SDK is an optional dependency. It is imported only if these variables name a collector.
@@ -29,14 +29,15 @@ CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _EXPORT_TIMEOUT_S = 10
 # The maximum bytes of prompt and answer on one span.
 CONTENT_BYTES = 16_384
-# The maximum number of spans in the queue and in one export. For spans with content, the number is lower,
-# so that their content takes at most the given bytes.
+# The maximum number of spans in the queue and in one export.
 _QUEUED_SPANS_MAX = 2048
 _EXPORTED_SPANS_MAX = 512
-_QUEUED_CONTENT_BYTES = 64 << 20
-_EXPORTED_CONTENT_BYTES = 4 << 20
+# The maximum bytes of content in the queue and in one export. They lower the number of spans if spans have
+# content.
+_QUEUED_CONTENT_BYTES_MAX = 64 << 20
+_EXPORTED_CONTENT_BYTES_MAX = 4 << 20
 _TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
-_SDK = (
+_SDK_MODULES = (
     "opentelemetry.trace",
     "opentelemetry.sdk.trace",
     "opentelemetry.sdk.trace.export",
@@ -74,7 +75,7 @@ def build_tracer() -> CallTracer | None:
 
 def import_sdk() -> list[ModuleType]:
     try:
-        return [importlib.import_module(name) for name in _SDK]
+        return [importlib.import_module(name) for name in _SDK_MODULES]
     except ImportError:
         raise SettingsError(
             f"{ENDPOINT} is set, but OpenTelemetry is not installed; install tollkeeper[otel]"
@@ -93,7 +94,7 @@ class OtelTracer:
         self._traces = trace.TracerProvider(resource=resource)
         # The maximum bytes of content on one span. None if spans have no content.
         self.content_bytes = CONTENT_BYTES if sends_content() else None
-        queued, exported = _span_bounds(self.content_bytes)
+        queued, exported = _span_limits(self.content_bytes)
         self._traces.add_span_processor(
             export.BatchSpanProcessor(
                 spans.OTLPSpanExporter(f"{base}/v1/traces", timeout=_EXPORT_TIMEOUT_S),
@@ -142,13 +143,13 @@ class OtelTracer:
         return self._api.set_span_in_context(self._api.NonRecordingSpan(context))
 
 
-def _span_bounds(content_bytes: int | None) -> tuple[int, int]:
+def _span_limits(content_bytes: int | None) -> tuple[int, int]:
     """Returns the maximum number of spans in the queue and in one export."""
     if content_bytes is None:
         return _QUEUED_SPANS_MAX, _EXPORTED_SPANS_MAX
     return (
-        min(_QUEUED_SPANS_MAX, _QUEUED_CONTENT_BYTES // content_bytes),
-        min(_EXPORTED_SPANS_MAX, _EXPORTED_CONTENT_BYTES // content_bytes),
+        min(_QUEUED_SPANS_MAX, _QUEUED_CONTENT_BYTES_MAX // content_bytes),
+        min(_EXPORTED_SPANS_MAX, _EXPORTED_CONTENT_BYTES_MAX // content_bytes),
     )
 
 
@@ -182,8 +183,8 @@ class _OtelSpan:
         span = self._span
         if span.is_recording():
             span.set_attributes({**shared, **self._details(record)})
-            # A call without a hold was rejected before it was sent. Its content is not exported, because
-            # a rejected call should take little CPU time.
+            # A call without a hold (a reserved amount) was rejected before it was sent. Its content is not
+            # exported, because a rejected call should take little CPU time.
             if self.answer is not None and record.hold_picousd is not None:
                 span.set_attributes(self._content(self.answer))
             if record.error_code is not None:

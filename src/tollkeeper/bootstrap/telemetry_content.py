@@ -2,7 +2,7 @@
 to a size limit. Used only if an operator has opted in.
 
 The attributes deliberately omit the bytes of media, the queries of URLs (which may contain signatures),
-encrypted reasoning, and properties that the interface does not list. For a tool that is not a function,
+encrypted reasoning, and properties that the gateway's API does not define. For a tool that is not a function,
 they contain only its type and name, because its other properties may contain credentials. Text that looks
 like an API key of this gateway is redacted.
 """
@@ -36,22 +36,22 @@ from tollkeeper.domain.prompt import (
 
 # The maximum bytes of a JSON object without its texts: braces, field names and punctuation.
 _OBJECT_BYTES: Final = 96
-# The shares of the attributes in the size limit, in eighths. The input messages may use all bytes that
-# the other attributes do not use.
+# The share of each attribute in the size limit, in eighths. The input messages may use all bytes that the
+# other attributes leave unused.
 _INSTRUCTIONS_SHARE: Final = 1
 _TOOLS_SHARE: Final = 1
 _OUTPUT_SHARE: Final = 3
 _INSTRUCTION_ROLES: Final = (Role.SYSTEM, Role.DEVELOPER)
 # The finish reasons of the chat protocol that have another name in the conventions. An answer without a
 # finish reason counts as an error.
-_FINISHES: Final = {"tool_calls": "tool_call", "function_call": "tool_call", None: "error"}
+_FINISH_NAMES: Final = {"tool_calls": "tool_call", "function_call": "tool_call", None: "error"}
 
 _Object = dict[str, Any]
 P = TypeVar("P")
 
 
 class _Budget:
-    """Limits the size of one attribute: counts the bytes of JSON that it may still use."""
+    """Limits the size of one attribute by counting the bytes of JSON that the attribute may still use."""
 
     def __init__(self, limit: int) -> None:
         # Two bytes are for the brackets of the attribute's list.
@@ -120,7 +120,7 @@ class AnswerContent:
         for _, choice in sorted(self._choices.items()):
             if not budget.reserve_object():
                 break
-            finish = budget.text(_FINISHES.get(choice.finish) or choice.finish or "")
+            finish = budget.text(_FINISH_NAMES.get(choice.finish) or choice.finish or "")
             parts = [
                 _answer_part(part, budget) for part in _parts_that_fit(choice.ordered(), budget)
             ]
@@ -189,7 +189,7 @@ class _AnswerPart:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.pieces: list[str] = []
-        # The number of characters, including those that do not fit and are not in `pieces`.
+        # The number of characters, including the characters that did not fit into `pieces`.
         self.length = 0
         self.call_id: str | None = None
         self.name: str | None = None
@@ -211,16 +211,16 @@ def content_attributes(
 ) -> dict[str, str | tuple[str, ...]]:
     """Returns span attributes with the content of an ended call, at most `limit` bytes in total. The
     attribute `tollkeeper.content.cut` lists the attributes that are incomplete."""
-    opening = _count_instruction_turns(prompt.turns)
-    instructions = [part for turn in prompt.turns[:opening] for part in turn.parts]
-    found: dict[str, str | tuple[str, ...]] = {}
+    instruction_count = _count_instruction_turns(prompt.turns)
+    instructions = [part for turn in prompt.turns[:instruction_count] for part in turn.parts]
+    attributes: dict[str, str | tuple[str, ...]] = {}
     cut: list[str] = []
     left = limit
 
     def put(name: str, encoded: str, *, is_cut: bool) -> None:
         nonlocal left
         left -= len(encoded.encode())
-        found[name] = encoded
+        attributes[name] = encoded
         if is_cut:
             cut.append(name)
 
@@ -235,11 +235,11 @@ def content_attributes(
     encoded, is_cut = answer.encoded(limit * _OUTPUT_SHARE // 8)
     put(names.OUTPUT_MESSAGES, encoded, is_cut=is_cut)
     budget = _Budget(left)
-    messages = _messages(prompt.turns[opening:], budget)
+    messages = _messages(prompt.turns[instruction_count:], budget)
     put(names.INPUT_MESSAGES, _encode(messages), is_cut=budget.is_cut)
     if cut:
-        found[names.CONTENT_CUT] = tuple(cut)
-    return found
+        attributes[names.CONTENT_CUT] = tuple(cut)
+    return attributes
 
 
 def _count_instruction_turns(turns: Sequence[Turn]) -> int:
@@ -291,24 +291,24 @@ def _part(part: Part, budget: _Budget) -> _Object:
 
 
 def _tool_result(part: ToolResult, budget: _Budget) -> _Object:
-    named = {"id": budget.text(part.call_id or part.name or "")}
+    identifiers = {"id": budget.text(part.call_id or part.name or "")}
     if len(part.content) == 1 and isinstance(part.content[0], Text):
         response: object = budget.text(part.content[0].text)
     else:
         response = [_part(inner, budget) for inner in _parts_that_fit(part.content, budget)]
-    return {"type": "tool_call_response", **named, "response": response}
+    return {"type": "tool_call_response", **identifiers, "response": response}
 
 
 def _tool_call(
     call_id: str | None, name: str | None, arguments: str, length: int, budget: _Budget
 ) -> _Object:
-    named = {"id": budget.text(call_id or ""), "name": budget.text(name or "")}
-    written: object = None
+    identifiers = {"id": budget.text(call_id or ""), "name": budget.text(name or "")}
+    encoded: object = None
     if len(arguments) == length and _is_json(arguments):
-        written = budget.json(arguments)
-    if written is None:
-        written = budget.text(arguments, length)
-    return {"type": "tool_call", **named, "arguments": written}
+        encoded = budget.json(arguments)
+    if encoded is None:
+        encoded = budget.text(arguments, length)
+    return {"type": "tool_call", **identifiers, "arguments": encoded}
 
 
 def _answer_part(part: _AnswerPart, budget: _Budget) -> _Object:
@@ -319,8 +319,8 @@ def _answer_part(part: _AnswerPart, budget: _Budget) -> _Object:
 
 
 def _media(media: Media, budget: _Budget) -> _Object:
-    """Describes media by their URL or file id, or by their size if the prompt contains them. Never returns
-    their content."""
+    """Describes media by their file id or URL. For media whose bytes are in the prompt, returns only the
+    size."""
     about: _Object = {"modality": media.modality}
     if isinstance(media, File) and media.id is not None:
         return {"type": "file", **about, "file_id": budget.text(media.id)}
@@ -331,7 +331,7 @@ def _media(media: Media, budget: _Budget) -> _Object:
 
 
 def _without_query(url: str) -> str:
-    """Removes the query and the fragment, which may contain a signature, and the user name from a URL."""
+    """Removes the user name, the query and the fragment from a URL, because they may contain secrets."""
     address, cut, _ = url.replace("#", "?", 1).partition("?")
     scheme, separator, rest = address.partition("://")
     host, slash, path = rest.partition("/")

@@ -10,7 +10,7 @@ from enum import StrEnum
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.bootstrap import (
     build_catalog,
-    judge_over,
+    judge_with_engine,
     master_secret,
     running_engine,
 )
@@ -301,7 +301,7 @@ async def _judge(
         return "judge", CheckResult.WARNING, detail
     judge_name = f"{declared.model} on the backend {declared.backend}"
     try:
-        async with judge_over(settings, engine) as judge:
+        async with judge_with_engine(settings, engine) as judge:
             opinions = await judge.ask_all(_JUDGED_TEXT, _QUESTIONS)
     except SettingsError as exc:
         return "judge", CheckResult.BAD, source.located(exc)
