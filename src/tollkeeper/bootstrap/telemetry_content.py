@@ -66,7 +66,7 @@ class _Budget:
         self._left -= _OBJECT_BYTES
         return True
 
-    def text(self, text: str, length: int | None = None) -> str:
+    def fit_text(self, text: str, length: int | None = None) -> str:
         """Returns the text with API keys redacted, cut to the remaining bytes. If `text` is only the
         beginning of a longer text, `length` is the number of characters of the longer text."""
         length = len(text) if length is None else length
@@ -89,7 +89,7 @@ class _Budget:
         self._left -= len(msgspec.json.encode(shown))
         return shown
 
-    def json(self, encoded: str) -> msgspec.Raw | None:
+    def fit_json(self, encoded: str) -> msgspec.Raw | None:
         """Returns the JSON with API keys redacted. Returns None if it does not fit, because cut JSON would
         be invalid."""
         redacted = redact_keys(encoded).encode()
@@ -120,7 +120,7 @@ class AnswerContent:
         for _, choice in sorted(self._choices.items()):
             if not budget.reserve_object():
                 break
-            finish = budget.text(_FINISH_NAMES.get(choice.finish) or choice.finish or "")
+            finish = budget.fit_text(_FINISH_NAMES.get(choice.finish) or choice.finish or "")
             parts = [
                 _answer_part(part, budget) for part in _parts_that_fit(choice.ordered(), budget)
             ]
@@ -260,7 +260,7 @@ def _messages(turns: Sequence[Turn], budget: _Budget) -> list[_Object]:
         role = Role.TOOL if turn.role is Role.FUNCTION else turn.role
         message: _Object = {"role": role.value}
         if turn.name:
-            message["name"] = budget.text(turn.name)
+            message["name"] = budget.fit_text(turn.name)
         message["parts"] = [_part(part, budget) for part in _parts_that_fit(turn.parts, budget)]
         newest_first.append(message)
     return newest_first[::-1]
@@ -277,11 +277,11 @@ def _parts_that_fit(parts: Sequence[P], budget: _Budget) -> Iterator[P]:
 def _part(part: Part, budget: _Budget) -> _Object:
     match part:
         case Text():
-            return {"type": "text", "content": budget.text(part.text)}
+            return {"type": "text", "content": budget.fit_text(part.text)}
         case Refusal():
-            return {"type": "refusal", "content": budget.text(part.text)}
+            return {"type": "refusal", "content": budget.fit_text(part.text)}
         case Reasoning():
-            return {"type": "reasoning", "content": budget.text(part.text)}
+            return {"type": "reasoning", "content": budget.fit_text(part.text)}
         case ToolCall():
             return _tool_call(part.id, part.name, part.arguments, len(part.arguments), budget)
         case ToolResult():
@@ -291,9 +291,9 @@ def _part(part: Part, budget: _Budget) -> _Object:
 
 
 def _tool_result(part: ToolResult, budget: _Budget) -> _Object:
-    identifiers = {"id": budget.text(part.call_id or part.name or "")}
+    identifiers = {"id": budget.fit_text(part.call_id or part.name or "")}
     if len(part.content) == 1 and isinstance(part.content[0], Text):
-        response: object = budget.text(part.content[0].text)
+        response: object = budget.fit_text(part.content[0].text)
     else:
         response = [_part(inner, budget) for inner in _parts_that_fit(part.content, budget)]
     return {"type": "tool_call_response", **identifiers, "response": response}
@@ -302,12 +302,12 @@ def _tool_result(part: ToolResult, budget: _Budget) -> _Object:
 def _tool_call(
     call_id: str | None, name: str | None, arguments: str, length: int, budget: _Budget
 ) -> _Object:
-    identifiers = {"id": budget.text(call_id or ""), "name": budget.text(name or "")}
+    identifiers = {"id": budget.fit_text(call_id or ""), "name": budget.fit_text(name or "")}
     encoded: object = None
     if len(arguments) == length and _is_json(arguments):
-        encoded = budget.json(arguments)
+        encoded = budget.fit_json(arguments)
     if encoded is None:
-        encoded = budget.text(arguments, length)
+        encoded = budget.fit_text(arguments, length)
     return {"type": "tool_call", **identifiers, "arguments": encoded}
 
 
@@ -315,7 +315,7 @@ def _answer_part(part: _AnswerPart, budget: _Budget) -> _Object:
     text = "".join(part.pieces)
     if part.kind == "tool_call":
         return _tool_call(part.call_id, part.name, text, part.length, budget)
-    return {"type": part.kind, "content": budget.text(text, part.length)}
+    return {"type": part.kind, "content": budget.fit_text(text, part.length)}
 
 
 def _media(media: Media, budget: _Budget) -> _Object:
@@ -323,9 +323,9 @@ def _media(media: Media, budget: _Budget) -> _Object:
     size."""
     about: _Object = {"modality": media.modality}
     if isinstance(media, File) and media.id is not None:
-        return {"type": "file", **about, "file_id": budget.text(media.id)}
+        return {"type": "file", **about, "file_id": budget.fit_text(media.id)}
     if media.url is not None and not media.url.startswith("data:"):
-        return {"type": "uri", **about, "uri": budget.text(_without_query(media.url))}
+        return {"type": "uri", **about, "uri": budget.fit_text(_without_query(media.url))}
     data = media.url or (media.data if isinstance(media, Audio | File) else None) or ""
     return {"type": "blob", **about, "content": "", "omitted_bytes": len(data)}
 
@@ -346,18 +346,18 @@ def _tools(prompt: Prompt, budget: _Budget) -> Iterator[_Object]:
             continue
         written = tool if isinstance(tool, dict) else tool.written
         yield {
-            name: budget.text(value)
+            name: budget.fit_text(value)
             for name in ("type", "name")
             if isinstance(value := written.get(name), str)
         }
 
 
 def _function(tool: FunctionTool, budget: _Budget) -> _Object:
-    shown: _Object = {"type": "function", "name": budget.text(tool.name)}
+    shown: _Object = {"type": "function", "name": budget.fit_text(tool.name)}
     if tool.description is not None:
-        shown["description"] = budget.text(tool.description)
+        shown["description"] = budget.fit_text(tool.description)
     if tool.parameters is not None:
-        parameters = budget.json(msgspec.json.encode(tool.parameters).decode())
+        parameters = budget.fit_json(msgspec.json.encode(tool.parameters).decode())
         if parameters is not None:
             shown["parameters"] = parameters
     return shown

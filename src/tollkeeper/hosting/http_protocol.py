@@ -391,8 +391,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._idle_since = self._loop.time()
 
     def _fail(self, error: TollkeeperError) -> None:
-        """Handles invalid data. If the data begins like a request, the client gets an error after the
-        answers to all earlier requests. Otherwise the connection is closed after these answers."""
+        """Handles invalid data. In a body, it makes the request fail. Elsewhere, the server answers it with
+        an error after the answers to all earlier requests. Data that does not begin like a request gets
+        this answer only if it is the first data on the connection."""
         self._dropping = True
         exchange = self._parser.exchange
         if exchange is not None:

@@ -37,8 +37,8 @@ _CACHED_BYTES_MAX = 4 << 10
 # headers contain no line breaks.
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*(?=\r\n)", re.IGNORECASE)
 _LENGTH_DIGITS_MAX = 10
-# The headers of a request are not cached if they contain one of these, which determine how the bytes after
-# the headers are read.
+# Headers that include one of these are not cached, because these determine how the bytes after the headers
+# are read.
 _UNCACHED_HEADERS = (b"expect", b"transfer-encoding")
 
 

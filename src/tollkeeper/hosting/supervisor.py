@@ -216,8 +216,8 @@ class Supervisor:
             raise
 
     def _describe_holds(self) -> tuple[str, bool]:
-        """Returns a line for /readyz, and True if every ready worker can write holds (the amounts reserved
-        before calls). A single worker that cannot write them counts, because a call may reach any worker."""
+        """Returns a line for /readyz, and False if any ready worker cannot write holds (the amounts reserved
+        before calls). One such worker is enough, because a call may reach any worker."""
         problems = [
             problem
             for number in sorted(self._ready_workers)
@@ -226,8 +226,8 @@ class Supervisor:
         return (problems[0], False) if problems else ("can be written", True)
 
     def _describe_descriptors(self) -> tuple[dict[str, str], bool]:
-        """Returns a line about the worker that is closest to its limit of open files and sockets, and True
-        if this worker can open enough more."""
+        """Returns a line about the worker that is closest to its limit of open files and sockets, and False
+        if this worker has nearly reached the limit."""
         of_workers = [
             descriptors
             for number in self._ready_workers
