@@ -17,7 +17,7 @@ from tollkeeper.domain.alerts import AlertKind, AlertState, Condition, RaisedAle
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.views import StandingAlert
 from tollkeeper.hosting.operator_listener import Readiness
-from tollkeeper.services.alerts import DeliveryFailed, PostAlert, alert_body, tell
+from tollkeeper.services.alerts import DeliveryFailed, PostAlert, alert_body, log_change
 from tollkeeper.services.batches import Backoff, Batches, Limit
 
 _QUEUED_MAX = 100
@@ -61,7 +61,7 @@ class ProcessAlerts:
                 self._raised[key] = change.alert, int(time.time())
             else:
                 del self._raised[key]
-            tell(change)
+            log_change(change)
             if self._post is not None:
                 self._deliveries.add((str(uuid4()), alert_body(change)))
 

@@ -1,9 +1,10 @@
-"""Raises and clears alerts. Each change of an alert is logged once and delivered to a webhook.
+"""Raises and clears alerts. If an alert is raised, changes its level or is cleared, the change is
+logged once and delivered to a webhook. If only the detail text of an alert changes, the new text is
+stored but not reported.
 
 Every process writes its observations to the database. Then one process at a time, under a database
-lock, compares the current problems with the alerts that were reported last. It writes the changes
-and their webhook deliveries in one transaction. So each change is reported once, however many
-processes there are.
+lock, compares the current problems with the stored alerts. It writes the changes and their webhook
+deliveries in one transaction. So each change is reported once, however many processes there are.
 """
 
 import time
@@ -71,8 +72,10 @@ class Alerts:
         post: PostAlert | None,
         judge: JudgeFormat | None = None,
     ) -> None:
-        """`post` is None if no webhook is configured. `judge` identifies the judge whose current
-        values are compared with the values at calibration; None if they cannot be compared."""
+        """`post` is None if no webhook is configured. `judge` identifies the judge (the model that
+        answers policy questions) for the drift check: it compares the recent probabilities of each
+        calibrated policy with the probabilities at its calibration. None switches this check
+        off."""
         self._judge = judge
         self._database = database
         self._backends = backends
@@ -98,20 +101,24 @@ class Alerts:
         async with self._database.transaction() as connection:
             if not await alerts.try_lock(connection):
                 return []
-            found = changes(
+            found_changes = changes(
                 await self._conditions(connection), await alerts.find_raised(connection)
             )
-            for change in found:
+            for change in found_changes:
                 await alerts.write_change(connection, change)
-            reported = [change for change in found if change.state is not AlertState.UPDATED]
+            reported = [
+                change for change in found_changes if change.state is not AlertState.UPDATED
+            ]
             dropped = 0
             if reported and self._post is not None:
                 bodies = [alert_body(change) for change in reported]
                 dropped = await alerts.queue_deliveries(connection, bodies, _QUEUED_MAX)
         for change in reported:
-            tell(change)
+            log_change(change)
         if dropped:
-            _log.error("alerts were given up: too many are not delivered", count=dropped)
+            _log.error(
+                "alerts were dropped: the queue of undelivered alerts is full", count=dropped
+            )
         return reported
 
     async def deliver(self) -> int:
@@ -133,12 +140,21 @@ class Alerts:
             await post(str(delivery.id), delivery.body)
         except DeliveryFailed as exc:
             if delivery.attempts < _ATTEMPTS_MAX:
+                # `reading` also allows single statements that write.
                 async with self._database.reading() as connection:
                     pause_s = _RETRY_BACKOFF.pause_s(delivery.attempts)
                     await alerts.delay_delivery(connection, delivery.id, pause_s)
-                _log.warning("an alert is delivered again", reason=str(exc), alert=delivery.id)
+                _log.warning(
+                    "the delivery of an alert failed and will be retried",
+                    reason=str(exc),
+                    alert=delivery.id,
+                )
                 return False
-            _log.error("an alert is given up", reason=str(exc), alert=delivery.id)
+            _log.error(
+                "an alert was dropped after too many failed deliveries",
+                reason=str(exc),
+                alert=delivery.id,
+            )
             accepted = False
         else:
             accepted = True
@@ -163,16 +179,18 @@ class Alerts:
                 await alerts.observe(connection, condition, valid_s)
 
     async def _conditions(self, connection: Connection) -> list[Condition]:
-        lowest = min(FILL_LEVELS) - CLEARED_BELOW
-        found = [_filled(fill) for fill in await alerts.find_fills(connection, lowest)]
+        # A fill is a cap or a credit with its used amount. Fills slightly below the lowest level are
+        # read too, because an alert that was raised at this level is not cleared yet.
+        percent_min = min(FILL_LEVELS) - CLEARED_BELOW
+        found = [_filled(fill) for fill in await alerts.find_fills(connection, percent_min)]
         found += [_negative(*row) for row in await alerts.find_negative(connection)]
         found += [_stopped(*row) for row in await alerts.find_stopped(connection)]
         found += await alerts.find_observed(connection)
         before = await unsettled.read_time_before(connection, _UNSETTLED_S)
         totals = await unsettled.total_by_reason(connection, UnsettledSelection(before))
-        waiting = sum(total.reservations for total in totals)
-        if waiting:
-            detail = f"{waiting} reservations have been unsettled for more than an hour."
+        unsettled_count = sum(total.reservations for total in totals)
+        if unsettled_count:
+            detail = f"{unsettled_count} reservations have been unsettled for more than an hour."
             found.append(Condition("unsettled", AlertKind.UNSETTLED, {}, detail))
         if self._judge is not None:
             drifts = map(drift_of, await drift.find_all(connection, self._judge))
@@ -218,8 +236,8 @@ def _stopped(organization_id: OrganizationId, balance_picousd: int) -> Condition
         f"{AlertKind.STOPPED}:{organization_id}",
         AlertKind.STOPPED,
         {"organization_id": str(organization_id)},
-        f"Calls are stopped, because the balance fell below its bound; it is now "
-        f"{usd_from_picousd(balance_picousd)} USD. `tollkeeper overage clear` ends this.",
+        f"Calls are stopped, because the balance fell below the overage bound. The balance is now "
+        f"{usd_from_picousd(balance_picousd)} USD. `tollkeeper overage clear` allows calls again.",
     )
 
 
@@ -238,14 +256,14 @@ def _misreported(backend: str, detail: str) -> Condition:
     )
 
 
-def _drifted(found: Drift) -> Condition:
-    counts = found.counts
+def _drifted(policy_drift: Drift) -> Condition:
+    counts = policy_drift.counts
     return Condition(
         f"{AlertKind.POLICY_DRIFT}:{counts.policy_id}",
         AlertKind.POLICY_DRIFT,
         {"organization_id": str(counts.organization_id), "policy_id": counts.policy_id},
-        f"Values of the policy {counts.policy_name!r} differ from those at its calibration "
-        f"{counts.calibration}: label newer texts and calibrate it again.",
+        f"The recent probabilities of the policy {counts.policy_name!r} differ from those at the "
+        f"time of its calibration {counts.calibration}. Label newer texts and calibrate it again.",
     )
 
 
@@ -264,8 +282,8 @@ def alert_body(change: AlertChange) -> str:
     return msgspec.json.encode(document).decode()
 
 
-def tell(change: AlertChange) -> None:
-    """Writes a log line for a changed alert."""
+def log_change(change: AlertChange) -> None:
+    """Writes a log line for an alert that was raised, changed its level or was cleared."""
     alert = change.alert
     write = _log.warning if change.state is AlertState.RAISED else _log.info
     write(

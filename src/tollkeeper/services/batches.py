@@ -17,7 +17,7 @@ from tollkeeper.services.tallies import HistogramTally
 T = TypeVar("T")
 
 # Limits the exponent of the pause between retries, so that the result stays within the range of a
-# float. The pause reaches its maximum long before.
+# float. The pause reaches its maximum long before this limit.
 _DOUBLINGS_MAX = 60
 
 _BATCH_SIZE = HistogramTally(
@@ -62,8 +62,8 @@ def observe_batch(queue: str, size: int) -> None:
 
 
 def own_error(error: Exception) -> Exception:
-    """Copies an error that several tasks wait for. Each task needs its own copy, because a task may
-    change the error, and raising it extends its traceback."""
+    """Copies an error that several waiting tasks get. Each task needs its own copy, because a task
+    may change the error, and raising the error extends its traceback."""
     copy = type(error).__new__(type(error), *error.args)
     copy.__dict__.update(error.__dict__)
     copy.__cause__ = error
@@ -76,11 +76,11 @@ class Batches(Generic[T]):
     - `write` writes a batch of at least one item. If it raises a `TollkeeperError`, the batch
       returns to the front of the queue and is written again after a pause. Any other error means
       that nothing was written and that one of the items is invalid. Then smaller parts of the batch
-      are written, until the invalid item is isolated. Only that item is given up.
-    - `give_up` is called with the items that will never be written.
+      are written, until the invalid item is isolated. Only the invalid item is given up.
+    - `give_up` is called with the items that are given up: they will never be written.
     - `collect_s` is the time in seconds that the writing task waits for more items if a batch is
-      not full. If it is 0, the task does not wait, and items that arrive while a batch is written
-      form the next batch.
+      not full. If `collect_s` is 0, the task does not wait, and items that arrive while a batch is
+      written form the next batch.
     - `weigh` returns the weight of an item, for the weight limits.
     - `batch` and `queue` are limits. If the queue exceeds its limit, its oldest items are given up.
     """
@@ -133,8 +133,8 @@ class Batches(Generic[T]):
             self._writer_task = loop.create_task(self._run(), name=self._name)
 
     async def drain(self, deadline_s: float | None = None) -> bool:
-        """Writes all queued items without waiting for more items. Returns True when all are
-        written. Gives up the items that are not written within `deadline_s`, and returns False."""
+        """Writes all queued items without waiting for more items, and returns True. If this takes
+        longer than `deadline_s`, gives up the items that are not written, and returns False."""
         try:
             async with asyncio.timeout(deadline_s):
                 while self._writer_task is not None:
@@ -170,7 +170,11 @@ class Batches(Generic[T]):
                     self._put_back(batch)
                     batch = []
                     failures += 1
-                    _log.warning("a batch is written again", of=self._name, reason=exc.message)
+                    _log.warning(
+                        "writing a batch failed and will be retried",
+                        of=self._name,
+                        reason=exc.message,
+                    )
                     await asyncio.sleep(self._backoff.pause_s(failures))
         except BaseException:
             # The task was stopped or has a bug. The remaining items will never be written, and

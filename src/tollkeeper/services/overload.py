@@ -18,8 +18,8 @@ limit is lowered further: every call takes several iterations, so the calls of t
 only if the iterations are short. The limit is removed after one second without a rejection.
 
 `tollkeeper.runtime.fair_turns` spreads the start of requests and the delivery of ledger results
-over several iterations. A sample includes all work that was waiting when it began. So it measures
-how long the iteration would have taken if all this work had run at once.
+over several iterations. A sample (one measured duration) includes all work that was waiting when
+the sample began. So it measures how long one iteration would have taken with all this work.
 """
 
 import asyncio
@@ -63,12 +63,12 @@ LIMIT_MIN = 32
 UNEVEN_LIMIT_MIN = 8
 # The factors by which the limit is changed at the end of a window.
 _LOWERING_FACTOR, _RAISING_FACTOR, _RECOVERY_FACTOR = 0.8, 1.2, 1.08
-# Fractions of the maximum duration of an iteration. Below the first, an iteration is short. Below
-# the second, the process has room for more calls.
+# Fractions of the maximum duration of an iteration. Below `_SHORT_TURN`, an iteration is short.
+# Below `_ROOMY_TURN`, the process has room for more calls.
 _SHORT_TURN, _ROOMY_TURN = 1 / 8, 1 / 2
-# After this many successive windows without a rejection, the limit is removed. After this many with
-# short iterations, the limit is increased, because the calls wait for something other than this
-# process. After this many without a call, sampling stops.
+# After this many successive windows without a rejection, the limit is removed. After this many
+# windows with short iterations, the limit is increased, because the calls wait for something other
+# than this process. After this many windows without a call, sampling stops.
 CALM_WINDOWS = 10
 _RETRY_AFTER_S = 1
 
@@ -83,8 +83,8 @@ _LIMITED = Gauge(
 
 
 class OverloadGate:
-    """Decides which calls are accepted, by samples of the event loop. Accepts every call until
-    samples show an overload."""
+    """Decides which calls are accepted. Accepts every call until samples of the event loop show an
+    overload."""
 
     def __init__(
         self, turn_s_max: float = TURN_S_MAX, clock: Callable[[], float] = time.monotonic
@@ -96,8 +96,8 @@ class OverloadGate:
         self._active = 0
         self._active_by_owner: dict[Hashable, int] = {}
         self._wake: Callable[[], None] | None = None
-        # The number of successive windows without a rejection. If there is no limit, the number of
-        # successive windows without a call.
+        # While there is a limit, the number of successive windows without a rejection. Otherwise
+        # the number of successive windows without a call.
         self._calm_windows = 0
         # The number of successive windows with short iterations.
         self._short_windows = 0
@@ -128,8 +128,8 @@ class OverloadGate:
         """Tells whether sampling can stop, because no call has arrived for a while."""
         return self._limit is None and self._calm_windows >= CALM_WINDOWS
 
-    def sampled_by(self, wake: Callable[[], None]) -> None:
-        """Sets the function to call when samples are needed again."""
+    def call_when_needed(self, wake: Callable[[], None]) -> None:
+        """Sets the function that is called once when samples are needed again."""
         self._wake = wake
 
     @property
@@ -138,8 +138,8 @@ class OverloadGate:
         return self._limit is not None and self._active >= self._limit
 
     def require_room(self, owner: Hashable) -> None:
-        """Raises Unavailable and counts the rejection if the process is overloaded and this owner
-        already has its share of the active calls."""
+        """Raises Unavailable and counts the rejection if the limit of active calls is reached and
+        this owner already has its share of them. Wakes the sampler if it rests."""
         self._had_call = True
         if self._wake is not None:
             wake, self._wake = self._wake, None
@@ -204,9 +204,9 @@ class OverloadGate:
     def _decide(self) -> None:
         if self._shortest_turn_s > self.turn_s_max:
             self._calm_windows = self._short_windows = 0
-            self._lower()
+            self._lower_for_long_turns()
         elif self._least_backlog > BACKLOG_MAX or self._is_crowded:
-            self._lower_for_many()
+            self._lower_for_crowd()
         elif self._limit is None:
             self._calm_windows = 0 if self._had_call else self._calm_windows + 1
         else:
@@ -232,7 +232,7 @@ class OverloadGate:
     @property
     def _is_crowded(self) -> bool:
         """Tells whether so many calls are active that they wait for each other. If an iteration was
-        short, they wait for a slow database instead."""
+        short, the calls wait for a slow database instead."""
         return self._least_active > CROWD_MAX and not self._had_short_turn
 
     @property
@@ -246,7 +246,8 @@ class OverloadGate:
             return False
         return 2 * max(refused.values()) > sum(refused.values())
 
-    def _lower_for_many(self) -> None:
+    def _lower_for_crowd(self) -> None:
+        """Lowers the limit, because too many ledger writes wait or too many calls are active."""
         if self._limit is None:
             self._set_limit(SLOW_DATABASE_LIMIT)
         elif self._active <= self._limit:
@@ -256,7 +257,7 @@ class OverloadGate:
                 min(self._limit, max(SLOW_DATABASE_LIMIT, _LOWERING_FACTOR * self._limit))
             )
 
-    def _lower(self) -> None:
+    def _lower_for_long_turns(self) -> None:
         if self._limit is None or self._limit > LIMIT:
             self._set_limit(LIMIT)
         elif self._active <= self._limit:
@@ -293,7 +294,7 @@ class LoopSampler:
         self._number = 0
 
     def start(self) -> None:
-        self._gate.sampled_by(self._begin)
+        self._gate.call_when_needed(self._begin)
 
     def _begin(self) -> None:
         """Starts a sample. The callback that it schedules runs one iteration later and ends the
@@ -314,7 +315,7 @@ class LoopSampler:
         turn_s = time.perf_counter() - self._began
         self._gate.sample(turn_s, self._backlog())
         if self._gate.resting:
-            self._gate.sampled_by(self._begin)
+            self._gate.call_when_needed(self._begin)
         elif turn_s < _SAMPLE_S:
             self._loop.call_later(_SAMPLE_S, self._begin)
         else:

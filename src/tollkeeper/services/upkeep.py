@@ -41,7 +41,7 @@ _AUDIT_INTERVAL_S = 600
 _VERIFY_INTERVAL_S = 600
 _SAMPLE_INTERVAL_S = 2
 _DELIVERY_INTERVAL_S = 5
-# The share of time that an expensive chore may take, and the longest pause after it.
+# The share of time that an expensive chore may take, and its longest pause.
 _SHARE_OF_TIME = 0.01
 _EXPENSIVE_PAUSE_S_MAX = 600
 _CANCEL_AGAIN_S = 0.1
@@ -116,20 +116,21 @@ class Upkeep:
         await self.lease.heartbeat()
 
     async def try_hold(self) -> None:
+        """Checks that the ledger can write holds (reserved credit of calls)."""
         await self.ledger.try_hold()
 
     async def recover_dead(self) -> None:
         await self._recover(self.recovery.recover_silent)
 
     async def recover_unregistered(self) -> None:
-        """Finds open holds (reserved credit of calls) that no process will resolve, and marks them
-        as unsettled. Unlike `recover_dead`, also finds holds of processes that are not registered
-        in the database."""
+        """Marks open holds that no process will resolve as unsettled (their cost is unknown).
+        Unlike `recover_dead`, also finds holds of processes that are not registered in the
+        database."""
         await self._recover(self.recovery.ledger_recover)
 
     async def _recover(self, sweep: Callable[[], Awaitable[Recovered]]) -> None:
         if not self.lease.steady:
-            return
+            return  # Right after a database outage, live processes look dead.
         recovered = await sweep()
         if recovered.processes:
             _log.warning(
@@ -144,8 +145,8 @@ class Upkeep:
             )
 
     async def resolve_unsettled(self) -> None:
-        """Resolves calls that have been unsettled (their cost is unknown) for too long, if the
-        settings contain a rule for this."""
+        """Resolves calls that have been unsettled for too long, if the settings contain a rule for
+        this."""
         rule = self.unsettled_rule
         if rule is None:
             return
@@ -212,9 +213,9 @@ async def _repeat(interval_s: float, chore: Chore, *, is_expensive: bool) -> Non
 
 
 def expensive_pause_s(interval_s: float, took_s: float) -> float:
-    """Returns the pause after an expensive chore. The pause is at least `interval_s`. After a slow
-    run it is longer, so that the chore runs for only a hundredth of the time, but not longer than
-    `_EXPENSIVE_PAUSE_S_MAX`."""
+    """Returns the pause after an expensive chore: at least `interval_s`. After a slow run the pause
+    is longer, up to `_EXPENSIVE_PAUSE_S_MAX`, so that the chore runs only for a hundredth of the
+    time."""
     return max(interval_s, min(took_s / _SHARE_OF_TIME, _EXPENSIVE_PAUSE_S_MAX))
 
 

@@ -262,8 +262,8 @@ async def test_slots_survive_those_who_leave() -> None:
             task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     assert (slots._free, slots._watching_room) == (1, 1)
-    assert not slots._calling
-    assert not slots._watching
+    assert not slots._client_queue
+    assert not slots._watching_queue
 
 
 async def _held(slots: JudgeSlots, *, watching: bool) -> None:

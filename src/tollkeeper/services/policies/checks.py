@@ -3,7 +3,7 @@ answers each policy's question about the text.
 
 Enforcing policies decide whether the call continues; if one of them cannot be judged, the call
 fails. Monitoring policies only record their verdicts (results), and the call does not wait for
-them. The code calls this watching.
+their verdicts. In names, `watch` means to judge monitoring policies.
 """
 
 import asyncio
@@ -27,13 +27,14 @@ from tollkeeper.services.policies.judge_slots import JudgeLoad
 from tollkeeper.services.policies.metrics import count_seconds, count_verdicts
 from tollkeeper.services.policies.watch_room import WatchRoom
 
-# Limits for texts that one process judges at the same time while no client waits: the number of
-# texts, and the sum of their characters. One organization may use seven eighths of each limit. If a
-# limit is reached, the verdicts on a further text are recorded as missing. The judge's deadline
-# limits the time for each text.
+# Limits for the texts that one process judges in the background, for which no client waits: the
+# number of texts, and the sum of their characters. One organization may use seven eighths of each
+# limit. If a limit is reached, the verdicts on a further text are recorded as missing. The judge's
+# deadline limits the time for each text.
 _WATCHED_MAX = 1024
 _WATCHED_CHARACTERS_MAX = 16_000_000
-# How long a stopping process waits for verdicts. Verdicts that are later are recorded as missing.
+# The time for which a stopping process waits for verdicts. Verdicts that have not arrived by then
+# are recorded as missing.
 _DRAIN_TIMEOUT_S = 3.0
 _RETRY_AFTER_S = 2
 _NO_JUDGE = "No judge is configured."
@@ -43,9 +44,9 @@ _log = structlog.get_logger("tollkeeper.policies")
 
 @dataclass(frozen=True, slots=True)
 class JudgedContent:
-    """Contains the request or the answer of a call for the judge: the organization, the text, and
-    the parts that the judge cannot read, for example images. For an answer, `context` is the end of
-    its request."""
+    """Contains the text that the judge reads: the request or the answer of one call. `unread` are
+    the parts that the judge cannot read, for example images. If the text is an answer, `context` is
+    the end of the request."""
 
     organization_id: OrganizationId
     text: str
@@ -87,8 +88,9 @@ class Evidence(msgspec.Struct):
             self._verdicts.setdefault((verdict.policy_id, verdict.direction), verdict)
 
     def take(self, verdicts: Iterable[VerdictRecord]) -> None:
-        """Adds verdicts. If an answer is judged several times, segment by segment, its verdict gets
-        the highest probability of all segments."""
+        """Adds verdicts. If an answer is judged several times while it arrives, a later verdict
+        replaces the earlier verdict, but keeps the highest probability so far. If the later verdict
+        is missing, the probability becomes None."""
         for verdict in verdicts:
             key = (verdict.policy_id, verdict.direction)
             earlier = self._verdicts.get(key)
@@ -115,24 +117,23 @@ def _combined_verdict(earlier: VerdictRecord, verdict: VerdictRecord) -> Verdict
 
 
 def _higher(one: int | None, other: int | None) -> int | None:
-    return max((found for found in (one, other) if found is not None), default=None)
+    return max((value for value in (one, other) if value is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class FirstJudge:
     """Holds a small judge that is asked before the main judge. If its score for a question is below
-    both `settles_below_basis_points` and the policy's threshold, the policy does not match, and the
-    main judge is not asked. The first judge never decides that a policy matches."""
+    both `limit_basis_points` (the setting `settles_below_basis_points`) and the policy's threshold,
+    the policy does not match, and the main judge is not asked. The first judge never decides that a
+    policy matches."""
 
     judge: Judge
-    settles_below_basis_points: int
+    limit_basis_points: int
 
-    def settles(self, policy: ActivePolicy, opinion: Opinion) -> bool:
+    def rules_out(self, policy: ActivePolicy, opinion: Opinion) -> bool:
         if not opinion.complete or opinion.basis_points is None:
             return False
-        return opinion.basis_points < min(
-            self.settles_below_basis_points, policy.threshold_basis_points
-        )
+        return opinion.basis_points < min(self.limit_basis_points, policy.threshold_basis_points)
 
 
 class PolicyChecks:
@@ -143,8 +144,8 @@ class PolicyChecks:
         first: FirstJudge | None = None,
         denied_unread: frozenset[UnreadKind] = frozenset(),
     ) -> None:
-        """`denied_unread` are kinds of content that the judge cannot read. A call with such content
-        is rejected if an enforcing policy applies to it."""
+        """`denied_unread` are kinds of content that the judge cannot read. A call with content of
+        these kinds is rejected if an enforcing policy applies to the call."""
         self._judge = judge
         self._first = first
         self._denied_unread = denied_unread
@@ -162,8 +163,8 @@ class PolicyChecks:
         evidence: Evidence,
     ) -> None:
         """Judges the content. Raises PolicyDenied if an enforcing policy matches, and Unavailable
-        if an enforcing policy cannot be judged. Monitoring policies neither delay the call nor make
-        it fail."""
+        if an enforcing policy cannot be judged. Monitoring policies are only started (`watch`), so
+        they neither delay the call nor make it fail."""
         self.watch(policies, direction, content, evidence)
         enforcing = [policy for policy in policies if policy.enforces(direction)]
         if not enforcing:
@@ -188,8 +189,9 @@ class PolicyChecks:
         content: JudgedContent,
         evidence: Evidence,
     ) -> asyncio.Task[None] | None:
-        """Starts `check` in its own task and returns the task. Returns None if no enforcing policy
-        applies, because the call then has nothing to wait for."""
+        """Starts `check` in its own task and returns the task. If no enforcing policy applies, only
+        starts the monitoring policies and returns None, because the call has nothing to wait
+        for."""
         if not any(policy.enforces(direction) for policy in policies):
             self.watch(policies, direction, content, evidence)
             return None
@@ -201,8 +203,8 @@ class PolicyChecks:
         return task
 
     def call_ended(self, check: asyncio.Task[None]) -> None:
-        """Tells that the call of a started check has ended. The check continues so that its
-        verdicts are recorded, if the limits allow another text that no client waits for. Otherwise
+        """Must be called when the call of a started check has ended. If the limits for background
+        texts allow one more text, the check continues, so that its verdicts are recorded. Otherwise
         the check is cancelled, and its verdicts are recorded as missing."""
         content = self._started_checks.get(check)
         if content is None:
@@ -232,7 +234,11 @@ class PolicyChecks:
         evidence.expect(missing)
         if not self._take_room(content):
             count_verdicts(missing)
-            _log.warning("verdicts are missing", count=len(missing), reason="Too many at once.")
+            _log.warning(
+                "verdicts are missing",
+                count=len(missing),
+                reason="Too many texts are being judged at once.",
+            )
             return
         task = asyncio.create_task(self._watch(monitoring, direction, content, evidence))
         self._watching.add(task)
@@ -309,9 +315,9 @@ class PolicyChecks:
     async def _verdicts(
         self, policies: Sequence[ActivePolicy], direction: Direction, content: JudgedContent
     ) -> list[VerdictRecord]:
-        """Returns one verdict for each policy; all policies must have the same mode. A verdict has
-        no probability if no judge is configured, if the judge is down or late, or if its answer
-        cannot be read."""
+        """Returns one verdict for each policy. All policies must have the same mode. A verdict has
+        no probability if no judge is configured, if the judge is down or late, or if the judge's
+        answer cannot be read."""
         mode = policies[0].mode
         started = time.perf_counter()
         try:
@@ -355,8 +361,8 @@ class PolicyChecks:
         undecided: list[int] = []
         for index, (policy, opinion) in enumerate(zip(policies, opinions, strict=True)):
             opinion.first_score = opinion.score if opinion.complete else None
-            opinion.is_settled_first = self._first.settles(policy, opinion)
-            if not opinion.is_settled_first:
+            opinion.is_ruled_out_by_first_judge = self._first.rules_out(policy, opinion)
+            if not opinion.is_ruled_out_by_first_judge:
                 undecided.append(index)
         decided = await ask(self._judge, [policies[index] for index in undecided], now + deadline_s)
         for index, opinion in zip(undecided, decided, strict=True):
@@ -382,13 +388,13 @@ def _record(
     threshold = policy.threshold_basis_points
     first = None if opinion.first_score is None else score_basis_points(opinion.first_score)
     probability = None if opinion.score is None else policy.basis_points(opinion.score)
-    if opinion.is_settled_first:
+    if opinion.is_ruled_out_by_first_judge:
         # The calibration of a policy fits only scores of the main judge, so the first judge's score
         # is used uncalibrated.
         probability = first
     matched = probability is not None and probability >= threshold
     if not opinion.complete and not matched:
-        # The judge has not read the whole text, and the unread part could have a higher
+        # The judge has not read the whole text. The rest of the text could get a higher
         # probability.
         probability = None
     return VerdictRecord(
@@ -407,7 +413,7 @@ def _record(
 
 
 def _log_missing(verdicts: Sequence[VerdictRecord], opinions: Sequence[Opinion]) -> None:
-    """Writes one log line for all missing verdicts, with the reason of the first missing
+    """Writes one log line for all missing verdicts, with the reason for the first missing
     verdict."""
     missing = [
         (verdict, opinion)

@@ -1,11 +1,9 @@
 """Caches the published policies of each organization in memory, together with their epoch. The
-epoch is a number in the organization's account that changes with every change of its published
-policies.
-
-Every change increments the epoch while it holds the lock of the account. Admission reads the epoch
-while it holds the same lock. So if the cached policies have this epoch, they are exactly the
-current policies. The policies are read from the database only if the epoch has changed. An
-organization with epoch 0 has never published a policy, so nothing is read for it.
+epoch is a number in the organization's account. Every change of the published policies increments
+the epoch while it holds the lock of the account. Admission reads the epoch while it holds the same
+lock. So if the cached policies have the epoch that admission reads, they are exactly the current
+policies. The policies are read from the database only if the epoch has changed. An organization
+with epoch 0 has never published a policy, so nothing is read for it.
 """
 
 from collections import OrderedDict
@@ -30,8 +28,8 @@ class PolicyDirectory:
         judge: JudgeFormat | None = None,
         verdict_picousd: int = 0,
     ) -> None:
-        """`verdict_picousd` is the price that an organization pays for each policy verdict that a
-        call waits for."""
+        """`verdict_picousd` is the price that an organization pays for each policy verdict (result)
+        that a call waits for."""
         self._default_threshold = default_threshold
         self._judge = judge
         self._verdict_picousd = verdict_picousd

@@ -1,5 +1,6 @@
-"""Compares the current values of a policy with its values at calibration. If the two distributions
-differ too much, the calibration may no longer be valid."""
+"""Compares the recent values (calibrated probabilities) of a policy with its values at the time of
+its calibration. If the two distributions differ too much, the calibration may no longer be
+valid."""
 
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ class Drift:
 
     @property
     def values(self) -> int:
+        """Returns the number of recent values."""
         return sum(self.counts.now)
 
 

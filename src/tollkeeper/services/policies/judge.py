@@ -1,5 +1,5 @@
-"""Asks the judge yes-or-no questions about a text, and returns how strongly the judge tends to
-"yes" as a score.
+"""Asks the judge yes-or-no questions about a text. Returns a score for each question: how strongly
+the judge tends to "yes".
 
 The judge is a model that answers each question with one token. The score is computed from the
 log-probabilities of "yes" and "no" for that token. This module does not depend on policies. A
@@ -41,17 +41,17 @@ from tollkeeper.services.policies.judge_slots import JudgeLoad, JudgeSlots
 
 # Counts a question for which the judge's backend may charge. The arguments are the organization,
 # the judge's model, the usage (None if the backend did not report it), and the cost in picousd that
-# the backend reports.
+# the backend reports (0 if it reports none).
 JudgeMeter: TypeAlias = Callable[[OrganizationId, Model, Usage | None, int], None]
 
 _NO_ID = UUID(int=0)
 _NO_PROJECT = ProjectId(_NO_ID)
-# Stands for the organization if an operator asks, to try a rule or to check the judge.
+# The organization id of questions that an operator asks to try a rule or to check the judge.
 _OPERATOR = OrganizationId(_NO_ID)
 _CACHED_MAX = 20_000
 # If the judge rejects a window (a section of a long text), the window may be too long for the
-# judge's context. It is then split into halves, and the halves again, but a half with no more
-# characters than this is not split.
+# judge's context. Its text is then split into halves, and a rejected half is split again. A text
+# with at most this many characters is not split.
 _HALVED_LENGTH_MIN = 400
 _FENCE_LENGTH = 16
 _QUESTIONS_PER_YIELD = 64
@@ -86,8 +86,9 @@ class JudgeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Contains a question. A key always belongs to the same question text, because the key is the
-    id of a published policy version, and versions are immutable. So scores can be cached by key."""
+    """Contains a question. A key always belongs to the same question text, so scores can be cached
+    by key: the key is the id of a published policy version, which is immutable, or is new for each
+    trial."""
 
     key: str
     text: str
@@ -95,8 +96,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Tells for which organization questions are asked, and until when. `watching` is True if no
-    client waits for the answers."""
+    """Names the organization for which questions are asked, and the deadline for the answers.
+    `watching` is True if no client waits for the answers."""
 
     organization_id: OrganizationId
     watching: bool
@@ -115,10 +116,12 @@ class Opinion:
     complete: bool = False
     # The reason if `complete` is False.
     reason: str = ""
+    # The time until the question was answered, or failed.
     seconds: float = 0.0
-    # The score of the first judge, if there is one, and whether that score decided the question.
+    # The score from the first judge, if a first judge is asked before the main judge, and whether
+    # that score was so low that the main judge is not asked.
     first_score: float | None = None
-    is_settled_first: bool = False
+    is_ruled_out_by_first_judge: bool = False
 
     @property
     def basis_points(self) -> int | None:
@@ -155,9 +158,9 @@ class Judge:
         """Returns one opinion for each question, in the order of the questions. `deadline` is a
         time of the event loop's clock; None means `config.deadline_s` from now. If the judge is
         down or late, or if its answer cannot be read, the opinion contains the reason. `context` is
-        the request that the text answers: the judge sees its end, but the question is not about it.
-        Questions with `watching` (no client waits) are asked after questions that a client waits
-        for. Organizations take turns."""
+        the request that the text answers: the judge sees the end of this request, but the question
+        is only about the text. Questions with `watching` (no client waits) are asked after
+        questions that a client waits for. Organizations take turns."""
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + self.config.deadline_s
         asker = Asker(organization_id, watching, deadline)
@@ -172,8 +175,8 @@ class Judge:
 
     def windows(self, text: str, context: str) -> Iterator["Window"]:
         config = self.config
-        for piece in windows(text, config.window_characters, config.overlap_characters):
-            yield Window(piece, self._secret, config.examples, context)
+        for section in windows(text, config.window_characters, config.overlap_characters):
+            yield Window(section, self._secret, config.examples, context)
 
     async def score(self, window: "Window", question: Question, asker: "Asker") -> float:
         """Returns the score of one question about one window. Raises TollkeeperError if the judge
@@ -286,9 +289,8 @@ class Window:
 
     @asynccontextmanager
     async def after_first_question(self) -> AsyncIterator[None]:
-        """Lets the first question about this window enter at once. Other questions enter after the
-        first one has ended, with or without an answer. If the text is short, all questions enter at
-        once."""
+        """Delays all questions about this window except the first one, until the first question has
+        ended, with or without an answer. If the text is short, delays no question."""
         if len(self._context) + len(self.text) < _WARM_UP_LENGTH_MIN:
             yield
         elif self._first_ended is not None:
@@ -321,13 +323,13 @@ class Window:
 
     @cached_property
     def halves(self) -> list["Window"]:
-        pieces: Iterable[str] = (self.text,)
+        sections: Iterable[str] = (self.text,)
         if len(self.text) > _HALVED_LENGTH_MIN:
             overlap = len(self.text) // 10
-            pieces = windows(self.text, (len(self.text) + overlap + 1) // 2, overlap)
+            sections = windows(self.text, (len(self.text) + overlap + 1) // 2, overlap)
         half = len(self._context) // 2
         context = context_of(self._context, half if half > _HALVED_LENGTH_MIN else 0)
-        return [Window(piece, self._secret, self._examples, context) for piece in pieces]
+        return [Window(section, self._secret, self._examples, context) for section in sections]
 
 
 def _digest(text: str, secret: bytes) -> bytes:
@@ -336,9 +338,9 @@ def _digest(text: str, secret: bytes) -> bytes:
 
 
 class _QuestionRun:
-    """Asks all questions about one text. Asks all questions about one window before those about the
-    next window, because the prompts for one window have a common beginning that the backend can
-    cache. Asks at most `concurrency` questions at a time."""
+    """Asks all questions about one text, at most `concurrency` questions at a time. The questions
+    about one window come before the questions about the next window, because the prompts for one
+    window have a common beginning that the backend can cache."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class JudgeCosts:
         reported_cost_picousd: int,
     ) -> None:
         """Counts one question for which the judge's backend may have charged. `usage` is None if
-        the backend did not report it."""
+        the backend did not report the usage."""
         now = self._clock()
         used = JudgeUsage(organization_id, now // DAY_S, judge.backend, judge.upstream_model, 1)
         if usage is None:

@@ -22,8 +22,8 @@ _Waiting = FairQueue[tuple[Hashable, asyncio.Future[None]]]
 
 @dataclass(frozen=True, slots=True)
 class JudgeLoad:
-    """Counts the questions that are being asked, the waiting questions of calls, and the waiting
-    questions of monitoring policies."""
+    """Counts the questions that the judge is answering, the waiting questions that a client's call
+    waits for, and the waiting questions of monitoring policies."""
 
     slots_in_use: int
     calls_waiting: int
@@ -43,13 +43,14 @@ class JudgeSlots:
         # The number of slots that watching questions may still take.
         self._watching_room = max(1, total - 1)
         self._organization_max = share(total)
+        # The number of slots in use, by organization.
         self._held: Counter[Hashable] = Counter()
-        self._calling = _queue()
-        self._watching = _queue()
+        self._client_queue = _queue()
+        self._watching_queue = _queue()
 
     @property
     def load(self) -> JudgeLoad:
-        return JudgeLoad(self._held.total(), len(self._calling), len(self._watching))
+        return JudgeLoad(self._held.total(), len(self._client_queue), len(self._watching_queue))
 
     @asynccontextmanager
     async def held(self, *, watching: bool, organization: Hashable = None) -> AsyncIterator[None]:
@@ -62,7 +63,7 @@ class JudgeSlots:
             self._release(watching, organization)
 
     async def _acquire(self, watching: bool, organization: Hashable) -> None:
-        waiting = self._watching if watching else self._calling
+        waiting = self._watching_queue if watching else self._client_queue
         slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             waiting.push(organization, (organization, slot))
@@ -89,9 +90,9 @@ class JudgeSlots:
         self._wake_waiting()
 
     def _wake_waiting(self) -> None:
-        while self._free and self._wake_next(self._calling):
+        while self._free and self._wake_next(self._client_queue):
             pass
-        while self._free and self._watching_room and self._wake_next(self._watching):
+        while self._free and self._watching_room and self._wake_next(self._watching_queue):
             self._watching_room -= 1
 
     def _wake_next(self, waiting: _Waiting) -> bool:

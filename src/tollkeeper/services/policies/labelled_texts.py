@@ -14,7 +14,9 @@ from tollkeeper.services.policies.trial import TEXTS_MAX, TrialText
 BYTES_MAX = 32 << 20
 _LABELS: dict[object, bool] = {"yes": True, "true": True, "1": True}
 _LABELS |= {"no": False, "false": False, "0": False}
-_FIELDS_OF_A_LINE = "A line has a text, or a request and its answer, and a label of yes or no."
+_FIELDS_OF_A_LINE = (
+    "A line has a text, or a request and its answer, and optionally a label (yes or no)."
+)
 _objects = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -29,9 +31,9 @@ def read_texts(content: bytes) -> list[TrialText]:
         if len(texts) == TEXTS_MAX:
             raise _invalid_line(number, f"there are more than {TEXTS_MAX} texts.")
         text = _text(number, fields)
-        first = line_numbers.setdefault((text.request, text.text), number)
-        if first != number:
-            raise _invalid_line(number, f"it repeats line {first}.")
+        first_number = line_numbers.setdefault((text.request, text.text), number)
+        if first_number != number:
+            raise _invalid_line(number, f"it repeats line {first_number}.")
         texts.append(text)
     return texts
 

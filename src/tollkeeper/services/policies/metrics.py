@@ -1,5 +1,5 @@
-"""Defines metrics of policy verdicts by mode (enforcing or monitoring), direction (request or
-response) and outcome. There is no label for the policy, because the number of policies is
+"""Defines metrics of policy verdicts (results) by mode (enforcing or monitoring), direction (request
+or response) and outcome. There is no label for the policy, because the number of policies is
 unlimited. The database has the verdicts of each policy."""
 
 from collections import Counter as Tally

@@ -119,9 +119,9 @@ class Policies:
             await _require_own_projects(connection, organization_id, changes.get("project_ids", ()))
             policy = edit(current)
             await policies.update(connection, policy)
-            if (
-                policy.name != current.name
-            ):  # Error messages use a new name at once, without publishing.
+            # A new name takes effect in error messages at once, without publishing. So processes
+            # must read their cached policies again.
+            if policy.name != current.name:
                 await policies.raise_epoch(connection, organization_id)
             await _record_policy_change(connection, "policy_edit", current, policy)
         return policy
@@ -162,16 +162,16 @@ class Policies:
 
     async def applying(self, call: Call) -> tuple[ActivePolicy, ...]:
         """Returns the policies that currently apply to the call. Raises NotFound if the call names
-        a policy that is not published. The result is preliminary: the policies in force at
-        admission apply."""
+        a policy that is not published. The result is preliminary, because admission reads the
+        policies again."""
         async with self._database.snapshot(call.organization_id) as connection:
             epoch = await policies.read_epoch(connection, call.organization_id)
             sets = await self._directory.current(connection, {call.organization_id: epoch})
         return sets[call.organization_id].applying(call.project_id, call.policy_ids)
 
     async def policy_organization(self, policy_id: str) -> OrganizationId:
-        """Returns the organization of a policy. Operators' commands need it, because they name only
-        the policy id."""
+        """Returns the organization of a policy. Operators' commands need the organization, because
+        their argument is only the policy id."""
         async with self._database.reading() as connection:
             organization_id = await policies.find_organization(connection, policy_id)
         if organization_id is None:

@@ -1,5 +1,5 @@
-"""Reports how often policies gave a verdict and how often they matched. The numbers come from the
-verdict roll-up: sums that are updated when verdicts are written."""
+"""Reports how often policies gave a verdict (a result for one text) and how often they matched. The
+numbers come from the verdict roll-up: sums that are updated when verdicts are written."""
 
 from dataclasses import dataclass
 
@@ -27,9 +27,9 @@ class PolicyReport:
 
 class PolicyStatistics:
     def __init__(self, database: Database, clock: Clock, judge: JudgeFormat | None) -> None:
-        """`judge` identifies the judge whose values can be compared with the values at calibration.
-        It is None if no judge is configured, or if a first judge decides some questions before the
-        main judge is asked."""
+        """`judge` identifies the judge (the model that answers policy questions) for
+        `policy_drift`. It is None if no judge is configured, or if a first judge decides some
+        questions before the main judge is asked: values of two judges cannot be compared."""
         self._judge = judge
         self._database = database
         self._clock = clock
@@ -55,16 +55,16 @@ class PolicyStatistics:
     async def policy_counts(
         self, organization_id: OrganizationId, *, days: int
     ) -> dict[str, tuple[int, int]]:
-        """Returns, for each policy id, how many verdicts it had and how many of them matched in the
-        last `days` days."""
+        """Returns, by policy id, the number of verdicts in the last `days` days and the number of
+        matches among them."""
         async with self._database.reading() as connection:
             return await verdict_counts.count_by_policy(
                 connection, organization_id, self._last_days(days)
             )
 
     async def policy_drift(self, organization_id: OrganizationId, policy_id: str) -> Drift | None:
-        """Returns how far the policy's values have moved since its calibration; None if no
-        calibration applies."""
+        """Returns how far the policy's values (calibrated probabilities) have moved since its
+        calibration. Returns None if no calibration applies, or if `judge` is None."""
         if self._judge is None:
             return None
         async with self._database.reading(organization_id) as connection:

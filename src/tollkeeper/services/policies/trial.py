@@ -1,5 +1,5 @@
-"""Tries a rule (a yes-or-no question) on sample texts before it is published as a policy. The same
-judge model answers as for published policies."""
+"""Tries a rule (a yes-or-no question) on sample texts before the rule is published as a policy. The
+judge, the model that answers the question, is the same as for published policies."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -44,8 +44,8 @@ class Trial:
         return histogram(self.samples)
 
     def fitted(self) -> Fitted:
-        """Fits a calibration, which converts scores to probabilities. Raises InvalidRequest if the
-        samples have too few labels or all the same label."""
+        """Fits a calibration, which converts scores to probabilities. Raises InvalidRequest if too
+        few samples have a label, or if all labels are the same."""
         return measure(labelled(self.samples))
 
     def calibrated(self, calibration: Calibration) -> "Trial":
@@ -67,10 +67,10 @@ class PolicyTrial:
     ) -> Trial:
         """Asks the judge about each text, as if the text were a user's message or an answer
         (`direction`). Calls `on_progress` with the number of finished texts. Raises Unavailable if
-        the judge gives no score for any text."""
+        not a single text gets a score."""
         _check(rule, texts)
-        # Each trial has a new question key, so that it does not use cached scores of an earlier
-        # trial.
+        # The judge caches scores by question key. Each trial has a new key, so that it does not get
+        # scores from an earlier trial.
         question = Question(f"trial_{uuid4().hex}", rule)
         samples: list[Sample | None] = [None] * len(texts)
         reasons: list[str] = []

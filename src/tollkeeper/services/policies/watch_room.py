@@ -1,5 +1,5 @@
-"""Limits the texts that are judged at the same time while no client waits: their number, and the
-sum of their characters."""
+"""Limits the texts that are judged in the background, for which no client waits: their number at the
+same time, and the sum of their characters."""
 
 from collections import Counter
 
