@@ -117,7 +117,7 @@ urls = ["%s"]
         outcome = await _run(with_key(more), "backend", "try", "near", "--json")
     rows = {row["check"]: row for row in json.loads(outcome.out)["data"]}
     assert (rows["answer"]["verdict"], rows["count"]["verdict"]) == ("works", "not offered")
-    assert rows["tools"]["detail"].startswith("it did not call the tool")
+    assert rows["tools"]["detail"].startswith("the model did not call the tool")
     assert upstream.requests[0].json["model"] == "llama"
     assert upstream.requests[0].json["max_tokens"] == 512
     tokens = USAGE["prompt_tokens"] + USAGE["completion_tokens"]

@@ -131,4 +131,6 @@ def test_the_value_of_a_key_is_not_repeated(program: Program, noun: str) -> None
     value = program.json("project-key", "create", project, "k")["value"]
     refusal = program.refusal(noun, "revoke", value)
     assert value not in refusal
-    assert refusal.endswith(f"key {value[:8]}...: this is a key's value. Give its name or id.")
+    assert refusal.endswith(
+        f"key {value[:8]}...: this is the value of a key. Give a name or an id."
+    )

@@ -151,7 +151,7 @@ class _Source:
     def on_disconnect(self, leave: Callable[[], None]) -> None:
         self.asked.disconnect = leave
 
-    def error_words(self, error: BaseException) -> tuple[int, str]:
+    def error_status_and_code(self, error: BaseException) -> tuple[int, str]:
         return 500, ""
 
 

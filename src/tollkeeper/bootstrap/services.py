@@ -292,7 +292,7 @@ def _inference(
             drain_s=DRAIN_S,
             calls_max=CALLS_MAX,
             segment_characters=0 if settings.judge is None else settings.judge.segment_characters,
-            judges_beside=settings.judge is not None and settings.judge.overlap,
+            judges_in_parallel=settings.judge is not None and settings.judge.overlap,
         ),
         policies=policies,
         checks=checks,

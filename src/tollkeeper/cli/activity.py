@@ -19,7 +19,7 @@ from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.traffic import TimeRange, TrafficFilter
 from tollkeeper.domain.views import RareFilter
 from tollkeeper.services.calls.activity import LIST_LIMIT_MAX
-from tollkeeper.services.calls.activity_export import ExportFormat, activity_view, exported
+from tollkeeper.services.calls.activity_export import ExportFormat, activity_view, export_pages
 from tollkeeper.services.use_cases import Services
 
 app = noun_app("Show and export the records of inference requests.")
@@ -115,7 +115,7 @@ def activity_export(
             project_id=None if project is None else await names.project_named(project),
         )
         written = 0
-        async for text, records in exported(
+        async for text, records in export_pages(
             services.traffic, traffic_filter, RareFilter(), time, form
         ):
             sys.stdout.write(text)

@@ -1,8 +1,8 @@
 """Writes an audit entry for every change that a use case makes, in the same transaction as the
 change.
 
-The actor (who makes the change) is stored in a context variable. The command line sets the actor
-once. The console and the API set the actor for each request.
+The actor (the operator or key that makes the change) is stored in a context variable. The command
+line sets the actor once. The console and the API set the actor for each request.
 """
 
 from collections.abc import Callable, Iterator
@@ -96,8 +96,8 @@ class Audit:
         self._retention_days = retention_days
 
     async def delete_old(self) -> None:
-        """Deletes expired entries, oldest first. If there are very many, the next run deletes the
-        remaining entries."""
+        """Deletes expired entries, oldest first. If there are too many for one run, the next run
+        deletes the remaining entries."""
         deleted = 0
         for _ in range(_DELETIONS_MAX):
             async with self._database.transaction() as connection:

@@ -10,7 +10,7 @@ from tollkeeper.storage.database import Database
 # A session ends after `SESSION_S`, or after `IDLE_S` without user activity.
 SESSION_S = 8 * 3600
 IDLE_S = 3600
-# If a user has more sessions, the oldest one ends.
+# If a user has more sessions, the oldest session ends.
 _SESSIONS_OF_PERSON_MAX = 32
 # The time of the last use is written at most once in this interval.
 _LAST_USE_INTERVAL_S = 60

@@ -4,8 +4,8 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-# A spreadsheet treats a cell that begins with one of these characters as a formula. A quote is
-# added in front of such a text.
+# A spreadsheet treats a cell that begins with one of these characters as a formula. So `_cell` puts
+# a quote in front of such a text, unless the text is a number.
 _FORMULA_BEGINNINGS = ("=", "+", "-", "@", "\t", "\r")
 
 

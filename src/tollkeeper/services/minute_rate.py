@@ -1,5 +1,5 @@
-"""Limits how often an owner (for example an organization) may do something per minute, in one
-process."""
+"""Limits the actions (uses) of an owner, for example an organization, to a number per minute. Each
+process counts for itself."""
 
 import time
 from collections import OrderedDict
@@ -33,6 +33,8 @@ class MinuteRate:
         used_until = self._used_until.get(owner)
         if used_until is None:
             return 0
+        # After its next use, the owner may be ahead of the clock by at most one minute. The negated
+        # floor division rounds the wait up.
         ahead = used_until - self._now() + _MINUTE_NS
         return max(0, -((_MINUTE_NS * self.per_minute - ahead) // self.per_minute))
 

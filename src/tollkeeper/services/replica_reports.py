@@ -1,5 +1,5 @@
-"""Publishes the state of the backend replicas, as each gateway process sees it, in the database
-every few seconds. The console shows these reports to operators."""
+"""Writes reports about the backend replicas to the database. Every few seconds, each gateway process
+reports the state of the replicas as the process sees it. The console shows the reports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,10 +36,11 @@ class ReplicaReports:
         self._process_id = process_id
 
     async def publish(self) -> None:
-        found = [
+        reports = [
             report for backend in self._backends.values() for report in backend.health().reports
         ]
-        encoded = msgspec.json.encode(found).decode()
+        encoded = msgspec.json.encode(reports).decode()
+        # `reading` also allows single statements that write.
         async with self._database.reading() as connection:
             await replica_reports.write(connection, self._process_id, encoded)
 

@@ -1,5 +1,5 @@
-"""Adds up changes of metrics in memory, and writes the sums to the Prometheus metrics at an
-interval.
+"""Adds up changes to metrics in memory, and writes the sums to the Prometheus metrics every half
+second.
 
 Updating a metric of the Prometheus library is slow compared with the other work of a request: all
 processes share the metrics, so each update writes to a memory-mapped file. A tally in this module

@@ -99,7 +99,7 @@ class Request(msgspec.Struct, Generic[B, Q], frozen=True):
     def operation(self) -> str:
         return self.context.endpoint.operation
 
-    def error_words(self, error: BaseException) -> tuple[int, str]:
+    def error_status_and_code(self, error: BaseException) -> tuple[int, str]:
         words = words_for(error)
         return words.status, words.code
 

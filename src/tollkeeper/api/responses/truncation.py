@@ -26,14 +26,14 @@ async def truncated(services: Services, call: Call) -> Call:
     The estimate of the prompt's tokens tends to be too high, so a prompt that fits by the estimate needs
     no exact count. Otherwise, the backend's tokenizer counts the prompt with a few different numbers of
     dropped groups. This happens only if the backend has a tokenizer and may get the prompt before the
-    call is admitted (`TokenCounting.is_counted`). The estimate and the previous counts determine which
+    call is admitted (`TokenCounting.should_count`). The estimate and the previous counts determine which
     number is tried next. The resulting prompt fits by an exact count or by the estimate. The search
     reads a long prompt many times, so it runs in a thread.
     """
     tokens_max = call.model.context_length - call.output_tokens_max
     if (await measure(call)).guess() <= tokens_max:
         return call
-    is_counted = await services.token_counting.is_counted(call)
+    is_counted = await services.token_counting.should_count(call)
     search = await asyncio.to_thread(_Cuts, call, tokens_max)
     deadline = tokenizer_deadline()
     for _ in range(_COUNTS_MAX if is_counted else 0):

@@ -24,7 +24,7 @@ from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.traffic import TimeRange, TrafficFilter
 from tollkeeper.domain.views import ActivityEntry, Position, RareFilter
-from tollkeeper.services.calls.activity_export import ExportFormat, exported
+from tollkeeper.services.calls.activity_export import ExportFormat, export_pages
 from tollkeeper.services.calls.traffic import PAGE_MAX
 from tollkeeper.services.use_cases import Services
 
@@ -96,7 +96,7 @@ async def export(request: Request) -> Response:
         form = ExportFormat(query.get("format", "csv"))
     except ValueError:
         raise InvalidRequest("A format is csv or jsonl.", param="format") from None
-    pages = exported(
+    pages = export_pages(
         services.traffic,
         await _filter(services, query),
         _rare(query),

@@ -1,6 +1,6 @@
 """Writes one activity record for each inference request. Records are queued and written in batches,
-so that no call waits for the database. Rejections that a key repeats are counted, and share a
-record."""
+so that no call waits for the database. If requests with one key are rejected repeatedly for the
+same reason, the repetitions are counted and share a record."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,8 +27,8 @@ from tollkeeper.storage.ledger import commit_without_waiting
 QUEUED_MAX = 50_000
 LIST_LIMIT_MAX = 1000
 _BATCH_MAX = 500
-# A record contains the policy verdicts of its call, possibly a thousand. So the number of verdicts
-# in the queue and in a batch is limited separately.
+# A record contains the policy verdicts (results) of its call, possibly a thousand. So the number of
+# verdicts in the queue and in a batch is limited separately.
 _QUEUED_VERDICTS_MAX = 200_000
 _BATCH_VERDICTS_MAX = 5_000
 # Records are collected for this long and then written together, because fewer writes leave more of
@@ -39,7 +39,8 @@ _RETRY_PAUSE_S_MAX = 2.0
 # The time that a stopping process waits for its records to be written. It is longer than the
 # longest retry pause, so that there is a retry if the database was unavailable for a short time.
 _DRAIN_TIMEOUT_S = 5.0
-# How many days in advance partitions are created, so that operators have time to notice a failure.
+# The number of days for which partitions are created in advance, so that operators have time to
+# notice a failure.
 _DAYS_AHEAD = 3
 
 _REPEATED_REFUSALS = (
@@ -84,12 +85,12 @@ class Activity:
     @property
     def dropped(self) -> int:
         """Returns the number of records that this process has dropped, because the database was
-        unavailable for too long or refused them."""
+        unavailable for too long or refused the records."""
         return self._dropped
 
     def record(self, *records: ActivityRecord) -> None:
-        """Queues the records and returns at once; they are written soon after. A repeated rejection
-        is only counted; `write_refusals` queues one record for all repetitions."""
+        """Queues the records for writing and returns at once. A repeated rejection is only counted;
+        `write_refusals` queues one record for all repetitions."""
         repeats = self._refusals.repeats
         self._batches.add(
             *[record for record in records if not (is_refusal(record) and repeats(record))]
@@ -161,6 +162,7 @@ class Activity:
 
     async def _write(self, batch: list[ActivityRecord]) -> None:
         async with self._database.transaction() as connection:
+            # This applies to the commit at the end of the transaction.
             await commit_without_waiting(connection)
             await activity.insert(connection, batch)
 

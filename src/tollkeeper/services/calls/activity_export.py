@@ -43,15 +43,15 @@ class ExportFormat(StrEnum):
     JSONL = "jsonl"
 
 
-async def exported(
+async def export_pages(
     traffic: Traffic,
     traffic_filter: TrafficFilter,
     rare: RareFilter,
     time: TimeRange,
     form: ExportFormat,
 ) -> AsyncIterator[tuple[str, int]]:
-    """Yields the exported text of each page of records and the number of its records. The newest
-    records come first."""
+    """Yields, for each page of records, its text in the export format and the number of its
+    records. The newest records come first."""
     before: Position | None = None
     while True:
         page = await traffic.activity_page(

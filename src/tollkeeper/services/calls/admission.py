@@ -18,8 +18,8 @@ from tollkeeper.services.ledger.standing_refusals import StandingRefusals
 from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 
 _RESOLVED_BY_CALL = "call"
-# The number of calls of one project that one process may reject per minute before admission. Such
-# calls do not count against the project's rate limit, so they need their own limit.
+# The number of calls of one project per minute that one process may reject before their admission.
+# These calls do not count against the project's rate limit, so they need their own limit.
 REFUSED_CALLS_PER_MINUTE = 6000
 
 
@@ -36,17 +36,23 @@ class Admission:
         call = tab.call
         now = self._clock()
         prices = tab.plan.prices_at(now)
-        pricing, by_backend, most = prices.dearest(bounds), prices.by_backend, prices.most(bounds)
+        pricing, by_backend, cost_max = (
+            prices.dearest(bounds),
+            prices.by_backend,
+            prices.most(bounds),
+        )
         fee = tab.plan.tool_fee(call.prompt)
         if fee:
             pricing = pricing.with_fee(fee)
-            by_backend = {backend: each.with_fee(fee) for backend, each in by_backend.items()}
+            by_backend = {
+                backend: its_pricing.with_fee(fee) for backend, its_pricing in by_backend.items()
+            }
         amount = hold_picousd(pricing, bounds)
         hold = Hold(
             call.project_id,
             call.key_id,
             amount,
-            most + fee - amount,
+            cost_max + fee - amount,  # the highest possible overage (cost beyond the hold)
             call.model.id,
             organization_id=call.organization_id,
             id=id_of_text(call.request_id),
@@ -97,7 +103,8 @@ class Admission:
         return cost or None, self._ledger.resolve(resolution, hold)
 
     def leave_unsettled(self, tab: Tab, reason: str) -> asyncio.Future[bool]:
-        """Keeps the hold of a call with unknown cost, until an operator or a rule resolves it."""
+        """Keeps the hold of a call with unknown cost, until an operator or a rule resolves the
+        hold."""
         assert tab.hold is not None
         return self._ledger.mark_unsettled(tab.hold, reason)
 

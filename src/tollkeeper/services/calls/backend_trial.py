@@ -21,7 +21,7 @@ from tollkeeper.domain.prompt import FunctionTool, Prompt, Role, Text, Turn
 from tollkeeper.domain.prompt_size import measure_prompt
 from tollkeeper.services.clock import Clock, unix_now
 
-# Enough for a word or a tool call, and for the reasoning that some models always write.
+# This limit is enough for a word or a tool call, and for the reasoning that some models always write.
 _OUTPUT_TOKENS_MAX = 512
 _PROMPT_TEXT = "Reply with the single word: hello"
 _TOOL_PROMPT_TEXT = "What is the weather in Paris? Use the tool."
@@ -83,7 +83,7 @@ class BackendTrial:
         self, check: str, meter: Meter, called_tools: set[str], failure: TollkeeperError | None
     ) -> TrialResult:
         if failure is not None and not meter.delivered and meter.usage is None:
-            charged = " It may have been charged." if failure.charged else ""
+            charged = " The request may have been charged." if failure.charged else ""
             return TrialResult(check, False, f"{failure.message}{charged}")
         charge = meter.charge()
         pricing = self._model.pricing_at(self._clock())
@@ -96,7 +96,7 @@ class BackendTrial:
         if failure is not None:
             return TrialResult(check, False, f"{failure.message} {detail}", cost)
         if check == "tools" and _TOOL.name not in called_tools:
-            return TrialResult(check, False, f"it did not call the tool; {detail}", cost)
+            return TrialResult(check, False, f"the model did not call the tool; {detail}", cost)
         return TrialResult(check, True, f"finish {meter.finish}; {detail}", cost)
 
     async def _count(self) -> TrialResult:
@@ -105,7 +105,7 @@ class BackendTrial:
         call = self._call(_prompt(_PROMPT_TEXT), streamed=False)
         count = await self._backend.count_prompt_tokens(call, deadline=self._deadline())
         if count is None:
-            return TrialResult("count", False, "it did not answer with a count")
+            return TrialResult("count", False, "the backend returned no count")
         return TrialResult("count", True, f"{count} tokens")
 
     def _deadline(self) -> float:

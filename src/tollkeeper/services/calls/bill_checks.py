@@ -21,22 +21,22 @@ _EXCESSIVE_USAGE = "The backend reported more usage than the model's declared co
 
 def check_bill(tab: Tab, on_misreport: Callable[[str, str], None]) -> None:
     """Updates the metrics for wrong usage reports, for overage (cost beyond the hold), and for
-    reported costs that differ from ours. Calls `on_misreport` with the name of the backend and the
-    reason if its usage report cannot be true or exceeds the model's context."""
+    reported costs that differ from the gateway's cost. Calls `on_misreport` with the name of the
+    backend and the reason if the usage report cannot be true or exceeds the model's context."""
     meter, hold, cost = tab.meter, tab.hold, tab.cost_picousd
     if meter is None or hold is None:
         return
     backend, usage = tab.backend, meter.usage
     if usage is not None:
         bounds = hold.bounds
-        is_above = False
+        is_above_bounds = False
         if usage.prompt_tokens > bounds.prompt_tokens:
-            is_above = True
+            is_above_bounds = True
             metrics.count_usage_above_bound(backend, "prompt")
         if usage.completion_tokens > bounds.choices * bounds.output_tokens_each:
-            is_above = True
+            is_above_bounds = True
             metrics.count_usage_above_bound(backend, "output")
-        if is_above and _exceeds_context(usage, bounds, tab.call.model.context_length):
+        if is_above_bounds and _exceeds_context(usage, bounds, tab.call.model.context_length):
             # The usage is charged, although it contradicts the model's declared context length.
             metrics.count_excessive_usage(backend)
             on_misreport(backend, _EXCESSIVE_USAGE)

@@ -1,6 +1,6 @@
 """Runs one inference call from its arrival to its end: computes its maximum usage, holds (reserves)
-its maximum cost, asks the policies about the request, sends the call to the backend, delivers the
-answer, and settles the cost. The state of the call is stored in its tab (`Tab`).
+its maximum cost, lets the policies judge the request, sends the call to the backend, delivers the
+answer, and settles (charges) the cost. The state of the call is stored in its tab (`Tab`).
 
 A call runs in the task of its request, and the API never cancels this task. If the client
 disconnects or the process stops, the tab ends the current wait of the call. So every call reaches
@@ -45,8 +45,8 @@ from tollkeeper.services.policies.policies import Policies
 # charged by then. This module ends the call this much later, if the backend client has not ended it
 # or if the API client reads too slowly.
 _DEADLINE_SLACK_S = 0.5
-# HTTP statuses of errors that the client causes. A call that fails with one of them before money is
-# held counts as a refused call of its project. An invalid key (401) is not included: calls with an
+# HTTP statuses of errors that the client causes. A call that fails with one of these statuses before
+# money is held counts as a refused call of its project. An invalid key (401) is not included: calls with an
 # invalid key must not use up the limit of the project's valid keys.
 _CLIENT_ERRORS = frozenset({400, 402, 403, 404, 409, 413, 422, 429, 501})
 _WITHHELD = "The backend refused the request. Its message is not shown, because a policy judges the answers."
@@ -69,7 +69,7 @@ class CallSource(Protocol):
         """Registers a callback for the client's disconnect."""
         ...
 
-    def error_words(self, error: BaseException) -> tuple[int, str]:
+    def error_status_and_code(self, error: BaseException) -> tuple[int, str]:
         """Returns the HTTP status and the error code that the client gets for this error."""
         ...
 
@@ -120,7 +120,7 @@ class Inference:
                 raise
             await self._close(tab)
         except BaseException as error:
-            status, code = source.error_words(error)
+            status, code = source.error_status_and_code(error)
             if tab.hold is None and status in _CLIENT_ERRORS:
                 self._admission.count_refused(call.project_id)
             raise
@@ -130,8 +130,8 @@ class Inference:
         return tab
 
     def require_rate(self, project_id: ProjectId) -> None:
-        """Raises RateLimited if this process knows that the project has used up its rate limit. The
-        API calls this before it reads the body of a request."""
+        """Raises RateLimited if this process remembers that the project has used up its rate limit.
+        The API calls this method before it reads the body of a request."""
         self._admission.require_rate(project_id)
 
     async def drain(self, grace_s: float) -> None:
@@ -156,10 +156,10 @@ class Inference:
             # Raises NotFound if the call names a policy that is not published. Admission checks
             # this again; the early check avoids a hold for a call that must fail.
             await self._policies.applying(call)
-        is_counted = plan.asks_tokenizer and await self._token_counting.is_counted(call)
+        should_count = plan.asks_tokenizer and await self._token_counting.should_count(call)
         size = (await measure(call)).sent_to(model)
         counted = None
-        if is_counted:
+        if should_count:
             tab.tokenizer_asked = True
             counted = await self._token_counting.counted_tokens(call, tokenizer_deadline())
         # A tokenizer counts only text. `bound` and `hold_bound` add the tokens of media.
@@ -187,8 +187,8 @@ class Inference:
 
     async def _judge_request(self, tab: Tab) -> ResponseGate | None:
         """Lets the judge (the model that answers policy questions) check the request against the
-        policies that were in force at admission. Returns a gate that holds back the answer if a
-        policy applies to the answer, or if the check of the request is still running."""
+        policies that were in force at admission. Returns a gate for the answer if a policy applies
+        to the answer, or if the check of the request is still running; otherwise None."""
         call = tab.call
         policies = (tab.policies or EMPTY).applying(call.project_id, call.policy_ids)
         answer_policies = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
@@ -209,7 +209,7 @@ class Inference:
                 call.organization_id, request_transcript.text, request_transcript.unread
             )
             check_arguments = (policies, Direction.REQUEST, content, tab.evidence)
-            if self._limits.judges_beside:
+            if self._limits.judges_in_parallel:
                 request_check = self._checks.start_check(*check_arguments)
                 if request_check is not None:
                     request_check.add_done_callback(tab.end_if_refused)
@@ -293,29 +293,29 @@ class Inference:
         tab.state = SettlementState.UNSETTLED
         if error is not None and not isinstance(error, TollkeeperError):
             # The gateway itself failed, so it is unknown how much the backend has generated.
-            written = admission.leave_unsettled(tab, _GATEWAY_FAILED)
+            resolution_written = admission.leave_unsettled(tab, _GATEWAY_FAILED)
         elif error is None or meter.delivered or meter.usage is not None or meter.reported_nonsense:
             # The delivered output or the reported usage determines the cost.
             if error is not None:
                 error.charged = True
             charge = tab.charge = meter.charge()
             if meter.reported_nonsense:
-                written = admission.leave_unsettled(tab, _IMPOSSIBLE_USAGE)
+                resolution_written = admission.leave_unsettled(tab, _IMPOSSIBLE_USAGE)
             elif meter.prompt_is_unknown:
-                written = admission.leave_unsettled(tab, _UNKNOWN_PROMPT_SIZE)
+                resolution_written = admission.leave_unsettled(tab, _UNKNOWN_PROMPT_SIZE)
             else:
-                cost, written = admission.settle(tab, charge)
+                cost, resolution_written = admission.settle(tab, charge)
         elif error.charged:
             # The backend may have generated an answer of unknown size.
-            written = admission.leave_unsettled(tab, error.message)
+            resolution_written = admission.leave_unsettled(tab, error.message)
         else:
-            cost, written = admission.release(tab)
+            cost, resolution_written = admission.release(tab)
             if cost is None:
                 tab.state = SettlementState.RELEASED
         wait_until_min = asyncio.get_running_loop().time() + _SETTLEMENT_S_MIN
         try:
             with tab.waiting_until(max(tab.deadline, wait_until_min), slack_s=_SETTLEMENT_S_MIN):
-                await written
+                await resolution_written
         except TimeoutError:
             if error is None:
                 raise SettlementLate(charged=True) from None

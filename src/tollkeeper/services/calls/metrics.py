@@ -4,8 +4,8 @@ more than their hold (the credit reserved before the call), costs that differ fr
 backend reports, and dropped activity records.
 
 The labels are models and backends of the catalogue, so the operator controls the number of time
-series. No label names a tenant. Amounts are floats in USD only here, because nothing is charged by
-a metric; everywhere else amounts are integers.
+series. No label names a tenant. Amounts are floats in USD here, because metrics need not be exact.
+Everywhere else amounts are integers.
 """
 
 from collections.abc import Sequence

@@ -69,8 +69,8 @@ def _require_priced_tools(model: Model, prompt: Prompt) -> None:
 
 
 def _features(prompt: Prompt) -> Iterator[tuple[Feature, str]]:
-    """Yields the features that the prompt needs, each with the position of the request field that
-    needs it."""
+    """Yields each feature that the prompt needs, with the position of the request field that needs
+    the feature."""
     if prompt.tools:
         yield Feature.TOOLS, "functions" if prompt.has_legacy_functions_only else "tools"
     output_format = prompt.output_format

@@ -1,5 +1,6 @@
 """Seals (encrypts) the reasoning of an answer. The client stores the sealed reasoning and sends it
-back with the next message of the conversation. Only calls of the same project can read it."""
+back with the next message of the conversation. The gateway unseals it only for calls of the same
+project."""
 
 import base64
 import binascii
@@ -17,7 +18,7 @@ from tollkeeper.services.vault import Vault
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _PURPOSE = "reasoning"
 
-# The arguments are the text of the reasoning, and the values that the backend has sealed.
+# Seals reasoning. The arguments are its text, and the parts that the backend has sealed.
 Sealer: TypeAlias = Callable[[str, tuple[str, ...]], str]
 
 
@@ -30,8 +31,8 @@ class KeptReasoning(msgspec.Struct, frozen=True, array_like=True):
     sealed_by_backend: tuple[str, ...] = ()
 
     def sealed_for(self, model: Model) -> tuple[str, ...]:
-        """Returns the parts that the backend has sealed, if they come from this model; otherwise an
-        empty tuple."""
+        """Returns the parts that the backend has sealed, if they come from this model and the model
+        accepts them back; otherwise an empty tuple."""
         accepts = ENCRYPTED_REASONING in model.options and self.model == model.id
         return self.sealed_by_backend if accepts else ()
 

@@ -19,11 +19,11 @@ from tollkeeper.services.tallies import collect_while_alive, schedule_write
 # The maximum number of buffered records. It is small enough to process the records without blocking
 # the event loop for long. Each periodic write of the metrics also passes the buffered records on.
 _BUFFERED_MAX = 64
-# The maximum number of ended calls that wait for their last policy verdicts. If more calls end,
-# they are recorded without these verdicts.
+# The maximum number of ended calls that wait for their last policy verdicts (results). If more calls
+# end, they are recorded without these verdicts.
 _WAITING_MAX = 1024
-# How long a stopping process waits for calls with pending verdicts. It is longer than the time that
-# a stopping process gives to the verdicts.
+# The time for which a stopping process waits until calls with pending verdicts are recorded. It is
+# longer than the time for which the process waits for the verdicts themselves.
 _DRAIN_TIMEOUT_S = 5.0
 
 

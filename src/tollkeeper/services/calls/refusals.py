@@ -22,7 +22,7 @@ def is_refusal(record: ActivityRecord) -> bool:
 
 
 class _Repeated:
-    """Counts the rejections of one kind, except the first one, which has its own record."""
+    """Counts the rejections of one kind, except the first rejection, which has its own record."""
 
     __slots__ = ("count", "duration_us", "last")
 
@@ -38,7 +38,7 @@ class _Repeated:
 
     def record(self) -> ActivityRecord | None:
         """Returns the record of the last rejection, with the number and the mean duration of all
-        counted rejections. Returns None if none was counted."""
+        counted rejections. Returns None if no rejection was counted."""
         if self.last is None:
             return None
         return replace(self.last, requests=self.count, duration_us=self.duration_us // self.count)

@@ -19,18 +19,18 @@ from tollkeeper.services.overload import OverloadGate
 @dataclass(frozen=True, slots=True)
 class InferenceLimits:
     deadline_s: float
-    # How long the gateway continues to read an answer after its client has disconnected, because
-    # the backend reports the usage at the end of the answer.
+    # The time for which the gateway continues to read an answer after its client has disconnected,
+    # because the backend reports the usage at the end of the answer.
     drain_s: float
     # The maximum number of calls in progress in this process. One organization may have seven
     # eighths of this number.
     calls_max: int
-    # How many characters of a streamed answer arrive before enforcing policies judge the answer
+    # The number of characters of a streamed answer after which enforcing policies judge the answer
     # again. 0 means that the answer is judged once, at its end.
     segment_characters: int = 0
     # Whether policies judge a request at the same time as the backend answers it. The answer to a
     # denied request is then paid for and discarded.
-    judges_beside: bool = False
+    judges_in_parallel: bool = False
     # The maximum number of answers that are read at the same time for disconnected clients. One
     # organization may have seven eighths of this number.
     drains_max: int = 64

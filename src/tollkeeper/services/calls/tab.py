@@ -57,7 +57,7 @@ class AnswerSink(Protocol):
 
 
 class SettlementState(StrEnum):
-    """Names the ways in which the reservation of a call ends."""
+    """Names the possible ends of a call's reservation."""
 
     # Nothing was reserved.
     NONE = "none"
@@ -69,9 +69,8 @@ class SettlementState(StrEnum):
 class Tab:
     """Stores the state of one call, from its arrival until its activity record is written."""
 
-    # Admission sets these three: the committed hold, the policies in force, and the prices by
-    # backend. `prices` is empty if the model has only one backend; the hold is computed with the
-    # highest prices.
+    # Admission sets the committed hold, the policies in force, and the prices by backend. `prices`
+    # is empty if the model has only one backend. The hold is computed with the highest prices.
     hold: Hold | None = None
     policies: PolicySet | None = None
     prices: dict[str, Pricing] = {}
@@ -95,7 +94,7 @@ class Tab:
     # The error that ends the call, if the policy check ran at the same time as the backend and
     # rejected the request.
     refusal: BaseException | None = None
-    # Times of `time.perf_counter_ns`.
+    # Times of `time.perf_counter_ns`. The first piece is the first batch of events of the answer.
     first_piece_at: int | None = None
     dispatched_at: int | None = None
     answered_at: int | None = None
@@ -119,8 +118,9 @@ class Tab:
     _prompts_begun: Callable[[], int] | None = None
     # The time by which the call must end; set by `end_by`. A time of the event loop's clock.
     _ends_by: float | None = None
-    # How many seconds the current wait may last beyond `_ends_by`. None before the first wait, and
-    # after the end of the call: the alarm then belongs to another call and must not be moved.
+    # The number of seconds that the current wait may last beyond `_ends_by`. None before the first
+    # wait, and after the end of the call: the alarm may then belong to another call and must not be
+    # moved.
     _slack_s: float | None = None
 
     def __init__(
@@ -183,8 +183,8 @@ class Tab:
         self.alarm.expire()
 
     def detach_alarm(self) -> None:
-        """Ends the use of the alarm, so that another call can use the alarm after this call has
-        ended."""
+        """Must be called at the end of the call. `end_by` then no longer moves the alarm, so that
+        another call can use the alarm."""
         self._slack_s = None
 
     def end_if_refused(self, request_check: asyncio.Task[None]) -> None:
@@ -238,14 +238,14 @@ class Tab:
         """Records the end of the call, and sets the values that `record` needs."""
         self.status, self.error_code = status, error_code
         self.ended_at = ended = time.perf_counter_ns()
-        started, first, sent = self.started_at, self.first_piece_at, self.dispatched_at
+        started, first, dispatched = self.started_at, self.first_piece_at, self.dispatched_at
         self.duration_us = duration_us = (ended - started) // 1000
         if first is not None:
             self.first_piece_us = (first - started) // 1000
-        if sent is not None:
+        if dispatched is not None:
             self.dispatched_to = self.backend
-            self.dispatched_us = (sent - started) // 1000
-            self.upstream_us = upstream_us = ((self.answered_at or ended) - sent) // 1000
+            self.dispatched_us = (dispatched - started) // 1000
+            self.upstream_us = upstream_us = ((self.answered_at or ended) - dispatched) // 1000
             self.overhead_us = max(0, duration_us - upstream_us - self.judging_ns // 1000)
         meter = self.meter
         if meter is not None and self.hold is not None:

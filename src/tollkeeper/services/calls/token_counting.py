@@ -1,5 +1,5 @@
-"""Counts the tokens of a prompt. The backend's tokenizer counts if there is one; otherwise the
-gateway estimates.
+"""Counts the tokens of a prompt with the backend's tokenizer, or estimates them if the backend has
+none.
 
 If an enforcing policy has to judge the request, the backend is not asked to count, because the
 backend would get the prompt before the policy has allowed it.
@@ -68,7 +68,7 @@ class TokenCounting:
             return Counted((await measure(call)).guess(), estimated=True)
         return Counted(counted, estimated=False)
 
-    async def is_counted(self, call: Call) -> bool:
+    async def should_count(self, call: Call) -> bool:
         """Tells whether the backend should count the tokens of this call. The result is False if
         the backend has no tokenizer, if a policy has to judge the prompt first, or if the
         organization cannot pay for the call anyway. Raises the same errors as admission about the

@@ -120,8 +120,9 @@ class Traffic:
         before: Position | None = None,
         limit: int = 50,
     ) -> ActivityPage:
-        """Returns a page of activity records, newest first. A page can have fewer than `limit`
-        entries although there are older ones, because the search for one page is limited."""
+        """Returns a page of activity records, newest first. `rare` are filters for which the
+        roll-ups have no columns. A page can have fewer than `limit` entries although there are
+        older records, because the search for one page is limited."""
         _check(time)
         if not 1 <= limit <= PAGE_MAX:
             raise InvalidRequest(f"A page has 1 to {PAGE_MAX} entries.", param="limit")
@@ -175,7 +176,7 @@ async def _find_in_steps(
     before: Position | None,
     limit: int,
 ) -> tuple[list[ActivityEntry], Position | None]:
-    """Returns the records and, if there may be older ones, the position at which the search ended.
+    """Returns records and, if there may be older records, the position at which the search ended.
     The roll-up tells which steps have records, and how many steps a page needs."""
     newest = None if before is None else before.started_at_ms // 1000 // STEP_S
     end = time.end if newest is None else min(time.end, (newest + 1) * STEP_S)
@@ -234,7 +235,7 @@ async def _find_judged(
     before: Position | None,
     limit: int,
 ) -> tuple[list[ActivityEntry], Position | None]:
-    """Returns the records and, if there may be older ones, the position at which the search ended.
+    """Returns records and, if there may be older records, the position at which the search ended.
     Finds the records by the verdicts of the policy."""
     assert rare.policy_id is not None
     owner = traffic_filter.organization_id or await policies.find_organization(

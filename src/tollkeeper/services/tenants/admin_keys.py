@@ -1,5 +1,5 @@
-"""Manages admin keys, which give access to an organization's own administration. Operators create
-and rename them. Operators and clients list and revoke them."""
+"""Manages admin keys, with which clients administer their organization. Operators create and rename
+admin keys. Operators and clients list and revoke admin keys."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -91,6 +91,7 @@ class AdminKeys:
         async with self._database.transaction() as connection:
             found = await _find(connection, key_id)
             await organizations.lock(connection, found.organization_id)
+            # The key may have changed before the lock was taken.
             found = await _find(connection, key_id)
             return await rename(connection, names.ADMIN_KEYS, found, name, found.organization_id)
 

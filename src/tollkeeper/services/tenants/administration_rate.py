@@ -1,8 +1,8 @@
 """Limits the rate of an organization's administration requests, in one process.
 
 Administration uses the database, which all organizations share. A request beyond the rate is
-rejected before its body is read. If its key was used recently, it is even rejected without a
-database access.
+rejected before its body is read. If its key was used recently, the request is even rejected without
+a database access.
 """
 
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from tollkeeper.domain.errors import RateLimited
 from tollkeeper.domain.keys import key_digest
 from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 
-# The number of requests of one organization per minute. They may all arrive at once.
+# The maximum number of requests of one organization per minute. They may all arrive at once.
 PER_MINUTE = 600
 _KEYS_MAX = 10_000
 # Each full `_BYTES_PER_USE` of a body counts as another request, at most `_USES_PER_BODY_MAX` times.
@@ -28,16 +28,16 @@ class AdministrationRate:
         # used key comes first.
         self._organizations: OrderedDict[bytes, OrganizationId] = OrderedDict()
 
-    def require_room(self, presented: str) -> None:
+    def require_room(self, presented_key: str) -> None:
         """Raises RateLimited if the key is known from an earlier request and its organization has
         used up its rate. Does not count the request."""
-        organization_id = self._organizations.get(key_digest(presented))
+        organization_id = self._organizations.get(key_digest(presented_key))
         if organization_id is not None:
             self._require_rate(organization_id)
 
-    def take(self, organization_id: OrganizationId, presented: str) -> None:
+    def take(self, organization_id: OrganizationId, presented_key: str) -> None:
         """Counts a request with a valid key. Raises RateLimited if the rate is used up."""
-        digest = key_digest(presented)
+        digest = key_digest(presented_key)
         self._organizations[digest] = organization_id
         self._organizations.move_to_end(digest)
         if len(self._organizations) > _KEYS_MAX:

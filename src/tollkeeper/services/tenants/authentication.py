@@ -41,20 +41,21 @@ class Authentication:
         # Cached keys by the digest of the key. The oldest entry comes first.
         self._cached: dict[bytes, _CachedKey] = {}
 
-    async def authenticate(self, presented: str) -> Caller:
+    async def authenticate(self, presented_key: str) -> Caller:
         """Returns the caller of a key. Reads the key from the database each time, so that a
         revocation takes effect with the next request."""
-        kind = key_kind(presented)
+        kind = key_kind(presented_key)
         if kind is None:
             raise Unauthenticated(_INVALID_KEY)
-        return await self._authenticate(kind, key_digest(presented))
+        return await self._authenticate(kind, key_digest(presented_key))
 
-    async def recognise(self, presented: str) -> Caller:
-        """Works like `authenticate`, and also caches project keys for `cached`. It is only for
-        inference calls: admission reads their key again, under a lock."""
-        authenticated = await self.authenticate(presented)
+    async def recognise(self, presented_key: str) -> Caller:
+        """Works like `authenticate`, and also caches project keys for `cached`. Only inference
+        calls may use cached keys, which may have been revoked since: admission reads the key of a
+        call again, under a lock."""
+        authenticated = await self.authenticate(presented_key)
         if isinstance(authenticated, ProjectCaller):
-            digest = key_digest(presented)
+            digest = key_digest(presented_key)
             self._cached.pop(digest, None)
             if len(self._cached) >= _CACHED_MAX:
                 del self._cached[next(iter(self._cached))]
@@ -63,9 +64,9 @@ class Authentication:
 
     def cached(self, digest: bytes) -> tuple[ProjectCaller | None, bool]:
         """Returns the caller of a cached key, and whether the entry is fresh enough to serve a
-        call. An older entry may be used to reject a call while the process is overloaded. Without
-        older entries, all calls with the key would wait for the database when its entry expires,
-        just while the process is overloaded."""
+        call. An older entry may only be used to reject a call while the process is overloaded.
+        Without older entries, all calls with the key would wait for the database when its entry
+        expires, even during an overload."""
         key = self._cached.get(digest)
         if key is None:
             return None, False

@@ -81,10 +81,12 @@ class Idempotency:
     async def keep_secret(
         self, connection: Connection, request: IdempotentRequest, secret: str
     ) -> None:
+        """Stores the value of the created API key in encrypted form, for repeated requests."""
         sealed = self._vault.seal(secret.encode(), _SEAL_PURPOSE, *_seal_context(request))
         await records.keep_secret(connection, request.record_key, sealed)
 
     async def forget_old_secrets(self, database: Database) -> int:
+        # `reading` also allows single statements that write.
         async with database.reading() as connection:
             return await records.forget_secrets(connection, before=self._clock() - SECRET_REPLAY_S)
 

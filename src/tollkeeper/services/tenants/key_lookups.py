@@ -1,9 +1,9 @@
 """Looks up API keys by their digests. One SQL statement looks up many keys.
 
-If no statement is running, a lookup starts at once. Lookups that arrive while a statement runs are
-done together by the next statement. So a lookup never returns data that was read before the lookup
-began. The organization is unknown before the lookup, so the lookups of all organizations share one
-connection.
+If no statement is running, a lookup starts at once. Lookups that arrive while a statement runs wait
+for the next statement, which does them together. So a lookup never returns data that was read
+before the lookup began. The organization is unknown before the lookup, so the lookups of all
+organizations share one connection.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ _BATCH_MAX = 256
 _WAITING_MAX = 20_000
 
 
-class PresentedKey(Protocol):
+class StoredKey(Protocol):
     """Represents a stored key with its digest."""
 
     @property
     def digest(self) -> bytes: ...
 
 
-K = TypeVar("K", bound=PresentedKey)
+K = TypeVar("K", bound=StoredKey)
 
 
 class _Lookup(Generic[K]):

@@ -34,13 +34,14 @@ class KeyUse:
             last_uses[key_id.int] = (caller.organization_id, key_id, now)
 
     async def write(self, database: Database) -> None:
-        """Writes the recorded times. If a write fails, the times that were not written are kept for
-        the next write, unless a key was used again in the meantime."""
+        """Writes the recorded times. If a write fails, the times that were not written stay for the
+        next write, except for keys that were used again: they keep their newer time."""
         writers = {KeyKind.PROJECT: project_keys.record_use, KeyKind.ADMIN: admin_keys.record_use}
         for kind, write in writers.items():
             last_uses, self._last_uses[kind] = self._last_uses[kind], {}
             try:
                 for part in _parts(last_uses):
+                    # `reading` also allows single statements that write.
                     async with database.reading() as connection:
                         await write(connection, part)
                     for _, key_id, _ in part:

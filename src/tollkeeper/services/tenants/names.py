@@ -94,7 +94,7 @@ class Names:
     ) -> UUID:
         whole_id = _whole_id(text)
         if whole_id is not None:
-            # The caller of this method reports if no object has this id.
+            # If no object has this id, the use case that gets the id raises NotFound.
             return whole_id
         if not _is_searchable(text):
             raise _not_found(kind.noun, text)
@@ -128,9 +128,10 @@ async def require_unused_name(
     identity: UUID,
     owner_id: UUID | None = None,
 ) -> None:
-    """Raises StateConflict if another object in use has this name. Only objects of the same kind
-    and owner count. The caller must hold a lock until its transaction ends, so that two
-    transactions cannot use the same name. `identity` is the id of the object that gets the name."""
+    """Raises StateConflict if another object of the same kind and owner has this name. Objects that
+    are archived, revoked or expired do not count. The caller must hold a lock until its transaction
+    ends, so that two transactions cannot use the same name. `identity` is the id of the object that
+    gets the name."""
     taken_by = await names.find_in_use(
         connection, kind, name=name, owner_id=owner_id, other_than=identity
     )
@@ -143,23 +144,23 @@ async def require_unused_name(
 async def rename(
     connection: Connection,
     kind: names.NamedKind,
-    found: Named,
+    named: Named,
     name: str,
     owner_id: UUID | None = None,
 ) -> Named:
     """Renames an object. The caller must hold the lock that `require_unused_name` describes."""
-    await require_unused_name(connection, kind, name, found.id, owner_id)
-    await names.rename(connection, kind, found.id, name)
+    await require_unused_name(connection, kind, name, named.id, owner_id)
+    await names.rename(connection, kind, named.id, name)
     await record_change(
         connection,
-        getattr(found, "organization_id", OrganizationId(found.id)),
+        getattr(named, "organization_id", OrganizationId(named.id)),
         f"{kind.object_kind}_rename",
         kind.object_kind,
-        found.id,
-        before={"name": found.name},
+        named.id,
+        before={"name": named.name},
         after={"name": name},
     )
-    return replace(found, name=name)
+    return replace(named, name=name)
 
 
 def _whole_id(text: str) -> UUID | None:
@@ -199,5 +200,7 @@ def _no_single_match(noun: str, text: str, found: list[str]) -> NotFound | State
 def _not_found(noun: str, text: str) -> NotFound:
     shown = redact_keys(text)
     if shown != text:
-        return NotFound(f"There is no {noun} {shown}: this is a key's value. Give its name or id.")
+        return NotFound(
+            f"There is no {noun} {shown}: this is the value of a key. Give a name or an id."
+        )
     return NotFound(f"There is no {noun} {text}.")

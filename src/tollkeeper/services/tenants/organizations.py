@@ -1,5 +1,5 @@
 """Creates, shows, renames and archives organizations, and grants and revokes their checks. A check
-is an approval that some models require of an organization. Only operators do this."""
+is an approval that some models require of an organization. Only operators use this module."""
 
 from dataclasses import replace
 from uuid import uuid4

@@ -62,8 +62,8 @@ class ProjectKeys:
         self, project_id: ProjectId, name: str, request: IdempotentRequest
     ) -> tuple[ProjectKey, str | None]:
         """Creates a key for a client and returns the key and its value. A repeated request with the
-        same Idempotency-Key returns the first key again. If it comes more than a day after the
-        first request, the value is None."""
+        same Idempotency-Key returns the first key again. If the repeated request comes more than a
+        day after the first request, the value is None."""
         minted = mint_key(KeyKind.PROJECT)
         key_id = KeyId(uuid4())
         async with self._database.transaction(request.organization_id) as connection:
@@ -92,8 +92,8 @@ class ProjectKeys:
         permissions: Iterable[str] | None,
         expires_in_s: int | None,
     ) -> tuple[ProjectKey, str]:
-        """Creates a key for an operator. The name must be unique among the project's usable keys.
-        Keys that clients create over the API may have equal names."""
+        """Creates a key for an operator. Its name must differ from the names of the project's other
+        usable keys. Only keys that clients create over the API may have equal names."""
         minted = mint_key(KeyKind.PROJECT)
         key_id, name = KeyId(uuid4()), checked_name(name)
         async with self._database.transaction() as connection:
@@ -142,6 +142,7 @@ class ProjectKeys:
         async with self._database.transaction() as connection:
             key = await _find(connection, key_id)
             await projects.find_and_lock(connection, key.organization_id, key.project_id)
+            # The key may have changed before the lock was taken.
             key = await _find(connection, key_id)
             return await rename(connection, names.PROJECT_KEYS, key, name, key.project_id)
 
@@ -170,8 +171,8 @@ class ProjectKeys:
         )
 
     async def project_key_allow_models(self, key_id: KeyId, models: Iterable[str]) -> ProjectKey:
-        """Sets the models that calls with this key may use. A call also needs a model that its
-        project allows. An empty list means all models of the project."""
+        """Sets the models that calls with this key may use. The project must allow the model of a
+        call too. An empty list means all models of the project."""
         entries = checked_entries(models)
 
         async def allow(connection: Connection, key: ProjectKey) -> bool:
@@ -190,12 +191,13 @@ class ProjectKeys:
         now = self._clock()
         async with self._database.transaction() as connection:
             old = await _find(connection, key_id)
-            # Every change of a key requires this lock; `_change_key` says why.
+            # Every change of a key requires this lock; `_change_key` says why. The key may have changed
+            # before the lock was taken, so it is read again.
             await lock_account(connection, old.organization_id)
             old = await _find(connection, key_id)
             status = old.status(now)
             if status is not KeyStatus.ACTIVE:
-                raise StateConflict(f"Only an active key can be rotated: this one is {status}.")
+                raise StateConflict(f"Only an active key can be rotated. This key is {status}.")
             lifetime = None if old.expires_at is None else old.expires_at - old.created_at
             new = await self._insert(
                 connection,

@@ -54,6 +54,7 @@ class Projects:
         async with self._database.transaction() as connection:
             found = await _find(connection, project_id)
             await organizations.lock(connection, found.organization_id)
+            # The project may have changed before the lock was taken.
             found = await _find(connection, project_id)
             return await rename(connection, names.PROJECTS, found, name, found.organization_id)
 
@@ -62,7 +63,8 @@ class Projects:
         entries = checked_entries(models)
         async with self._database.transaction() as connection:
             before = await _find(connection, project_id)
-            # Admission takes this lock too, so every later admission reads the new list.
+            # Admission takes this lock too, so every later admission reads the new list. The project
+            # may have changed before the lock was taken, so it is read again.
             await lock_account(connection, before.organization_id)
             before = await _find(connection, project_id)
             await projects.write_models(connection, before.organization_id, project_id, entries)
