@@ -113,7 +113,7 @@ async def test_a_rotated_key_works_until_its_grace_is_over(
     newest = program.json("project-key", "rotate", new["id"], "--grace", "0s")
     assert [await status(new["value"]), await status(newest["value"])] == [401, 200]
     refusal = program.refusal("project-key", "rotate", new["id"])
-    assert refusal == "Only an active key can be rotated: this one is expired."
+    assert refusal == "Only an active key can be rotated. This key is expired."
     changes = program.json("audit", "list", "--object", old["id"])["data"]
     assert [change["operation"] for change in changes] == [
         "project_key_rotate",

@@ -36,7 +36,7 @@ PRICE_BUGS = {
         VERDICT_PRICES,
     ),
     "a missing verdict is charged": Bug(
-        "Evidence.enforced",
+        "Evidence.enforcing_count",
         "verdict.probability_basis_points is not None",
         "True",
         VERDICT_PRICES,

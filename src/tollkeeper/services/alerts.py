@@ -73,8 +73,8 @@ class Alerts:
         judge: JudgeFormat | None = None,
     ) -> None:
         """`post` is None if no webhook is configured. `judge` identifies the judge (the model that
-        answers policy questions) for the drift check: it compares the recent probabilities of each
-        calibrated policy with the probabilities at its calibration. None switches this check
+        answers policy questions) for the drift check. This check compares the recent probabilities
+        of each calibrated policy with its probabilities at calibration. None switches the check
         off."""
         self._judge = judge
         self._database = database
@@ -175,6 +175,7 @@ class Alerts:
         if not observed:
             return
         async with self._database.transaction() as connection:
+            # The fixed order prevents a deadlock between processes that write the same rows.
             for condition, valid_s in sorted(observed, key=lambda entry: entry[0].key):
                 await alerts.observe(connection, condition, valid_s)
 
@@ -182,26 +183,28 @@ class Alerts:
         # A fill is a cap or a credit with its used amount. Fills slightly below the lowest level are
         # read too, because an alert that was raised at this level is not cleared yet.
         percent_min = min(FILL_LEVELS) - CLEARED_BELOW
-        found = [_filled(fill) for fill in await alerts.find_fills(connection, percent_min)]
-        found += [_negative(*row) for row in await alerts.find_negative(connection)]
-        found += [_stopped(*row) for row in await alerts.find_stopped(connection)]
-        found += await alerts.find_observed(connection)
-        before = await unsettled.read_time_before(connection, _UNSETTLED_S)
-        totals = await unsettled.total_by_reason(connection, UnsettledSelection(before))
+        conditions = [_filled(fill) for fill in await alerts.find_fills(connection, percent_min)]
+        conditions += [_negative(*row) for row in await alerts.find_negative(connection)]
+        conditions += [_stopped(*row) for row in await alerts.find_stopped(connection)]
+        conditions += await alerts.find_observed(connection)
+        unsettled_before = await unsettled.read_time_before(connection, _UNSETTLED_S)
+        totals = await unsettled.total_by_reason(connection, UnsettledSelection(unsettled_before))
         unsettled_count = sum(total.reservations for total in totals)
         if unsettled_count:
             detail = f"{unsettled_count} reservations have been unsettled for more than an hour."
-            found.append(Condition("unsettled", AlertKind.UNSETTLED, {}, detail))
+            conditions.append(Condition("unsettled", AlertKind.UNSETTLED, {}, detail))
         if self._judge is not None:
             drifts = map(drift_of, await drift.find_all(connection, self._judge))
-            found += [_drifted(policy_drift) for policy_drift in drifts if policy_drift.is_large]
+            conditions += [
+                _drifted(policy_drift) for policy_drift in drifts if policy_drift.is_large
+            ]
         verified = await money_totals.find_verification(connection)
         if verified is not None and verified.differences:
             detail = (
                 f"The last verification of the ledger found {verified.differences} differences."
             )
-            found.append(Condition("ledger", AlertKind.LEDGER_DIFFERENCE, {}, detail))
-        return found
+            conditions.append(Condition("ledger", AlertKind.LEDGER_DIFFERENCE, {}, detail))
+        return conditions
 
 
 def _filled(fill: Fill) -> Condition:

@@ -36,7 +36,7 @@ class Admission:
         call = tab.call
         now = self._clock()
         prices = tab.plan.prices_at(now)
-        pricing, by_backend, cost_max = (
+        pricing, by_backend, highest = (
             prices.dearest(bounds),
             prices.by_backend,
             prices.most(bounds),
@@ -44,15 +44,13 @@ class Admission:
         fee = tab.plan.tool_fee(call.prompt)
         if fee:
             pricing = pricing.with_fee(fee)
-            by_backend = {
-                backend: its_pricing.with_fee(fee) for backend, its_pricing in by_backend.items()
-            }
+            by_backend = {backend: each.with_fee(fee) for backend, each in by_backend.items()}
         amount = hold_picousd(pricing, bounds)
         hold = Hold(
             call.project_id,
             call.key_id,
             amount,
-            cost_max + fee - amount,  # the highest possible overage (cost beyond the hold)
+            highest + fee - amount,  # the highest possible overage (cost beyond the hold)
             call.model.id,
             organization_id=call.organization_id,
             id=id_of_text(call.request_id),
@@ -138,7 +136,7 @@ def _charge_verdicts(tab: Tab, hold: Hold) -> int:
     and received. A verdict that arrives later is not charged."""
     if not hold.verdicts_max:
         return 0
-    verdicts = tab.evidence.enforced
+    verdicts = tab.evidence.enforcing_count
     assert verdicts <= hold.verdicts_max
     tab.verdict_picousd = hold.verdict_picousd * verdicts
     return tab.verdict_picousd

@@ -46,8 +46,8 @@ from tollkeeper.services.policies.policies import Policies
 # or if the API client reads too slowly.
 _DEADLINE_SLACK_S = 0.5
 # HTTP statuses of errors that the client causes. A call that fails with one of these statuses before
-# money is held counts as a refused call of its project. An invalid key (401) is not included: calls with an
-# invalid key must not use up the limit of the project's valid keys.
+# money is held counts as a refused call of its project. An invalid key (401) is not included: calls
+# with an invalid key must not use up the limit of the project's valid keys.
 _CLIENT_ERRORS = frozenset({400, 402, 403, 404, 409, 413, 422, 429, 501})
 _WITHHELD = "The backend refused the request. Its message is not shown, because a policy judges the answers."
 # Every call waits at least this long for the ledger to write its settlement, even after the

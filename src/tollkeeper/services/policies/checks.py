@@ -74,7 +74,7 @@ class Evidence(msgspec.Struct):
         return tuple(self._verdicts.values())
 
     @property
-    def enforced(self) -> int:
+    def enforcing_count(self) -> int:
         """Returns the number of verdicts of enforcing policies, without missing verdicts."""
         return sum(
             verdict.mode == Mode.ENFORCING and verdict.probability_basis_points is not None
