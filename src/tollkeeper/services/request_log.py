@@ -118,7 +118,7 @@ class RequestLog:
         self._render = render
         self._lines: list[RequestLine] = []
         self._dropped = 0
-        # The ids of open requests for inference calls.
+        # The ids of requests for inference calls that have not ended yet.
         self._calls: set[str] = set()
         if render is not None:
             write_while_alive(self.write)
@@ -134,6 +134,7 @@ class RequestLog:
         self, request_id: str, operation: str, status: int, duration_s: float
     ) -> None:
         if request_id in self._calls:
+            # `calls_ended` writes the line of a call.
             self._calls.discard(request_id)
         elif self._render is not None:
             line = RequestLine(

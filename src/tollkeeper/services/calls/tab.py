@@ -164,7 +164,7 @@ class Tab:
 
     def waiting_until(self, when: float, *, slack_s: float = 0.0) -> Alarm:
         """Returns a context manager that raises TimeoutError if its block still waits at `when`, or
-        `slack_s` seconds after the time set by `end_by`."""
+        `slack_s` seconds after the time set by `end_by`, whichever is earlier."""
         self._slack_s = slack_s
         if self._ends_by is not None:
             when = min(when, self._ends_by + slack_s)

@@ -122,8 +122,8 @@ def _higher(one: int | None, other: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class FirstJudge:
-    """Holds a small judge that is asked before the main judge. If its score for a question is below
-    both `limit_basis_points` (the setting `settles_below_basis_points`) and the policy's threshold,
+    """Holds a small judge that is asked before the main judge. If this judge's score is below both
+    `limit_basis_points` (the setting `settles_below_basis_points`) and the policy's threshold,
     the policy does not match, and the main judge is not asked. The first judge never decides that a
     policy matches."""
 

@@ -63,7 +63,7 @@ class PolicyDirectory:
         self, connection: Connection, epochs: Mapping[OrganizationId, int]
     ) -> dict[OrganizationId, PolicySet]:
         """Reads the policies of all these organizations with one statement, because all calls that
-        are admitted together wait for it."""
+        are admitted together wait for the result."""
         published: dict[OrganizationId, list[Policy]] = {
             organization_id: [] for organization_id in epochs
         }

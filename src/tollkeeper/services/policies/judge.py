@@ -323,6 +323,8 @@ class Window:
 
     @cached_property
     def halves(self) -> list["Window"]:
+        """Returns windows with halves of the text and a shorter context. If the text is too short
+        to split, returns one window with the whole text."""
         sections: Iterable[str] = (self.text,)
         if len(self.text) > _HALVED_LENGTH_MIN:
             overlap = len(self.text) // 10

@@ -26,6 +26,7 @@ TEXTS_MAX = 100_000
 @dataclass(frozen=True, slots=True)
 class TrialText:
     text: str
+    # The right answer to the rule's question; None if it is not known.
     label: bool | None = None
     # The request that the text answers; empty if the text is not an answer.
     request: str = ""
@@ -101,6 +102,7 @@ class PolicyTrial:
         try:
             for index, text in enumerate(texts):
                 waiting.add(asyncio.create_task(self._sample(question, index, text, direction)))
+                # After the last text, this loop waits for all remaining answers.
                 while len(waiting) >= concurrency or (waiting and index == len(texts) - 1):
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for done_task in done:
