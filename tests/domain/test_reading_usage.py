@@ -135,7 +135,7 @@ def test_no_reading_has_a_negative_count(
         cache_write_1h_tokens=long,
         total_tokens=total,
         input_audio_tokens=audio,
-        cache_is_beside_prompt=beside,
+        cache_adds_to_prompt=beside,
     )
     for usage in readings(report, unnamed_is_1h=hour):
         assert usage.uncached_tokens >= usage.input_audio_tokens >= 0

@@ -50,7 +50,7 @@ BUGS = {
     ),
     "caches beside the prompt are not charged": Bug(
         "readings",
-        "if report.cache_is_beside_prompt or max(read, written) > prompt:",
+        "if report.cache_adds_to_prompt or max(read, written) > prompt:",
         "if max(read, written) > prompt:",
         ("backends/chat/test_usage.py",),
     ),
@@ -112,8 +112,8 @@ BUGS = {
     ),
     "a JSON answer that is too large is released": Bug(
         "failures:domain_error",
-        'return BackendFailed("The backend\'s answer is too large.", charged=charged, blameless=True)',
-        'return BackendFailed("The backend\'s answer is too large.", charged=False, blameless=True)',
+        "charged=charged, may_be_client_fault=True",
+        "charged=False, may_be_client_fault=True",
         CHARGED,
     ),
     "a malformed answer is released": Bug(
@@ -154,8 +154,8 @@ BUGS = {
     ),
     "a caller ejects a replica": Bug(
         "refusals:_failed",
-        "blameless=400 <= status < 500",
-        "blameless=False",
+        "may_be_client_fault=400 <= status < 500",
+        "may_be_client_fault=False",
         ("backends/test_ejection.py",),
     ),
     "asynchronous settlement": Bug(

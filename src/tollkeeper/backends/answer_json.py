@@ -1,4 +1,4 @@
-"""Decodes the JSON of model servers, for all protocols.
+"""Decodes the JSON answers of model servers, for all protocols.
 
 Decoding is tolerant: unknown fields are skipped, and fields that some servers omit may be null or
 missing.
@@ -20,19 +20,19 @@ NULL = msgspec.Raw(b"null")
 _encoder = msgspec.json.Encoder()
 _Answer = TypeVar("_Answer")
 # Matches every escape sequence in a JSON text. The named groups match an unpaired half of a UTF-16
-# surrogate pair: `first` is a first half at the end of a string, `second` is a second half, and
-# `alone` is a first half at another position.
+# surrogate pair: `first_at_end` is a first half at the end of a string, `first_inside` is a first
+# half at another position, and `second` is a second half.
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"
-    rb"|(?P<first>u[dD][89abAB][\da-fA-F]{2})(?=\")"
+    rb"|(?P<first_at_end>u[dD][89abAB][\da-fA-F]{2})(?=\")"
     rb"|(?P<second>u[dD][c-fC-F][\da-fA-F]{2})"
-    rb"|(?P<alone>u[dD][89abAB][\da-fA-F]{2})"
+    rb"|(?P<first_inside>u[dD][89abAB][\da-fA-F]{2})"
     rb"|.)",
     re.DOTALL,
 )
 _REPLACEMENT = rb"\ufffd"
-# More than one half can wait, because a record may have the same text in several fields, and the
-# records of several choices may alternate.
+# The maximum number of first halves that wait for their second half. Several may wait, because a
+# record may have the same text in several fields, and the records of several choices may alternate.
 _WAITING_HALVES_MAX = 64
 
 
@@ -61,12 +61,12 @@ class SplitCharacters:
 
     def _joined(self, escape: re.Match[bytes]) -> bytes:
         match escape.lastgroup:
-            case "first":
+            case "first_at_end":
                 self._waiting.append(escape[0])
                 return b""
             case "second":
                 return self._waiting.popleft() + escape[0] if self._waiting else _REPLACEMENT
-            case "alone":
+            case "first_inside":
                 return _REPLACEMENT
         return escape[0]
 
@@ -108,11 +108,11 @@ def decode(decoder: msgspec.json.Decoder[_Answer], body: bytes | msgspec.Raw) ->
         # A server that uses Python's json module may write NaN or Infinity, which is not valid
         # JSON, as a number of its usage. The rest of the answer is valid, so such a number is read
         # as null.
-        written = bytes(body)
-        if b"NaN" not in written and b"Infinity" not in written:
+        json_text = bytes(body)
+        if b"NaN" not in json_text and b"Infinity" not in json_text:
             raise MalformedAnswer("a record is not an answer in JSON") from error
     try:
-        repaired = json.loads(written, parse_constant=lambda _: None)
+        repaired = json.loads(json_text, parse_constant=lambda _: None)
         return decoder.decode(_encoder.encode(repaired))
     except (ValueError, OverflowError, RecursionError) as error:
         raise MalformedAnswer("a record is not an answer in JSON") from error
@@ -142,8 +142,8 @@ def decode_any(raw: msgspec.Raw) -> Any:
 def error_record(error: msgspec.Raw) -> Any | None:
     """Decodes the error that a server sends in place of an answer. Returns None if there is no
     error."""
-    found = value_or_none(error)
-    return None if found is None else decode_any(found)
+    value = value_or_none(error)
+    return None if value is None else decode_any(value)
 
 
 def with_status(error: Any, field: str, statuses: Mapping[str, int]) -> Any:
@@ -159,12 +159,12 @@ def flat_error_record(body: bytes) -> dict[str, Any] | None:
     """Returns the error if the body itself is an error object, as SGLang and Mistral send it;
     otherwise None."""
     try:
-        found = decode_whole(_flat_error_decoder, body)
+        error = decode_whole(_flat_error_decoder, body)
     except MalformedAnswer:
         return None
-    if found.object != "error":
+    if error.object != "error":
         return None
-    return {"code": found.code, "message": found.message}
+    return {"code": error.code, "message": error.message}
 
 
 def decode_usage_only(body: bytes) -> UsageOnly:

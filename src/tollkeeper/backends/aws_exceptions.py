@@ -24,7 +24,7 @@ _STATUSES = {
 }
 _ERROR = "error"
 _records = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_texts = msgspec.json.Decoder(FreeObject)
+_details = msgspec.json.Decoder(FreeObject)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -45,12 +45,13 @@ def is_exception(name: str) -> bool:
 def failure_of(
     name: str, content: msgspec.Raw, *, accepted: bool, secrets: tuple[str, ...]
 ) -> TollkeeperError:
-    """Converts an exception to an error. After output (`accepted`), the call was charged. Before
-    output, the status decides whether the call may have been charged."""
+    """Converts an exception to an error. `accepted` tells whether the backend has sent output: the
+    call was then charged. Before output, the status of the exception decides whether the call may
+    have been charged."""
     if accepted:
         return BackendFailed("The backend failed while it was answering.", charged=True)
     try:
-        details = decode(_texts, content)
+        details = decode(_details, content)
     except MalformedAnswer:
         details = {}
     if name == _ERROR:

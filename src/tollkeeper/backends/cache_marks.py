@@ -2,8 +2,8 @@
 prompt cache of the provider.
 
 `extra` of a part or a tool contains the properties for which the gateway has no field. Of these, only
-`cache_control` has a meaning in the Messages and Converse protocols. Other properties are rejected,
-unless they do not affect the answer, because they would be lost.
+`cache_control` has a meaning in the Messages and Converse protocols. All other properties would be
+lost, so they are rejected, unless they do not affect the answer.
 """
 
 from tollkeeper.backends.unsupported import check_extra
@@ -21,10 +21,11 @@ class Marks:
     def __init__(self, caching: PromptCaching) -> None:
         self._caching = caching
         # Whether the client has marked any part or tool.
-        self.found = False
+        self.has_marks = False
 
     def read(self, extra: FreeObject | None, place: str) -> FreeObject:
-        """Returns the fields to add to the block of a part with these additional properties."""
+        """Checks the additional properties of a part or tool. Returns the fields to add to its block:
+        the cache mark, or no field."""
         if not extra:
             return {}
         check_extra(extra, place)
@@ -32,10 +33,10 @@ class Marks:
         return {} if mark is None else {_MARK: self._checked(mark, f"{place}.{_MARK}")}
 
     def automatic(self) -> FreeObject | None:
-        """Returns the cache mark for the whole prompt if the model's settings require one; None if
-        the client has set its own marks."""
+        """Returns the cache mark for the whole prompt, as the model's settings require. Returns None
+        if the settings require no mark, or if the client has set its own marks."""
         match self._caching:
-            case _ if self.found:
+            case _ if self.has_marks:
                 return None
             case PromptCaching.FIVE_MINUTES:
                 return {"type": "ephemeral"}
@@ -51,7 +52,7 @@ class Marks:
         lifetime = mark.get("ttl")
         if lifetime not in (None, *_LIFETIMES) or set(mark) - {"type", "ttl"}:
             raise InvalidRequest(
-                "cache_control has a type, and a ttl of 5m or 1h, and nothing else.", param=place
+                "cache_control may contain only a type, and a ttl of 5m or 1h.", param=place
             )
-        self.found = True
+        self.has_marks = True
         return {"type": "ephemeral"} if lifetime is None else {"type": "ephemeral", "ttl": lifetime}

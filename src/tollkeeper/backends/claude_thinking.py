@@ -31,10 +31,11 @@ _EFFORTS = {
     "xhigh": "xhigh",
     "max": "max",
 }
-# For each effort, the part of the output limit that becomes the budget for reasoning, in percent.
+# For each effort, the token budget for reasoning in percent of the output limit.
 _SHARES = {"minimal": 10, "low": 20, "medium": 50, "high": 80, "xhigh": 95, "max": 95}
 _DEFAULT_SHARE = 50
 
+# Tells whether reasoning has a signature that the backend's protocol can send back.
 IsSigned = Callable[[Reasoning], bool]
 
 
@@ -49,15 +50,17 @@ _NO_FIELDS = ThinkingFields()
 
 
 def thinking_fields(call: Call, is_signed: IsSigned) -> ThinkingFields:
-    """Returns the fields of the request that ask for reasoning. `is_signed` tells whether the
-    reasoning of an earlier answer has a signature that the backend's protocol can send back.
+    """Returns the fields of the request that ask for reasoning. `is_signed` is called with the
+    reasoning of earlier answers.
 
     Raises InvalidRequest for a reasoning budget that does not fit the output limit.
     """
     prompt = call.prompt
     effort = None if prompt.reasoning is None else prompt.reasoning.effort
     options = {
-        option.name: option.value for option in prompt.options if is_native(option.name, call)
+        option.name: option.value
+        for option in prompt.options
+        if is_reasoning_option(option.name, call)
     }
     switches = [options[name] for name in (_THINKING, "reasoning.enabled") if name in options]
     if effort == _NO_EFFORT or False in switches:
@@ -86,17 +89,17 @@ def thinking_fields(call: Call, is_signed: IsSigned) -> ThinkingFields:
     return ThinkingFields({"type": "enabled", "budget_tokens": tokens, **display})
 
 
-def is_native(name: str, call: Call) -> bool:
-    """Tells whether this module converts the option, because the model's settings do not map the
-    option to another field."""
+def is_reasoning_option(name: str, call: Call) -> bool:
+    """Tells whether this module converts the option. False for options that do not concern
+    reasoning, and for options that the model's settings map to another field."""
     return name in OPTIONS and call.model.options.get(name) == OPTIONS[name]
 
 
 def _check_budget(tokens: int, call: Call, param: str) -> None:
     if not _BUDGET_TOKENS_MIN <= tokens < call.output_tokens_max:
         raise InvalidRequest(
-            f"Reasoning takes at least {_BUDGET_TOKENS_MIN} tokens and less than the output bound, "
-            f"which is {call.output_tokens_max}.",
+            f"The reasoning budget must be at least {_BUDGET_TOKENS_MIN} tokens and less than the "
+            f"output limit, which is {call.output_tokens_max}.",
             param=param,
         )
 

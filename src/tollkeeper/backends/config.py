@@ -76,12 +76,12 @@ class BackendConfig:
     urls: tuple[str, ...]
     protocol: WireProtocol
     api_key: str | None = field(repr=False)
-    # The file from which `api_key` was read, or None. If the file changes, the key changes.
+    # The file from which `api_key` was read, or None. After a change, the file is read again.
     api_key_file: str | None
     # The header that contains the key.
     credential: CredentialKind
-    # The identity that obtains tokens or signs requests, if the backend needs no key; otherwise
-    # None.
+    # The identity that obtains tokens or signs requests, if the backend requires tokens or signatures
+    # instead of a key; otherwise None.
     identity: Identity | None
     # Additional headers of every request.
     headers: Mapping[str, str]
@@ -129,7 +129,7 @@ class BackendConfig:
     idle_connections_max: int = 256
     # The time after which the gateway closes an idle connection. Common model servers close idle
     # connections after five seconds. If a request is written while the server closes the connection,
-    # the gateway cannot know whether the request ran, so it closes the connection earlier.
+    # the gateway cannot know whether the request ran. So the gateway closes idle connections earlier.
     keep_alive_s: float = 4
     # The maximum number of calls that wait for a connection to a replica if all its connections are
     # in use. The calls of one organization may be at most a quarter of this number.
@@ -141,8 +141,8 @@ class BackendConfig:
     # the maximum.
     ejection_s: float = 1
     ejection_s_max: float = 10
-    # The failures must come from calls of at least this many organizations. If fewer organizations
-    # use the backend, they must come from calls of all of them.
+    # A replica is ejected only if calls of at least this many organizations failed. If fewer
+    # organizations use the backend, calls of all these organizations must have failed.
     organizations_to_eject: int = 2
 
     def __post_init__(self) -> None:

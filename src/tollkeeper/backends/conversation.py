@@ -94,7 +94,7 @@ class Conversation(ABC):
                 self._add_blocks(_SYSTEM, self._text_blocks(turn))
             case Role.SYSTEM | Role.DEVELOPER:
                 raise OptionUnsupported(
-                    "The backend's protocol has system messages only before all others.",
+                    "The backend's protocol allows system messages only before all other messages.",
                     param=f"{turn.place}.role",
                 )
             case Role.ASSISTANT:
@@ -106,7 +106,7 @@ class Conversation(ABC):
                 self._add_user_turn(turn)
 
     def _add_user_turn(self, turn: Turn) -> None:
-        blocks = self._content(_contents(turn), f"{turn.place}.content")
+        blocks = self._content(_texts_and_media(turn), f"{turn.place}.content")
         if not blocks:
             raise InvalidRequest("The message has no content.", param=f"{turn.place}.content")
         self._add_blocks(_USER, blocks)
@@ -125,7 +125,7 @@ class Conversation(ABC):
         for part in turn.parts:
             if not isinstance(part, Text | Refusal):
                 raise unsupported_content(getattr(part, "place", "") or turn.place)
-        return self._content(_contents(turn), f"{turn.place}.content")
+        return self._content(_texts_and_media(turn), f"{turn.place}.content")
 
     def _content(self, parts: Iterable[Content], place: str) -> list[FreeObject]:
         """Returns the blocks for texts and media. Omits empty texts, because providers reject empty
@@ -153,8 +153,8 @@ class ConversationWithIds(Conversation):
     """Encodes turns for protocols in which each tool call has an id, and the result of the call
     repeats the id."""
 
-    # The form of the ids that the provider accepts.
-    call_id: re.Pattern[str]
+    # Matches the ids that the provider accepts.
+    call_id_pattern: re.Pattern[str]
 
     def __init__(self) -> None:
         super().__init__()
@@ -199,10 +199,10 @@ class ConversationWithIds(Conversation):
     def _accepted_id(self, call_id: str) -> str:
         """Returns the id of a tool call if the provider accepts its form; otherwise a hash of the
         id. A call and its result have the same id, so they get the same hash."""
-        if self.call_id.fullmatch(call_id):
+        if self.call_id_pattern.fullmatch(call_id):
             return call_id
         return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
 
 
-def _contents(turn: Turn) -> list[Content]:
+def _texts_and_media(turn: Turn) -> list[Content]:
     return [part for part in turn.parts if not isinstance(part, ToolCall | ToolResult)]

@@ -3,7 +3,7 @@
 The gateway asks the credential for its headers before every call, so that a key can change while the
 gateway runs: a key from a file is read again if the file has changed. Credentials with expiring
 tokens or with signatures are in `backends/identity`. They have the same interface: `headers_for` gets
-the request, because a signature covers it, and may wait for a token.
+the request, because a signature covers the request. The method may wait for a token.
 
 No message, log line or `repr` of this module contains a key.
 """
@@ -76,7 +76,7 @@ class Credential(Protocol):
 
 
 class _StaticCredential:
-    """Implements the parts of `Credential` for keys, which need no background work."""
+    """Implements the methods of `Credential` for keys, which need no background work."""
 
     fixed_headers: bytes | None = b""
 
@@ -118,8 +118,8 @@ class KeyInFile(_StaticCredential):
         self._path = path
         self._key = key
         self._headers = key_header(kind, key)
-        self._previous: str | None = None
-        # None, so that the first call reads the file: it may have changed since `key` was read.
+        self._previous_key: str | None = None
+        # None, so that the first call reads the file: the file may have changed since then.
         self._version: tuple[int, ...] | None = None
 
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
@@ -131,7 +131,7 @@ class KeyInFile(_StaticCredential):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        return (self._key,) if self._previous is None else (self._key, self._previous)
+        return (self._key,) if self._previous_key is None else (self._key, self._previous_key)
 
     def _read_again(self) -> None:
         try:
@@ -140,7 +140,7 @@ class KeyInFile(_StaticCredential):
             _log.warning("credential kept", file=str(self._path), reason=str(exc))
             return
         if key != self._key:
-            self._previous, self._key = self._key, key
+            self._previous_key, self._key = self._key, key
             self._headers = key_header(self._kind, key)
             _log.info("credential changed", file=str(self._path))
 
@@ -185,7 +185,7 @@ def is_header_text(text: str) -> bool:
 
 
 def version_of(path: Path) -> tuple[int, ...]:
-    """Returns a value that changes if the file is replaced or written to. Returns an empty value if
+    """Returns a value that changes if the file is replaced or written to. The value is empty if
     there is no file."""
     try:
         status = path.stat()

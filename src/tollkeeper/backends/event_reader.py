@@ -32,7 +32,7 @@ from tollkeeper.domain.usage import ReportedUsage
 # Some servers split the text of one token into two pieces, or send the signature of a token's text
 # as a second piece. An answer with more pieces per token is rejected.
 _PIECES_PER_TOKEN_MAX = 2
-# Pieces and records that an answer may have in addition, for example those that only begin or end
+# Each limit allows this many more pieces or records, for example for records that only begin or end
 # a message.
 _SLACK = 64
 # The maximum length of all images in an answer together, in base64. There are separate limits for the
@@ -51,21 +51,23 @@ class StreamReader(ABC):
     one record and appends its events to `_events`."""
 
     def __init__(
-        self, call: Call, *, secrets: tuple[str, ...] = (), events_per_token: int = 0
+        self, call: Call, *, secrets: tuple[str, ...] = (), empty_records_per_token: int = 0
     ) -> None:
-        """Sets the limits of the answer. `events_per_token` is the number of records without content
+        """Sets the limits of the answer. `empty_records_per_token` is the number of records without content
         that the backend may send for each output token."""
         self._secrets = secrets
         # While a server reads the prompt, it may report its progress with records without content:
         # at most one for each prompt token.
         self._empty_records_left = (
-            call.model.context_length + events_per_token * call.output_tokens_max + _SLACK
+            call.model.context_length + empty_records_per_token * call.output_tokens_max + _SLACK
         )
         self._image_characters_left = _IMAGE_CHARACTERS_MAX
         self._split_characters = SplitCharacters()
         self._events: list[Event] = []
+        # `AnswerReader` explains `accepted`, `failing` and `failure`.
         self.accepted = False
         self.failing = False
+        # Whether the answer has ended properly.
         self.done = False
         self.failure: TollkeeperError | None = None
 
@@ -91,7 +93,7 @@ class StreamReader(ABC):
             self.failure = failure
 
     def end_body(self) -> list[Event]:
-        ended = "The backend's stream ended before the answer did."
+        ended = "The backend's stream ended before the answer was complete."
         self.fail(BackendFailed(ended, charged=True))
         return []
 
@@ -122,19 +124,19 @@ class EventReader(StreamReader):
     protocol's subclass calls these methods for each record: `_open`, `_emit`, `_emit_call`,
     `_report`, `_finish` and `fail`."""
 
-    # Whether the reader drops all tool calls after the first if the client asked for a single tool
-    # call. True for protocols whose requests cannot ask for a single call.
-    drops_parallel_calls = False
+    # Whether the reader drops all tool calls after the first, if the client wants a single tool call.
+    # True for protocols in which a request cannot forbid parallel tool calls.
+    enforces_single_call = False
 
     def __init__(
-        self, call: Call, *, secrets: tuple[str, ...] = (), events_per_token: int = 0
+        self, call: Call, *, secrets: tuple[str, ...] = (), empty_records_per_token: int = 0
     ) -> None:
-        super().__init__(call, secrets=secrets, events_per_token=events_per_token)
+        super().__init__(call, secrets=secrets, empty_records_per_token=empty_records_per_token)
         self._pieces_left = pieces_max(call.output_tokens_max)
         # A client that sent only the legacy field `functions` reads `function_call`, not
         # `tool_calls`.
         self._legacy = call.prompt.has_legacy_functions_only
-        self._first_call_only = self.drops_parallel_calls and (
+        self._first_call_only = self.enforces_single_call and (
             self._legacy or call.prompt.parallel_tool_calls is False
         )
         self._asks_for_searches = call.prompt.web_search is not None
@@ -176,7 +178,7 @@ class EventReader(StreamReader):
     def _emit(self, delta: Delta) -> None:
         self._pieces_left -= 1
         if self._pieces_left < 0:
-            raise MalformedAnswer("it is longer than its bound")
+            raise MalformedAnswer("it is longer than the output limit allows")
         self.accepted = self._has_emitted = True
         self._events.append(delta)
 
@@ -228,9 +230,9 @@ class EventReader(StreamReader):
     def _finish(
         self, finish: str, reason: str | None = None, stop_sequence: str | None = None
     ) -> None:
-        """Emits the reason why the answer ended. `reason` is the provider's own word for it, which
-        is emitted too if the Messages protocol has the same word. Does nothing if the answer has
-        already finished."""
+        """Emits the reason why the answer ended. `finish` is the word of the chat protocol for
+        this reason, and `reason` is the provider's word, which is emitted too if the Messages
+        protocol has the same word. Does nothing if the answer has already finished."""
         if not self._finished:
             self._finished = True
             if finish == Finish.TOOL_CALLS and self._legacy:
@@ -247,10 +249,10 @@ class EventReader(StreamReader):
 
     def _fail_by_model(self, reason: str) -> None:
         """Ends the answer with a failure, because the model wrote an invalid answer. A client can
-        provoke that with its tool definitions, so the failure does not count against the
+        provoke an invalid answer with its tool definitions, so the failure does not count against the
         replica."""
         message = f"The model's answer is not valid ({reason})."
-        self.fail(BackendFailed(message, charged=True, blameless=True))
+        self.fail(BackendFailed(message, charged=True, may_be_client_fault=True))
 
 
 @dataclass(slots=True)
@@ -277,12 +279,14 @@ class BlockReader(EventReader, Generic[_Block]):
     """Reads answers of protocols in which an answer consists of numbered blocks. Each block has a
     beginning, pieces and an end."""
 
-    # One token can cause up to this many records: beginning, pieces and end of its block, and
-    # beginning and end of the message.
-    _EVENTS_PER_TOKEN_MAX = 8
+    # One token can cause up to this many records without content, for example the beginning and the
+    # end of its block and of the message.
+    _EMPTY_RECORDS_PER_TOKEN_MAX = 8
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
-        super().__init__(call, secrets=secrets, events_per_token=self._EVENTS_PER_TOKEN_MAX)
+        super().__init__(
+            call, secrets=secrets, empty_records_per_token=self._EMPTY_RECORDS_PER_TOKEN_MAX
+        )
         self._blocks: dict[int, _Block] = {}
 
     def _require_open(self, block: _Block) -> _Block:

@@ -18,7 +18,7 @@ from tollkeeper.domain.errors import (
 
 def is_fault_of_replica(error: TollkeeperError | None) -> bool:
     """Tells whether an error counts as a failure of the replica that caused it."""
-    return isinstance(error, BackendFailed) and not error.blameless
+    return isinstance(error, BackendFailed) and not error.may_be_client_fault
 
 
 def domain_error(failure: HttpFailure, *, charged: bool) -> TollkeeperError:
@@ -26,13 +26,14 @@ def domain_error(failure: HttpFailure, *, charged: bool) -> TollkeeperError:
     if isinstance(failure, DeadlinePassed):
         return DeadlineExceeded(charged=charged)
     if isinstance(failure, PeerSilent):
-        return DeadlineExceeded("The backend fell silent.", charged=charged)
+        return DeadlineExceeded("The backend sent no data for too long.", charged=charged)
     if isinstance(failure, ConnectionsExhausted):
         return Unavailable("Every connection to the backend is in use.", retry_after_s=1)
     if isinstance(failure, ConnectFailed):
         return BackendFailed("The backend cannot be reached.", charged=False)
     if isinstance(failure, AnswerTooLarge):
-        # A client can request an answer that exceeds the limit, so the error does not count against
-        # the replica.
-        return BackendFailed("The backend's answer is too large.", charged=charged, blameless=True)
+        # A client can request an answer that exceeds the limit.
+        return BackendFailed(
+            "The backend's answer is too large.", charged=charged, may_be_client_fault=True
+        )
     return BackendFailed("The backend closed the connection.", charged=charged)

@@ -148,9 +148,10 @@ def call_on(route: Route, call: Call) -> Call:
 
 def attempt_order(routes: Sequence[Route], affinity: bytes | None) -> list[Route]:
     """Returns the routes in the order in which a call tries them: by `order`, and at random by weight
-    among routes of the same `order`. Calls of the same session get the same order, so that they find
-    their prompt in the same backend's cache."""
-    drawing = random.Random(affinity)  # noqa: S311 - it decides on load, not on secrets
-    drawn = [(route, drawing.random() ** (1 / route.weight)) for route in routes]
+    among routes of the same `order`. Calls with the same affinity key get the same result, so that
+    they find their prompt in the same backend's cache."""
+    generator = random.Random(affinity)  # noqa: S311 - it decides on load, not on secrets
+    # With this exponent, the chance to get the highest value is proportional to the weight.
+    drawn = [(route, generator.random() ** (1 / route.weight)) for route in routes]
     drawn.sort(key=lambda pair: (pair[0].order, -pair[1]))
     return [route for route, _ in drawn]

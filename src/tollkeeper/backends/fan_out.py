@@ -66,8 +66,8 @@ class FanOutBackend:
 
 
 class _FanOutCall:
-    """Runs one call as several parts. The object is the context manager of the call, and the
-    iterator over the batches of all parts."""
+    """Runs one call as several parts. The object is both the context manager of the call and
+    the iterator over the batches of events of all parts."""
 
     def __init__(self, backend: Backend, call: Call, deadline: float, concurrency: int) -> None:
         self._backend = backend
@@ -210,7 +210,7 @@ class _FanOutCall:
         return events
 
     def _take_tier(self, part: int, service_tier: str | None) -> None:
-        """Stores the service tier of a part, because the part's price depends on it. The usage
+        """Stores the service tier of a part, because the part's price depends on the tier. The usage
         report of the part may name the tier again."""
         if service_tier is not None:
             named = ReportedUsage(service_tier=service_tier)

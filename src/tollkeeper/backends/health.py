@@ -1,5 +1,5 @@
-"""Decides whether a replica (one address of a backend) may be called, from the results of earlier
-calls. The functions get the time as an argument and do no I/O.
+"""Decides from the results of earlier calls whether a replica (one address of a backend) may be
+called. The functions get the time as an argument and do no I/O.
 
 A replica that fails several times is ejected: it is not called for a while. Then one call, the
 probe, shows whether the replica works again. A client can provoke failures, so failures of a single
@@ -47,8 +47,8 @@ class EjectionRule:
     failures_to_eject: int
     ejection_s: float
     ejection_s_max: float
-    # The failures must come from calls of at least this many organizations. If fewer organizations
-    # use the backend, they must come from calls of all of them.
+    # A replica is ejected only if calls of at least this many organizations failed. If fewer
+    # organizations use the backend, calls of all these organizations must have failed.
     organizations_to_eject: int = 1
 
 
@@ -121,8 +121,8 @@ class ReplicaHealth:
         reason: str = "",
     ) -> None:
         """Records a failed call of the organization. `organizations_active` is the number of
-        organizations that currently use the backend: if several do, the failures of a single one do
-        not eject the replica."""
+        organizations that currently use the backend. If there are several, the failures of a single
+        organization do not eject the replica."""
         self.last_failure = reason
         if self.state is ReplicaState.HEALTHY:
             self._failures += 1

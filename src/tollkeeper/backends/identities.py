@@ -1,9 +1,9 @@
 """Defines identities: the accounts of the gateway at providers that require expiring tokens or
-signatures instead of keys.
+signatures instead of a fixed API key.
 
 The classes only contain settings. `backends/identity` obtains the tokens and signs the requests, with
-the library of each provider. The property `described` is a description for operators. It names the
-kind and the source of the identity, but never the secret.
+the library of each provider. The property `description` is for operators: it names the kind and the
+source of the identity, but never the secret.
 """
 
 import re
@@ -23,15 +23,15 @@ class GoogleIdentity:
     scope: str = GOOGLE_SCOPE
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         return f"the account in {self.file}" if self.file else "Application Default Credentials"
 
 
 @dataclass(frozen=True, slots=True)
 class EntraIdentity:
     """Represents an application in Microsoft Entra with a secret or a certificate. Without either,
-    represents the account that DefaultAzureCredential finds: in the environment, a workload identity,
-    a managed identity or the Azure CLI."""
+    represents the account that DefaultAzureCredential finds: in environment variables, as a workload
+    identity, as a managed identity, or in the Azure CLI."""
 
     tenant: str = ""
     client: str = ""
@@ -43,7 +43,7 @@ class EntraIdentity:
     scope: str = ENTRA_SCOPE
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         if self.certificate_file:
             return f"the client certificate of {self.client} in {self.certificate_file}"
         if self.secret or self.secret_file:
@@ -64,9 +64,11 @@ class AwsIdentity:
     service: str = "bedrock"
 
     @property
-    def described(self) -> str:
-        place = f" in {self.file}" if self.file else ""
-        return f"the profile {self.profile}{place}" if self.profile else f"AWS's own search{place}"
+    def description(self) -> str:
+        source = (
+            f"the profile {self.profile}" if self.profile else "the keys that the AWS library finds"
+        )
+        return f"{source} in {self.file}" if self.file else source
 
 
 Identity = GoogleIdentity | EntraIdentity | AwsIdentity

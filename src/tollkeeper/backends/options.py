@@ -1,5 +1,5 @@
-"""Adds options to a request. An option is a field of the client's request to which the gateway gives
-no meaning; the model's settings say which field of the backend corresponds to it."""
+"""Adds options to a request. An option is a field of the client's request that the gateway only passes
+on. For each option, the model's settings name the field in the request to the backend."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.prompt import FreeObject, Option
 
 
-def place_options(body: FreeObject, model: Model, options: Iterable[Option]) -> None:
+def add_options(body: FreeObject, model: Model, options: Iterable[Option]) -> None:
     """Adds the options to the body. A field of the backend may be a path through nested objects, for
     example `chat_template_kwargs.enable_thinking`. Several options may be in the same object."""
     for option in options:

@@ -19,7 +19,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, gc=False):
     url: str
     # "healthy", "failing", "ejected" or "probing"
     state: str
-    # The number of seconds until the replica is called again. None if it is called now.
+    # The number of seconds until an ejected or probing replica may be called again; otherwise None.
     retry_in_s: float | None = None
     # The reason why the last call failed. Empty after a successful call.
     last_failure: str = ""
@@ -123,7 +123,7 @@ class Backend(Protocol):
         ...
 
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
-        """Returns the number of prompt tokens by the backend's tokenizer. Returns None if the backend
+        """Asks the backend's tokenizer for the number of prompt tokens. Returns None if the backend
         has no tokenizer, or if the request fails."""
         ...
 

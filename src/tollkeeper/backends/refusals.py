@@ -130,7 +130,7 @@ def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
         return _failed(f"The backend answered with an error of status {code}", code)
     # The backend reports that it failed before any output, so the call is not charged.
     is_refusal = type(code) is int and 400 <= code < 500
-    return BackendFailed("The backend answered with an error.", blameless=is_refusal)
+    return BackendFailed("The backend answered with an error.", may_be_client_fault=is_refusal)
 
 
 def _failed(message: str, status: int) -> BackendFailed:
@@ -141,7 +141,7 @@ def _failed(message: str, status: int) -> BackendFailed:
         f"{message}.",
         charged=rule.may_have_run,
         # A client can provoke most of these refusals, so they do not count against the replica.
-        blameless=400 <= status < 500,
+        may_be_client_fault=400 <= status < 500,
     )
 
 

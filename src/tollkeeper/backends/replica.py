@@ -77,13 +77,13 @@ class Replica:
         # By path and accepted content type. On some backends each model has its own path.
         self._prepared_headers: dict[tuple[str, bytes], _PreparedHeaders] = {}
         self._tokenize = tokenize_request(config)
-        self._own_names = (self._base, f"{address.scheme}://{address.netloc}", address.netloc)
+        self._address_texts = (self._base, f"{address.scheme}://{address.netloc}", address.netloc)
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """Returns the texts that no message to a client may contain: keys and the replica's
         address."""
-        return (*self._credential.secrets, *self._own_names)
+        return (*self._credential.secrets, *self._address_texts)
 
     async def request_head(
         self, path: str, accept: bytes, body: bytes, *, deadline: float, own_headers: bytes = b""

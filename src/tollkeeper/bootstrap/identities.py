@@ -59,7 +59,7 @@ def shown_credential(declared: BackendSettings) -> str:
     Raises SettingsError if a setting or the provider's library is missing."""
     identity = identity_of(declared)
     if identity is not None:
-        return f"{declared.credential}: {identity.described}"
+        return f"{declared.credential}: {identity.description}"
     if declared.api_key_env:
         return f"{declared.credential} from {shown_variable(declared.api_key_env)}"
     return f"{declared.credential} from a file" if declared.api_key_file else "no key"

@@ -112,12 +112,12 @@ class BackendFailed(TollkeeperError):
         *,
         retry_after_s: int | None = None,
         charged: bool = False,
-        blameless: bool = False,
+        may_be_client_fault: bool = False,
     ) -> None:
         super().__init__(message, retry_after_s=retry_after_s, charged=charged)
-        # Whether the client may have caused this failure, so that it does not count against the
-        # health of the replica.
-        self.blameless = blameless
+        # If the client may have caused the failure, the failure does not count against the health of
+        # the replica.
+        self.may_be_client_fault = may_be_client_fault
 
 
 class Unavailable(TollkeeperError):

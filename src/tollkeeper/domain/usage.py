@@ -72,7 +72,7 @@ class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     cache_write_1h_tokens: int | None = None
     # Whether the backend counts cache reads and writes in addition to `prompt_tokens` instead of
     # including them there.
-    cache_is_beside_prompt: bool | None = None
+    cache_adds_to_prompt: bool | None = None
     reasoning_tokens: int | None = None
     web_searches: int | None = None
     # Whether the backend reports the prompt's count before its answer, and the output's count at
@@ -146,7 +146,7 @@ def readings(report: ReportedUsage, *, unnamed_is_1h: bool = False) -> list[Usag
     # same tokens of the prompt.
     beside = (prompt + read + written, 0)
     again = (prompt, min(read, written))
-    if report.cache_is_beside_prompt or max(read, written) > prompt:
+    if report.cache_adds_to_prompt or max(read, written) > prompt:
         forms = [beside]
     elif read + written <= prompt:
         forms = [(prompt, 0), again] if read and written else [(prompt, 0)]

@@ -307,7 +307,7 @@ async def test_nothing_passes_a_reader_that_is_behind() -> None:
 async def test_the_bound_of_an_answer_holds() -> None:
     async with _calling(output_tokens_max=1) as caller:
         await caller.take(_HEAD + _text("x"), *[_text("x")] * 200)
-        with pytest.raises(BackendFailed, match="longer than its bound"):
+        with pytest.raises(BackendFailed, match="longer than the output limit"):
             await caller.end()
         assert caller.reader.pieces == [67]
         assert len(caller.said) == 66

@@ -106,7 +106,7 @@ def test_an_answer_that_is_none_is_charged_by_its_report(reason: str) -> None:
     for failure in (found.shortfall, answer.failure):
         assert isinstance(failure, BackendFailed)
         assert failure.charged
-        assert failure.blameless
+        assert failure.may_be_client_fault
         assert reason in failure.message
     for told in (found.events, events):
         assert usages_of(told) == [Usage(12, 5)]
@@ -233,4 +233,4 @@ def test_an_answer_longer_than_its_bound() -> None:
     call = converse_call(output_tokens_max=1)
     answer, _ = _streamed([delta(0, text="x") for _ in range(100)], call)
     assert isinstance(answer.failure, BackendFailed)
-    assert "longer than its bound" in answer.failure.message
+    assert "longer than the output limit" in answer.failure.message

@@ -153,7 +153,7 @@ def test_a_call_that_is_none_is_a_failure(reason: str) -> None:
     events, streamed = _stream(piece(text_part("I")), record(whole(finish=reason)))
     for failure, told in ((answer.shortfall, answer.events), (streamed.failure, events)):
         assert isinstance(failure, BackendFailed)
-        assert (failure.charged, failure.blameless) == (True, True)
+        assert (failure.charged, failure.may_be_client_fault) == (True, True)
         assert reason in failure.message
         assert _usage(told) == Usage(12, 5)
 

@@ -275,7 +275,7 @@ async def test_a_value_without_an_end_is_obtained_once() -> None:
         asked += 1
         return Expiring("v", None)
 
-    renewed = Renewed(obtain, described="x", times=QUICK)
+    renewed = Renewed(obtain, description="x", times=QUICK)
     assert [await renewed.get(deadline=1e12) for _ in range(3)] == ["v"] * 3
     await renewed.close()
     assert asked == 1
@@ -290,7 +290,7 @@ async def test_an_end_that_nobody_foresaw_is_not_the_end() -> None:
             raise failure
         return Expiring("v", 3600.0)
 
-    renewed = Renewed(obtain, described="x", times=QUICK)
+    renewed = Renewed(obtain, description="x", times=QUICK)
     with pytest.raises(Unavailable):
         await renewed.get(deadline=1e12)
     async with asyncio.timeout(20):
@@ -308,7 +308,7 @@ async def test_a_value_without_an_end_may_be_obtained_again() -> None:
     async def obtain(deadline: float) -> Expiring[str]:
         return Expiring(next(values, "v2"), None, recheck_s=0.05)
 
-    renewed = Renewed(obtain, described="x", times=QUICK)
+    renewed = Renewed(obtain, description="x", times=QUICK)
     assert await renewed.get(deadline=1e12) == "v1"
     await until(lambda: renewed.values == ("v2", "v1"))
     await renewed.close()
@@ -339,7 +339,7 @@ async def test_what_cannot_be_read_is_a_failure_and_not_the_end() -> None:
             raise failure
         return Expiring("v", 3600.0)
 
-    renewed = Renewed(obtain, described="x", times=QUICK)
+    renewed = Renewed(obtain, description="x", times=QUICK)
     with capture_logs() as logs:
         with pytest.raises(Unavailable):
             await renewed.get(deadline=1e12)

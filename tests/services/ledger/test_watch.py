@@ -61,7 +61,9 @@ async def test_the_gauges_follow_the_books(apart: Process) -> None:
     await held(dead, tenant, 1)
     await Recovery(apart.database, 0).ledger_recover()
     unknown = [await held(apart, tenant, 1) for _ in range(3)]
-    for hold, reason in zip(unknown, ("The backend fell silent.", "a", "b"), strict=True):
+    for hold, reason in zip(
+        unknown, ("The backend sent no data for too long.", "a", "b"), strict=True
+    ):
         await apart.ledger.mark_unsettled(hold, reason)
     await run(
         apart.database,

@@ -10,9 +10,9 @@ import msgspec
 from tollkeeper.backends.anthropic.media import file_block, image_block
 from tollkeeper.backends.anthropic.thinking import is_signed, signed_blocks
 from tollkeeper.backends.cache_marks import Marks
-from tollkeeper.backends.claude_thinking import is_native, thinking_fields
+from tollkeeper.backends.claude_thinking import is_reasoning_option, thinking_fields
 from tollkeeper.backends.conversation import ConversationWithIds
-from tollkeeper.backends.options import place_options
+from tollkeeper.backends.options import add_options
 from tollkeeper.backends.prompt_content import unsupported_content
 from tollkeeper.backends.unsupported import (
     check_search,
@@ -65,7 +65,7 @@ _encode = msgspec.json.Encoder().encode
 class Input(ConversationWithIds):
     """Collects the system text and the messages of one request."""
 
-    call_id = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+    call_id_pattern = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
     def __init__(self, marks: Marks, *, takes_image_urls: bool) -> None:
         super().__init__()
@@ -134,8 +134,8 @@ def messages_request(
     body = {name: value for name, value in fields.items() if value}
     if prompt.sampling.temperature == 0:
         body["temperature"] = prompt.sampling.temperature
-    options = [option for option in prompt.options if not is_native(option.name, call)]
-    place_options(body, call.model, options)
+    options = [option for option in prompt.options if not is_reasoning_option(option.name, call)]
+    add_options(body, call.model, options)
     body.update(extra)
     body["model"] = call.model.upstream_model
     body["messages"] = conversation.messages

@@ -83,7 +83,7 @@ class UsageReader:
             cache_write_tokens=counts.written,
             cache_write_5m_tokens=counts.written_5m,
             cache_write_1h_tokens=counts.written_1h,
-            cache_is_beside_prompt=True,
+            cache_adds_to_prompt=True,
             counts_prompt_first=True,
             reasoning_tokens=reasoning,
             web_searches=searches,

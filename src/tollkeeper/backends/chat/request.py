@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from tollkeeper.backends.chat.dialect import OPENAI_DIALECT, ChatDialect
-from tollkeeper.backends.options import place_options
+from tollkeeper.backends.options import add_options
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import (
     AllowedFunctions,
@@ -49,7 +49,7 @@ def encode_request(
     prompt = call.prompt
     body: FreeObject = dict(_encoded_fields(prompt) if prompt.written is None else prompt.written)
     _add_gateway_fields(body, prompt, call.model.cache_salt_field or "cache_salt")
-    place_options(body, call.model, prompt.options)
+    add_options(body, call.model, prompt.options)
     if dialect is not OPENAI_DIALECT:
         dialect.change(body)
     body.update(extra)
@@ -67,7 +67,7 @@ def encode_template_input(call: Call, names: Iterable[str]) -> bytes:
     """Encodes the model and the fields with these names, for a token count request."""
     prompt = call.prompt
     body: FreeObject = dict(_encoded_fields(prompt) if prompt.written is None else prompt.written)
-    place_options(body, call.model, prompt.options)
+    add_options(body, call.model, prompt.options)
     fields = {name: body[name] for name in names if name in body}
     return _encode({"model": call.model.upstream_model, **fields})
 

@@ -87,7 +87,7 @@ class AnswerStream(StreamReader):
                 # the check of the number of pieces.
                 self.pieces[index] += 1
                 if self.pieces[index] > self.pieces_max:
-                    raise MalformedAnswer("a choice is longer than its bound")
+                    raise MalformedAnswer("a choice is longer than the output limit allows")
                 self.accepted = True
                 self._events.append(Delta(index, text))
                 return
@@ -143,7 +143,7 @@ class AnswerStream(StreamReader):
     def _count_piece(self, index: int) -> None:
         self.pieces[index] += 1
         if self.pieces[index] > self.pieces_max:
-            raise MalformedAnswer("a choice is longer than its bound")
+            raise MalformedAnswer("a choice is longer than the output limit allows")
 
     def _admit(self, delta: Delta) -> bool:
         """Tells whether to emit a delta. A repeated end of a choice is not emitted. Raises

@@ -93,7 +93,7 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
         cache_write_tokens=cache.written,
         cache_write_5m_tokens=cache.written_5m,
         cache_write_1h_tokens=cache.written_1h,
-        cache_is_beside_prompt=cache.is_beside_prompt,
+        cache_adds_to_prompt=cache.adds_to_prompt,
         reasoning_tokens=reasoning,
         web_searches=_web_searches(reported, prompt_details or {}),
         input_audio_tokens=audio,
@@ -118,7 +118,7 @@ class _Cache(NamedTuple):
     written_1h: int | None
     # Whether these tokens are in addition to `prompt_tokens`. None if the report has no cache data;
     # in this case the previous report decides.
-    is_beside_prompt: bool | None
+    adds_to_prompt: bool | None
 
 
 def _read_cache(reported: FreeObject, details: FreeObject, prompt: int | None) -> _Cache:

@@ -26,7 +26,7 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
     """Holds the state of one answer. The answer has one choice, because the protocol has no field
     for several."""
 
-    drops_parallel_calls = True
+    enforces_single_call = True
     # The stop reason, if it means that the answer is invalid. The answer fails only after the usage
     # report has arrived.
     _invalid: str | None = None

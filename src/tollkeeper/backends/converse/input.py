@@ -23,7 +23,7 @@ from tollkeeper.domain.prompt import (
 class Input(ConversationWithIds):
     """Collects the system text and the messages of one request."""
 
-    call_id = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
+    call_id_pattern = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 
     def __init__(self, marks: Marks) -> None:
         super().__init__()

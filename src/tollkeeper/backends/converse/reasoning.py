@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from tollkeeper.backends.claude_thinking import is_native, thinking_fields
+from tollkeeper.backends.claude_thinking import is_reasoning_option, thinking_fields
 from tollkeeper.backends.prompt_content import sealed_objects
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import OptionUnsupported
@@ -61,7 +61,7 @@ def reasoning_fields(call: Call) -> ReasoningFields:
         additional = {} if found.thinking is None else {"thinking": found.thinking}
         return ReasoningFields(additional, found.effort)
     for option in call.prompt.options:
-        if is_native(option.name, call) and option.name in _CLAUDE_ONLY:
+        if is_reasoning_option(option.name, call) and option.name in _CLAUDE_ONLY:
             raise OptionUnsupported(
                 "The backend's model accepts only an effort.", param=option.param
             )

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from tollkeeper.backends.cache_marks import Marks
-from tollkeeper.backends.claude_thinking import is_native
+from tollkeeper.backends.claude_thinking import is_reasoning_option
 from tollkeeper.backends.converse.input import Input, cache_point
 from tollkeeper.backends.converse.reasoning import reasoning_fields
-from tollkeeper.backends.options import place_options
+from tollkeeper.backends.options import add_options
 from tollkeeper.backends.unsupported import chosen_tool, offered_functions, refuse_unsupported
 from tollkeeper.domain.catalog import Feature
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
@@ -74,8 +74,8 @@ def converse_request(call: Call, *, extra: Mapping[str, Any]) -> FreeObject:
         "inferenceConfig": _inference_config(call),
         **{name: value for name, value in fields.items() if value},
     }
-    options = [option for option in prompt.options if not is_native(option.name, call)]
-    place_options(body, call.model, options)
+    options = [option for option in prompt.options if not is_reasoning_option(option.name, call)]
+    add_options(body, call.model, options)
     body.update(extra)
     return body
 

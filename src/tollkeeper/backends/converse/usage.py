@@ -36,7 +36,7 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
         cache_write_tokens=all_writes(written, short, long),
         cache_write_5m_tokens=short,
         cache_write_1h_tokens=long,
-        cache_is_beside_prompt=True,
+        cache_adds_to_prompt=True,
         service_tier=service_tier,
         # The details that clients see have the names of the chat protocol.
         prompt_details=None if cached is None else {"cached_tokens": cached},

@@ -90,7 +90,7 @@ class GeminiAnswer(EventReader):
     """Holds the state of one answer. The answer has one choice, because the gateway always requests
     one candidate."""
 
-    drops_parallel_calls = True
+    enforces_single_call = True
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         super().__init__(call, secrets=secrets)
@@ -175,7 +175,7 @@ class GeminiAnswer(EventReader):
             # The settings declare the wrong output modalities for the model. The call fails, because
             # otherwise a part of the answer would be lost.
             message = f"The model answered with {media_type[:100]}, which an answer cannot carry."
-            self.fail(BackendFailed(message, charged=True, blameless=True))
+            self.fail(BackendFailed(message, charged=True, may_be_client_fault=True))
             return
         self._emit_images((f"data:{media_type};base64,{image.data}",))
 

@@ -6,8 +6,12 @@ from typing import Any
 import msgspec
 
 from tollkeeper.backends.gemini.input import Input
-from tollkeeper.backends.gemini.thinking import is_native, needs_signatures, thinking_config
-from tollkeeper.backends.options import place_options
+from tollkeeper.backends.gemini.thinking import (
+    is_reasoning_option,
+    needs_signatures,
+    thinking_config,
+)
+from tollkeeper.backends.options import add_options
 from tollkeeper.backends.unsupported import (
     check_extra,
     check_search,
@@ -81,8 +85,8 @@ def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -
     body["generationConfig"] = {
         name: value for name, value in generation.items() if value is not None
     }
-    options = [option for option in prompt.options if not is_native(option.name, call)]
-    place_options(body, call.model, options)
+    options = [option for option in prompt.options if not is_reasoning_option(option.name, call)]
+    add_options(body, call.model, options)
     body.update(extra)
     return body
 

@@ -109,9 +109,9 @@ def needs_signatures(model: Model) -> bool:
     )
 
 
-def is_native(name: str, call: Call) -> bool:
-    """Tells whether this module converts the option, because the model's settings do not map the
-    option to another field."""
+def is_reasoning_option(name: str, call: Call) -> bool:
+    """Tells whether this module converts the option. False for options that do not concern
+    reasoning, and for options that the model's settings map to another field."""
     return name in OPTIONS and call.model.options.get(name) == OPTIONS[name]
 
 
@@ -121,7 +121,9 @@ def thinking_config(call: Call) -> FreeObject | None:
     wish = call.prompt.reasoning
     effort = None if wish is None else wish.effort
     options = {
-        option.name: option.value for option in call.prompt.options if is_native(option.name, call)
+        option.name: option.value
+        for option in call.prompt.options
+        if is_reasoning_option(option.name, call)
     }
     switches = {name: options[name] for name in _SWITCHES if name in options}
     if effort == _NO_EFFORT and wish is not None:

@@ -10,7 +10,7 @@ from botocore.session import Session
 
 from tollkeeper.backends.credentials import is_header_text
 from tollkeeper.backends.identities import AwsIdentity
-from tollkeeper.backends.identity.failure import IdentityFailure, failed, silence
+from tollkeeper.backends.identity.failure import IdentityFailure, as_identity_failure, silence
 from tollkeeper.backends.identity.renewal import Expiring
 from tollkeeper.backends.identity.sigv4 import SigningKeys
 
@@ -39,9 +39,9 @@ def obtain(identity: AwsIdentity) -> Expiring[SigningKeys]:
         code = exc.response.get("Error", {}).get("Code", "")
         raise IdentityFailure(f"AWS refused: {code[:64]}") from None
     except (BotoCoreError, ValueError) as exc:
-        raise failed(exc, local=(BotoCoreError,)) from None
+        raise as_identity_failure(exc, local=(BotoCoreError,)) from None
     if frozen is None:
-        raise IdentityFailure("AWS's own search found no keys")
+        raise IdentityFailure("the AWS library found no keys")
     keys = SigningKeys(frozen.access_key or "", frozen.secret_key or "", frozen.token or "")
     shown = (keys.access_key, keys.session_token or "-")
     if not keys.secret_key or not all(map(is_header_text, shown)):

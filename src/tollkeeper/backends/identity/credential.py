@@ -25,7 +25,7 @@ from tollkeeper.backends.identities import (
     Identity,
     region_in,
 )
-from tollkeeper.backends.identity.failure import IdentityFailure, failed
+from tollkeeper.backends.identity.failure import IdentityFailure, as_identity_failure
 from tollkeeper.backends.identity.renewal import Expiring, RenewalTimes, Renewed
 from tollkeeper.backends.identity.sigv4 import SignedRequest, SigningKeys, signing_headers
 
@@ -72,7 +72,7 @@ class _ThreadedObtain(Generic[_Value]):
         except IdentityFailure as failure:
             result.set_exception(failure)
         except Exception as exc:  # noqa: BLE001 - a library may raise any exception
-            result.set_exception(failed(exc))
+            result.set_exception(as_identity_failure(exc))
 
 
 class BearerToken:
@@ -84,7 +84,7 @@ class BearerToken:
         self, identity: GoogleIdentity | EntraIdentity, *, times: RenewalTimes = _DEFAULT_TIMES
     ) -> None:
         obtain: _ThreadedObtain[str] = _ThreadedObtain(identity)
-        self._token = Renewed(obtain, described=identity.described, times=times)
+        self._token = Renewed(obtain, description=identity.description, times=times)
 
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
         return key_header(CredentialKind.BEARER, await self._token.get(deadline=deadline))
@@ -121,7 +121,7 @@ class Signature:
         self._service = identity.service
         self._now = now
         obtain: _ThreadedObtain[SigningKeys] = _ThreadedObtain(identity)
-        self._keys = Renewed(obtain, described=identity.described, times=times)
+        self._keys = Renewed(obtain, description=identity.description, times=times)
 
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
         keys = await self._keys.get(deadline=deadline)

@@ -15,7 +15,7 @@ from azure.identity import (
 
 from tollkeeper.backends.credentials import is_header_text, read_key
 from tollkeeper.backends.identities import EntraIdentity
-from tollkeeper.backends.identity.failure import IdentityFailure, failed, silence
+from tollkeeper.backends.identity.failure import IdentityFailure, as_identity_failure, silence
 from tollkeeper.backends.identity.renewal import Expiring
 
 silence("azure", "msal", "urllib3")
@@ -36,7 +36,9 @@ def obtain(identity: EntraIdentity) -> Expiring[str]:
         with _credential(identity) as credential:
             token = credential.get_token(identity.scope)
     except (ClientAuthenticationError, ServiceRequestError, ValueError) as exc:
-        raise failed(exc, local=(CredentialUnavailableError, ServiceRequestError)) from None
+        raise as_identity_failure(
+            exc, local=(CredentialUnavailableError, ServiceRequestError)
+        ) from None
     if not is_header_text(token.token):
         raise IdentityFailure("the token service's answer has no access token")
     return Expiring(token.token, token.expires_on - time.time())

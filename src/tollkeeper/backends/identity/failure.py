@@ -28,7 +28,9 @@ def silence(*loggers: str) -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
-def failed(error: Exception, *, local: tuple[type[Exception], ...] = ()) -> IdentityFailure:
+def as_identity_failure(
+    error: Exception, *, local: tuple[type[Exception], ...] = ()
+) -> IdentityFailure:
     """Converts an exception of a provider's library. The messages of exceptions of the types in
     `local` are shown, because these messages contain no text from the token service. The messages of
     other exceptions are not shown."""

@@ -13,7 +13,7 @@ from google.auth.transport.requests import Request
 
 from tollkeeper.backends.credentials import is_header_text
 from tollkeeper.backends.identities import GoogleIdentity
-from tollkeeper.backends.identity.failure import IdentityFailure, failed, silence
+from tollkeeper.backends.identity.failure import IdentityFailure, as_identity_failure, silence
 from tollkeeper.backends.identity.renewal import Expiring
 
 silence("google", "urllib3")
@@ -31,7 +31,7 @@ def obtain(identity: GoogleIdentity) -> Expiring[str]:
             credentials = _loaded(identity, request)
             credentials.refresh(request)
         except (exceptions.GoogleAuthError, ValueError) as exc:
-            raise failed(exc, local=_LOCAL) from None
+            raise as_identity_failure(exc, local=_LOCAL) from None
     if not is_header_text(credentials.token or "") or credentials.expiry is None:
         raise IdentityFailure("the token service's answer has no access token that expires")
     remaining = credentials.expiry.replace(tzinfo=UTC) - datetime.now(UTC)

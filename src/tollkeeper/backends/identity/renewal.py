@@ -70,14 +70,14 @@ class Renewed(Generic[_Value]):
         self,
         obtain: Callable[[float], Awaitable[Expiring[_Value]]],
         *,
-        described: str,
+        description: str,
         times: RenewalTimes = RenewalTimes(),  # noqa: B008 - frozen
     ) -> None:
         """Does not start the task yet. `obtain` is called with a deadline (a time of the event loop's
-        clock) to obtain a value, and may raise IdentityFailure. `described` is a description of the
+        clock) to obtain a value, and may raise IdentityFailure. `description` is a description of the
         identity for the log."""
         self._obtain = obtain
-        self._described = described
+        self._description = description
         self._times = times
         self._value: _Value | None = None
         self._previous: _Value | None = None
@@ -165,7 +165,7 @@ class Renewed(Generic[_Value]):
                     pause_s = self._pause(failures)
                     _log.warning(
                         "credential not renewed",
-                        identity=self._described,
+                        identity=self._description,
                         reason=str(failure),
                         still_valid_s=max(0, round(self._usable_until - loop.time())),
                     )

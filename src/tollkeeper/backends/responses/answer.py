@@ -27,7 +27,7 @@ from tollkeeper.domain.inference import Call, Delta, Event, Finish, UsageReport
 _DONE = b"[DONE]"
 # Even an item with a single token has several records without text: the item and its part are each
 # added and done.
-_EVENTS_PER_TOKEN_MAX = 8
+_EMPTY_RECORDS_PER_TOKEN_MAX = 8
 # Separates the parts of a reasoning summary. Each part is a paragraph.
 _PARAGRAPH_BREAK = "\n\n"
 
@@ -56,7 +56,9 @@ class ResponsesAnswer(EventReader):
     for several."""
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
-        super().__init__(call, secrets=secrets, events_per_token=_EVENTS_PER_TOKEN_MAX)
+        super().__init__(
+            call, secrets=secrets, empty_records_per_token=_EMPTY_RECORDS_PER_TOKEN_MAX
+        )
         self._items: dict[int | str, _Item] = {}
         self._items_by_call_id: dict[str, _Item] = {}
         self._emitted_kinds: set[TextKind] = set()

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tollkeeper.backends.options import place_options
+from tollkeeper.backends.options import add_options
 from tollkeeper.backends.prompt_content import custom_member
 from tollkeeper.backends.responses.input import Input
 from tollkeeper.backends.unsupported import check_extra
@@ -75,7 +75,7 @@ def encode_responses_request(
     body.update(_tool_fields(prompt))
     _add_includes(body, call)
     options = [option for option in prompt.options if not _is_include(option, call.model)]
-    place_options(body, call.model, options)
+    add_options(body, call.model, options)
     if prompt.caching.salt is not None:
         body[call.model.cache_salt_field] = prompt.caching.salt
     body.update(extra)

@@ -423,7 +423,7 @@ class Connection(asyncio.Protocol):
         if now >= self._deadline:
             self._fail(DeadlinePassed("the deadline passed"))
         elif self._progressed and waits and now >= idle_until:
-            self._fail(PeerSilent("the backend fell silent"))
+            self._fail(PeerSilent("the backend sent no data for too long"))
         else:
             if now >= idle_until:
                 idle_until = now + self._idle_s
