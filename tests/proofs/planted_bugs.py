@@ -112,8 +112,10 @@ BUGS = {
     ),
     "a JSON answer that is too large is released": Bug(
         "failures:domain_error",
-        "charged=charged, may_be_client_fault=True",
-        "charged=False, may_be_client_fault=True",
+        'return BackendFailed("The backend\'s answer is too large.", charged=charged,'
+        " may_be_client_fault=True)",
+        'return BackendFailed("The backend\'s answer is too large.", charged=False,'
+        " may_be_client_fault=True)",
         CHARGED,
     ),
     "a malformed answer is released": Bug(

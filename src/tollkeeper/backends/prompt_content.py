@@ -23,11 +23,11 @@ def arguments_object(call: ToolCall) -> FreeObject:
     return decoded
 
 
-def custom_member(written: FreeObject) -> FreeObject | None:
+def custom_member(item: FreeObject) -> FreeObject | None:
     """Returns the field `custom` of a tool, tool call or tool choice in a chat request. Returns None
-    if the object does not have the type `custom`, or has additional fields."""
-    custom = written.get("custom")
-    if written.get("type") != "custom" or not isinstance(custom, dict) or len(written) != 2:
+    if the item does not have the type `custom`, or has fields other than these two."""
+    custom = item.get("custom")
+    if item.get("type") != "custom" or not isinstance(custom, dict) or len(item) != 2:
         return None
     return custom
 
@@ -39,7 +39,7 @@ def answered_call_id(result: ToolResult, turn: Turn, legacy_calls: Mapping[str, 
         call_id = legacy_calls.get(result.name or "")
         if call_id is None:
             raise InvalidRequest(
-                "No function_call before this output has its name.", param=f"{turn.place}.name"
+                "No earlier function_call has the name in this output.", param=f"{turn.place}.name"
             )
         return call_id
     if not result.call_id:

@@ -62,8 +62,7 @@ STATUS_RULES = (
 )
 _UNKNOWN_STATUS_RULE = STATUS_RULES[-1]
 _RULE_BY_STATUS = {status: rule for rule in reversed(STATUS_RULES) for status in rule.statuses}
-# Error codes that mean an error in the request. Providers publish these words and send them in
-# place of a status.
+# Error codes that mean an error in the request. Providers send these words in place of a status.
 _REJECTED = frozenset(
     {
         *("invalid_prompt", "invalid_request_error", "context_length_exceeded"),
@@ -103,7 +102,7 @@ def refusal(
     if status in {400, 422}:
         parsed = _parsed(body)
         if _refuses_the_key(parsed):
-            return _failed("The backend does not accept its key", 401)
+            return _failed("The backend does not accept the gateway's key", 401)
         return ProviderRejected(error_message(parsed, secrets))
     if status == 429:
         if retry_after is None:

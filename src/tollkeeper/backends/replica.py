@@ -37,8 +37,8 @@ from tollkeeper.runtime.large_requests import run_in_thread
 from tollkeeper.runtime.timeouts import timeout
 
 _JSON = b"application/json"
-# The gateway reads the body of a refusal for the error message, and to be able to reuse the
-# connection. These limits apply.
+# The limits for reading the body of a refusal. The gateway reads the body for the error message, and
+# to be able to reuse the connection.
 _REFUSAL_BYTES_MAX = 64 << 10
 _REFUSAL_TIMEOUT_S = 2.0
 _COUNT_BYTES_MAX = 1 << 20
@@ -55,7 +55,7 @@ class _PreparedHeaders(NamedTuple):
 
     path: str
     # The request line and the header lines, as they are sent.
-    written: bytes
+    encoded: bytes
 
 
 class Replica:
@@ -98,7 +98,7 @@ class Replica:
             outgoing = OutgoingRequest(self._netloc, head.path, body)
             headers = await self._credential.headers_for(outgoing, deadline=deadline)
         return b"%b%b%bcontent-length: %d\r\n\r\n" % (
-            head.written,
+            head.encoded,
             headers,
             own_headers,
             len(body),
@@ -109,12 +109,12 @@ class Replica:
             self._prepared_headers.clear()
         address = urlsplit(urljoin(f"{self._base}/", path))
         full_path = f"{address.path}?{address.query}" if address.query else address.path
-        written = b"POST %b HTTP/1.1\r\n%baccept: %b\r\n" % (
+        encoded = b"POST %b HTTP/1.1\r\n%baccept: %b\r\n" % (
             full_path.encode("ascii"),
             self._shared_headers,
             accept,
         )
-        head = self._prepared_headers[path, accept] = _PreparedHeaders(full_path, written)
+        head = self._prepared_headers[path, accept] = _PreparedHeaders(full_path, encoded)
         return head
 
     def doubt_credential(self) -> None:

@@ -12,12 +12,12 @@ _PICOUSD_PER_TICK = 100
 _USD_MAX = 10**9
 
 
-def usd_in_picousd(found: object) -> int | None:
-    """Converts a price in USD to picousd. Returns None if `found` cannot be a price."""
-    if isinstance(found, bool) or not isinstance(found, int | float | str):
+def usd_in_picousd(value: object) -> int | None:
+    """Converts a price in USD to picousd. Returns None if `value` cannot be a price."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        usd = Decimal(str(found) if isinstance(found, float) else found)
+        usd = Decimal(str(value) if isinstance(value, float) else value)
     except InvalidOperation:
         return None
     if not usd.is_finite() or not 0 <= usd <= _USD_MAX:
@@ -35,13 +35,13 @@ def stated_cost(reported: FreeObject) -> int | None:
         return stated
     details = reported.get("cost_details")
     upstream = details.get("upstream_inference_cost") if isinstance(details, dict) else None
-    charged = usd_in_picousd(upstream)
-    return None if stated is None or charged is None else stated + charged
+    provider_charge = usd_in_picousd(upstream)
+    return None if stated is None or provider_charge is None else stated + provider_charge
 
 
-def ticks_in_picousd(found: object) -> int | None:
-    """Converts a price in ticks to picousd. Returns None if `found` cannot be a price."""
-    if isinstance(found, bool) or not isinstance(found, int) or found < 0:
+def ticks_in_picousd(value: object) -> int | None:
+    """Converts a price in ticks to picousd. Returns None if `value` cannot be a price."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         return None
-    picousd = found * _PICOUSD_PER_TICK
+    picousd = value * _PICOUSD_PER_TICK
     return picousd if picousd <= _USD_MAX * _PICOUSD_PER_USD else None

@@ -153,10 +153,10 @@ class RoutedBackend:
         urls = (replica.server.url for replica in admitting)
         preferred = [self._tracked[url] for url in rendezvous_order(call.affinity, urls)]
         mean = (sum(replica.in_flight for replica in preferred) + 1) / len(preferred)
-        bound = _AFFINITY_LOAD_FACTOR * mean + _AFFINITY_LOAD_SLACK
+        load_limit = _AFFINITY_LOAD_FACTOR * mean + _AFFINITY_LOAD_SLACK
         # Overloaded replicas go last. The sort is stable, so the order of preference stays the same
         # among overloaded replicas and among the other replicas.
-        return sorted(preferred, key=lambda replica: replica.in_flight >= bound)
+        return sorted(preferred, key=lambda replica: replica.in_flight >= load_limit)
 
     def failed(
         self, replica: _TrackedReplica, kind: AttemptKind, call: Call, error: BaseException | None
@@ -254,6 +254,7 @@ class _RoutedCall:
         assert attempt is not None
         attempt.release()
         replica.in_flight -= 1
+        # If the attempt was a probe, the probe ended when the answer began.
         if attempt.failed:
             self._backend.failed(replica, AttemptKind.NORMAL, self._call, exc)
         elif attempt.completed:

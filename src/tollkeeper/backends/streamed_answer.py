@@ -116,9 +116,10 @@ class StreamedAnswer:
             reader.fail(BackendFailed(malformed, charged=True))
             return events
         events = reader.read(payloads)
-        # If there are events, `__anext__` marks the progress before the next read.
-        is_waited_for = reader.failing or (reader.accepted and not events)
-        if is_waited_for and (payloads or (self._parser.counts_lines and b"\n" in chunk)):
+        # Before the first content, the idle timeout does not apply. If there are events, `__anext__`
+        # marks the progress before the next read.
+        idle_timeout_runs = reader.failing or (reader.accepted and not events)
+        if idle_timeout_runs and (payloads or (self._parser.counts_lines and b"\n" in chunk)):
             # Only a record or a whole line is progress. Otherwise a backend could prevent the idle
             # timeout with single bytes.
             connection.mark_progress()

@@ -35,19 +35,19 @@ def refuse_unsupported(
     have. `sampling` and `output_modalities` are the names that the protocol supports, and
     `json_output` tells whether it supports JSON output without a schema. Log probabilities and cache
     salts are always rejected."""
-    requested = [name for name in prompt.sampling.given() if name not in sampling]
-    requested += [
+    unsupported = [name for name in prompt.sampling.given() if name not in sampling]
+    unsupported += [
         modality.param
         for modality in prompt.output_modalities
         if modality.name not in output_modalities
     ]
     if prompt.logprobs is not None:
-        requested.append(prompt.logprobs.param)
+        unsupported.append(prompt.logprobs.param)
     if prompt.caching.salt is not None:
-        requested.append("cache_salt")
+        unsupported.append("cache_salt")
     if isinstance(prompt.output_format, JsonOutput) and not json_output:
-        requested.append(prompt.output_format.param)
-    for name in requested:
+        unsupported.append(prompt.output_format.param)
+    for name in unsupported:
         raise OptionUnsupported(f"The backend's protocol does not support {name}.", param=name)
 
 

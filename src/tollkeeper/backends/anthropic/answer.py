@@ -105,11 +105,11 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
         if not record.id:
             raise MalformedAnswer("a call has no id")
         block.call_index = self._count_call()
-        written = value_or_none(record.input)
+        arguments = value_or_none(record.input)
         # In a stream, `input` is an empty object at the beginning of a call, and the arguments
         # follow in pieces.
-        if written is not None and decode_any(written) not in ({}, None, ""):
-            block.arguments = bytes(written).decode()
+        if arguments is not None and decode_any(arguments) not in ({}, None, ""):
+            block.arguments = bytes(arguments).decode()
         self._emit_call(block.call_index, record.id, record.name or "")
 
     def _extend_block(self, index: int, delta: BlockDelta) -> None:
@@ -156,7 +156,7 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
 
     def _end(self) -> None:
         if not self._finished:
-            raise MalformedAnswer("it ended before the answer did")
+            raise MalformedAnswer("it ended before the answer was complete")
         self.done = True
 
     def _fail_with(self, error: object) -> None:

@@ -20,14 +20,14 @@ def image_block(image: Image, *, takes_urls: bool) -> FreeObject:
         media_type = content.media_type
         if media_type not in _IMAGE_TYPES:
             raise OptionUnsupported(
-                f"The backend takes images of the types {', '.join(sorted(_IMAGE_TYPES))}.",
+                f"The backend accepts only images of the types {', '.join(sorted(_IMAGE_TYPES))}.",
                 param=image.place,
             )
         source = {"type": "base64", "media_type": media_type, "data": content.base64}
     elif image.url.startswith(("https://", "http://")):
         if not takes_urls:
             raise OptionUnsupported(
-                "The backend takes no images by URL: send the content.", param=image.place
+                "The backend does not accept image URLs: send the content.", param=image.place
             )
         source = {"type": "url", "url": image.url}
     else:
@@ -39,7 +39,9 @@ def file_block(file: File) -> FreeObject:
     """Encodes a file. A PDF stays in base64; plain text is decoded. Raises InvalidRequest and
     OptionUnsupported."""
     if file.data is None:
-        raise OptionUnsupported("The backend takes files by their content only.", param=file.place)
+        raise OptionUnsupported(
+            "The backend does not accept file ids or URLs: send the content.", param=file.place
+        )
     content = read_inline(file.data)
     if content is None:
         raise InvalidRequest("The file is not in base64.", param=file.place)
@@ -51,7 +53,8 @@ def file_block(file: File) -> FreeObject:
         source = {"type": "text", "media_type": _PLAIN_TEXT, "data": text}
     else:
         raise OptionUnsupported(
-            f"The backend takes files of the types {_PDF} and {_PLAIN_TEXT}.", param=file.place
+            f"The backend accepts only files of the types {_PDF} and {_PLAIN_TEXT}.",
+            param=file.place,
         )
     block: FreeObject = {"type": "document", "source": source}
     if file.filename:

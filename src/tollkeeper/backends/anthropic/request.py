@@ -132,6 +132,7 @@ def messages_request(
         "metadata": _metadata(prompt),
     }
     body = {name: value for name, value in fields.items() if value}
+    # A temperature of 0 is valid, but was omitted with the empty fields.
     if prompt.sampling.temperature == 0:
         body["temperature"] = prompt.sampling.temperature
     options = [option for option in prompt.options if not is_reasoning_option(option.name, call)]
@@ -155,7 +156,9 @@ def count_request(call: Call, *, takes_image_urls: bool) -> FreeObject:
 def _check_temperature(prompt: Prompt) -> None:
     temperature = prompt.sampling.temperature
     if temperature is not None and not 0 <= temperature <= _TEMPERATURE_MAX:
-        raise InvalidRequest("The backend takes a temperature from 0 to 1.", param="temperature")
+        raise InvalidRequest(
+            "The backend accepts only temperatures from 0 to 1.", param="temperature"
+        )
 
 
 def _system(blocks: list[FreeObject]) -> str | list[FreeObject] | None:

@@ -44,7 +44,7 @@ class _Input(NamedTuple):
     written_1h: int | None = None
 
     def plus(self, later: "_Input") -> "_Input":
-        """Returns the sum of both. A number that is unknown in both stays unknown."""
+        """Adds the numbers of both reports. A number that is unknown in both stays unknown."""
         return _Input(*(_sum(count, more) for count, more in zip(self, later, strict=True)))
 
     def updated(self, later: "_Input") -> "_Input":
@@ -57,7 +57,7 @@ class UsageReader:
     """Reads the usage reports of one answer, in their order."""
 
     def __init__(self) -> None:
-        # The numbers of all reports so far, without the tokens of iterations.
+        # The latest value of each number so far, without the tokens of iterations.
         self._input = _Input()
 
     def read(self, reported: Any, *, is_final: bool) -> UsageReport:
@@ -69,6 +69,7 @@ class UsageReader:
         self._input = self._input.updated(counts)
         iterations = _iterations_not_included(reported)
         if iterations:
+            # The sums need the numbers that only an earlier report contains.
             counts = self._input
         for iteration in iterations:
             counts = counts.plus(_input(iteration))

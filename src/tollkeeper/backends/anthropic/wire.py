@@ -58,8 +58,8 @@ def _unwrapped(content: msgspec.Raw) -> bytes:
 
 def adapt_to_bedrock(body: FreeObject) -> None:
     """Changes the body of a request to the form of Amazon Bedrock. Removes `stream`, because the path
-    contains this choice. Removes `metadata`, which identifies the user.
-    Moves the cache mark for the whole prompt to the last block of the prompt."""
+    tells whether the answer is streamed. Removes `metadata`, which identifies the user. Moves the
+    cache mark for the whole prompt to the last block of the prompt."""
     body.pop("stream", None)
     body.pop("metadata", None)
     mark = body.pop(_CACHE_MARK, None)
@@ -70,7 +70,7 @@ def adapt_to_bedrock(body: FreeObject) -> None:
 
 class Endpoint(StrEnum):
     """Lists the services with this protocol, with their paths. The services also differ in the
-    version, and in the position of the model's name."""
+    version of the protocol, and in the position of the model's name."""
 
     # {url}/messages
     ANTHROPIC = "anthropic"

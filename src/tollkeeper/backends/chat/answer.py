@@ -228,9 +228,9 @@ def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | N
     if type(content) is str and message == _Message(content):
         return Delta(index, content or None, logprobs=value_or_none(logprobs), finish=finish)
     reasoning = message.reasoning or message.reasoning_content
-    images = tuple(_addresses(message.images or ()))
+    images = tuple(_image_urls(message.images or ()))
     if isinstance(content, list):
-        images = (*_addresses(content), *images)
+        images = (*_image_urls(content), *images)
         reasoning = reasoning or "".join(_thought(part) for part in content)
         content = "".join(part.text or "" for part in content)
     function = message.function_call
@@ -250,7 +250,7 @@ def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | N
     )
 
 
-def _addresses(parts: "Iterable[_Image | _Part | str]") -> Iterator[str]:
+def _image_urls(parts: "Iterable[_Image | _Part | str]") -> Iterator[str]:
     for part in parts:
         image = part if isinstance(part, str) else part.image_url
         address = image.url if isinstance(image, _ImageUrl) else image
@@ -276,7 +276,7 @@ def _tool_calls(pieces: "list[_ToolCall] | tuple[()]") -> tuple[ToolCallPiece, .
         index = piece.index if piece.index is not None else position
         if index < 0:
             raise MalformedAnswer("a tool call has a negative index")
-        # In all pieces of a call after the first, some servers send an empty id and name.
+        # Some servers send an empty id and name in all pieces of a call after the first.
         calls.append(
             ToolCallPiece(
                 index, piece.id or None, name or None, arguments or "", piece.custom is not None

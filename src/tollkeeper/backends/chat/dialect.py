@@ -11,7 +11,7 @@ from tollkeeper.domain.prompt import FreeObject
 
 _IN_MESSAGES = "messages."
 # The default values of fields. A field with its default value is omitted and not rejected, because a
-# server without the field behaves in the same way.
+# server that does not know the field behaves as the default value says.
 _DEFAULTS: Mapping[str, object] = {"parallel_tool_calls": True, "tool_choice": "auto"}
 
 
@@ -49,16 +49,16 @@ def _omit_in_messages(body: FreeObject, paths: list[str]) -> None:
     """Removes fields from all messages. Encoded messages are decoded only if their bytes contain the
     name of such a field."""
     names = [path.removeprefix(_IN_MESSAGES) for path in paths]
-    written = body.get("messages")
-    if isinstance(written, msgspec.Raw):
-        plain = bytes(written)
-        if not any(f'"{name}"'.encode() in plain for name in names):
+    messages = body.get("messages")
+    if isinstance(messages, msgspec.Raw):
+        encoded = bytes(messages)
+        if not any(f'"{name}"'.encode() in encoded for name in names):
             return
-        written = msgspec.json.decode(plain)
-    if names and isinstance(written, list):
+        messages = msgspec.json.decode(encoded)
+    if names and isinstance(messages, list):
         body["messages"] = [
             {name: value for name, value in message.items() if name not in names}
-            for message in written
+            for message in messages
         ]
 
 

@@ -1,5 +1,5 @@
 """Encodes a call as a chat request to a backend. If the client used the chat protocol too, the fields
-of the client's request are passed on unchanged."""
+of the client's request (`Prompt.written`) are passed on unchanged."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

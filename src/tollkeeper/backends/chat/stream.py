@@ -70,7 +70,7 @@ class AnswerStream(StreamReader):
 
     def _end(self) -> None:
         if not all(self.finished):
-            raise MalformedAnswer("it ended before every choice did")
+            raise MalformedAnswer("it ended before every choice was complete")
         self.done = True
 
     def _read_payload(self, payload: bytes) -> None:

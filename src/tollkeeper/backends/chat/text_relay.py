@@ -2,8 +2,8 @@
 
 Nearly all records of a chat stream only add text to the stream's only choice, and have the same bytes
 before and after the text as the previous record. For such a record the relay parses only the text,
-and writes it to the client in the same function call in which it arrived. All other records are
-left to the reader of the stream (`chat/stream.py`), which shares its state with the relay.
+and writes the text to the client as soon as it arrives. All other records are left to the reader of
+the stream (`chat/stream.py`), which shares its state with the relay.
 """
 
 import re
@@ -23,11 +23,11 @@ _RECORD_END = b"\n\n\r\n"
 # Finds the text of a record, including its quotes. The pattern may match a wrong position, so its
 # result is verified.
 _CONTENT = re.compile(rb'"content"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")')
-# The relay learns the bytes before and after the text from a record. If these bytes change before
-# this many further pieces (records with text) came, the attempt to learn has failed. This happens,
-# for example, if a server adds a random field to each record.
+# The relay learns the bytes before and after the text from one record, and guesses that later records
+# have the same bytes. If these bytes change before this many further pieces (records with text) came,
+# the guess has failed. This happens, for example, if a server adds a random field to each record.
 _PIECES_PER_GUESS = 8
-# After more failed attempts than this, the relay learns no more.
+# After more failed guesses than this, the relay learns no more.
 _FAILED_GUESSES_MAX = 4
 # Neither a record nor a size line begins with these bytes, so they never match.
 _UNKNOWN = b"\n"
@@ -100,7 +100,7 @@ class TextRelay:
         # The position of the text and its quotes in a record: the start, counted from the beginning
         # of the record, and the end, counted from the end of the record (negative).
         self._text_from = self._text_to = 0
-        # The number of pieces at the last attempt to learn.
+        # The number of pieces when the relay last tried to learn the bytes.
         self._learned_at = -_PIECES_PER_GUESS
         self._failed_guesses = 0
 
@@ -111,6 +111,7 @@ class TextRelay:
         size, pieces = len(data), self._pieces
         if size > self._read_bytes_max or self._finished[0] or not self._parser.at_record_start:
             return 0
+        # The size line, if all data is exactly one HTTP chunk.
         line = _SIZE_LINES[size] if size < _ONE_CHUNK_BYTES_MAX else _UNKNOWN
         start = 0
         while start < size:
@@ -119,18 +120,18 @@ class TextRelay:
                 and data.startswith(self._before, len(line))
                 and data.endswith(self._after)
             ):
-                written = data[len(line) + self._text_from : self._text_to]
+                json_text = data[len(line) + self._text_from : self._text_to]
                 end = size
             else:
                 found = self._find_text(data, start)
                 if found is None:
                     break
-                written, end = found
+                json_text, end = found
             try:
-                text = _decode_text(written)
+                text = _decode_text(json_text)
             except ValueError:
                 break
-            if not text or pieces[0] >= self._pieces_max or not self._write(written):
+            if not text or pieces[0] >= self._pieces_max or not self._write(json_text):
                 break
             pieces[0] += 1
             self._count(text)
@@ -163,7 +164,7 @@ class TextRelay:
         self._learn(payload, content.span(1), text)
         return _encode(text), end
 
-    def _learn(self, payload: bytes, place: tuple[int, int], text: str) -> None:
+    def _learn(self, payload: bytes, span: tuple[int, int], text: str) -> None:
         """Stores the bytes before and after the text, if the pattern has found the right position.
         To verify this, the method puts another text at the position: this text must then be the text
         of the record."""
@@ -173,7 +174,7 @@ class TextRelay:
         if pieces < self._learned_at + _PIECES_PER_GUESS:
             self._failed_guesses += 1
         self._learned_at = pieces
-        before, after = payload[: place[0] + 1], payload[place[1] - 1 :]
+        before, after = payload[: span[0] + 1], payload[span[1] - 1 :]
         other = "a" if text != "a" else "b"
         if self._text_of(before + other.encode() + after) == other:
             self._before, self._after = _DATA + before, after + _RECORD_END

@@ -1,6 +1,6 @@
 """Reads the usage reports of all chat servers.
 
-The servers report in different ways, and the fields of a report show which way it is. "Included"
+The servers report usage in different forms, which the reader recognises by the fields. "Included"
 means that a number is part of `prompt_tokens` or `completion_tokens`; "in addition" means that it
 has to be added to them. "At the top level" means outside of the `…_details` objects.
 
@@ -43,6 +43,7 @@ from tollkeeper.domain.usage import (
 
 # A report with only these fields needs none of the special rules.
 _COUNTS = frozenset({"prompt_tokens", "completion_tokens", "total_tokens"})
+# The names of the fields for tokens that were read from the cache or written to the cache.
 _CACHED = ("cached_tokens", "cache_read_tokens")
 _CACHED_AT_TOP = ("cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens")
 _WRITTEN = (

@@ -108,13 +108,13 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
                 raise MalformedAnswer("a call begins twice")
             open_block.call_index = self._count_call()
             self._emit_call(open_block.call_index, use.tool_use_id, use.name)
-        written = value_or_none(use.input)
-        if written is not None:
+        arguments = value_or_none(use.input)
+        if arguments is not None:
             # In a stream, the arguments are pieces of a JSON text. In an answer that is not streamed,
             # they are a JSON object.
-            value = decode_any(written)
+            value = decode_any(arguments)
             self._emit_arguments(
-                open_block, value if isinstance(value, str) else bytes(written).decode()
+                open_block, value if isinstance(value, str) else bytes(arguments).decode()
             )
 
     def _seal(self, reasoning: str, signature: str) -> str:

@@ -1,7 +1,7 @@
 """Encodes images, files, audio and videos as blocks of a Converse request.
 
 Only content is sent, never an address. If the address were in the provider's own storage, the
-provider would read it with the rights of the gateway's key.
+provider would read the file with the rights of the gateway's key.
 """
 
 import re
@@ -47,23 +47,23 @@ _NAME_MAX = 180
 def image_block(image: Image) -> FreeObject:
     check_detail(image)
     content = _content(read_address(image.url), image.url, image.place)
-    name = _IMAGES.get(content.media_type)
-    return {"image": _described(name, content, _IMAGES, image.place)}
+    format_name = _IMAGES.get(content.media_type)
+    return {"image": _format_and_source(format_name, content, _IMAGES, image.place)}
 
 
 def video_block(video: Video) -> FreeObject:
     content = _content(read_address(video.url), video.url, video.place)
-    name = _VIDEOS.get(content.media_type)
-    return {"video": _described(name, content, _VIDEOS, video.place)}
+    format_name = _VIDEOS.get(content.media_type)
+    return {"video": _format_and_source(format_name, content, _VIDEOS, video.place)}
 
 
 def audio_block(audio: Audio) -> FreeObject:
     if audio.data is None:
-        raise _by_content_only(audio.place)
+        raise _content_required(audio.place)
     content = _content(read_inline(audio.data), audio.data, audio.place)
     name = (audio.format or "").lower()
-    described = _described(name if name in _AUDIO else None, content, _AUDIO, audio.place)
-    return {"audio": described}
+    format_name = name if name in _AUDIO else None
+    return {"audio": _format_and_source(format_name, content, _AUDIO, audio.place)}
 
 
 class Documents:
@@ -75,16 +75,16 @@ class Documents:
 
     def block(self, file: File) -> FreeObject:
         if file.data is None:
-            raise _by_content_only(file.place)
+            raise _content_required(file.place)
         content = _content(read_inline(file.data), file.data, file.place)
         extension = (file.filename or "").rpartition(".")[2].lower()
-        name = _DOCUMENTS.get(content.media_type)
-        if name is None and extension in _EXTENSIONS:
-            name = extension
-        if name is None and not content.media_type:
+        format_name = _DOCUMENTS.get(content.media_type)
+        if format_name is None and extension in _EXTENSIONS:
+            format_name = extension
+        if format_name is None and not content.media_type:
             # The file is treated as PDF, because clients that omit the type usually send PDF.
-            name = "pdf"
-        described = _described(name, content, _EXTENSIONS, file.place)
+            format_name = "pdf"
+        described = _format_and_source(format_name, content, _EXTENSIONS, file.place)
         return {"document": {"name": self._name(file.filename), **described}}
 
     def _name(self, filename: str | None) -> str:
@@ -98,30 +98,30 @@ class Documents:
         return name
 
 
-def _content(content: InlineContent | None, written: str, place: str) -> InlineContent:
+def _content(content: InlineContent | None, source: str, place: str) -> InlineContent:
     if content is not None:
         return content
-    if "://" in written:
-        raise _by_content_only(place)
+    if "://" in source:
+        raise _content_required(place)
     raise InvalidRequest("The content is neither a URL nor base64 data.", param=place)
 
 
-def _described(
-    name: str | None,
+def _format_and_source(
+    format_name: str | None,
     content: InlineContent,
-    possible: "dict[str, str] | frozenset[str]",
+    accepted_types: "dict[str, str] | frozenset[str]",
     place: str,
 ) -> FreeObject:
-    if name is None:
+    if format_name is None:
         raise OptionUnsupported(
-            f"The backend takes the types {', '.join(sorted(possible))}.", param=place
+            f"The backend accepts only the types {', '.join(sorted(accepted_types))}.", param=place
         )
     if not content.base64:
         raise InvalidRequest("The content is empty.", param=place)
-    return {"format": name, "source": {"bytes": content.base64}}
+    return {"format": format_name, "source": {"bytes": content.base64}}
 
 
-def _by_content_only(place: str) -> OptionUnsupported:
+def _content_required(place: str) -> OptionUnsupported:
     return OptionUnsupported(
-        "The backend takes media and files by their content only.", param=place
+        "The backend accepts only the content of media and files, not URLs or ids.", param=place
     )

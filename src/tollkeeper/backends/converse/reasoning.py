@@ -1,8 +1,8 @@
 """Writes the fields of a Converse request that ask for reasoning, which differ by model family, and
 encodes the reasoning of earlier answers.
 
-The provider signs each block of reasoning, and accepts a block in a later request only if it is
-unchanged. Towards clients, the gateway sends such a block as one sealed value: the JSON of the block
+The provider signs each block of reasoning, and accepts a block in a later request only if the
+block is unchanged. Towards clients, the gateway sends such a block as one sealed value: the JSON of the block
 as a text.
 """
 
@@ -57,13 +57,13 @@ def reasoning_fields(call: Call) -> ReasoningFields:
     output limit."""
     family = family_of(call.model)
     if family is Family.CLAUDE:
-        found = thinking_fields(call, is_signed)
-        additional = {} if found.thinking is None else {"thinking": found.thinking}
-        return ReasoningFields(additional, found.effort)
+        fields = thinking_fields(call, is_signed)
+        additional = {} if fields.thinking is None else {"thinking": fields.thinking}
+        return ReasoningFields(additional, fields.effort)
     for option in call.prompt.options:
         if is_reasoning_option(option.name, call) and option.name in _CLAUDE_ONLY:
             raise OptionUnsupported(
-                "The backend's model accepts only an effort.", param=option.param
+                "For reasoning, this model accepts only an effort.", param=option.param
             )
     wish = call.prompt.reasoning
     effort = None if wish is None else wish.effort

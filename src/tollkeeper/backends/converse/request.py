@@ -52,7 +52,7 @@ def converse_request(call: Call, *, extra: Mapping[str, Any]) -> FreeObject:
     refuse_unsupported(prompt, sampling=SAMPLING_PARAMETERS, output_modalities=OUTPUT_MODALITIES)
     if prompt.web_search is not None:
         raise OptionUnsupported(
-            "The backend's protocol has no search.", param=prompt.web_search.param
+            "The backend's protocol does not support web search.", param=prompt.web_search.param
         )
     marks = Marks(call.model.messages.caching)
     tools = _tools(prompt, marks)
@@ -84,7 +84,9 @@ def count_request(call: Call) -> FreeObject:
     """Builds the body of the token count request. Raises OptionUnsupported for server-side tools of
     another provider."""
     if call.prompt.server_tools:
-        raise OptionUnsupported("The backend cannot count these tools.", param="tools")
+        raise OptionUnsupported(
+            "The backend cannot count the tokens of server-side tools.", param="tools"
+        )
     body = converse_request(call, extra={})
     counted = {name: body[name] for name in _COUNT_FIELDS if name in body}
     return {"input": {"converse": counted}}
@@ -94,7 +96,9 @@ def _inference_config(call: Call) -> FreeObject:
     sampling = call.prompt.sampling
     temperature, stop = sampling.temperature, sampling.stop
     if temperature is not None and not 0 <= temperature <= _TEMPERATURE_MAX:
-        raise InvalidRequest("The backend takes a temperature from 0 to 1.", param="temperature")
+        raise InvalidRequest(
+            "The backend accepts only temperatures from 0 to 1.", param="temperature"
+        )
     config = {
         "maxTokens": call.output_tokens_max,
         "temperature": temperature,

@@ -66,14 +66,14 @@ class GroundedText:
     def annotations(self) -> tuple[Annotation, ...]:
         """Returns the citations, with the positions of the citing text in characters. Omits sources
         that no text cites."""
-        written = "".join(self._pieces).encode()
+        encoded = "".join(self._pieces).encode()
         citations = []
         for support in self._supports:
             segment = support.segment
             if segment is None:
                 continue
-            start = _characters(written, segment.start_index or 0)
-            end = _characters(written, segment.end_index or 0)
+            start = _characters(encoded, segment.start_index or 0)
+            end = _characters(encoded, segment.end_index or 0)
             for index in support.grounding_chunk_indices or ():
                 page = self._sources[index].web if 0 <= index < len(self._sources) else None
                 if page is not None and page.uri and start <= end:
@@ -81,9 +81,9 @@ class GroundedText:
         return tuple(citations[:_CITATIONS_MAX])
 
 
-def _characters(written: bytes, count: int) -> int:
+def _characters(encoded: bytes, count: int) -> int:
     """Returns the number of characters in the first `count` bytes of a UTF-8 text."""
-    return len(written[: max(0, count)].decode(errors="ignore"))
+    return len(encoded[: max(0, count)].decode(errors="ignore"))
 
 
 class GeminiAnswer(EventReader):
@@ -174,7 +174,9 @@ class GeminiAnswer(EventReader):
         if not media_type.startswith("image/"):
             # The settings declare the wrong output modalities for the model. The call fails, because
             # otherwise a part of the answer would be lost.
-            message = f"The model answered with {media_type[:100]}, which an answer cannot carry."
+            message = (
+                f"The model answered with {media_type[:100]}, which the gateway cannot pass on."
+            )
             self.fail(BackendFailed(message, charged=True, may_be_client_fault=True))
             return
         self._emit_images((f"data:{media_type};base64,{image.data}",))
@@ -194,8 +196,8 @@ class GeminiAnswer(EventReader):
         index = self._count_call()
         if self._first_call_only and index:
             return
-        written = value_or_none(called.args)
-        arguments = _NO_ARGUMENTS if written is None else bytes(written).decode()
+        args = value_or_none(called.args)
+        arguments = _NO_ARGUMENTS if args is None else bytes(args).decode()
         # The tool calls of models before Gemini 3 have no ids.
         call_id = called.id or f"call_{uuid.uuid4().hex[:24]}"
         if signature:
@@ -213,6 +215,7 @@ class GeminiAnswer(EventReader):
                 self._events.append(UsageReport(ReportedUsage(web_searches=searches)))
             return
         report = read_usage(decode_any(found), is_final=is_final, searches=searches)
+        # Even a running total shows that the backend has run the call, if the total is readable.
         self._report(report, is_final=is_final or report.usage is not None)
 
     def _end(self) -> None:

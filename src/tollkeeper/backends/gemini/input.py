@@ -53,12 +53,12 @@ class Input(Conversation):
     def answer_blocks(self, turn: Turn) -> list[FreeObject]:
         seals = seals_of(part for part in turn.parts if isinstance(part, Reasoning))
         by_call = {seal.call: seal.signature for seal in seals if seal.call is not None}
-        written: list[FreeObject] = [
+        parts: list[FreeObject] = [
             {"text": seal.thought, "thought": True, "thoughtSignature": seal.signature}
             for seal in seals
             if seal.thought is not None
         ]
-        texts = [seal for seal in seals if seal.call is None and seal.thought is None]
+        text_seals = [seal for seal in seals if seal.call is None and seal.thought is None]
         text_start = 0
         has_call = False
         for part in turn.parts:
@@ -67,7 +67,7 @@ class Input(Conversation):
                     continue
                 case Text() | Refusal():
                     check_extra(part.extra, f"{turn.place}.content")
-                    written += _signed_texts(part.text, text_start, texts)
+                    parts += _signed_texts(part.text, text_start, text_seals)
                     text_start += len(part.text)
                 case ToolCall():
                     signature = by_call.get(part.id or "")
@@ -76,12 +76,12 @@ class Input(Conversation):
                         # the first call needs this value.
                         signature = UNSIGNED
                     has_call = True
-                    written.append(self._call(part, signature))
+                    parts.append(self._call(part, signature))
                 case Image():
-                    written += self.marked(media_part(part), part.extra, part.place)
+                    parts += self.marked(media_part(part), part.extra, part.place)
                 case _:
                     raise unsupported_content(getattr(part, "place", "") or turn.place)
-        return written
+        return parts
 
     def _call(self, call: ToolCall, signature: str | None) -> FreeObject:
         check_extra(call.extra, call.place)
@@ -104,20 +104,22 @@ class Input(Conversation):
         media = [part for part in content if "text" not in part]
         if media:
             response["parts"] = media
-        return {"functionResponse": {**self._called(result, turn), **response}}
+        return {"functionResponse": {**self._answered_call(result, turn), **response}}
 
-    def _called(self, result: ToolResult, turn: Turn) -> FreeObject:
+    def _answered_call(self, result: ToolResult, turn: Turn) -> FreeObject:
         """Returns the id and the function name of the tool call to which the result belongs."""
         if turn.role is Role.FUNCTION:
             if not result.name:
                 raise InvalidRequest(
-                    "The output of a function must have its name.", param=f"{turn.place}.name"
+                    "The output of a function must contain the function's name.",
+                    param=f"{turn.place}.name",
                 )
             return {"name": result.name}
         name = self._names.get(result.call_id or "")
         if name is None:
             raise InvalidRequest(
-                "No tool call before this output has its id.", param=f"{turn.place}.tool_call_id"
+                "No earlier tool call has the id in this output.",
+                param=f"{turn.place}.tool_call_id",
             )
         return {"id": result.call_id, "name": name} if self._sends_ids else {"name": name}
 
@@ -126,16 +128,17 @@ def _signed_texts(text: str, start: int, seals: list[Seal]) -> list[FreeObject]:
     """Splits a text of an earlier answer at the beginning and end of each signed part, and adds the
     signatures. `start` is the position of this text in the whole text of the answer. Omits signatures
     whose position is not inside this text."""
-    written: list[FreeObject] = []
-    done = 0
+    parts: list[FreeObject] = []
+    position = 0
     for seal in sorted(seals, key=lambda seal: seal.text_end):
         end, begin = seal.text_end - start, seal.text_end - seal.text_length - start
-        if not done <= begin <= end <= len(text) or (end == 0 and start > 0):
+        # A signature at the beginning of this text belongs to the end of the text before it.
+        if not position <= begin <= end <= len(text) or (end == 0 and start > 0):
             continue
-        if begin > done:
-            written.append({"text": text[done:begin]})
-        written.append({"text": text[begin:end], "thoughtSignature": seal.signature})
-        done = end
-    if done < len(text):
-        written.append({"text": text[done:]})
-    return written
+        if begin > position:
+            parts.append({"text": text[position:begin]})
+        parts.append({"text": text[begin:end], "thoughtSignature": seal.signature})
+        position = end
+    if position < len(text):
+        parts.append({"text": text[position:]})
+    return parts

@@ -39,7 +39,9 @@ def _file_part(file: File) -> FreeObject:
     if file.url is not None:
         return _by_address(file.url, file.place)
     if file.data is None:
-        raise OptionUnsupported("The backend takes no files by their id.", param=file.place)
+        raise OptionUnsupported(
+            "The backend does not accept file ids: send the content.", param=file.place
+        )
     guessed = mimetypes.guess_type(file.filename or "")[0]
     # If the type is unknown, the file is treated as PDF, because clients that omit the type usually
     # send PDF.
@@ -65,14 +67,14 @@ def _by_address(url: str, place: str) -> FreeObject:
     media_type = mimetypes.guess_type(address.path)[0]
     if media_type is None:
         raise InvalidRequest(
-            "The URL must end in the extension of its file type, or the content must be sent.",
+            "The URL must end with a file extension. Otherwise send the content.",
             param=place,
         )
     return {"fileData": {"fileUri": url, "mimeType": media_type}}
 
 
-def _inline(written: str, guessed_type: str, place: str) -> FreeObject:
-    content = read_inline(written)
+def _inline(data: str, guessed_type: str, place: str) -> FreeObject:
+    content = read_inline(data)
     if content is None:
         raise InvalidRequest("The content is neither a URL nor base64 data.", param=place)
     if not content.base64:

@@ -95,14 +95,16 @@ def count_request(call: Call, *, sends_ids: bool) -> FreeObject:
     """Builds the body of the token count request. Raises OptionUnsupported for server-side tools of
     another provider."""
     if call.prompt.server_tools:
-        raise OptionUnsupported("The backend cannot count these tools.", param="tools")
+        raise OptionUnsupported(
+            "The backend cannot count the tokens of server-side tools.", param="tools"
+        )
     body = generate_request(call, extra={}, sends_ids=sends_ids)
     return {name: body[name] for name in _COUNT_FIELDS if name in body}
 
 
 def _response_modalities(call: Call) -> list[str] | None:
-    """Returns the requested modalities. Returns None if the provider's default is right: always for a
-    model that can write only text."""
+    """Returns the requested modalities. Returns None if the provider's default is right, which is
+    always so for a model that can write only text."""
     modalities = [modality.name.upper() for modality in call.prompt.output_modalities]
     return (modalities or None) if IMAGE in call.model.output_modalities else None
 
@@ -110,7 +112,7 @@ def _response_modalities(call: Call) -> list[str] | None:
 def _sampling(sampling: Sampling) -> FreeObject:
     seed, stop = sampling.seed, sampling.stop
     if seed is not None and not _SEED_MIN <= seed <= _SEED_MAX:
-        raise InvalidRequest("The backend takes a seed of 32 bits.", param="seed")
+        raise InvalidRequest("The backend accepts only seeds of 32 bits.", param="seed")
     return {
         "temperature": sampling.temperature,
         "topP": sampling.top_p,

@@ -52,8 +52,8 @@ _BUDGET_SHARE_MAX = 80
 _BUDGET_TOKENS_MAX = 1 << 20
 
 # A value that the provider accepts in place of a signature. It is needed for a tool call without a
-# signature, because another model wrote the call, or because the client has not stored the signature.
-# Models from Gemini 3 on reject tool calls without any signature.
+# signature: another model wrote the call, or the client has not stored the signature. Models from
+# Gemini 3 on reject tool calls without any signature.
 UNSIGNED = "skip_thought_signature_validator"
 
 
@@ -135,7 +135,8 @@ def thinking_config(call: Call) -> FreeObject | None:
     if isinstance(budget, int) and not isinstance(budget, bool):
         if not 0 <= budget <= _BUDGET_TOKENS_MAX:
             raise InvalidRequest(
-                f"The budget must be from 0 to {_BUDGET_TOKENS_MAX} tokens.", param=_BUDGET
+                f"The reasoning budget must be from 0 to {_BUDGET_TOKENS_MAX} tokens.",
+                param=_BUDGET,
             )
         return {"thinkingBudget": budget, "includeThoughts": True}
     has_summary = any(name in options for name in _SUMMARIES)

@@ -7,8 +7,8 @@ numbers of all tokens so far.
   query, but does not charge for the tokens of the results. So these tokens are ignored, and are
   subtracted from the total.
 - `candidatesTokenCount` does not include the tokens of thoughts, except at some endpoints. The total
-  shows whether it does. If the field is missing, the output is not known yet, unless the record ends
-  the answer.
+  shows whether the thoughts are included. If the field is missing, the output is not known yet, unless
+  the record ends the answer.
 - `serviceTier` is the service tier. At Vertex AI, `trafficType` has the same meaning.
 """
 

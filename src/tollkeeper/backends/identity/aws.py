@@ -23,8 +23,8 @@ _LIFETIME_S_MAX = 7 * 86400
 
 
 def obtain(identity: AwsIdentity) -> Expiring[SigningKeys]:
-    """Obtains keys; blocks. Each call searches for keys again, so that the operator can replace a key
-    file while the gateway runs. Raises IdentityFailure."""
+    """Obtains keys, and blocks until they arrive. Each call searches for keys again, so that the
+    operator can replace a key file while the gateway runs. Raises IdentityFailure."""
     try:
         # With a profile, botocore does not use keys in environment variables. So a profile or file in
         # the settings has precedence.
@@ -43,8 +43,8 @@ def obtain(identity: AwsIdentity) -> Expiring[SigningKeys]:
     if frozen is None:
         raise IdentityFailure("the AWS library found no keys")
     keys = SigningKeys(frozen.access_key or "", frozen.secret_key or "", frozen.token or "")
-    shown = (keys.access_key, keys.session_token or "-")
-    if not keys.secret_key or not all(map(is_header_text, shown)):
+    sent_in_headers = (keys.access_key, keys.session_token or "-")
+    if not keys.secret_key or not all(map(is_header_text, sent_in_headers)):
         raise IdentityFailure("the access key has invalid characters, or its secret is missing")
     if not isinstance(credentials, RefreshableCredentials):
         return Expiring(keys, None, recheck_s=_RECHECK_S)

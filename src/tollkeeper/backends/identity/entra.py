@@ -30,8 +30,9 @@ _OPTIONS: dict[str, Any] = {
 
 
 def obtain(identity: EntraIdentity) -> Expiring[str]:
-    """Obtains a token; blocks. Reads the secret or certificate file for every token, so that the
-    operator can replace the file while the gateway runs. Raises IdentityFailure."""
+    """Obtains a token, and blocks until it arrives. Reads the secret or certificate file for
+    every token, so that the operator can replace the file while the gateway runs. Raises
+    IdentityFailure."""
     try:
         with _credential(identity) as credential:
             token = credential.get_token(identity.scope)
@@ -58,5 +59,5 @@ def _credential(
             raise IdentityFailure(f"{identity.secret_file}: {exc}") from None
     if secret:
         return ClientSecretCredential(tenant, client, secret, **_OPTIONS)
-    chosen = {"managed_identity_client_id": client, "workload_identity_client_id": client}
-    return DefaultAzureCredential(**_OPTIONS, **(chosen if client else {}))
+    client_ids = {"managed_identity_client_id": client, "workload_identity_client_id": client}
+    return DefaultAzureCredential(**_OPTIONS, **(client_ids if client else {}))

@@ -23,8 +23,8 @@ _LOCAL = (exceptions.DefaultCredentialsError, exceptions.TransportError, excepti
 
 
 def obtain(identity: GoogleIdentity) -> Expiring[str]:
-    """Obtains a token; blocks. Reads the credentials file for every token, so that the operator can
-    replace the file while the gateway runs. Raises IdentityFailure."""
+    """Obtains a token, and blocks until it arrives. Reads the credentials file for every
+    token, so that the operator can replace the file while the gateway runs. Raises IdentityFailure."""
     with requests.Session() as session:
         request: Any = functools.partial(Request(session), timeout=_REQUEST_TIMEOUT_S)
         try:

@@ -202,7 +202,9 @@ class Renewed(Generic[_Value]):
         self._obtained_at = loop.time()
         lifetime_s = obtained.lifetime_s
         if lifetime_s is not None and lifetime_s <= times.unused_s:
-            raise IdentityFailure("the token service gave a token that has expired")
+            raise IdentityFailure(
+                "the token service gave a token that has expired or expires within seconds"
+            )
         if obtained.value != self._value:
             self._previous, self._value = self._value, obtained.value
         if lifetime_s is None:
@@ -219,6 +221,6 @@ class Renewed(Generic[_Value]):
         # While the current value is valid, the next attempt starts before the value expires.
         longest = min(times.pause_s_max, valid_s) if valid_s > 0 else times.pause_s_max_without
         pause_s = min(max(longest, times.pause_s), times.pause_s * 2.0 ** min(failures - 1, 16))
-        # If the attempts of many processes fail at the same time, random pauses prevent that all
-        # processes retry at the same time.
+        # If the attempts of many processes fail at the same time, random pauses keep the processes from
+        # retrying at the same time.
         return pause_s * random.uniform(0.8, 1.0)  # noqa: S311 - it spreads load only

@@ -79,7 +79,7 @@ class ResponsesAnswer(EventReader):
 
     def _read_record(self, payload: bytes) -> None:
         if payload.startswith(_DONE):
-            raise MalformedAnswer("it ended before the answer did")
+            raise MalformedAnswer("it ended before the answer was complete")
         event = records.decode_event(payload)
         if event is None:
             return
@@ -238,8 +238,8 @@ class ResponsesAnswer(EventReader):
             arguments = record.arguments or record.input or ""
             self._emit_complete_text(item, TextKind.ARGUMENTS, 0, arguments)
         elif record.type == records.REASONING:
-            # Only the kind of reasoning that comes first is emitted, and the text is preferred to
-            # the summary.
+            # Only the first kind of reasoning is emitted. The text comes first here, because it is
+            # preferred to the summary.
             for index, part in enumerate(record.content or ()):
                 self._emit_complete_text(item, TextKind.REASONING, index, part.text_or_refusal)
             for index, part in enumerate(record.summary or ()):
@@ -273,7 +273,7 @@ class ResponsesAnswer(EventReader):
         error = error_record(result.error)
         failed = error is not None or status in ("failed", "cancelled")
         if not failed and status not in ("completed", "incomplete"):
-            raise MalformedAnswer("it ended before the answer did")
+            raise MalformedAnswer("the status of its result is not final")
         self._emit_remaining(result)
         report = records.usage_report(result, self._searches)
         if failed:

@@ -132,17 +132,19 @@ class Input:
         elif not call_id:
             raise unsupported_content(call.place)
         elif call.extra:
+            # The fields of a custom tool call (`type` and `custom`) are in `extra`. Other additional
+            # fields are rejected.
             self._add_custom_call(call, call_id)
             return
         self._add_item("function_call", call_id=call_id, name=call.name, arguments=call.arguments)
 
     def _add_custom_call(self, call: ToolCall, call_id: str) -> None:
         custom = custom_member(call.extra or {}) or {}
-        name, written = custom.get("name"), custom.get("input")
-        if not isinstance(name, str) or not isinstance(written, str):
+        name, tool_input = custom.get("name"), custom.get("input")
+        if not isinstance(name, str) or not isinstance(tool_input, str):
             raise unsupported_content(call.place)
         self._custom_calls.add(call_id)
-        self._add_item("custom_tool_call", call_id=call_id, name=name, input=written)
+        self._add_item("custom_tool_call", call_id=call_id, name=name, input=tool_input)
 
     def _add_result(self, result: Part, turn: Turn) -> None:
         if not isinstance(result, ToolResult):

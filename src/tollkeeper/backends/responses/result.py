@@ -226,10 +226,10 @@ def decode_annotation(raw: msgspec.Raw) -> Annotation | None:
 def chat_logprobs(raw: msgspec.Raw) -> msgspec.Raw | None:
     """Converts the list of log probabilities of a text to the form of the chat protocol. Returns None
     for an empty list."""
-    written = bytes(raw)
-    if not written.startswith(b"[") or not written[1:-1].strip():
+    encoded = bytes(raw)
+    if not encoded.startswith(b"[") or not encoded[1:-1].strip():
         return None
-    return msgspec.Raw(b'{"content":%b,"refusal":null}' % written)
+    return msgspec.Raw(b'{"content":%b,"refusal":null}' % encoded)
 
 
 def usage_report(result: Response, searches_in_stream: int = 0) -> UsageReport | None:

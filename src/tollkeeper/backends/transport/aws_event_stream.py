@@ -25,6 +25,7 @@ _BEGINNINGS_MAX = 32
 # Longer headers are not cached.
 _CACHED_HEADERS_BYTES_MAX = 1024
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
+# Integers by header type. Type 5 is an integer of eight bytes.
 _NUMBERS = {2: struct.Struct(">b"), 3: struct.Struct(">h"), 4: struct.Struct(">i")}
 _LONG = struct.Struct(">q")
 _LENGTH = struct.Struct(">H")
@@ -102,6 +103,7 @@ class AwsEventStreamParser:
             ):
                 self._beginnings[headers] = beginning
         if not beginning.endswith(b":"):
+            # It is a whole record, or the frame is ignored.
             return beginning
         payload = frame[payload_start:end] or b"{}"
         if not payload.isascii() and not _is_utf8(payload):

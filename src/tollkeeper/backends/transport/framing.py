@@ -21,11 +21,11 @@ class Framing(StrEnum):
 class RecordParser(Protocol):
     """Splits one stream into records."""
 
-    # Whether a chunk with a whole line restarts the idle timeout, even if it completes no record.
+    # Whether a chunk with a whole line restarts the idle timeout, even if the chunk completes no record.
     counts_lines: bool
     frame_bytes_max: int
-    # True only if the next chunk begins with a new record. A parser that does not know the
-    # beginning of the next chunk may always say False.
+    # True only if the next chunk begins with a new record. A parser may always say False:
+    # then text is never relayed without creating events.
     at_record_start: bool
 
     def feed(self, chunk: bytes) -> list[bytes]:

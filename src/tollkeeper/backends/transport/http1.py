@@ -28,8 +28,8 @@ _BUFFERED_BYTES_MAX = 64 << 10
 # closed instead.
 _DRAINED_BYTES_MAX = 64 << 10
 _DRAIN_TIMEOUT_S = 1.0
-# The last bytes of received data if the data ends with an HTTP chunk, and the chunk ends with a
-# server-sent event.
+# Received data ends with these bytes if its last HTTP chunk is complete, and this chunk ends with a
+# whole server-sent event.
 _CHUNK_END = b"\n\n\r\n"
 
 
@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
         self._idle_s = idle_s
         now = self._progress_at = self._loop.time()
         due = min(deadline, now + idle_s)
-        # The timer of an earlier exchange may still run. It suffices if it fires early enough.
+        # The timer of an earlier exchange may still run. If it fires early enough, it is kept.
         if self._timer is None or due < self._timer_at:
             self._set_timer(due)
         if len(body) <= _PIECE_BYTES:
@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
 
     async def read_whole(self, bytes_max: int) -> bytes:
         """Returns the rest of the body. Raises AnswerTooLarge if the rest has more than `bytes_max`
-        bytes. Never has more of the body in memory than `bytes_max` and the data of one read."""
+        bytes. Never holds more than `bytes_max` bytes plus the data of one network read in memory."""
         self._buffered_max = bytes_max
         progress = 0
         while not self._complete and self._buffered <= bytes_max:
@@ -359,8 +359,8 @@ class Connection(asyncio.Protocol):
 
     def _all_written(self) -> bool:
         """Tells whether the whole request was written to the socket. A server may answer before it
-        has read the whole request. It would then read the next request on this connection as the
-        rest of this one."""
+        has read the whole request. The server would then read the next request on this connection
+        as the rest of this request."""
         assert self._transport is not None
         assert self._socket_transport is not None
         if self._unsent is not None:
@@ -425,6 +425,7 @@ class Connection(asyncio.Protocol):
         elif self._progressed and waits and now >= idle_until:
             self._fail(PeerSilent("the backend sent no data for too long"))
         else:
+            # A passed idle timeout is ignored if no read waits, or before the first progress.
             if now >= idle_until:
                 idle_until = now + self._idle_s
             self._set_timer(min(self._deadline, idle_until))

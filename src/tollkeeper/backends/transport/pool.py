@@ -61,7 +61,9 @@ class ConnectionPool:
             waiting_max=limits.waiting_max,
             waiting_owner_max=max(1, limits.waiting_max // 4),
         )
+        # The timer that closes connections which were idle for too long.
         self._sweep: asyncio.TimerHandle | None = None
+        # Set when the last connection is closed. None until the pool closes.
         self._emptied: asyncio.Event | None = None
 
     @property
@@ -74,8 +76,8 @@ class ConnectionPool:
         return self._slots.waiting
 
     async def acquire(self, *, deadline: float, organization: Hashable = None) -> Connection:
-        """Returns an open connection. Waits for a free connection at most as long as opening one
-        may take. Raises ConnectFailed, ConnectionsExhausted or DeadlinePassed. In these cases, no
+        """Returns an open connection. Waits for a free connection at most as long as the
+        connect timeout. Raises ConnectFailed, ConnectionsExhausted or DeadlinePassed. In these cases, no
         part of the request was sent."""
         if not self._slots.take_free(organization):
             await self._wait_for_turn(organization, deadline)
@@ -202,15 +204,15 @@ class ConnectionPool:
         self._sweep = None
         loop = asyncio.get_running_loop()
         stale_before = loop.time() - self._limits.keep_alive_s
-        rest = []
+        idle_times = []
         for queue in (self._idle, self._cooling_down):
             for connection in tuple(queue):
                 if connection.idle_since <= stale_before:
                     connection.abort()
                 else:
-                    rest.append(connection.idle_since)
-        if rest:
-            due = min(rest) + self._limits.keep_alive_s
+                    idle_times.append(connection.idle_since)
+        if idle_times:
+            due = min(idle_times) + self._limits.keep_alive_s
             self._sweep = loop.call_at(due, self._close_stale)
 
     def _remove_lost(self, connection: Connection) -> None:
