@@ -1,5 +1,5 @@
-"""Reads AWS exceptions: frames that end a stream with an error. Converts the name of an exception to
-an HTTP status."""
+"""Reads AWS exceptions, which are frames that end a stream with an error, and converts them to errors
+of the gateway by way of an HTTP status."""
 
 import msgspec
 

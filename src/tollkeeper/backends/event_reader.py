@@ -53,8 +53,8 @@ class StreamReader(ABC):
     def __init__(
         self, call: Call, *, secrets: tuple[str, ...] = (), empty_records_per_token: int = 0
     ) -> None:
-        """Sets the limits of the answer. `empty_records_per_token` is the number of records without content
-        that the backend may send for each output token."""
+        """Sets the limits of the answer. `empty_records_per_token` is the number of records without
+        content that the backend may send for each output token."""
         self._secrets = secrets
         # While a server reads the prompt, it may report its progress with records without content:
         # at most one for each prompt token.

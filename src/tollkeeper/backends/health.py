@@ -78,7 +78,7 @@ class ReplicaHealth:
         self.ejected_until = 0.0
         # The reason why the last call failed. Empty after a successful call.
         self.last_failure = ""
-        # Whether the replica would be ejected if it were not the last healthy one of its backend.
+        # Whether the replica stays in use only because it is the last healthy replica of its backend.
         self.is_failing = False
 
     @property

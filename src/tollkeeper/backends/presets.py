@@ -71,8 +71,8 @@ class Preset:
         return fields
 
 
-# For each field that a server may require for the output limit: the field that clients may send
-# instead, which is then renamed.
+# For each field that a server may require for the output limit: the other field that clients may
+# send, which is then renamed.
 _OTHER_BOUND = {
     OutputBound.MAX_TOKENS: OutputBound.MAX_COMPLETION_TOKENS.value,
     OutputBound.MAX_COMPLETION_TOKENS: OutputBound.MAX_TOKENS.value,

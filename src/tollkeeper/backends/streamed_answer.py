@@ -33,7 +33,7 @@ class StreamedAnswer:
         self._parser = parser
         # Events that `begin` has read, until `__anext__` returns them.
         self._unread_events: list[Event] = []
-        # The data of the last network read that is not yet parsed.
+        # The part of the last network read that is not yet parsed.
         self._rest = b""
         self.completed = False
         # Whether the answer ended in a way that counts as a failure of the replica.
@@ -41,7 +41,7 @@ class StreamedAnswer:
 
     async def begin(self) -> None:
         """Reads until the first content has arrived. Raises a failure that comes before the first
-        content, so that the client gets an error and not the beginning of an answer."""
+        content, so that the client gets an error instead of the beginning of an answer."""
         reader = self._reader
         events: list[Event] = []
         while not reader.accepted and not reader.ended:

@@ -16,8 +16,7 @@ from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call
 
 _COUNT_MAX = 2**53
-# The request fields that affect the text of the prompt, which vLLM renders with the model's chat
-# template.
+# The request fields that vLLM needs to render the prompt with the model's chat template.
 _VLLM_FIELDS = ("messages", "tools", "chat_template_kwargs")
 
 

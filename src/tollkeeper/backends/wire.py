@@ -88,7 +88,7 @@ class Wire(Protocol):
 
     def read_usage(self, body: bytes) -> UsageReport | None:
         """Returns the usage in a body for which `read_whole` has raised MalformedAnswer; None if
-        there is none. Never raises, whatever the body contains."""
+        the body contains no usage. Never raises an error."""
         ...
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader: ...

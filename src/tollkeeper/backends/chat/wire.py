@@ -71,8 +71,8 @@ class ChatWire:
         )
 
     def read_usage(self, body: bytes) -> UsageReport | None:
-        found = decode_usage_only(body)
-        return usage_report(found.usage, found.tier)
+        partial = decode_usage_only(body)
+        return usage_report(partial.usage, partial.tier)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return AnswerStream(call, secrets=secrets)

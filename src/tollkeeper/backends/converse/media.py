@@ -61,8 +61,8 @@ def audio_block(audio: Audio) -> FreeObject:
     if audio.data is None:
         raise _content_required(audio.place)
     content = _content(read_inline(audio.data), audio.data, audio.place)
-    name = (audio.format or "").lower()
-    format_name = name if name in _AUDIO else None
+    requested = (audio.format or "").lower()
+    format_name = requested if requested in _AUDIO else None
     return {"audio": _format_and_source(format_name, content, _AUDIO, audio.place)}
 
 

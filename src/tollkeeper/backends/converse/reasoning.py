@@ -2,8 +2,8 @@
 encodes the reasoning of earlier answers.
 
 The provider signs each block of reasoning, and accepts a block in a later request only if the
-block is unchanged. Towards clients, the gateway sends such a block as one sealed value: the JSON of the block
-as a text.
+block is unchanged. Towards clients, the gateway sends such a block as one sealed value: the JSON of
+the block as a text.
 """
 
 from enum import StrEnum

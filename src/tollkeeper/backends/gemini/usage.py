@@ -75,9 +75,11 @@ def _service_tier(reported: FreeObject) -> str | None:
 def _charged_total(reported: FreeObject) -> int | None:
     """Returns the total without the tokens of search results."""
     total = read_count(reported.get("totalTokenCount"))
-    found = read_count(reported.get("toolUsePromptTokenCount"))
+    results = read_count(reported.get("toolUsePromptTokenCount"))
     # If the total is smaller than the tokens of search results, it does not include them.
-    return total - found if total is not None and found is not None and total >= found else total
+    return (
+        total - results if total is not None and results is not None and total >= results else total
+    )
 
 
 def _completion(
@@ -88,14 +90,14 @@ def _completion(
     *,
     is_final: bool,
 ) -> int | None:
-    written = read_count(reported.get("candidatesTokenCount"))
-    if written is None and not is_final:
+    candidates = read_count(reported.get("candidatesTokenCount"))
+    if candidates is None and not is_final:
         return None
-    written = written or 0
-    if thoughts and written >= thoughts and total == (prompt or 0) + written:
+    candidates = candidates or 0
+    if thoughts and candidates >= thoughts and total == (prompt or 0) + candidates:
         # The number already includes the thoughts.
-        return written
-    return written + (thoughts or 0)
+        return candidates
+    return candidates + (thoughts or 0)
 
 
 def _of_modality(modality: str, reported: FreeObject, name: str) -> int | None:

@@ -32,7 +32,7 @@ class PoolLimits:
     idle_connections_max: int
     keep_alive_s: float
     connect_timeout_s: float
-    # The maximum number of calls that wait for a connection while all are in use.
+    # The maximum number of calls that wait while all connections are in use.
     waiting_max: int
 
 
@@ -50,8 +50,8 @@ class ConnectionPool:
         self._limits = limits
         # Connections that can be used now. The connection with the longest idle time comes first.
         self._idle: deque[Connection] = deque()
-        # Connections that cannot be used until `_COOLDOWN_S` after their last stream, in the same
-        # order.
+        # Connections whose last stream ended less than `_COOLDOWN_S` ago, in the same order. They cannot
+        # be used yet.
         self._cooling_down: deque[Connection] = deque()
         self._connections: set[Connection] = set()
         self._connecting = 0
@@ -106,6 +106,7 @@ class ConnectionPool:
             raise ConnectionsExhausted("every connection is in use") from None
 
     async def _open(self, deadline: float) -> Connection:
+        # A connection that cannot be used yet is closed, to make room for a new one.
         if self._is_full() and self._cooling_down:
             self._drop(self._cooling_down.popleft())
         if self._is_full():
