@@ -81,7 +81,7 @@ async def test_a_dry_run_says_how_many_how_much_and_why(operator: Program, books
     shown = await _run(operator, *line, "--dry-run")
     assert (shown.code, shown.err) == (0, "")
     assert "silence" in shown.out
-    assert "3 would be released; their holds are 7 USD in total.\n" in shown.out
+    assert "3 reservations would be released; their holds are 7 USD in total.\n" in shown.out
     assert (await books.balance())["unsettled"] == 15 * USD
 
     assert await _json(operator, *line) == {
@@ -108,7 +108,7 @@ async def test_each_is_settled_at_its_hold(operator: Program, books: Books) -> N
     assert shown.code == 0
     # In a pipe the progress is plain text.
     assert shown.err == "1 of 1\n"
-    assert "1 were settled; their holds are 3 USD in total.\n" in shown.out
+    assert "1 reservations were settled; their holds are 3 USD in total.\n" in shown.out
     assert (await books.balance())["settled"] == 3 * USD
     await books.assert_right()
 
@@ -141,7 +141,7 @@ async def test_only_what_a_backend_has_in_the_catalogue(
     assert found["resolved"] == {"reservations": 1, "hold": "1"}
     line = map(str, (*_BULK, "--backend", "nowhere", *mine))
     assert await asyncio.to_thread(program.refusal, *line) == (
-        "No model of the catalogue has the backend nowhere; backends: cluster, elsewhere."
+        "No model in the settings uses the backend nowhere. These backends are used: cluster, elsewhere."
     )
 
 

@@ -67,10 +67,10 @@ async def admin_key_list(services: Services, organization: OrganizationArgument)
     """List an organization's Admin API keys, oldest first.
 
     Revoked keys are not listed."""
-    identity = await services.names.organization_named(organization)
-    await services.organizations.organization_show(identity)
+    organization_id = await services.names.organization_named(organization)
+    await services.organizations.organization_show(organization_id)
     return Listing(
-        [_view(services, key) for key in await _all_keys(services, identity)],
+        [_view(services, key) for key in await _all_keys(services, organization_id)],
         columns=(
             *("id", "name", "redacted_value", "status", "permissions", "last_used_at"),
             "expires_at",
@@ -83,8 +83,8 @@ async def admin_key_list(services: Services, organization: OrganizationArgument)
 @service_command(app, "rename", example="tollkeeper admin-key rename root ops")
 async def admin_key_rename(services: Services, key: KeyArgument, name: NameArgument) -> Record:
     """Rename an Admin API key."""
-    identity = await services.names.admin_key_named(key)
-    return Record(_view(services, await services.admin_keys.admin_key_rename(identity, name)))
+    key_id = await services.names.admin_key_named(key)
+    return Record(_view(services, await services.admin_keys.admin_key_rename(key_id, name)))
 
 
 @service_command(app, "revoke", example="tollkeeper admin-key revoke root")

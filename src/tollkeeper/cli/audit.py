@@ -73,9 +73,9 @@ async def audit_list(
         limit=limit,
     )
     names = await services.names.names_of(
-        identity
+        shown_id
         for entry in page.entries
-        for identity in (entry.change.object_id, _actor_id(entry))
+        for shown_id in (entry.change.object_id, _actor_id(entry))
     )
     return Listing(
         [_view(entry, names) for entry in page.entries],

@@ -1,8 +1,8 @@
 """Implements `tollkeeper ledger resolve --all`, which resolves many unsettled reservations.
 
-A reservation is the ledger row of the amount held for a call. It is unsettled if the cost of the call
-is unknown. To resolve it, the command settles the whole hold as the cost, or releases it without a
-cost.
+A reservation is the ledger row of a hold, the amount reserved for a call. A reservation is unsettled if
+the cost of its call is unknown. To resolve a reservation, the command either charges the whole hold or
+releases the hold and charges nothing.
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ from tollkeeper.domain.views import ReasonTotal
 from tollkeeper.services.ledger.bulk_resolution import Backlog, BulkAction, Resolved
 from tollkeeper.services.use_cases import Services
 
-# The report lists this number of reasons, the most frequent ones, and sums up all others. Reasons are
-# free text, so there may be many.
+# Each reservation has a reason why it is unsettled. Reasons are free text, so there may be many. The
+# report lists this number of the most frequent reasons, and sums up all others.
 _REASONS_MAX = 20
 _OTHER_REASONS = "(other reasons)"
 _RESULT = {BulkAction.SETTLE_HOLD: "settled", BulkAction.RELEASE: "released"}
@@ -53,6 +53,7 @@ async def _resolve_all(services: Services, request: BulkRequest, *, quiet: bool)
     organization_id = None
     if request.organization is not None:
         organization_id = await services.names.organization_named(request.organization)
+        # Raises an error if the organization does not exist.
         await services.organizations.organization_show(organization_id)
     backlog = await services.bulk_resolution.ledger_backlog(
         older_than_s=request.older_than_s,
@@ -71,7 +72,7 @@ async def _resolve_all(services: Services, request: BulkRequest, *, quiet: bool)
 
 
 def _models_of(catalog: Catalog, backend: str | None) -> tuple[str, ...] | None:
-    """Returns the models that the catalogue assigns to the backend. Reservations are selected by model,
+    """Returns the models that the settings assign to the backend. Reservations are selected by model,
     because a reservation does not name its backend."""
     if backend is None:
         return None
@@ -81,7 +82,9 @@ def _models_of(catalog: Catalog, backend: str | None) -> tuple[str, ...] | None:
             ", ".join(sorted({name for model in catalog.models for name in model.backends}))
             or "none"
         )
-        raise NotFound(f"No model of the catalogue has the backend {backend}; backends: {names}.")
+        raise NotFound(
+            f"No model in the settings uses the backend {backend}. These backends are used: {names}."
+        )
     return models
 
 
@@ -92,7 +95,7 @@ def _report(request: BulkRequest, backlog: Backlog, resolved: Resolved | None) -
             "reservations": total.reservations,
             "hold": usd_from_picousd(total.hold_picousd),
         }
-        for total in _most_frequent(backlog.reasons)
+        for total in _listed_reasons(backlog.reasons)
     ]
     content: dict[str, Any] = {
         "dry_run": request.dry_run,
@@ -112,8 +115,8 @@ def _report(request: BulkRequest, backlog: Backlog, resolved: Resolved | None) -
     return Report(content, _picture(request, backlog, resolved, reasons))
 
 
-def _most_frequent(reasons: tuple[ReasonTotal, ...]) -> list[ReasonTotal]:
-    named, rest = list(reasons[:_REASONS_MAX]), reasons[_REASONS_MAX:]
+def _listed_reasons(reasons: tuple[ReasonTotal, ...]) -> list[ReasonTotal]:
+    listed, rest = list(reasons[:_REASONS_MAX]), reasons[_REASONS_MAX:]
     if rest:
         others = ReasonTotal(
             _OTHER_REASONS,
@@ -121,8 +124,8 @@ def _most_frequent(reasons: tuple[ReasonTotal, ...]) -> list[ReasonTotal]:
             sum(total.hold_picousd for total in rest),
             max(total.oldest_age_s for total in rest),
         )
-        named.append(others)
-    return named
+        listed.append(others)
+    return listed
 
 
 def _picture(
@@ -140,8 +143,8 @@ def _picture(
     result = _RESULT[request.action]
     if resolved is None:
         amount = usd_from_picousd(backlog.hold_picousd)
-        line = f"{backlog.reservations} would be {result}; their holds are {amount} USD in total."
+        line = f"{backlog.reservations} reservations would be {result}; their holds are {amount} USD in total."
     else:
         amount = usd_from_picousd(resolved.hold_picousd)
-        line = f"{resolved.reservations} were {result}; their holds are {amount} USD in total."
+        line = f"{resolved.reservations} reservations were {result}; their holds are {amount} USD in total."
     return Group(table, Text(line))

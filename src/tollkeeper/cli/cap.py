@@ -57,10 +57,10 @@ async def cap_set(
     Calls that would exceed the cap are refused. Organizations and projects can have three caps: one per
     day, one per week, and one that is either per month or total. A key can have one cap per day, one
     per week and one per month."""
-    identity = await services.names.organization_named(organization)
-    project_id, key_id = await _owner(services, identity, project, key)
-    use = await services.caps.cap_set(identity, amount, period, project_id, key_id)
-    [view] = await _views(services, identity, [use])
+    organization_id = await services.names.organization_named(organization)
+    project_id, key_id = await _owner(services, organization_id, project, key)
+    use = await services.caps.cap_set(organization_id, amount, period, project_id, key_id)
+    [view] = await _views(services, organization_id, [use])
     return Record(view)
 
 
@@ -78,12 +78,12 @@ async def cap_clear(
     """Remove caps of an organization, a project or a key.
 
     Without --project and --key, the caps of projects and keys stay."""
-    identity = await services.names.organization_named(organization)
-    project_id, key_id = await _owner(services, identity, project, key)
-    await services.caps.cap_clear(identity, project_id, key_id, period)
+    organization_id = await services.names.organization_named(organization)
+    project_id, key_id = await _owner(services, organization_id, project, key)
+    await services.caps.cap_clear(organization_id, project_id, key_id, period)
     return Record(
         {
-            "organization_id": identity,
+            "organization_id": organization_id,
             "project_id": project_id,
             "key_id": key_id,
             "amount": None,
@@ -97,8 +97,8 @@ async def cap_show(services: Services, organization: OrganizationArgument) -> Li
     """Show all caps in an organization, and how much is used.
 
     The list includes the caps of the organization's projects and keys."""
-    identity = await services.names.organization_named(organization)
-    return await _listing(services, identity, await services.caps.cap_show(identity))
+    organization_id = await services.names.organization_named(organization)
+    return await _listing(services, organization_id, await services.caps.cap_show(organization_id))
 
 
 @service_command(app, "reset", example="tollkeeper cap reset Acme")
@@ -108,13 +108,15 @@ async def cap_reset(services: Services, organization: OrganizationArgument) -> L
     A cap stays in the latest period that it has seen, even if the clock is set back. This command
     returns all caps to the present day, week and month, and counts again the amounts that are held and
     spent in them. Correct the clock first."""
-    identity = await services.names.organization_named(organization)
-    return await _listing(services, identity, await services.caps.cap_reset(identity))
+    organization_id = await services.names.organization_named(organization)
+    return await _listing(services, organization_id, await services.caps.cap_reset(organization_id))
 
 
-async def _listing(services: Services, identity: OrganizationId, uses: list[CapUse]) -> Listing:
+async def _listing(
+    services: Services, organization_id: OrganizationId, uses: list[CapUse]
+) -> Listing:
     return Listing(
-        await _views(services, identity, uses),
+        await _views(services, organization_id, uses),
         columns=("project", "key", "amount", "period", "held", "spent", "remaining", "resets_at"),
         optional=("resets_at", "held"),
     )
@@ -137,7 +139,7 @@ async def _views(
     services: Services, organization: OrganizationId, uses: Sequence[CapUse]
 ) -> list[dict[str, object]]:
     names = await services.names.names_of(
-        identity for use in uses for identity in (use.project_id, use.key_id)
+        object_id for use in uses for object_id in (use.project_id, use.key_id)
     )
     return [_view(organization, use, names) for use in uses]
 

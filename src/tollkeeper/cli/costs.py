@@ -85,16 +85,16 @@ async def costs(
         group_by=tuple(dict.fromkeys(group_by or ())),
         limit=COST_PAGE_MAX,
     )
-    identity = await services.names.organization_named(organization)
-    await services.organizations.organization_show(identity)
+    organization_id = await services.names.organization_named(organization)
+    await services.organizations.organization_show(organization_id)
     with working("Adding up"):
-        page = await services.costs.whole_cost_report(identity, query)
-    judged = await services.judge_costs.judge_usage(identity, days_of(start, end))
+        page = await services.costs.whole_cost_report(organization_id, query)
+    judged = await services.judge_costs.judge_usage(organization_id, days_of(start, end))
     names = await services.names.names_of(
-        identity
+        object_id
         for bucket in page.buckets
         for row in bucket.rows
-        for identity in (row.project_id, row.api_key_id)
+        for object_id in (row.project_id, row.api_key_id)
     )
     content: dict[str, Any] = msgspec.to_builtins(cost_page_view(page))
     return Report(

@@ -142,8 +142,8 @@ async def credit_assign(
     """Assign a payment to an organization.
 
     Use this for a payment whose events name no organization of this installation."""
-    identity = await services.names.organization_named(organization)
-    assigned = await services.payments.payment_assign(payment, identity)
+    organization_id = await services.names.organization_named(organization)
+    assigned = await services.payments.payment_assign(payment, organization_id)
     paid = assigned.paid_picousd
     return Record(
         {
@@ -161,9 +161,9 @@ async def credit_show(services: Services, organization: OrganizationArgument) ->
 
     The balance has the credit that was granted, and its parts: available, held for calls in flight,
     settled (spent), and unsettled (held for calls whose cost is unknown)."""
-    identity = await services.names.organization_named(organization)
-    balance = await services.billing.credit_show(identity)
-    return Record({"organization_id": identity, **balance_view(balance)})
+    organization_id = await services.names.organization_named(organization)
+    balance = await services.billing.credit_show(organization_id)
+    return Record({"organization_id": organization_id, **balance_view(balance)})
 
 
 def balance_view(balance: "Balance") -> dict[str, str]:

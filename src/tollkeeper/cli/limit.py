@@ -46,8 +46,8 @@ async def limit_set(
     The value `default` means the default from the settings."""
     if requests_per_minute is None and concurrency is None:
         raise typer.BadParameter("Give --requests-per-minute, --concurrency, or both.")
-    identity = await services.names.project_named(project)
-    return _record(await services.billing.limit_set(identity, requests_per_minute, concurrency))
+    project_id = await services.names.project_named(project)
+    return _record(await services.billing.limit_set(project_id, requests_per_minute, concurrency))
 
 
 @service_command(app, "show", example="tollkeeper limit show Web")

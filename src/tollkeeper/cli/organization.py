@@ -56,8 +56,8 @@ async def organization_rename(
     services: Services, organization: OrganizationArgument, name: NameArgument
 ) -> Record:
     """Rename an organization."""
-    identity = await services.names.organization_named(organization)
-    return _record(await services.organizations.organization_rename(identity, name))
+    organization_id = await services.names.organization_named(organization)
+    return _record(await services.organizations.organization_rename(organization_id, name))
 
 
 @service_command(app, "archive", example="tollkeeper organization archive Acme")
@@ -65,8 +65,8 @@ async def organization_archive(services: Services, organization: OrganizationArg
     """Archive an organization and all its projects.
 
     Its project keys stop working, and its records stay. This cannot be undone."""
-    identity = await services.names.organization_named(organization)
-    return _record(await services.organizations.organization_archive(identity))
+    organization_id = await services.names.organization_named(organization)
+    return _record(await services.organizations.organization_archive(organization_id))
 
 
 @service_command(app, "grant-check", example="tollkeeper organization grant-check Acme kyc")
@@ -74,8 +74,8 @@ async def organization_grant_check(
     services: Services, organization: OrganizationArgument, check: Check
 ) -> Record:
     """Let an organization use models that require a check."""
-    identity = await services.names.organization_named(organization)
-    return _record(await services.organizations.organization_grant_check(identity, check))
+    organization_id = await services.names.organization_named(organization)
+    return _record(await services.organizations.organization_grant_check(organization_id, check))
 
 
 @service_command(app, "revoke-check", example="tollkeeper organization revoke-check Acme kyc")
@@ -85,8 +85,8 @@ async def organization_revoke_check(
     """Remove a check from an organization.
 
     The organization can then no longer use models that require the check."""
-    identity = await services.names.organization_named(organization)
-    return _record(await services.organizations.organization_revoke_check(identity, check))
+    organization_id = await services.names.organization_named(organization)
+    return _record(await services.organizations.organization_revoke_check(organization_id, check))
 
 
 def organization_view(organization: Organization) -> dict[str, object]:

@@ -193,11 +193,11 @@ def _beginnings(ids: Sequence[str]) -> list[str]:
         (
             length
             for length in range(_ID_BEGINNING_MIN, _ID_LENGTH)
-            if len({identity[:length] for identity in ids}) == len(set(ids))
+            if len({object_id[:length] for object_id in ids}) == len(set(ids))
         ),
         _ID_LENGTH,
     )
-    return [identity[:length] for identity in ids]
+    return [object_id[:length] for object_id in ids]
 
 
 def console() -> "Console":

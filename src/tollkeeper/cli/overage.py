@@ -48,9 +48,11 @@ async def overage_set(
 
     If the balance falls further, no call of the organization is admitted until you run `overage
     clear`."""
-    identity = await services.names.organization_named(organization)
+    organization_id = await services.names.organization_named(organization)
     bound_picousd = None if bound == _DEFAULT else bound
-    return _record(identity, await services.billing.overage_set(identity, bound_picousd))
+    return _record(
+        organization_id, await services.billing.overage_set(organization_id, bound_picousd)
+    )
 
 
 @service_command(app, "clear", example="tollkeeper overage clear Acme")
@@ -58,8 +60,8 @@ async def overage_clear(services: Services, organization: OrganizationArgument) 
     """Let a stopped organization make calls again.
 
     Its balance must be within the bound."""
-    identity = await services.names.organization_named(organization)
-    return _record(identity, await services.billing.overage_clear(identity))
+    organization_id = await services.names.organization_named(organization)
+    return _record(organization_id, await services.billing.overage_clear(organization_id))
 
 
 @service_command(app, "show", example="tollkeeper overage show Acme")
@@ -67,8 +69,8 @@ async def overage_show(services: Services, organization: OrganizationArgument) -
     """Show an organization's balance, overage and bound.
 
     The output also says whether its calls are stopped."""
-    identity = await services.names.organization_named(organization)
-    return _record(identity, await services.billing.overage_show(identity))
+    organization_id = await services.names.organization_named(organization)
+    return _record(organization_id, await services.billing.overage_show(organization_id))
 
 
 def _record(organization: OrganizationId, use: "OverageUse") -> Record:

@@ -1,7 +1,7 @@
 """Implements `tollkeeper policy`, which creates, edits, publishes, pauses, resumes and tries out
 policies.
 
-A policy is a yes-or-no question about requests or answers, its `rule`. The judge, a model, answers the
+A policy asks a yes-or-no question, its `rule`, about requests or answers. The judge, a model, answers the
 question with a score. The call matches the policy if the score, or the probability that a calibration
 computes from the score, reaches the policy's threshold.
 """
@@ -57,7 +57,7 @@ Revision = Annotated[
         "--revision",
         metavar="N",
         help="The policy's revision, as `policy show` prints it. The command fails if the policy has "
-        "changed since.",
+        "changed since then.",
         show_default=False,
     ),
 ]
@@ -78,8 +78,8 @@ ModeOption = Annotated[
 ScopeOption = Annotated[
     Scope | None,
     typer.Option(
-        help="Apply the policy to all projects, to the projects of --project, or to calls that name "
-        "the policy.",
+        help="Apply the policy to all projects, to the projects given with --project, or only to calls "
+        "that name the policy.",
         show_default=False,
     ),
 ]
@@ -97,8 +97,8 @@ ThresholdOption = Annotated[
     typer.Option(
         "--threshold",
         metavar="N",
-        help="The lowest value that is a match: a percentage (57.5%), basis points (5750), or "
-        "`default`.",
+        help="The lowest score or probability that is a match: a percentage (57.5%), basis points "
+        "(5750), or `default`.",
         show_default="judge.default_threshold_basis_points",
     ),
 ]
@@ -106,7 +106,7 @@ FalseDenialsOption = Annotated[
     float | None,
     typer.Option(
         metavar="1%",
-        help="Find a threshold that denies at most this share of the texts labelled no.",
+        help="Find a threshold at which at most this share of the texts labelled no is denied.",
         parser=share_of,
     ),
 ]
@@ -114,7 +114,7 @@ MissesOption = Annotated[
     float | None,
     typer.Option(
         metavar="1%",
-        help="Find a threshold that misses at most this share of the texts labelled yes.",
+        help="Find a threshold at which at most this share of the texts labelled yes is missed.",
         parser=share_of,
     ),
 ]
@@ -122,7 +122,7 @@ ConfidenceOption = Annotated[
     float,
     typer.Option(
         metavar="95%",
-        help="The confidence of thresholds for --false-denials and --misses.",
+        help="The certainty that a threshold for --false-denials or --misses keeps its limit.",
         parser=share_of,
     ),
 ]
@@ -130,12 +130,13 @@ TrialThreshold = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="The lowest value that is a match: a percentage (57.5%) or basis points (5750).",
+        help="The lowest score or probability that is a match: a percentage (57.5%) or basis points "
+        "(5750).",
         parser=threshold_of,
         show_default="judge.default_threshold_basis_points",
     ),
 ]
-# The body of an API request.
+# The type of an API request body.
 W = TypeVar("W", wire.PolicyCreate, wire.PolicyEdit)
 _DEFAULT = "default"
 _RULE_FIELDS = tuple(field for field in Rule.__slots__ if field != "project_ids")
@@ -164,18 +165,21 @@ async def policy_create(
     """Create a policy as a draft.
 
     The policy takes effect only after `policy publish`."""
-    identity = await services.names.organization_named(organization)
-    await services.organizations.organization_show(identity)
+    organization_id = await services.names.organization_named(organization)
+    # Raises an error if the organization does not exist.
+    await services.organizations.organization_show(organization_id)
     fields = {"name": name, "rule": rule, "description": description, "direction": direction}
     fields |= {"mode": mode, "scope": scope}
-    body = await _request_body(services, identity, fields, project, threshold, wire.PolicyCreate)
+    body = await _request_body(
+        services, organization_id, fields, project, threshold, wire.PolicyCreate
+    )
     draft = Rule(
         project_ids=tuple(map(ProjectId, map(UUID, body.project_ids))),
         **{field: getattr(body, field) for field in _RULE_FIELDS},
     )
-    # The idempotency key is random, so that each run of the command creates a policy.
+    # The idempotency key is random, so that each run of the command creates a new policy.
     idempotent_request = IdempotentRequest(
-        identity, OPERATION_CREATE, f"cli-{uuid4()}", msgspec.json.encode(body)
+        organization_id, OPERATION_CREATE, f"cli-{uuid4()}", msgspec.json.encode(body)
     )
     created = await services.policies.policy_create(
         body.name, body.description, draft, idempotent_request
@@ -212,11 +216,11 @@ async def policy_edit(
     fields |= {"mode": mode, "scope": scope}
     if all(value is None for value in (*fields.values(), project, threshold)):
         raise typer.BadParameter("Give a field to change, for example --mode enforcing.")
-    policy = await services.names.policy_named(policy)
-    organization = await services.policies.policy_organization(policy)
+    policy_id = await services.names.policy_named(policy)
+    organization_id = await services.policies.policy_organization(policy_id)
     body = await _request_body(
         services,
-        organization,
+        organization_id,
         {**fields, "revision": revision},
         project,
         threshold,
@@ -226,8 +230,8 @@ async def policy_edit(
     if body.project_ids is not UNSET:
         changes["project_ids"] = tuple(map(ProjectId, map(UUID, body.project_ids)))
     edited = await services.policies.policy_edit(
-        organization,
-        policy,
+        organization_id,
+        policy_id,
         revision,
         name=name,
         description=description,
@@ -238,7 +242,7 @@ async def policy_edit(
 
 async def _request_body(
     services: Services,
-    organization: OrganizationId,
+    organization_id: OrganizationId,
     fields: dict[str, Any],
     projects: list[str] | None,
     threshold: str | None,
@@ -248,7 +252,7 @@ async def _request_body(
     limits of every field, such as the length of a name."""
     body = {field: value for field, value in fields.items() if value is not None}
     if projects:
-        ids = [await services.names.project_named(project, organization) for project in projects]
+        ids = [await services.names.project_named(project, organization_id) for project in projects]
         body = {"scope": Scope.PROJECTS, **body, "project_ids": list(map(str, ids))}
     if threshold is not None:
         number = None if threshold == _DEFAULT else threshold_of(threshold)
@@ -275,33 +279,33 @@ async def policy_list(services: Services, organization: OrganizationArgument) ->
 @service_command(app, "show", example="tollkeeper policy show 'No secrets'")
 async def policy_show(services: Services, policy: PolicyArgument) -> Record:
     """Show one policy: its draft and its published version."""
-    return _record(services, await _policy_named(services, policy))
+    return _record(services, await _find_policy(services, policy))
 
 
 @service_command(app, "publish", example="tollkeeper policy publish 'No secrets' --revision 1")
 async def policy_publish(services: Services, policy: PolicyArgument, revision: Revision) -> Record:
     """Publish a policy's draft as its next version."""
-    policy = await services.names.policy_named(policy)
-    organization = await services.policies.policy_organization(policy)
-    published = await services.policies.policy_publish(organization, policy, revision)
+    policy_id = await services.names.policy_named(policy)
+    organization_id = await services.policies.policy_organization(policy_id)
+    published = await services.policies.policy_publish(organization_id, policy_id, revision)
     return _record(services, published)
 
 
 @service_command(app, "pause", example="tollkeeper policy pause 'No secrets' --revision 2")
 async def policy_pause(services: Services, policy: PolicyArgument, revision: Revision) -> Record:
     """Stop applying a published policy until it is resumed."""
-    policy = await services.names.policy_named(policy)
-    organization = await services.policies.policy_organization(policy)
-    paused = await services.policies.policy_pause(organization, policy, revision)
+    policy_id = await services.names.policy_named(policy)
+    organization_id = await services.policies.policy_organization(policy_id)
+    paused = await services.policies.policy_pause(organization_id, policy_id, revision)
     return _record(services, paused)
 
 
 @service_command(app, "resume", example="tollkeeper policy resume 'No secrets' --revision 3")
 async def policy_resume(services: Services, policy: PolicyArgument, revision: Revision) -> Record:
     """Apply the published version of a paused policy again."""
-    policy = await services.names.policy_named(policy)
-    organization = await services.policies.policy_organization(policy)
-    resumed = await services.policies.policy_resume(organization, policy, revision)
+    policy_id = await services.names.policy_named(policy)
+    organization_id = await services.policies.policy_organization(policy_id)
+    resumed = await services.policies.policy_resume(organization_id, policy_id, revision)
     return _record(services, resumed)
 
 
@@ -312,7 +316,7 @@ def policy_try(
         str | None, typer.Option(metavar="QUESTION?", help="Ask this yes-or-no question.")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(metavar="ID", help="Ask the question of this policy (name or id).")
+        str | None, typer.Option(metavar="ID", help="Ask this policy's question (name or id).")
     ] = None,
     text: Annotated[
         list[str] | None,
@@ -334,10 +338,19 @@ def policy_try(
         bool, typer.Option("--calibrate", help="Fit a calibration and show calibrated values.")
     ] = False,
     save: Annotated[
-        bool, typer.Option("--save", help="Fit a calibration and store it, inactive, for --policy.")
+        bool,
+        typer.Option(
+            "--save",
+            help="Fit a calibration and store it for --policy. `policy calibrate` activates it.",
+        ),
     ] = False,
     first: Annotated[
-        bool, typer.Option("--first", help="Ask the small judge of the setting judge.first.")
+        bool,
+        typer.Option(
+            "--first",
+            help="Ask the first judge (the smaller model in the setting judge.first) instead of the "
+            "main judge.",
+        ),
     ] = False,
     false_denials: FalseDenialsOption = None,
     misses: MissesOption = None,
@@ -355,7 +368,10 @@ def policy_try(
     if first and (calibrate or save):
         raise typer.BadParameter("The first judge has no calibration: omit --calibrate and --save.")
     if first and false_denials is not None:
-        raise typer.BadParameter("The first judge denies nothing: give --misses.")
+        raise typer.BadParameter(
+            "--false-denials does not apply to the first judge, which never denies a call. Use "
+            "--misses instead."
+        )
     settings = invocation.settings()
     if first:
         settings = first_judge_settings(settings)
@@ -363,16 +379,20 @@ def policy_try(
         [TrialText(one) for one in text or ()] if file is None else read_texts(file.read_bytes())
     )
     if rule is None:
-        found = run_with_services(invocation, lambda services: _policy_named(services, str(policy)))
-        rule = (found.draft if found.published is None else found.published.rule).rule
+        stored_policy = run_with_services(
+            invocation, lambda services: _find_policy(services, str(policy))
+        )
+        rule = (
+            stored_policy.draft if stored_policy.published is None else stored_policy.published.rule
+        ).rule
     trial = run_trial(settings, rule, texts, direction, quiet=invocation.as_json)
     fitted = trial.fitted() if calibrate or save else None
     if fitted is not None:
         trial = trial.calibrated(fitted.calibration)
-    options = ReportOptions(threshold, false_denials, misses, confidence, of_first=first)
+    options = ReportOptions(threshold, false_denials, misses, confidence, from_first_judge=first)
     report = trial_report(trial, settings, options, fitted)
     if save and fitted is not None:
-        _save_calibration(invocation, found, judge_format(settings), trial, fitted, report)
+        _save_calibration(invocation, stored_policy, judge_format(settings), trial, fitted, report)
     show_report(report, as_json=invocation.as_json)
 
 
@@ -388,6 +408,7 @@ def _save_calibration(
     quality = {
         **fitted.report(),
         "auc": report.content["calibration"]["auc"],
+        # For each threshold, the highest expected shares of false denials and of misses.
         "guarantees": guarantees(*labelled_values(trial.samples), CONFIDENCE),
     }
     run_with_services(
@@ -402,10 +423,12 @@ def _save_calibration(
 async def calibration_list(services: Services, policy: PolicyArgument) -> Listing:
     """List a policy's calibrations, newest first.
 
-    A calibration turns the scores of the judge into probabilities."""
-    found = await _policy_named(services, policy)
-    stored = await services.calibrations.calibration_list(found.organization_id, found.id)
-    active = None if found.calibration is None else found.calibration.number
+    A calibration converts the judge's scores to probabilities."""
+    stored_policy = await _find_policy(services, policy)
+    calibrations = await services.calibrations.calibration_list(
+        stored_policy.organization_id, stored_policy.id
+    )
+    active = None if stored_policy.calibration is None else stored_policy.calibration.number
     return Listing(
         [
             {
@@ -420,7 +443,7 @@ async def calibration_list(services: Services, policy: PolicyArgument) -> Listin
                 "created_at": calibration.created_at,
                 "rule": calibration.rule,
             }
-            for calibration in stored
+            for calibration in calibrations
         ],
         columns=("number", "active", "judge_model", "labels", "error_before", "error_after", "auc"),
         optional=("auc",),
@@ -438,21 +461,24 @@ async def calibration_activate(
         ),
     ],
 ) -> Record:
-    """Activate a calibration of a policy.
+    """Activate a stored calibration of a policy.
 
-    The calibration applies to all verdicts from now on."""
-    found = await _policy_named(services, policy)
+    `policy try --save` stores calibrations. From now on, the active calibration applies whenever the
+    policy is checked."""
+    stored_policy = await _find_policy(services, policy)
     changed = await services.calibrations.calibration_activate(
-        found.organization_id, found.id, number or None
+        stored_policy.organization_id, stored_policy.id, number or None
     )
     active = changed.calibration
-    return Record({"policy_id": found.id, "calibration": None if active is None else active.number})
+    return Record(
+        {"policy_id": stored_policy.id, "calibration": None if active is None else active.number}
+    )
 
 
-async def _policy_named(services: Services, policy: str) -> Policy:
-    policy = await services.names.policy_named(policy)
-    organization = await services.policies.policy_organization(policy)
-    return await services.policies.policy_show(organization, policy)
+async def _find_policy(services: Services, policy: str) -> Policy:
+    policy_id = await services.names.policy_named(policy)
+    organization_id = await services.policies.policy_organization(policy_id)
+    return await services.policies.policy_show(organization_id, policy_id)
 
 
 def _record(services: Services, policy: Policy) -> Record:

@@ -1,5 +1,6 @@
 """Implements `tollkeeper policy try`, which asks the judge (the model that answers the questions of
-policies) about texts, and reports the judge's values."""
+policies) about texts, and reports the
+judge's scores or calibrated probabilities."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,11 +32,11 @@ from tollkeeper.domain.trial import Bin, Cut, Sample, Separation, labelled_value
 from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
 from tollkeeper.settings import JudgeSettings, Settings, SettingsError
 
-# The table of texts is omitted if there are more texts.
+# If there are more texts than this, the report has no table of texts.
 _SHOWN_MAX = 40
-# The number of characters that the table shows of a text.
+# The number of characters of each text that the table shows.
 _SHOWN_LENGTH = 70
-# The progress bar is omitted if there are fewer texts.
+# If there are fewer texts than this, no progress bar is shown.
 _PROGRESS_FROM = 10
 _BAR_WIDTH = 40
 
@@ -43,7 +44,7 @@ _stderr = Console(stderr=True, highlight=False)
 
 
 class TrialDirection(StrEnum):
-    """Tells whether the judge sees a text as a request or as an answer."""
+    """Tells whether the judge reads a text as a request or as an answer."""
 
     REQUEST = "request"
     RESPONSE = "response"
@@ -53,16 +54,16 @@ class TrialDirection(StrEnum):
 class ReportOptions:
     """Contains the options of the report."""
 
-    # In basis points. None: the default threshold of the settings.
+    # In basis points. None: the default threshold from the settings.
     threshold: int | None = None
     # The highest accepted shares of false denials (texts labelled no that match) and of misses (texts
-    # labelled yes that do not match). The report finds a threshold for each.
+    # labelled yes that do not match). The report finds one threshold for each of these limits.
     false_denials: float | None = None
     misses: float | None = None
     confidence: float = CONFIDENCE
-    # The values are from the first judge, so the report suggests `settles_below_basis_points` instead
+    # True: the scores are from the first judge, so the report suggests `settles_below_basis_points` instead
     # of a threshold.
-    of_first: bool = False
+    from_first_judge: bool = False
 
 
 def run_trial(
@@ -79,9 +80,9 @@ def run_trial(
 async def _run(
     settings: Settings, rule: str, texts: Sequence[TrialText], direction: Direction, quiet: bool
 ) -> Trial:
-    declared = _judge_settings(settings)
+    judge_settings = _judge_settings(settings)
     kinds = {backend.name: backend.kind for backend in settings.backends}
-    if kinds[declared.backend] == "embedded" and not quiet:
+    if kinds[judge_settings.backend] == "embedded" and not quiet:
         _stderr.print("Starting the local engine for this trial ...")
     async with running_judge(settings) as judge:
         with Progress(
@@ -104,81 +105,86 @@ def _judge_settings(settings: Settings) -> JudgeSettings:
 
 def first_judge_settings(settings: Settings) -> Settings:
     """Returns the settings with the first judge (`judge.first`) in place of the judge."""
-    declared = _judge_settings(settings)
-    if not declared.first.backend:
+    judge_settings = _judge_settings(settings)
+    if not judge_settings.first.backend:
         raise SettingsError("judge.first: no first judge is configured.")
-    first = {"backend": declared.first.backend, "model": declared.first.model}
-    return settings.model_copy(update={"judge": declared.model_copy(update=first)})
+    first = {"backend": judge_settings.first.backend, "model": judge_settings.first.model}
+    return settings.model_copy(update={"judge": judge_settings.model_copy(update=first)})
 
 
 def trial_report(
     trial: Trial, settings: Settings, options: ReportOptions, fitted: Fitted | None
 ) -> Report:
-    """Builds the report of a trial. If `fitted` is given, the values of the trial are calibrated."""
-    declared = _judge_settings(settings)
-    threshold = options.threshold or declared.default_threshold_basis_points
+    """Builds the report of a trial. If `fitted` is given, the trial contains calibrated probabilities."""
+    judge_settings = _judge_settings(settings)
+    threshold = options.threshold or judge_settings.default_threshold_basis_points
     separation = separate(trial.samples, threshold)
     guarantees = _guarantees(trial, options)
     content = {
         "rule": trial.rule,
         "direction": trial.direction.value,
-        "judge": {"backend": declared.backend, "model": declared.model},
+        "judge": {"backend": judge_settings.backend, "model": judge_settings.model},
         "threshold_basis_points": threshold,
         "data": [_sample_view(sample, threshold) for sample in trial.samples],
         "missing": sum(sample.probability_basis_points is None for sample in trial.samples),
         "histogram": [asdict(one) for one in trial.histogram],
         "calibration": None if separation is None else _separation_view(separation),
         "fitted": None if fitted is None else fitted.report(),
-        "guarantees": {name: msgspec.to_builtins(found) for name, found in guarantees.items()},
+        "guarantees": {
+            kind: msgspec.to_builtins(guarantee) for kind, guarantee in guarantees.items()
+        },
     }
     parts = _picture(trial, separation, threshold, "score" if fitted is None else "probability")
     if fitted is not None:
         parts += [_reliability(fitted.after), Text(_improvement(fitted))]
-    parts += [Text(_promise(name, found, options, trial)) for name, found in guarantees.items()]
+    parts += [
+        Text(_guarantee_text(kind, guarantee, options, trial))
+        for kind, guarantee in guarantees.items()
+    ]
     return Report(content, Group(*parts))
 
 
 def _guarantees(trial: Trial, options: ReportOptions) -> dict[str, Threshold]:
     """Finds a threshold for each kind of error that the options limit."""
     matching, passing = labelled_values(trial.samples)
-    found = {}
+    guarantees = {}
     if options.false_denials is not None:
-        found["false denials"] = threshold_for_false_denials(
+        guarantees["false denials"] = threshold_for_false_denials(
             passing, options.false_denials, options.confidence
         )
     if options.misses is not None:
-        found["misses"] = threshold_for_misses(matching, options.misses, options.confidence)
-    return found
+        guarantees["misses"] = threshold_for_misses(matching, options.misses, options.confidence)
+    return guarantees
 
 
-def _promise(kind: str, found: Threshold, options: ReportOptions, trial: Trial) -> str:
+def _guarantee_text(kind: str, guarantee: Threshold, options: ReportOptions, trial: Trial) -> str:
     rate = options.false_denials if kind == "false denials" else options.misses
-    by = " by the first judge" if options.of_first else ""
+    by = " by the first judge" if options.from_first_judge else ""
     promise = f"at most {rate:.2%} {kind}{by}, with {options.confidence:.0%} confidence"
-    if found.basis_points is None:
+    if guarantee.basis_points is None:
         label = "no" if kind == "false denials" else "yes"
-        more = found.labels_needed - found.labels
+        more = guarantee.labels_needed - guarantee.labels
         return (
             f"For {promise}, {more} more texts labelled {label} are needed: "
-            f"{found.labels} of {found.labels_needed}."
+            f"{guarantee.labels} of {guarantee.labels_needed}."
         )
-    if not 0 < found.basis_points < BASIS_POINTS:
+    if not 0 < guarantee.basis_points < BASIS_POINTS:
         return f"No threshold gives {promise}: the judge's values do not separate yes from no."
-    if options.of_first:
+    if options.from_first_judge:
         values = [sample.probability_basis_points for sample in trial.samples]
-        settled = sum(value is not None and value < found.basis_points for value in values)
+        decided = sum(value is not None and value < guarantee.basis_points for value in values)
         return (
-            f"settles_below_basis_points = {found.basis_points}: {promise}. This setting lets the "
-            f"first judge settle {settled} of these {len(values)} texts."
+            f"settles_below_basis_points = {guarantee.basis_points}: {promise}. With this setting, the "
+            f"first judge decides {decided} of these {len(values)} texts by itself."
         )
     range_end = "or higher" if kind == "false denials" else "or lower"
-    return f"A threshold of {percent_of(found.basis_points)} {range_end}: {promise}."
+    return f"A threshold of {percent_of(guarantee.basis_points)} {range_end}: {promise}."
 
 
 def _improvement(fitted: Fitted) -> str:
     before, after = fitted.before, fitted.after
     return (
-        f"Calibrated by {fitted.labels} labels ({fitted.calibration.shape.value}). On texts that were "
+        f"Calibrated with {fitted.labels} labels ({fitted.calibration.shape.value}). On texts that were "
         f"not used to fit: calibration error {before.calibration_error:.3f} before, "
         f"{after.calibration_error:.3f} after; Brier score {before.brier:.3f} before, "
         f"{after.brier:.3f} after."
@@ -230,8 +236,8 @@ def _cut_view(cut: Cut) -> dict[str, Any]:
 def _picture(
     trial: Trial, separation: Separation | None, threshold: int, value: str
 ) -> list[RenderableType]:
-    """Draws the tables and the histogram. `value` is the name of the values: "score", or "probability"
-    if they are calibrated."""
+    """Draws the tables and the histogram. `value` is the name of the judge's values: "score", or
+    "probability" if they are calibrated."""
     parts: list[RenderableType] = []
     if len(trial.samples) <= _SHOWN_MAX:
         parts.append(_samples_table(trial.samples, threshold, value))
@@ -271,7 +277,7 @@ def _histogram(bins: Sequence[Bin], value: str) -> Table:
     for each in bins:
         bar = Text()
         for count, style in ((each.yes, "green"), (each.no, "red"), (each.unlabelled, "cyan")):
-            # Rounded up, so that even a single text is visible.
+            # The length is rounded up, so that even a single text is visible.
             bar.append("█" * -(-count * _BAR_WIDTH // max(highest, 1)), style=style)
         table.add_row(percent_of(each.start_basis_points), str(each.count), bar)
     if any(each.yes or each.no for each in bins):

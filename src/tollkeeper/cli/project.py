@@ -35,9 +35,9 @@ async def project_list(services: Services, organization: OrganizationArgument) -
     """List an organization's projects, oldest first.
 
     The list includes archived projects."""
-    identity = await services.names.organization_named(organization)
-    await services.organizations.organization_show(identity)
-    projects = await services.projects.project_list(identity)
+    organization_id = await services.names.organization_named(organization)
+    await services.organizations.organization_show(organization_id)
+    projects = await services.projects.project_list(organization_id)
     return Listing(
         [project_view(project) for project in projects],
         columns=("id", "name", "status", "models", "created_at", "archived_at"),
@@ -59,8 +59,8 @@ async def project_rename(
     services: Services, project: ProjectArgument, name: NameArgument
 ) -> Record:
     """Rename a project."""
-    identity = await services.names.project_named(project)
-    return _record(await services.projects.project_rename(identity, name))
+    project_id = await services.names.project_named(project)
+    return _record(await services.projects.project_rename(project_id, name))
 
 
 @command(app, "allow-models", example="tollkeeper project allow-models Web 'claude-*' gpt-5-mini")
@@ -73,8 +73,8 @@ def project_allow_models(
     """Set the models that a project may use."""
 
     async def allow(services: Services, entries: Sequence[str]) -> dict[str, object]:
-        identity = await services.names.project_named(project)
-        return project_view(await services.projects.project_allow_models(identity, entries))
+        project_id = await services.names.project_named(project)
+        return project_view(await services.projects.project_allow_models(project_id, entries))
 
     return allow_models(invocation, models, allow, every=every)
 

@@ -120,8 +120,8 @@ def project_key_allow_models(
     """Set the models that a project key may use."""
 
     async def allow(services: Services, entries: Sequence[str]) -> dict[str, Any]:
-        identity = await services.names.project_key_named(key)
-        changed = await services.project_keys.project_key_allow_models(identity, entries)
+        key_id = await services.names.project_key_named(key)
+        changed = await services.project_keys.project_key_allow_models(key_id, entries)
         return _view(services, changed)
 
     return allow_models(invocation, models, allow, every=every)

@@ -292,7 +292,7 @@ async def test_the_limit_of_the_first_judge_comes_from_labels(
     shown = await _run(program, *asked, "--misses", "1%")
     assert (
         f"settles_below_basis_points = {limit}: at most 1.00% misses by the first judge, with 95% "
-        "confidence. This setting lets the first judge settle 2 of these 304 texts."
+        "confidence. With this setting, the first judge decides 2 of these 304 texts by itself."
     ) in " ".join(shown.out.split())
     # A limit is compared with scores, and the first judge denies nothing.
     for wrong in ("--calibrate",), ("--false-denials", "1%"):
