@@ -69,7 +69,7 @@ async def test_everything_stands(
     assert judge.url in found["backend cluster"]["detail"]
     assert "chat-small on the backend cluster" in found["judge"]["detail"]
     # Two real questions were answered, and their answers were read.
-    shown = "scored 90.00 % where the answer is yes and 10.00 % where it is no"
+    shown = "scored 90.00 % if the answer is yes and 10.00 % if it is no"
     assert shown in found["judge"]["detail"]
     assert len(judge.questions) == 2
     assert all(question.endswith("?") for question in judge.questions)
@@ -147,7 +147,7 @@ def test_the_engine_tells_of_itself_and_judges(
         "ready: smollm2-135m-instruct, 1 slots of 4096 tokens, tokenizer BPE with 49152 tokens, "
         "prefix cache with "
     )
-    assert "where the answer is yes" in judged["detail"]
+    assert "if the answer is yes" in judged["detail"]
 
 
 @pytest.mark.slow

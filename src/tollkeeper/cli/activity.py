@@ -71,6 +71,7 @@ async def activity_list(
         None if organization is None else await services.names.organization_named(organization)
     )
     project_filter = None if project is None else await services.names.project_named(project)
+    # `organization_show` and `project_show` raise an error if the object does not exist.
     if organization_filter is not None:
         await services.organizations.organization_show(organization_filter)
     if project_filter is not None:
@@ -114,18 +115,18 @@ def activity_export(
             else await names.organization_named(organization),
             project_id=None if project is None else await names.project_named(project),
         )
-        written = 0
+        record_count = 0
         async for text, records in export_pages(
             services.traffic, traffic_filter, RareFilter(), time, form
         ):
             sys.stdout.write(text)
             sys.stdout.flush()
-            written += records
-        return written
+            record_count += records
+        return record_count
 
-    written = run_with_services(invocation, run)
+    record_count = run_with_services(invocation, run)
     if not invocation.as_json:
-        sys.stderr.write(f"{written} records\n")
+        sys.stderr.write(f"{record_count} records\n")
 
 
 def _request_id(text: str) -> UUID:

@@ -68,6 +68,7 @@ async def admin_key_list(services: Services, organization: OrganizationArgument)
 
     Revoked keys are not listed."""
     organization_id = await services.names.organization_named(organization)
+    # Raises an error if the organization does not exist.
     await services.organizations.organization_show(organization_id)
     return Listing(
         [_view(services, key) for key in await _all_keys(services, organization_id)],

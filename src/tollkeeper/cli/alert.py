@@ -15,7 +15,7 @@ from tollkeeper.hosting.replica_probe import ask_operator_listener
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
-_ANSWER_WITHIN_S = 2.0
+_ANSWER_TIMEOUT_S = 2.0
 
 app = noun_app("List the current alerts.")
 
@@ -52,11 +52,11 @@ async def _stored_alerts(services: Services) -> list[dict[str, Any]]:
 
 
 async def alerts_of_gateway(settings: Settings) -> list[StandingAlert] | None:
-    """Returns the alerts in the memory of the gateway on this machine. The gateway can be asked even
-    if the database is down. Returns None if no gateway answers."""
+    """Returns the alerts in the memory of the gateway on this machine. The gateway answers even if the
+    database is down. Returns None if no gateway answers."""
     operator = settings.operator
     try:
-        async with asyncio.timeout(_ANSWER_WITHIN_S):
+        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
             answer = await ask_operator_listener(operator.host, operator.port, "/alerts")
         return msgspec.convert(answer.get("data"), list[StandingAlert])
     except (OSError, TimeoutError, ValueError, msgspec.ValidationError):

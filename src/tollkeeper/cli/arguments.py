@@ -53,7 +53,10 @@ ModelsArgument = Annotated[
     ),
 ]
 EveryModelOption = Annotated[
-    bool, typer.Option("--every", help="Remove the list, so that every model is allowed.")
+    bool,
+    typer.Option(
+        "--every", help="Remove the list of allowed models, so that every model is allowed."
+    ),
 ]
 ExpiresIn = Annotated[
     int | None,

@@ -63,6 +63,7 @@ async def audit_list(
         None if organization is None else await services.names.organization_named(organization)
     )
     if organization_filter is not None:
+        # Raises an error if the organization does not exist.
         await services.organizations.organization_show(organization_filter)
     page = await services.audit.audit_list(
         organization_id=organization_filter,
@@ -114,7 +115,7 @@ def _view(entry: AuditEntry, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _difference(before: ObjectState | None, after: ObjectState | None) -> str:
-    """Lists the changed fields in one line. For a created object, returns its name."""
+    """Lists the changed fields in one line. For a new object, returns its name."""
     if before is None:
         name = (after or {}).get("name")
         return "" if name is None else _shown(name)

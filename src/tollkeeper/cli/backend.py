@@ -15,7 +15,7 @@ from tollkeeper.settings import Settings
 
 _VERDICTS = {True: "works", False: "fails", None: "not offered"}
 
-app = noun_app("Test a backend, a service that answers the calls of models.")
+app = noun_app("Test a backend, a service that runs models.")
 
 
 @command(app, "try", example="tollkeeper backend try openai")

@@ -22,7 +22,7 @@ ProjectOption = Annotated[
     typer.Option(
         "--project",
         metavar="P",
-        help="Use the cap of this project instead of the organization's own.",
+        help="Set or remove caps of this project instead of the organization's own caps.",
         show_default=False,
     ),
 ]
@@ -31,7 +31,7 @@ KeyOption = Annotated[
     typer.Option(
         "--key",
         metavar="KEY",
-        help="Use the cap of this project key (name or id) instead of the organization's own.",
+        help="Set or remove caps of this project key (name or id) instead of the organization's own.",
         show_default=False,
     ),
 ]
@@ -52,7 +52,7 @@ async def cap_set(
     project: ProjectOption = None,
     key: KeyOption = None,
 ) -> Record:
-    """Set the most that may be held and spent in a period.
+    """Set the highest amount to hold and spend in a period.
 
     Calls that would exceed the cap are refused. Organizations and projects can have three caps: one per
     day, one per week, and one that is either per month or total. A key can have one cap per day, one
@@ -106,8 +106,8 @@ async def cap_reset(services: Services, organization: OrganizationArgument) -> L
     """Repair all caps after the database's clock was ahead.
 
     A cap stays in the latest period that it has seen, even if the clock is set back. This command
-    returns all caps to the present day, week and month, and counts again the amounts that are held and
-    spent in them. Correct the clock first."""
+    returns all caps to the present day, week and month, and counts the amounts held and spent in these
+    periods again. Correct the clock first."""
     organization_id = await services.names.organization_named(organization)
     return await _listing(services, organization_id, await services.caps.cap_reset(organization_id))
 

@@ -98,23 +98,24 @@ def command(
             invocation = Invocation(
                 options.config, options.as_json, context.meta.get(WORKER_STARTER)
             )
-            # `serve`, `demo` and `console` configure their logs later.
+            # A command reports a failure in one line, without log lines. `serve`, `demo` and `console`
+            # enable logs later.
             silence_logs()
             try:
                 # Typer reads `__signature__` and so passes the arguments of P; mypy cannot know that.
-                answer = run(invocation, **arguments)  # type: ignore[call-arg]
-                if answer is not None:
-                    show(answer, as_json=options.as_json)
+                output = run(invocation, **arguments)  # type: ignore[call-arg]
+                if output is not None:
+                    show(output, as_json=options.as_json)
             except TollkeeperError as exc:
-                _refuse(exc.message)
+                _fail(exc.message)
             except SettingsError as exc:
-                _refuse(invocation.located(exc))
+                _fail(invocation.located(exc))
             except BrokenPipeError:
                 raise  # The reader of the pipe has closed it, so no message can be printed.
             except OSError as exc:
-                _refuse(f"{exc.filename or 'The system'}: {exc.strerror or exc}.")
-            if isinstance(answer, Listing) and answer.refusal:
-                _refuse(answer.refusal)
+                _fail(f"{exc.filename or 'The system'}: {exc.strerror or exc}.")
+            if isinstance(output, Listing) and output.refusal:
+                _fail(output.refusal)
 
         invoked.__doc__ = run.__doc__
         invoked.__signature__ = _signature_with_shared_options(run)  # type: ignore[attr-defined]
@@ -178,26 +179,26 @@ def _user() -> str:
         return sudo_user
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # This machine knows no name for the user id.
+    except (KeyError, OSError):  # The machine has no user name for this user id.
         return f"uid {os.getuid()}"
 
 
 def _signature_with_shared_options(run: Callable[..., object]) -> inspect.Signature:
-    """Returns the parameters that Typer passes: those of `run` without the first, which `command`
-    passes, and then the shared options."""
+    """Returns the parameters that Typer passes: the parameters of `run` except the first, which
+    `command` passes, and the shared options."""
     keyword, positional = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    _, *own = inspect.signature(run).parameters.values()
+    _, *run_parameters = inspect.signature(run).parameters.values()
     return inspect.Signature(
         [
             inspect.Parameter("context", positional, annotation=typer.Context),
-            *own,
+            *run_parameters,
             inspect.Parameter("config", keyword, annotation=ConfigFile, default=None),
             inspect.Parameter("as_json", keyword, annotation=AsJson, default=False),
         ]
     )
 
 
-def _refuse(message: str) -> NoReturn:
+def _fail(message: str) -> NoReturn:
     sys.stderr.write(f"tollkeeper: {one_line(message)}\n")
     hint = next_step(message)
     if hint and sys.stderr.isatty():

@@ -49,14 +49,17 @@ def console(
             help="Create an operator token, print the token and its digest, and exit.",
         ),
     ] = False,
+    # Set only by `demo`: the file descriptor of the listening socket, which this process inherits.
     child_socket: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> Record | None:
     """Run the web console, or create an operator token.
 
-    Operators sign in to the console with the token."""
+    Operators sign in to the console with an operator token."""
     if print_token:
-        printed = new_token()
-        return Record({"value": printed, "token_sha256": token_digest(printed)}, note=SHOWN_ONCE)
+        created_token = new_token()
+        return Record(
+            {"value": created_token, "token_sha256": token_digest(created_token)}, note=SHOWN_ONCE
+        )
     # Options become environment variables, so that they are checked like settings.
     for name, value in (("HOST", host), ("PORT", port)):
         if value is not None:
@@ -117,8 +120,8 @@ def console_address(settings: Settings, listener: socket.socket) -> str:
 
 
 def _end_with_parent() -> None:
-    """Stops this process when its parent process, the demo, ends and so closes the pipe at standard
-    input."""
+    """Stops this process when its parent process, the demo, ends. The end of the demo closes the pipe at
+    standard input."""
 
     def wait() -> None:
         while os.read(0, 1):

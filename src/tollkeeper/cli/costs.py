@@ -86,10 +86,11 @@ async def costs(
         limit=COST_PAGE_MAX,
     )
     organization_id = await services.names.organization_named(organization)
+    # Raises an error if the organization does not exist.
     await services.organizations.organization_show(organization_id)
     with working("Adding up"):
         page = await services.costs.whole_cost_report(organization_id, query)
-    judged = await services.judge_costs.judge_usage(organization_id, days_of(start, end))
+    judge_usages = await services.judge_costs.judge_usage(organization_id, days_of(start, end))
     names = await services.names.names_of(
         object_id
         for bucket in page.buckets
@@ -101,9 +102,9 @@ async def costs(
         content
         | {
             "unsettled_requests": page.unsettled_requests,
-            "judge": [_judge_view(used) for used in judged],
+            "judge": [_judge_view(used) for used in judge_usages],
         },
-        _picture(page, query.group_by, names, judged),
+        _picture(page, query.group_by, names, judge_usages),
         text=_csv(page, query.group_by) if as_csv else "",
     )
 
@@ -121,7 +122,7 @@ def _judge_view(used: JudgeUsage) -> dict[str, Any]:
     }
 
 
-def _judge_table(judged: Sequence[JudgeUsage]) -> Table:
+def _judge_table(judge_usages: Sequence[JudgeUsage]) -> Table:
     table = Table(
         *("judge", "model", "questions", "input tokens", "cached", "output tokens", "USD"),
         box=SIMPLE_HEAD,
@@ -131,7 +132,7 @@ def _judge_table(judged: Sequence[JudgeUsage]) -> Table:
     )
     for column in table.columns[2:]:
         column.justify = "right"
-    for used in judged:
+    for used in judge_usages:
         counts = (used.questions, used.input_tokens, used.cached_tokens, used.output_tokens)
         table.add_row(
             Text(used.backend),
@@ -146,15 +147,15 @@ def _picture(
     page: CostPage,
     group_by: tuple[CostDimension, ...],
     names: Mapping[str, str],
-    judged: Sequence[JudgeUsage],
+    judge_usages: Sequence[JudgeUsage],
 ) -> RenderableType:
     parts: list[RenderableType] = []
     if group_by:
         parts.append(_table(page, group_by, names))
     parts.append(_chart(page))
-    if judged:
-        parts.append(_judge_table(judged))
-    if unreported := sum(used.unreported_questions for used in judged):
+    if judge_usages:
+        parts.append(_judge_table(judge_usages))
+    if unreported := sum(used.unreported_questions for used in judge_usages):
         parts.append(Text(f"The judge reported no token counts for {unreported} questions."))
     if page.unsettled_requests:
         parts.append(
@@ -190,7 +191,7 @@ def _table(page: CostPage, group_by: tuple[CostDimension, ...], names: Mapping[s
 
 
 def _chart(page: CostPage) -> Table:
-    """Draws one bar per day."""
+    """Draws one bar for each day."""
     totals = [sum(row.amount_picousd for row in bucket.rows) for bucket in page.buckets]
     highest = max(totals, default=0)
     table = Table("day", "", box=SIMPLE_HEAD, pad_edge=False, show_footer=True)
@@ -198,7 +199,7 @@ def _chart(page: CostPage) -> Table:
     table.columns[1].style = "cyan"
     table.add_column("USD", justify="right", footer=usd_from_picousd(sum(totals)))
     for bucket, total in zip(page.buckets, totals, strict=True):
-        # Rounded up, so that every day with a cost has a visible bar.
+        # The width is rounded up, so that every day with a cost has a visible bar.
         width = -(-total * _BAR_WIDTH // highest) if highest else 0
         table.add_row(_day(bucket), "█" * width, usd_from_picousd(total))
     return table

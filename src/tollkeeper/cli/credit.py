@@ -39,7 +39,7 @@ async def credit_grant(
     """Grant credit to an organization.
 
     A negative amount withdraws available credit."""
-    return await _granted(services, organization, amount, note, kind)
+    return await _grant_credit(services, organization, amount, note, kind)
 
 
 # Without this setting, a negative amount such as -5 would be rejected as an unknown option.
@@ -61,10 +61,10 @@ async def credit_withdraw(
     ] = None,
 ) -> Record:
     """Withdraw available credit from an organization."""
-    return await _granted(services, organization, -amount, note, kind or GrantKind.WITHDRAWAL)
+    return await _grant_credit(services, organization, -amount, note, kind or GrantKind.WITHDRAWAL)
 
 
-async def _granted(
+async def _grant_credit(
     services: Services, organization: str, amount: int, note: str, kind: GrantKind | None
 ) -> Record:
     grant = await services.billing.credit_grant(

@@ -19,7 +19,7 @@ def database_accept(invocation: Invocation) -> Record:
     """Use a server that gateways refuse as old or different.
 
     Gateways refuse a server if they have seen a newer server or another database. This command
-    makes them use the only server that accepts writes. From then on, every gateway refuses the
+    makes gateways use the only server that accepts writes. From then on, every gateway refuses the
     servers that were used before."""
     settings = invocation.settings()
     with command_database(settings) as conninfo:

@@ -29,7 +29,7 @@ from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate
 
 app = command_app()
-# Commands accept the first characters of an id, and the welcome page shows this number of them.
+# The welcome page shows this number of first characters of an id, which commands accept as the id.
 _ID_BEGINNING = 8
 _ENGINE_STATE_WIDTH = 64
 
@@ -115,8 +115,8 @@ async def _supervise(supervisor: Supervisor, running: RunningDemo, *, as_json: b
 
 
 async def _demo_tenant(settings: Settings, conninfo: str) -> DemoTenant:
-    """Returns the demo organization with its project and keys. The first call creates them and stores
-    the keys in the data folder, in a file that only its owner can read."""
+    """Returns the demo organization with its project and keys. The first start creates them, and
+    stores the keys in the data folder, in a file that only its owner can read."""
     path = settings.database.data_dir / "demo.json"
     if path.exists():
         return DemoTenant(**json.loads(path.read_text()))
@@ -160,7 +160,7 @@ def _welcome(running: RunningDemo, engine: str) -> str:
 tollkeeper is running. Ctrl-C stops everything.
 
   console       {console.address or "not installed: pip install 'tollkeeper[console]'"}
-  its token     {console.token or "the token of console.token_sha256 in your settings"}
+  console token {console.token or "the token of console.token_sha256 in your settings"}
   API           {base}/v1
   operators     {running.addresses["operator"]}  (/healthz /readyz /alerts /metrics)
   engine        {engine_state}

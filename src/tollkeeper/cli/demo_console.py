@@ -37,8 +37,8 @@ class DemoConsole:
 
 
 def console_listener(settings: Settings) -> socket.socket | None:
-    """Binds the console's socket. The demo does so before it starts anything, so that a port in use is
-    reported at once. Returns None if the console's packages are not installed."""
+    """Binds the console's socket. The demo binds the socket before it starts anything, so that a port in
+    use is reported at once. Returns None if the console's packages are not installed."""
     if any(find_spec(name) is None for name in _REQUIRED_PACKAGES):
         return None
     return bind(settings.console.host, settings.console.port, setting="console")
@@ -69,8 +69,8 @@ def running_console(
         # The console exits when this pipe closes, which also happens if this process is killed.
         stdin=subprocess.PIPE,
         pass_fds=(listener.fileno(),),
-        # In its own session, the console does not receive Ctrl-C. This process does, and stops the
-        # console after the gateway.
+        # In its own session, the console does not receive Ctrl-C. This process receives Ctrl-C, and
+        # stops the console after the gateway.
         start_new_session=True,
     )
     try:

@@ -1,5 +1,5 @@
 """Implements `tollkeeper doctor`, which checks everything that the gateway needs: settings, database,
-backends, and the judge (the model that answers the questions of policies). Each check gives one
+backends, and the judge (the model that answers the questions of policies). Most checks give one
 line."""
 
 import asyncio
@@ -94,7 +94,7 @@ def doctor(invocation: Invocation) -> Listing:
 
 
 def examine(invocation: Invocation) -> list[Finding]:
-    """Runs all checks. Wrong settings are reported without further checks, which would need them."""
+    """Runs all checks. If the settings are invalid, no other check runs, because all others need them."""
     try:
         settings = invocation.settings()
         build_catalog(settings)
@@ -161,7 +161,7 @@ def _recovery_targets_warning(targets: Iterable[str]) -> str:
 
 
 def _descriptors() -> Finding:
-    """Checks the limit of open files of this process. A service manager may set another limit for the
+    """Checks how many files this process may open. A service manager may set another limit for the
     gateway."""
     limit = hard_limit()
     possible = connections_within(limit)
@@ -225,7 +225,7 @@ async def _backends(
 
 
 def _preset(backend: BackendSettings) -> str:
-    """Describes a backend's preset, changed by the operator's own settings."""
+    """Describes a backend's preset, including the changes by the operator's own settings."""
     preset = PRESETS[backend.preset]
     is_identity = backend.credential in IDENTITY_CREDENTIALS
     key = backend.credential if is_identity else shown_credential(backend)
@@ -278,7 +278,7 @@ def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[tuple[str, 
 
 
 async def _credential(name: str, backend: BackendSettings, source: SettingsSource) -> Finding:
-    """Obtains a token or keys as a call would. The provider does not charge for this check."""
+    """Obtains a token or keys in the same way as a call. The provider does not charge for this check."""
     try:
         return name, CheckResult.OK, await check_identity(backend)
     except SettingsError as exc:
@@ -315,10 +315,10 @@ async def _judge(
             source.explain(("judge", "model"), f"{judge_name}: {failed}"),
         )
     yes, no = ((opinion.basis_points or 0) / 100 for opinion in opinions)
-    took = max(opinion.seconds for opinion in opinions)
+    seconds = max(opinion.seconds for opinion in opinions)
     detail = (
-        f"{judge_name}: scored {yes:.2f} % where the answer is yes and {no:.2f} % where it is no, in "
-        f"{took:.1f} s"
+        f"{judge_name}: scored {yes:.2f} % if the answer is yes and {no:.2f} % if it is no, in "
+        f"{seconds:.1f} s"
     )
     if yes > _HALF > no:
         return "judge", CheckResult.OK, detail

@@ -1,8 +1,9 @@
 """Implements `tollkeeper ledger`, which verifies the ledger, resolves unsettled reservations, and
 closes months.
 
-A reservation is the ledger row of a hold, the amount reserved for a call. It is unsettled if the cost
-of the call is unknown. To resolve it means to settle it with a cost, or to release it without a cost.
+A reservation is the ledger row of a hold, the amount reserved for a call. A reservation is unsettled if
+the cost of its call is unknown. To resolve a reservation means to settle it (charge a cost) or to
+release it (charge nothing).
 """
 
 from typing import Annotated
@@ -65,7 +66,7 @@ def ledger_verify(
     full: Annotated[
         bool,
         typer.Option(
-            "--full", help="Check also the rows of closed months that an earlier run has checked."
+            "--full", help="Also check the rows of closed months that an earlier run has checked."
         ),
     ] = False,
 ) -> None:
@@ -73,24 +74,24 @@ def ledger_verify(
 
     The command fails if a balance or an invariant is wrong."""
     with progress("Verifying", quiet=invocation.as_json) as report_progress:
-        found = run_with_services(
+        differences = run_with_services(
             invocation,
             lambda services: services.reconciliation.ledger_verify(
                 full=full, on_progress=report_progress
             ),
         )
-    differences = [
+    rows = [
         {
             "invariant": difference.invariant,
             "subject": difference.subject,
             "detail": difference.detail,
         }
-        for difference in found
+        for difference in differences
     ]
-    report = Report({"ok": not found, "differences": differences}, _differences_table(found))
+    report = Report({"ok": not differences, "differences": rows}, _differences_table(differences))
     show_report(report, as_json=invocation.as_json)
-    if found:
-        raise StateConflict(f"The ledger is wrong in {len(found)} places.")
+    if differences:
+        raise StateConflict(f"The ledger is wrong in {len(differences)} places.")
 
 
 @service_command(app, "recover", example="tollkeeper ledger recover")
@@ -204,9 +205,13 @@ def ledger_resolve(
     only once."""
     if every:
         if settle is not None:
-            raise typer.BadParameter("--settle USD is for one reservation: not with --all.")
+            raise typer.BadParameter(
+                "--settle USD applies to one reservation and cannot be combined with --all."
+            )
         if reservation is not None or older_than is None:
-            raise typer.BadParameter("--all takes --older-than TIME and no reservation.")
+            raise typer.BadParameter(
+                "--all needs --older-than TIME, and no RESERVATION can be given."
+            )
         action = _bulk_action(settle_hold=settle_hold, release=release)
         request = BulkRequest(action, older_than, backend, organization, dry_run)
         show_report(resolve_all(invocation, request), as_json=invocation.as_json)
@@ -270,11 +275,11 @@ def _view(entry: ReservationEntry) -> dict[str, object]:
     }
 
 
-def _differences_table(found: list[Difference]) -> RenderableType:
-    if not found:
+def _differences_table(differences: list[Difference]) -> RenderableType:
+    if not differences:
         return Text("Every invariant holds.", style="green")
     table = Table("invariant", "about", "difference", box=SIMPLE_HEAD, pad_edge=False)
-    for difference in found:
+    for difference in differences:
         table.add_row(
             difference.invariant,
             Text(printable(difference.subject)),

@@ -29,12 +29,12 @@ from tollkeeper.services.ledger.bill import (
 from tollkeeper.storage.backend_usage import ComparedFigure, Tolerance
 
 T = TypeVar("T")
-# The table shows this number of differing days and models; the JSON has all of them.
+# The table shows this number of differing pairs of day and model. The JSON has all of them.
 _SHOWN_MAX = 200
 
 
-def _option(read: Callable[[str], T]) -> Callable[[str], T]:
-    """Turns `read` into the parser of an option. Invalid text then gives a usage error."""
+def _option_parser(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Turns `read` into a parser for an option. The parser reports invalid text as a usage error."""
 
     def parse(text: str) -> T:
         try:
@@ -66,7 +66,7 @@ ColumnsOption = Annotated[
         help="The columns of the file: day, model, and the figures to compare. Figures are requests, "
         "input_tokens, uncached_input_tokens, cached_input_tokens, cache_write_tokens, "
         "output_tokens, cost (USD).",
-        parser=_option(_pairs),
+        parser=_option_parser(_pairs),
         show_default=False,
     ),
 ]
@@ -83,7 +83,7 @@ ToleranceOption = Annotated[
     typer.Option(
         metavar="0.5%|USD",
         help="Ignore differences up to this percentage, or up to this amount of USD for costs.",
-        parser=_option(tolerance_of),
+        parser=_option_parser(tolerance_of),
         show_default="none",
     ),
 ]
@@ -92,7 +92,7 @@ DayOption = Annotated[
     typer.Option(
         metavar="DAY",
         help="The first (--since) or last (--until) day to compare, YYYY-MM-DD.",
-        parser=_option(day_number),
+        parser=_option_parser(day_number),
         show_default="the first or last day in the file",
     ),
 ]
@@ -100,7 +100,7 @@ ReportedOption = Annotated[
     bool,
     typer.Option(
         "--reported",
-        help="Compare the bill with the costs that the backend reported instead of the charges.",
+        help="Compare the bill with the costs that the backend reported, not with the charges in the ledger.",
     ),
 ]
 
@@ -121,14 +121,14 @@ def ledger_reconcile(
     The figures are compared by UTC day and model. The command fails if a figure differs."""
     names: dict[str, str] = {}
     for entry in model or []:
-        names.update(_option(_pairs)(entry))
-    named = bill_columns(columns)
+        names.update(_option_parser(_pairs)(entry))
+    column_names = bill_columns(columns)
     with file.open(encoding="utf-8", newline="") as lines:
-        found = run_with_services(
+        comparison = run_with_services(
             invocation,
             lambda services: services.bill_reconciliation.ledger_reconcile(
                 backend,
-                read_bill(lines, named),
+                read_bill(lines, column_names),
                 catalog=services.catalog.catalog,
                 names=names,
                 tolerance=tolerance or Tolerance(),
@@ -136,21 +136,23 @@ def ledger_reconcile(
                 reported=reported,
             ),
         )
-    differences = found.differences
-    show_report(Report(_content(backend, found), _picture(found)), as_json=invocation.as_json)
+    differences = comparison.differences
+    show_report(
+        Report(_content(backend, comparison), _picture(comparison)), as_json=invocation.as_json
+    )
     if differences:
         raise StateConflict(f"The bill and the ledger differ in {len(differences)} places.")
 
 
-def _content(backend: str, found: BillComparison) -> dict[str, Any]:
+def _content(backend: str, comparison: BillComparison) -> dict[str, Any]:
     return {
-        "ok": not found.differences,
+        "ok": not comparison.differences,
         "backend": backend,
-        "since": shown_day(found.first_day),
-        "until": shown_day(found.last_day),
-        "compared": len(found.days),
-        "differences": [_entry(entry) for entry in found.differences],
-        "totals": _figures(found.totals),
+        "since": shown_day(comparison.first_day),
+        "until": shown_day(comparison.last_day),
+        "compared": len(comparison.days),
+        "differences": [_entry(entry) for entry in comparison.differences],
+        "totals": _figures(comparison.totals),
     }
 
 
@@ -176,23 +178,25 @@ def _figures(pairs: tuple[ComparedFigure, ...]) -> dict[str, Any]:
     }
 
 
-def _picture(found: BillComparison) -> RenderableType:
+def _picture(comparison: BillComparison) -> RenderableType:
     table = Table(
         *("day", "model", "", "figure", "bill", "ledger", "difference"),
         box=SIMPLE_HEAD,
         pad_edge=False,
     )
-    for entry in found.differences[:_SHOWN_MAX]:
+    for entry in comparison.differences[:_SHOWN_MAX]:
         for pair in entry.figures:
             if pair.differs:
                 table.add_row(*_cells(shown_day(entry.day), entry.model, entry.kind, pair))
-    for pair in found.totals:
+    for pair in comparison.totals:
         table.add_row(*_cells("total", "", "differs" if pair.differs else "same", pair))
-    days = f"{shown_day(found.first_day)} to {shown_day(found.last_day)}"
-    lines = [f"{len(found.days)} days and models compared, {days}."]
-    if len(found.differences) > _SHOWN_MAX:
-        lines.append(f"{len(found.differences) - _SHOWN_MAX} more differ; --json has all of them.")
-    unsettled = sum(entry.unsettled_requests for entry in found.days)
+    days = f"{shown_day(comparison.first_day)} to {shown_day(comparison.last_day)}"
+    lines = [f"{len(comparison.days)} pairs of day and model compared, {days}."]
+    if len(comparison.differences) > _SHOWN_MAX:
+        lines.append(
+            f"{len(comparison.differences) - _SHOWN_MAX} more differ; --json has all of them."
+        )
+    unsettled = sum(entry.unsettled_requests for entry in comparison.days)
     if unsettled:
         lines.append(
             f"{unsettled} requests in the ledger are unsettled; their cost is not included."

@@ -1,4 +1,5 @@
-"""Implements `tollkeeper ledger compare-log`, which compares the request log with the ledger."""
+"""Implements `tollkeeper ledger compare-log`, which compares the calls in a gateway's request log with
+the ledger."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,60 +58,60 @@ def ledger_compare_log(
     The command fails if a call differs or a line of the log cannot be read."""
     with progress("Comparing", quiet=invocation.as_json) as report_progress:
         reading = LogReading(files, report_progress)
-        found = run_with_services(
+        comparison = run_with_services(
             invocation,
             lambda services: services.request_log_comparison.ledger_compare_log(
                 reading.calls(), book=book
             ),
         )
-    if not found.calls and not reading.other_lines:
+    if not comparison.calls and not reading.other_lines:
         reason = f" {reading.unreadable[0]}." if reading.unreadable else ""
         raise InvalidRequest(f"The files have no line of a request log in JSON.{reason}")
-    report = Report(_content(found, reading), _picture(found, reading, book=book))
+    report = Report(_content(comparison, reading), _picture(comparison, reading, book=book))
     show_report(report, as_json=invocation.as_json)
-    if found.unbooked or reading.unreadable_lines:
+    if comparison.unbooked or reading.unreadable_lines:
         raise StateConflict(
-            f"{found.unbooked} calls of the log differ from the ledger, and "
+            f"{comparison.unbooked} calls of the log differ from the ledger, and "
             f"{reading.unreadable_lines} lines cannot be read."
         )
 
 
-def _content(found: LogComparison, reading: LogReading) -> dict[str, Any]:
+def _content(comparison: LogComparison, reading: LogReading) -> dict[str, Any]:
     return {
-        "ok": not found.unbooked and not reading.unreadable_lines,
-        "calls": found.calls,
-        "calls_of_dropped_months": found.dropped,
-        "booked": found.booked,
-        "booked_usd": usd_from_picousd(found.booked_picousd),
-        "differences": [_entry(difference) for difference in found.differences.values()],
-        "differences_left_out": found.left_out,
+        "ok": not comparison.unbooked and not reading.unreadable_lines,
+        "calls": comparison.calls,
+        "calls_of_dropped_months": comparison.dropped,
+        "booked": comparison.booked,
+        "booked_usd": usd_from_picousd(comparison.booked_picousd),
+        "differences": [_entry(difference) for difference in comparison.differences.values()],
+        "differences_left_out": comparison.left_out,
         "other_lines": reading.other_lines,
         "unreadable_lines": reading.unreadable_lines,
         "unreadable": reading.unreadable,
     }
 
 
-def _entry(found: LogDifference) -> dict[str, Any]:
-    call, books = found.call, found.books
+def _entry(difference: LogDifference) -> dict[str, Any]:
+    call, ledger_state = difference.call, difference.books
     return {
         "request_id": call.key.id,
         "organization_id": call.key.organization_id,
         "project_id": call.key.project_id,
         "api_key_id": call.key.key_id,
         "model": call.model,
-        "problem": found.problem,
+        "problem": difference.problem,
         "logged_cost": _usd(call.cost_picousd),
-        "ledger_cost": _usd(books.cost_picousd),
-        "ledger_settlement": books.status,
-        "booked": found.is_booked,
+        "ledger_cost": _usd(ledger_state.cost_picousd),
+        "ledger_settlement": ledger_state.status,
+        "booked": difference.is_booked,
     }
 
 
-def _picture(found: LogComparison, reading: LogReading, *, book: bool) -> RenderableType:
+def _picture(comparison: LogComparison, reading: LogReading, *, book: bool) -> RenderableType:
     table = Table(
         *("request", "difference", "log", "ledger", "booked"), box=SIMPLE_HEAD, pad_edge=False
     )
-    for difference in list(found.differences.values())[:_SHOWN_MAX]:
+    for difference in list(comparison.differences.values())[:_SHOWN_MAX]:
         table.add_row(
             str(difference.call.key.id),
             _PROBLEM_TEXTS[difference.problem],
@@ -118,23 +119,24 @@ def _picture(found: LogComparison, reading: LogReading, *, book: bool) -> Render
             _usd(difference.books.cost_picousd) or "-",
             "yes" if difference.is_booked else "no",
         )
-    lines = [f"{found.calls} calls were compared."]
-    hidden = len(found.differences) + found.left_out - _SHOWN_MAX
+    lines = [f"{comparison.calls} calls were compared."]
+    hidden = len(comparison.differences) + comparison.left_out - _SHOWN_MAX
     if hidden > 0:
         lines.append(f"{hidden} more differ; --json has up to {DIFFERENCES_MAX} of them.")
-    if found.dropped:
+    if comparison.dropped:
         lines.append(
-            f"{found.dropped} calls are in dropped months: see the exports of these months."
+            f"{comparison.dropped} calls are in dropped months: see the exports of these months."
         )
     lines += [printable(place) for place in reading.unreadable]
-    if found.booked:
+    if comparison.booked:
         lines.append(
-            f"{found.booked} calls were booked, {usd_from_picousd(found.booked_picousd)} USD in total."
+            f"{comparison.booked} calls were booked, "
+            f"{usd_from_picousd(comparison.booked_picousd)} USD in total."
         )
-    elif found.unbooked and not book:
+    elif comparison.unbooked and not book:
         lines.append("Nothing was booked: --book books calls that are missing or not settled.")
     text = Text("\n".join(lines))
-    return Group(table, text) if found.differences else text
+    return Group(table, text) if comparison.differences else text
 
 
 def _usd(picousd: int | None) -> str | None:

@@ -18,8 +18,8 @@ from tollkeeper.hosting.stop_signals import exit_on_sigterm, exit_server_on_sign
 
 _USAGE_ERROR = 2
 
-# Name, module in this folder and purpose of each command or command group. Help cuts a purpose of
-# more than 60 characters.
+# The name, the module in this folder and the purpose of each command or command group. Help cuts a
+# purpose after 60 characters.
 _COMMANDS = (
     ("demo", "demo", "Run gateway, console and database with a demo organization."),
     ("init", "init", "Write a settings file, tollkeeper.toml, with comments."),
@@ -49,8 +49,8 @@ _COMMANDS = (
     ("audit", "audit", "List who changed which object, and when."),
 )
 _MODULES = {name: file for name, file, _ in _COMMANDS}
-_GATEWAYS = ("serve", "demo")
-_SERVERS = (*_GATEWAYS, "console")
+_GATEWAY_COMMANDS = ("serve", "demo")
+_SERVER_COMMANDS = (*_GATEWAY_COMMANDS, "console")
 
 
 class CommandsOnDemand(TyperGroup):
@@ -60,16 +60,16 @@ class CommandsOnDemand(TyperGroup):
         name, placeholder, rest = super().resolve_command(ctx, args)
         if name is None:
             return name, placeholder, rest
-        if name in _SERVERS:
+        if name in _SERVER_COMMANDS:
             exit_server_on_signals()
         # Resilient parsing means that a shell asks for completions, which must not start a process.
-        if name in _GATEWAYS and "--help" not in rest and not ctx.resilient_parsing:
+        if name in _GATEWAY_COMMANDS and "--help" not in rest and not ctx.resilient_parsing:
             from tollkeeper.hosting.worker_process import worker_starter
 
             if name == "demo":
                 typer.echo("Starting tollkeeper ...", err=True)
-            # Creates the first worker process before the slow imports below, so that the worker
-            # imports its modules at the same time.
+            # Creates the first worker process before the slow imports below, so that the worker and
+            # this process import their modules at the same time.
             ctx.meta[WORKER_STARTER] = ctx.with_resource(worker_starter())
         module = importlib.import_module(f"tollkeeper.cli.{_MODULES[name]}")
         return name, get_command(module.app), rest

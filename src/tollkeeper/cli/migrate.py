@@ -30,7 +30,7 @@ def migrate(
         bool,
         typer.Option(
             "--force",
-            help="Apply also migrations with which running processes of older versions cannot work. "
+            help="Also apply migrations with which running processes of older versions cannot work. "
             "These processes then end.",
         ),
     ] = False,

@@ -1,5 +1,5 @@
-"""Implements `tollkeeper model`, which compares the catalogue (the models in the settings) with a public
-price list."""
+"""Implements `tollkeeper model`, which compares the prices of the catalogue (the models in the settings)
+with a public price list."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,24 +35,25 @@ def model_import(
         Path | None,
         typer.Option(
             metavar="TOML",
-            help="Write the prices of the list to this new file, from which you can paste them into "
-            "the settings.",
+            help="Write the public prices to this new file, from which you can paste them into the "
+            "settings.",
         ),
     ] = None,
 ) -> None:
-    """Show the models whose public prices differ.
+    """Show the models whose prices differ from public prices.
 
-    The prices in the settings are compared with the list of the package genai-prices. The command does
-    not change the settings."""
+    The prices in the settings are compared with the price list of the package genai-prices. The command
+    does not change the settings."""
     settings = invocation.settings()
     names = dict(map(_pair, name or ()))
     for unknown in names.keys() - {model.id for model in settings.models}:
         raise NotFound(f"There is no model {unknown!r} in the catalogue.")
-    found = review(settings, names)
+    price_review = review(settings, names)
     if output is not None:
-        write_new_file(output, toml_text(found, settings.models))
+        write_new_file(output, toml_text(price_review, settings.models))
     show_report(
-        Report(_content(found, output), _picture(found, output)), as_json=invocation.as_json
+        Report(_content(price_review, output), _picture(price_review, output)),
+        as_json=invocation.as_json,
     )
 
 
@@ -63,7 +64,7 @@ def _pair(text: str) -> tuple[str, str]:
     return model, name
 
 
-def _content(found: PriceReview, output: Path | None) -> dict[str, Any]:
+def _content(price_review: PriceReview, output: Path | None) -> dict[str, Any]:
     return {
         "data": [
             {
@@ -74,27 +75,27 @@ def _content(found: PriceReview, output: Path | None) -> dict[str, Any]:
                 "listed": difference.listed,
                 "problem": difference.problem or None,
             }
-            for difference in found.differences
+            for difference in price_review.differences
         ],
-        "unknown": list(found.unknown),
+        "unknown": list(price_review.unknown),
         "output": None if output is None else str(output),
     }
 
 
-def _picture(found: PriceReview, output: Path | None) -> RenderableType:
+def _picture(price_review: PriceReview, output: Path | None) -> RenderableType:
     parts: list[RenderableType] = []
-    if found.differences:
+    if price_review.differences:
         table = Table("model", "setting", "catalogue", "list", box=SIMPLE_HEAD, pad_edge=False)
-        for difference in found.differences:
+        for difference in price_review.differences:
             problem = difference.problem
             listed = printable(difference.listed) + (f"  ({problem})" if problem else "")
             declared = difference.declared or "-"
             table.add_row(printable(difference.model), difference.setting, declared, Text(listed))
         parts.append(table)
-    elif found.compared:
-        parts.append(Text(f"Models that agree with the list: {found.compared}."))
-    if found.unknown:
-        names = ", ".join(printable(model) for model in found.unknown)
+    elif price_review.compared:
+        parts.append(Text(f"Models that agree with the list: {price_review.compared}."))
+    if price_review.unknown:
+        names = ", ".join(printable(model) for model in price_review.unknown)
         parts.append(
             Text(f"Not in the list: {names}. Give --name MODEL=PROVIDER/NAME.", style="yellow")
         )

@@ -28,8 +28,8 @@ class SharedOptions:
     as_json: bool = False
 
     def overlaid(self, config: Path | None, as_json: bool) -> "SharedOptions":
-        """Returns the options with the given values, which stand further right on the command line and
-        take precedence."""
+        """Returns these options, overridden by the given values, which stand further right on the command
+        line."""
         return replace(self, config=config or self.config, as_json=as_json or self.as_json)
 
 

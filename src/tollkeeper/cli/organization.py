@@ -1,5 +1,6 @@
-"""Implements `tollkeeper organization`, which manages organizations and their checks. A check is a name
-that an organization must have to use certain models, for example `kyc`."""
+"""Implements `tollkeeper organization`, which manages organizations and their checks. Some models
+require a check, for example `kyc`: only organizations to which an operator granted the check can use
+these models."""
 
 from typing import Annotated
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SHOWN_ONCE = "Copy the value now: it is not stored and cannot be shown again."
 _LONG_TIME = "%Y-%m-%d %H:%M:%S UTC"
-# For tables, which have little space. Times are in UTC.
+# For tables, which have little space. The time is in UTC.
 _SHORT_TIME = "%Y-%m-%d %H:%M"
 _ISO_TIME = "%Y-%m-%dT%H:%M:%SZ"
 _ID_BEGINNING_MIN = 8
@@ -46,11 +46,11 @@ class Record:
 @dataclass(frozen=True, slots=True)
 class Listing:
     """Contains a list of objects. The JSON has all fields of the objects, the table only `columns`.
-    `summary` has further fields of the JSON document. `note` is printed after the table, but is not part
-    of the JSON. If `refusal` is not empty, the command prints it as an error and fails.
+    `summary` contains additional fields of the JSON document. `note` is printed after the table,
+    but is not part of the JSON. If `refusal` is not empty, the command prints it as an error and fails.
 
-    On a narrow terminal, the ids in the columns `short_ids` are cut to a beginning that commands
-    accept, and the columns in `optional` are omitted, starting with the last.
+    On a narrow terminal, the ids in the columns `short_ids` are shortened to first characters that
+    commands accept. Then the columns in `optional` are omitted, the last one first.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -209,7 +209,7 @@ def console() -> "Console":
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Returns the fields of an object with those of nested objects, which get dotted names."""
+    """Returns the fields of an object and of its nested objects, whose fields get dotted names."""
     flat: list[tuple[str, Any]] = []
     for name, value in fields.items():
         if isinstance(value, Mapping):

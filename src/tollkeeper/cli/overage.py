@@ -1,7 +1,7 @@
 """Implements `tollkeeper overage`, which limits how far an organization's balance may fall below zero.
 
-Overage is the part of a call's cost that exceeds the amount held for the call, and it can make a balance
-negative. An organization whose balance falls below its bound is stopped: no call is admitted until an
+Overage is the part of a call's cost that exceeds the amount held for the call, and overage can make a
+balance negative. An organization whose balance falls below its bound is stopped: no call is admitted until an
 operator clears the stop.
 """
 
@@ -59,7 +59,7 @@ async def overage_set(
 async def overage_clear(services: Services, organization: OrganizationArgument) -> Record:
     """Let a stopped organization make calls again.
 
-    Its balance must be within the bound."""
+    The organization's balance must be within the bound."""
     organization_id = await services.names.organization_named(organization)
     return _record(organization_id, await services.billing.overage_clear(organization_id))
 
@@ -68,7 +68,7 @@ async def overage_clear(services: Services, organization: OrganizationArgument) 
 async def overage_show(services: Services, organization: OrganizationArgument) -> Record:
     """Show an organization's balance, overage and bound.
 
-    The output also says whether its calls are stopped."""
+    The output also says whether the organization's calls are stopped."""
     organization_id = await services.names.organization_named(organization)
     return _record(organization_id, await services.billing.overage_show(organization_id))
 

@@ -41,7 +41,7 @@ def _lines_for_tenths() -> ReportProgress:
 
 @contextmanager
 def working(task: str, *, quiet: bool = False) -> Iterator[None]:
-    """Shows the name of a long task on a terminal, and nothing in a pipe."""
+    """Shows the name of a task on a terminal while the task runs. Shows nothing in a pipe."""
     if quiet or not sys.stderr.isatty():
         yield
         return

@@ -36,6 +36,7 @@ async def project_list(services: Services, organization: OrganizationArgument) -
 
     The list includes archived projects."""
     organization_id = await services.names.organization_named(organization)
+    # Raises an error if the organization does not exist.
     await services.organizations.organization_show(organization_id)
     projects = await services.projects.project_list(organization_id)
     return Listing(

@@ -140,7 +140,7 @@ async def project_key_rotate(
         ),
     ] = _GRACE_DEFAULT,  # type: ignore[assignment]  # Typer also parses the default.
 ) -> Record:
-    """Replace a project key by a new key and print its value.
+    """Replace a project key by a new key, and print the new key.
 
     The old key expires after a grace period. The value of the new key cannot be shown again."""
     rotated = await services.project_keys.project_key_rotate(

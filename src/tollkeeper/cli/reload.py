@@ -19,7 +19,7 @@ def reload(invocation: Invocation) -> Record:
 
     Only changes of [[models]] take effect; all other changed settings need a restart."""
     settings = invocation.settings()
-    # Builds the catalogue only to report an error here; the gateway reports it only in its log.
+    # Checks the models, so that an error is printed here. The gateway would only log the error.
     build_catalog(settings)
     pids = serving_pids(settings)
     if not pids:

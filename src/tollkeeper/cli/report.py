@@ -1,4 +1,4 @@
-"""Defines commands whose output has its own layout on a terminal, such as a chart."""
+"""Registers commands whose output has its own layout on a terminal, such as a chart."""
 
 import inspect
 import sys

@@ -99,8 +99,8 @@ def tell_stopping(settings: Settings) -> None:
 
 
 def listeners(settings: Settings, stack: ExitStack) -> tuple[socket.socket, socket.socket]:
-    """Binds the public and the operator socket. Commands do so before they start anything, so that a
-    port in use is reported at once."""
+    """Binds the public and the operator socket. Commands bind the sockets before they start anything, so
+    that a port in use is reported at once."""
     public = bind(settings.server.host, settings.server.port, setting="server")
     stack.callback(public.close)
     operator = bind(settings.operator.host, settings.operator.port, setting="operator")

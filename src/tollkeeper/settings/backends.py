@@ -21,8 +21,8 @@ from tollkeeper.settings.wording import nearest
 
 class IdentitySettings(Section):
     """Configures the gateway's identity at a provider, for the credentials `google`, `entra` and
-    `sigv4`. For an empty setting, the provider's own library searches its environment variables, its
-    files and the machine."""
+    `sigv4`. If a setting is empty, the provider's own library searches for the value: in environment
+    variables, in files and on the machine."""
 
     # Google: the credentials file. Entra: a PEM file with the certificate and its key. AWS: a file with
     # profiles.
@@ -41,8 +41,8 @@ class IdentitySettings(Section):
 CredentialName = Literal[
     "bearer", "x-api-key", "api-key", "x-goog-api-key", "google", "entra", "sigv4"
 ]
-# The credentials with which the gateway has an identity at the provider instead of a fixed key. It
-# obtains tokens for this identity, or signs requests.
+# The credentials with which the gateway has an identity at the provider instead of a fixed key. The
+# gateway obtains tokens for this identity, or signs requests.
 IDENTITY_CREDENTIALS = frozenset({"google", "entra", "sigv4"})
 _BEDROCK_PROTOCOLS = frozenset({"converse", "bedrock_messages"})
 HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
@@ -82,10 +82,10 @@ class BackendSettings(Section):
     urls: tuple[str, ...] = ()
     api_key_env: SecretVariable = ""
     api_key_file: SecretFile = ""
-    # The header with the key, or the kind of the gateway's identity.
+    # The header that contains the key, or the kind of identity that the gateway uses instead of a key.
     credential: CredentialName = "bearer"
     identity: IdentitySettings = Field(default={}, validate_default=True)
-    # Additional headers of every request to the backend. A value may be a secret.
+    # Additional headers in every request to the backend. A header value may be a secret.
     headers: dict[HeaderName, HeaderValue] = Field(default={}, repr=False)
     connect_timeout_s: Seconds = 5
     # The longest pause within an answer.
@@ -97,7 +97,7 @@ class BackendSettings(Section):
     tls_ca_file: str = ""
     # Renames, omits or rejects fields of chat requests. If `cache_salt` has a name, the gateway sends a
     # different salt for each project, so that projects do not share the server's prefix cache.
-    # Otherwise they share it.
+    # Otherwise projects share the cache.
     fields: dict[Name, FieldName] = {}
     # False: the gateway sends a call for `n` completions as `n` separate requests.
     native_n: bool = True
@@ -106,7 +106,7 @@ class BackendSettings(Section):
     tokenize_path: str = ""
     # The highest number of connections from one process to one replica.
     connections: int = Field(default=1024, ge=1, le=1_000_000)
-    # Whether a request may contain addresses of media, which the backend has to fetch.
+    # Whether a request may contain addresses from which the backend fetches media.
     allow_remote_media: bool = True
 
     @property
@@ -124,6 +124,7 @@ class BackendSettings(Section):
         filled = {**defaults, **declared}
         if isinstance(declared.get("fields"), dict):
             filled["fields"] = {**defaults["fields"], **declared["fields"]}
+        # A key that the operator sets replaces the identity of the preset.
         has_key = bool({"api_key_env", "api_key_file"} & set(declared))
         if has_key and "credential" not in declared and preset.credential in IDENTITY_CREDENTIALS:
             filled["credential"] = "bearer"

@@ -2,8 +2,9 @@
 no equivalent.
 
 LiteLLM's `model_list` contains deployments. A deployment maps a model name for clients to a model at a
-provider. Deployments with the same name become one model: the first is the model's own backend, and the
-others are its alternatives. Models share backends that have the same settings.
+provider. Deployments with the same name become one model: the first deployment becomes the
+model's own backend, and the others become its alternatives. Models share a backend if its settings are
+the same.
 """
 
 import importlib
@@ -20,23 +21,23 @@ from tollkeeper.backends.presets import PRESETS
 from tollkeeper.settings.places import SettingsError
 
 # LiteLLM reads a value with this prefix from an environment variable.
-_VARIABLE = "os.environ/"
+_VARIABLE_PREFIX = "os.environ/"
 _ALTERNATIVES_MAX = 16
 _WEIGHT_MIN, _WEIGHT_MAX = 0.000_001, 1_000_000
 _RETRIES_MAX = 10
 # Texts that mean "no value" in YAML.
-_ABSENT = ("", "null", "~", "none")
-# Placeholders that operators write as the key of a server that checks no key.
-_NO_KEYS = (*_ABSENT, "empty", "fake", "fake-key", "dummy")
-# Used for models whose limits are not in the configuration, because LiteLLM has them in its own list of
-# models. `tollkeeper model import` compares the context length with a public list.
+_NO_VALUE = ("", "null", "~", "none")
+# Placeholders that operators write as the key if the server does not check keys.
+_NO_KEYS = (*_NO_VALUE, "empty", "fake", "fake-key", "dummy")
+# Used if the configuration does not contain the limits of a model, because LiteLLM has the limits in its
+# own list of models. `tollkeeper model import` compares the context length with a public list.
 _CONTEXT_LENGTH = 8192
 _OUTPUT_LENGTH = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class _Provider:
-    """Describes how to convert a provider of LiteLLM."""
+    """Describes how to convert the deployments at one provider."""
 
     preset: str = ""
     # The provider's address, if there is no preset with an address.
@@ -47,7 +48,7 @@ class _Provider:
     path: str = ""
 
 
-# The prefix of a LiteLLM model name, such as "groq" in "groq/llama", and its provider.
+# Maps the prefix of a LiteLLM model name, such as "groq" in "groq/llama", to its provider.
 _PROVIDERS: Final = {
     "openai": _Provider("openai"),
     "azure": _Provider("azure", key_env="AZURE_API_KEY", path="/openai/v1"),
@@ -81,12 +82,12 @@ _PROVIDERS: Final = {
     "litellm_proxy": _Provider(key_env="LITELLM_PROXY_API_KEY"),
     "xinference": _Provider(),
 }
-# LiteLLM recognises these providers by the model's name if the name has no prefix.
+# If a model's name has no prefix, LiteLLM recognises these providers by the beginning of the name.
 _BARE_NAMES = (
     (re.compile(r"gpt-|chatgpt|o[134](-|$)"), "openai"),
     (re.compile("claude"), "anthropic"),
 )
-# The price dimension for each price setting of LiteLLM.
+# Maps each price setting of LiteLLM to the price dimension.
 _PRICES: Final = {
     "input_cost_per_token": "prompt",
     "output_cost_per_token": "completion",
@@ -132,7 +133,7 @@ _TELEMETRY = (
 _KEYS = "create keys with tollkeeper project-key create; keys of LiteLLM are not converted"
 _NOT_COPIED = "a secret is not copied"
 _FALLBACK = "a model falls back for errors only, through its alternatives"
-# The reason for omitting each setting, by its name. The name means the same in all sections.
+# The reason for omitting each setting, by its name. A name has the same meaning in all sections.
 _REASONS: Final = {
     **dict.fromkeys(
         (
@@ -205,9 +206,9 @@ class _Conversion:
     """Collects the converted settings. Their order is the order in the settings file."""
 
     sections: dict[str, dict[str, Any]] = field(default_factory=dict)
-    # The settings of each backend, by its name.
+    # The settings of each backend, by the backend's name.
     backends: dict[str, dict[str, Any]] = field(default_factory=dict)
-    # The deployments of each model, by the name for clients.
+    # The deployments of each model, by the model's name for clients.
     models: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     unmapped: list[Unmapped] = field(default_factory=list)
     # For each secret in the configuration, the environment variable that replaces it.
@@ -222,7 +223,7 @@ def convert(path: Path) -> tuple[str, tuple[Unmapped, ...]]:
     """Returns the text of the settings file, and the settings that have no equivalent. Raises
     SettingsError if the configuration cannot be read or has no model that can be converted."""
     document = _section(_read(path), "the file")
-    found = _Conversion()
+    conversion = _Conversion()
     credentials = {
         str(entry.get("credential_name")): _section(
             entry.get("credential_values"), "credential_list"
@@ -231,9 +232,11 @@ def convert(path: Path) -> tuple[str, tuple[Unmapped, ...]]:
     }
     declared = _entries(document.pop("model_list", None), "model_list")
     for position, entry in enumerate(declared):
-        _add_deployment(found, f"model_list[{position}]", entry, credentials)
-    if not found.models:
-        reasons = "; ".join(f"{omitted.setting}: {omitted.reason}" for omitted in found.unmapped)
+        _add_deployment(conversion, f"model_list[{position}]", entry, credentials)
+    if not conversion.models:
+        reasons = "; ".join(
+            f"{omitted.setting}: {omitted.reason}" for omitted in conversion.unmapped
+        )
         raise SettingsError(
             f"{path}: no model can be converted: {reasons or 'model_list is empty'}"
         )
@@ -241,11 +244,11 @@ def convert(path: Path) -> tuple[str, tuple[Unmapped, ...]]:
         name: _section(document.pop(name, {}), name)
         for name in ("router_settings", "litellm_settings", "general_settings")
     }
-    models = _with_fallbacks(found, sections)
-    _add_sections(found, sections)
+    models = _with_fallbacks(conversion, sections)
+    _add_sections(conversion, sections)
     for name in document:
-        found.report_unmapped(str(name))
-    return _toml(found, models), tuple(found.unmapped)
+        conversion.report_unmapped(str(name))
+    return _toml(conversion, models), tuple(conversion.unmapped)
 
 
 def _read(path: Path) -> Any:
@@ -270,9 +273,9 @@ def _read(path: Path) -> Any:
 
 
 def _add_deployment(
-    found: _Conversion, place: str, entry: Mapping[str, Any], credentials: Mapping[str, Any]
+    conversion: _Conversion, place: str, entry: Mapping[str, Any], credentials: Mapping[str, Any]
 ) -> None:
-    """Converts one entry of `model_list`. `place` is its position, for messages."""
+    """Converts one entry of `model_list`. `place` is the position of the entry, for messages."""
     name = _text(entry.get("model_name"), f"{place}.model_name")
     parameters = {**_section(entry.get("litellm_params"), f"{place}.litellm_params")}
     upstream = _text(parameters.pop("model", None), f"{place}.litellm_params.model")
@@ -280,18 +283,19 @@ def _add_deployment(
     if shared is not None and str(shared) not in credentials:
         raise SettingsError(f"{place}: credential_list has no {str(shared)!r}")
     parameters = {**credentials.get(str(shared), {}), **parameters}
-    facts = {**_section(entry.get("model_info", {}), f"{place}.model_info")}
+    model_info = {**_section(entry.get("model_info", {}), f"{place}.model_info")}
     if "*" in name + upstream:
-        found.report_unmapped(
-            f"{place} ({name})", "each model is declared, with its limits and prices"
+        conversion.report_unmapped(
+            f"{place} ({name})",
+            "wildcards are not converted: declare each model with its limits and prices",
         )
         return
-    mode = str(facts.pop("mode", "chat"))
+    mode = str(model_info.pop("mode", "chat"))
     if mode not in _MODES:
-        found.report_unmapped(f"{place} ({name})", f"models for {mode} are not served")
+        conversion.report_unmapped(f"{place} ({name})", f"models for {mode} are not served")
         return
     at = f"{place}.litellm_params"
-    backend = _backend(found, at, upstream, parameters)
+    backend = _backend(conversion, at, upstream, parameters)
     if backend is None:
         return
     settings, upstream_model = backend
@@ -300,95 +304,110 @@ def _add_deployment(
         "upstream_model": upstream_model,
         "order": _number(parameters.pop("order", "0")) or Decimal(),
         "weight": _weight(parameters),
-        **_pricing(found, at, parameters, facts, name),
-        **_abilities(found, place, facts, settings),
+        **_pricing(conversion, at, parameters, model_info, name),
+        **_limits_and_features(conversion, place, model_info, settings),
     }
     for setting in parameters:
-        found.report_unmapped(f"{at}.{setting}")
-    for setting in facts:
+        conversion.report_unmapped(f"{at}.{setting}")
+    for setting in model_info:
         if setting not in ("id", "version", "description", "db_model"):
-            found.report_unmapped(f"{place}.model_info.{setting}")
-    found.models.setdefault(name, []).append(deployment)
+            conversion.report_unmapped(f"{place}.model_info.{setting}")
+    conversion.models.setdefault(name, []).append(deployment)
 
 
 def _backend(
-    found: _Conversion, place: str, model: str, parameters: dict[str, Any]
+    conversion: _Conversion, place: str, model: str, parameters: dict[str, Any]
 ) -> tuple[dict[str, Any], str] | None:
     """Returns the settings of the deployment's backend, and the model's name at this backend. Reports
     the deployment as unmapped and returns None if it cannot be converted."""
     prefix, slash, name = model.partition("/")
-    custom = parameters.pop("custom_llm_provider", None)
-    if not slash or custom is not None or prefix not in _PROVIDERS:
-        bare = next((provider for pattern, provider in _BARE_NAMES if pattern.match(model)), None)
-        guessed = str(custom) if custom is not None else bare
-        if guessed not in _PROVIDERS:
-            named = repr(str(custom) if custom is not None else (prefix if slash else model))
-            found.report_unmapped(f"{place}.model", f"{_one_line(named)} is not a known provider")
+    custom_provider = parameters.pop("custom_llm_provider", None)
+    if not slash or custom_provider is not None or prefix not in _PROVIDERS:
+        provider_by_name = next(
+            (provider for pattern, provider in _BARE_NAMES if pattern.match(model)), None
+        )
+        provider_name = str(custom_provider) if custom_provider is not None else provider_by_name
+        if provider_name not in _PROVIDERS:
+            shown_name = repr(
+                str(custom_provider)
+                if custom_provider is not None
+                else (prefix if slash else model)
+            )
+            conversion.report_unmapped(
+                f"{place}.model", f"{_one_line(shown_name)} is not a known provider"
+            )
             return None
-        prefix, name = guessed, name if custom is not None and prefix == custom else model
+        prefix, name = (
+            provider_name,
+            name if custom_provider is not None and prefix == custom_provider else model,
+        )
     provider, preset = _PROVIDERS[prefix], _PROVIDERS[prefix].preset
     settings: dict[str, Any] = {}
     if prefix == "vertex_ai":
         preset = "vertex" if "claude" in name else preset
-        url = _vertex_url(found, place, preset, parameters)
+        url = _vertex_url(conversion, place, preset, parameters)
         settings |= _identity(file=parameters.pop("vertex_credentials", None))
     elif prefix == "bedrock":
         url, name = _bedrock_url(parameters, name)
         if "api_key" not in parameters:
             settings |= {"credential": "sigv4"}
             settings |= _identity(profile=parameters.pop("aws_profile_name", None))
-            _omit_aws_keys(found, place, parameters)
+            _omit_aws_keys(conversion, place, parameters)
     else:
-        url = _url(found, place, provider, parameters)
+        url = _url(conversion, place, provider, parameters)
         # In LiteLLM, `openai/` with another address means any server that speaks OpenAI's protocol.
         preset = "" if prefix == "openai" and url and "api.openai.com" not in url else preset
     if url is None:
         return None
     has_address = bool(preset and PRESETS[preset].url)
     if not url and not has_address:
-        found.report_unmapped(
+        conversion.report_unmapped(
             f"{place}.api_base", f"it is missing, and the address of {prefix} is not known"
         )
         return None
     if url and not url.startswith(("http://", "https://")):
-        found.report_unmapped(f"{place}.api_base", "it is not an address with http:// or https://")
+        conversion.report_unmapped(
+            f"{place}.api_base", "it is not an address with http:// or https://"
+        )
         return None
     address: dict[str, Any] = {"preset": preset} if preset else {}
     address |= {"urls": [url]} if url else {}
-    return {**address, **_key(found, place, provider, preset, parameters), **settings} | _headers(
-        found, place, parameters
-    ), name
+    return {
+        **address,
+        **_key(conversion, place, provider, preset, parameters),
+        **settings,
+    } | _headers(conversion, place, parameters), name
 
 
 def _url(
-    found: _Conversion, place: str, provider: _Provider, parameters: dict[str, Any]
+    conversion: _Conversion, place: str, provider: _Provider, parameters: dict[str, Any]
 ) -> str | None:
-    """Returns the address, "" for the preset's address, or None if the address is in a variable that is
-    not set."""
-    written = str(parameters.pop("api_base", parameters.pop("base_url", "")) or "")
-    if written.startswith(_VARIABLE):
-        variable = written.removeprefix(_VARIABLE)
-        written = os.environ.get(variable, "")
-        if not written:
-            found.report_unmapped(
+    """Returns the address, or "" for the preset's address. Returns None if the configuration takes the
+    address from a variable that is not set."""
+    address = str(parameters.pop("api_base", parameters.pop("base_url", "")) or "")
+    if address.startswith(_VARIABLE_PREFIX):
+        variable = address.removeprefix(_VARIABLE_PREFIX)
+        address = os.environ.get(variable, "")
+        if not address:
+            conversion.report_unmapped(
                 f"{place}.api_base",
                 f"set the variable {_one_line(variable)} and repeat: an address is needed",
             )
             return None
-    base = written.rstrip("/")
+    base = address.rstrip("/")
     if not base or (provider.path and base.endswith(provider.path)):
         return base or provider.url
     return base + provider.path
 
 
 def _vertex_url(
-    found: _Conversion, place: str, preset: str, parameters: dict[str, Any]
+    conversion: _Conversion, place: str, preset: str, parameters: dict[str, Any]
 ) -> str | None:
     project, region = (
         str(parameters.pop(f"vertex_{part}", "")) for part in ("project", "location")
     )
-    if not project or not region or _VARIABLE in project + region:
-        found.report_unmapped(
+    if not project or not region or _VARIABLE_PREFIX in project + region:
+        conversion.report_unmapped(
             f"{place}.vertex_project", "the address needs the project and the location as text"
         )
         return None
@@ -403,15 +422,15 @@ def _bedrock_url(parameters: dict[str, Any], name: str) -> tuple[str, str]:
     parted = re.fullmatch(r"([a-z]{2}(?:-[a-z]+)+-\d)/(.+)", name)
     if parted:
         region, name = parted[1], parted[2]
-    if not region or region.startswith(_VARIABLE):
-        region = os.environ.get(region.removeprefix(_VARIABLE) or "AWS_REGION", "us-east-1")
+    if not region or region.startswith(_VARIABLE_PREFIX):
+        region = os.environ.get(region.removeprefix(_VARIABLE_PREFIX) or "AWS_REGION", "us-east-1")
     address = PRESETS["bedrock"].address_form.replace("REGION", region)
     return str(parameters.pop("aws_bedrock_runtime_endpoint", address)), name
 
 
-def _omit_aws_keys(found: _Conversion, place: str, parameters: dict[str, Any]) -> None:
+def _omit_aws_keys(conversion: _Conversion, place: str, parameters: dict[str, Any]) -> None:
     for setting in [name for name in parameters if name.startswith("aws_")]:
-        found.report_unmapped(
+        conversion.report_unmapped(
             f"{place}.{setting}", "AWS's own library finds keys and roles: set its variables"
         )
         del parameters[setting]
@@ -423,46 +442,49 @@ def _identity(**values: Any) -> dict[str, Any]:
 
 
 def _key(
-    found: _Conversion, place: str, provider: _Provider, preset: str, parameters: dict[str, Any]
+    conversion: _Conversion,
+    place: str,
+    provider: _Provider,
+    preset: str,
+    parameters: dict[str, Any],
 ) -> dict[str, Any]:
     """Returns the setting `api_key_env`, or {} if no key is needed or the preset names the variable."""
-    written = str(parameters.pop("api_key", "") or "")
+    key = str(parameters.pop("api_key", "") or "")
     preset_variable = PRESETS[preset].key_env if preset else ""
-    if written.startswith(_VARIABLE):
-        variable = written.removeprefix(_VARIABLE)
-    elif not written:
+    if key.startswith(_VARIABLE_PREFIX):
+        variable = key.removeprefix(_VARIABLE_PREFIX)
+    elif not key:
         variable = provider.key_env
-        if (
-            preset and not preset_variable
-        ):  # A server without a key, or a provider with an identity.
+        if preset and not preset_variable:
+            # The server checks no key, or the provider uses an identity.
             return {}
-    elif written.lower() in _NO_KEYS:
+    elif key.lower() in _NO_KEYS:
         return {}
     else:
         base = preset_variable or provider.key_env or "BACKEND_API_KEY"
-        used = set(found.variables.values())
+        used = set(conversion.variables.values())
         names = (base if number == 1 else f"{base}_{number}" for number in range(1, len(used) + 2))
-        variable = found.variables.setdefault(
-            written, next(name for name in names if name not in used)
+        variable = conversion.variables.setdefault(
+            key, next(name for name in names if name not in used)
         )
-        found.report_unmapped(
+        conversion.report_unmapped(
             f"{place}.api_key", f"{_NOT_COPIED}; put it into the variable {variable}"
         )
     return {"api_key_env": variable} if variable and variable != preset_variable else {}
 
 
-def _headers(found: _Conversion, place: str, parameters: dict[str, Any]) -> dict[str, Any]:
+def _headers(conversion: _Conversion, place: str, parameters: dict[str, Any]) -> dict[str, Any]:
     organization = parameters.pop("organization", None)
-    written = {**_section(parameters.pop("extra_headers", {}), f"{place}.extra_headers")}
-    headers = {str(name).lower(): str(value) for name, value in written.items()}
+    extra_headers = {**_section(parameters.pop("extra_headers", {}), f"{place}.extra_headers")}
+    headers = {str(name).lower(): str(value) for name, value in extra_headers.items()}
     if isinstance(organization, str):
         headers["openai-organization"] = organization
     elif organization is not None:
-        found.report_unmapped(
+        conversion.report_unmapped(
             f"{place}.organization", "a backend has one organization; declare one for each"
         )
-    for name in [name for name, value in headers.items() if value.startswith(_VARIABLE)]:
-        found.report_unmapped(
+    for name in [name for name, value in headers.items() if value.startswith(_VARIABLE_PREFIX)]:
+        conversion.report_unmapped(
             f"{place}.extra_headers.{name}", "a header's value cannot be a variable"
         )
         del headers[name]
@@ -471,19 +493,23 @@ def _headers(found: _Conversion, place: str, parameters: dict[str, Any]) -> dict
 
 def _weight(parameters: dict[str, Any]) -> Decimal | None:
     """Returns the weight of the deployment. LiteLLM uses `weight`, otherwise `rpm`, otherwise `tpm`."""
-    written = [parameters.get(name) for name in ("weight", "rpm", "tpm")]
+    values = [parameters.get(name) for name in ("weight", "rpm", "tpm")]
     parameters.pop("weight", None)
-    return next((number for number in map(_number, written) if number), None)
+    return next((number for number in map(_number, values) if number), None)
 
 
 def _pricing(
-    found: _Conversion, place: str, parameters: dict[str, Any], facts: dict[str, Any], name: str
+    conversion: _Conversion,
+    place: str,
+    parameters: dict[str, Any],
+    model_info: dict[str, Any],
+    name: str,
 ) -> dict[str, Any]:
-    """Returns the settings `pricing` and `price_tiers`. `facts` are the settings of `model_info`."""
+    """Returns the settings `pricing` and `price_tiers`."""
     plain: dict[str, str] = {}
     tiers: dict[int, dict[str, str]] = {}
-    written = {**facts, **parameters}
-    for setting, value in written.items():
+    settings = {**model_info, **parameters}
+    for setting, value in settings.items():
         tier = _TIER.fullmatch(setting)
         dimension = _PRICES.get(tier[1] if tier else setting)
         number = _number(value)
@@ -492,9 +518,9 @@ def _pricing(
         into = tiers.setdefault(int(tier[2]) * 1000, {}) if tier else plain
         into[dimension] = f"{number.normalize():f}"
         parameters.pop(setting, None)
-        facts.pop(setting, None)
+        model_info.pop(setting, None)
     if not plain:
-        found.report_unmapped(
+        conversion.report_unmapped(
             f"{place} ({name})",
             "the model has no price per token, so calls cost nothing until you declare pricing;"
             " tollkeeper model import shows public prices",
@@ -509,16 +535,16 @@ def _pricing(
     }
 
 
-def _abilities(
-    found: _Conversion, place: str, facts: dict[str, Any], settings: Mapping[str, Any]
+def _limits_and_features(
+    conversion: _Conversion, place: str, model_info: dict[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the limits, features and modalities of a model. LiteLLM knows them by the model's name, so
-    the configuration often lacks them."""
-    context = _number(facts.pop("max_input_tokens", None))
-    output = _number(facts.pop("max_output_tokens", facts.pop("max_tokens", None)))
-    facts.pop("max_tokens", None)
+    """Returns the limits, features and modalities of a model. LiteLLM knows these values by the model's
+    name, so they are often missing in the configuration."""
+    context = _number(model_info.pop("max_input_tokens", None))
+    output = _number(model_info.pop("max_output_tokens", model_info.pop("max_tokens", None)))
+    model_info.pop("max_tokens", None)
     if context is None or output is None:
-        found.report_unmapped(
+        conversion.report_unmapped(
             f"{place}.model_info.max_input_tokens",
             f"it is missing; context_length {_CONTEXT_LENGTH} and max_output_length"
             f" {_OUTPUT_LENGTH} are placeholders if the configuration has no value",
@@ -528,13 +554,13 @@ def _abilities(
     if settings.get("preset") in _JSON_PRESETS:
         features += ["json_mode", "structured_outputs"]
     for setting, feature in _FEATURES.items():
-        declared = str(facts.pop(setting, "")).lower()
+        declared = str(model_info.pop(setting, "")).lower()
         if declared == "true" and feature not in features:
             features.append(feature)
         elif declared == "false" and feature in features:
             features.remove(feature)
     enabled = [
-        name for name, _ in _MODALITIES.items() if str(facts.pop(name, "")).lower() == "true"
+        name for name, _ in _MODALITIES.items() if str(model_info.pop(name, "")).lower() == "true"
     ]
     return {
         "context_length": length,
@@ -545,10 +571,10 @@ def _abilities(
 
 
 def _with_fallbacks(
-    found: _Conversion, sections: Mapping[str, dict[str, Any]]
+    conversion: _Conversion, sections: Mapping[str, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Returns the models. The backends of a model are those of its own deployments, followed by those of
-    its fallbacks, which are other models in LiteLLM."""
+    """Returns the models. The backends of a model are those of its own deployments, followed by the
+    backends of its fallbacks. In LiteLLM, a fallback is another model."""
     fallbacks: dict[str, list[str]] = {}
     default_fallbacks: list[str] = []
     for name in ("litellm_settings", "router_settings"):
@@ -567,96 +593,111 @@ def _with_fallbacks(
         for alias, target in aliases.items()
     }
     for name in {name for names in fallbacks.values() for name in names} | set(default_fallbacks):
-        if name not in found.models:
-            found.report_unmapped(f"fallbacks ({_one_line(name)})", "this model is not in the file")
+        if name not in conversion.models:
+            conversion.report_unmapped(
+                f"fallbacks ({_one_line(name)})", "this model is not in the file"
+            )
     models = []
-    for name, target in [*((name, name) for name in found.models), *targets.items()]:
-        if target not in found.models:
-            found.report_unmapped(
+    for name, target in [*((name, name) for name in conversion.models), *targets.items()]:
+        if target not in conversion.models:
+            conversion.report_unmapped(
                 f"model_group_alias.{name}", "the alias's model is not in the file"
             )
             continue
         others = fallbacks.get(name, fallbacks.get(target, default_fallbacks))
-        groups = [target, *(other for other in others if other != target and other in found.models)]
-        models.append(_model(found, name, groups))
+        groups = [
+            target,
+            *(other for other in others if other != target and other in conversion.models),
+        ]
+        models.append(_model(conversion, name, groups))
     return models
 
 
-def _model(found: _Conversion, name: str, groups: Sequence[str]) -> dict[str, Any]:
+def _model(conversion: _Conversion, name: str, groups: Sequence[str]) -> dict[str, Any]:
     """Returns the settings of a model. Its first deployment becomes the model's own backend, all others
     become alternatives. `groups` are LiteLLM's names of the model and its fallbacks."""
     deployments = [
-        (place, one)
-        for place, group in enumerate(groups)
-        for one in sorted(found.models[group], key=lambda one: one["order"])
+        (position, deployment)
+        for position, group in enumerate(groups)
+        for deployment in sorted(
+            conversion.models[group], key=lambda deployment: deployment["order"]
+        )
     ]
-    # The position of a pair in this list becomes the `order` of the backend.
-    ranks = sorted({(place, one["order"]) for place, one in deployments})
+    # A pair is the position of the group and LiteLLM's order. The index of the pair in this list
+    # becomes the `order` of the backend.
+    ranks = sorted({(position, deployment["order"]) for position, deployment in deployments})
     if len(deployments) > _ALTERNATIVES_MAX + 1:
-        found.report_unmapped(
+        conversion.report_unmapped(
             f"model_list ({name})", f"only {_ALTERNATIVES_MAX + 1} of its deployments are used"
         )
-    weights = _relative([one["weight"] for _, one in deployments])
+    weights = _relative_weights([deployment["weight"] for _, deployment in deployments])
     used: list[str] = []
-    for _, one in deployments[: _ALTERNATIVES_MAX + 1]:
-        used.append(_backend_name(found, one["settings"], used))
+    for _, deployment in deployments[: _ALTERNATIVES_MAX + 1]:
+        used.append(_backend_name(conversion, deployment["settings"], used))
     (_, first), *rest = deployments[: _ALTERNATIVES_MAX + 1]
     model = {
         "id": name,
         "backend": used[0],
         "upstream_model": first["upstream_model"],
-        "context_length": min(one["context_length"] for _, one in deployments),
-        "max_output_length": min(one["max_output_length"] for _, one in deployments),
-        "input_modalities": _common([one["input_modalities"] for _, one in deployments]),
+        "context_length": min(deployment["context_length"] for _, deployment in deployments),
+        "max_output_length": min(deployment["max_output_length"] for _, deployment in deployments),
+        "input_modalities": _common(
+            [deployment["input_modalities"] for _, deployment in deployments]
+        ),
         "supported_sampling_parameters": ["temperature", "top_p", "stop"],
-        "supported_features": _common([one["supported_features"] for _, one in deployments]),
+        "supported_features": _common(
+            [deployment["supported_features"] for _, deployment in deployments]
+        ),
         "pricing": first["pricing"],
         "price_tiers": first["price_tiers"],
     }
     model["alternatives"] = [
         {
-            "backend": used[at],
-            "upstream_model": one["upstream_model"],
-            "order": ranks.index((place, one["order"])),
-            "weight": weights[at],
-            "pricing": one["pricing"],
-            "price_tiers": one["price_tiers"],
+            "backend": used[index],
+            "upstream_model": deployment["upstream_model"],
+            "order": ranks.index((position, deployment["order"])),
+            "weight": weights[index],
+            "pricing": deployment["pricing"],
+            "price_tiers": deployment["price_tiers"],
         }
-        for at, (place, one) in enumerate(rest, 1)
+        for index, (position, deployment) in enumerate(rest, 1)
     ]
     return model
 
 
-def _relative(weights: Sequence[Decimal | None]) -> list[float]:
+def _relative_weights(weights: Sequence[Decimal | None]) -> list[float]:
     """Divides all weights by the first weight, because a model's own backend has weight 1. If a
-    deployment has no weight, all deployments get the same."""
+    deployment has no weight, all deployments get weight 1."""
     if None in weights:
         return [1] * len(weights)
-    found = [weight for weight in weights if weight is not None]
-    return [min(max(float(weight / found[0]), _WEIGHT_MIN), _WEIGHT_MAX) for weight in found]
+    known_weights = [weight for weight in weights if weight is not None]
+    return [
+        min(max(float(weight / known_weights[0]), _WEIGHT_MIN), _WEIGHT_MAX)
+        for weight in known_weights
+    ]
 
 
 def _common(lists: Sequence[Sequence[str]]) -> list[str]:
     return [item for item in lists[0] if all(item in other for other in lists)]
 
 
-def _backend_name(found: _Conversion, settings: dict[str, Any], used: Sequence[str]) -> str:
-    """Returns the name of a backend with these settings, and adds the backend if there is none. A model
-    can name a backend only once, so the names in `used` are skipped: a second deployment with the same
-    settings gets another backend."""
+def _backend_name(conversion: _Conversion, settings: dict[str, Any], used: Sequence[str]) -> str:
+    """Returns the name of a backend with these settings, and adds this backend if there is none. A
+    model can name a backend only once, so the names in `used` are skipped: a second deployment with the
+    same settings gets another backend."""
     base = str(settings.get("preset") or "server")
-    for number in range(1, len(found.backends) + 2):
+    for number in range(1, len(conversion.backends) + 2):
         name = base if number == 1 else f"{base}-{number}"
         if name in used:
             continue
-        if found.backends.setdefault(name, settings) == settings:
+        if conversion.backends.setdefault(name, settings) == settings:
             return name
     raise AssertionError("the loop tries one name more than there are backends")
 
 
-def _add_sections(found: _Conversion, sections: Mapping[str, dict[str, Any]]) -> None:
+def _add_sections(conversion: _Conversion, sections: Mapping[str, dict[str, Any]]) -> None:
     """Converts the sections that are not about models, and reports the omitted settings."""
-    found.sections["extensions"] = {"model_listing": True, "messages": True}
+    conversion.sections["extensions"] = {"model_listing": True, "messages": True}
     router, library, general = (
         sections[name] for name in ("router_settings", "litellm_settings", "general_settings")
     )
@@ -671,7 +712,7 @@ def _add_sections(found: _Conversion, sections: Mapping[str, dict[str, Any]]) ->
     retries = _number(library.pop("num_retries", None))
     retries = _number(router.pop("num_retries", None)) or retries
     if retries is not None:
-        for settings in found.backends.values():
+        for settings in conversion.backends.values():
             settings["retries"] = min(int(retries), _RETRIES_MAX)
     pool = _number(general.pop("database_connection_pool_limit", None))
     days = re.fullmatch(r"(\d+)d", str(general.get("maximum_spend_logs_retention_period")))
@@ -680,17 +721,17 @@ def _add_sections(found: _Conversion, sections: Mapping[str, dict[str, Any]]) ->
     if str(router.get("routing_strategy")) == "simple-shuffle":
         del router["routing_strategy"]
     library.pop("json_logs", None)
-    found.sections |= {
+    conversion.sections |= {
         "limits": limits,
         "database": {"pool_size": min(max(int(pool), 2), 1000)} if pool else {},
         "activity": {"retention_days": max(int(days[1]), 1)} if days else {},
     }
     for section, settings in sections.items():
         for name in settings:
-            found.report_unmapped(f"{section}.{name}")
+            conversion.report_unmapped(f"{section}.{name}")
 
 
-def _toml(found: _Conversion, models: Sequence[Mapping[str, Any]]) -> str:
+def _toml(conversion: _Conversion, models: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         "# Converted from the configuration of a LiteLLM proxy. docs/guides/migrating-from-litellm.md"
     ]
@@ -698,12 +739,12 @@ def _toml(found: _Conversion, models: Sequence[Mapping[str, Any]]) -> str:
         "# explains each line. These settings have no equivalent, or need your attention:",
         "#",
     ]
-    lines += [f"# {omitted.setting}: {omitted.reason}" for omitted in found.unmapped] or [
+    lines += [f"# {omitted.setting}: {omitted.reason}" for omitted in conversion.unmapped] or [
         "# (none)"
     ]
-    for name, settings in found.sections.items():
+    for name, settings in conversion.sections.items():
         lines += _table(f"[{name}]", settings) if settings else []
-    for name, settings in found.backends.items():
+    for name, settings in conversion.backends.items():
         lines += _table("[[backends]]", {"name": name, **settings})
     for model in models:
         plain = {name: value for name, value in model.items() if name != "alternatives"}
@@ -718,29 +759,29 @@ def _table(header: str, settings: Mapping[str, Any]) -> Iterator[str]:
     yield header
     for name, value in settings.items():
         if value not in ({}, []):
-            yield f"{name} = {_value(value)}"
+            yield f"{name} = {_toml_value(value)}"
 
 
-def _value(value: Any) -> str:
+def _toml_value(value: Any) -> str:
     match value:
         case str():
             # A JSON string is also a TOML string, except that TOML requires an escape for U+007F.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case list():
-            return f"[{', '.join(map(_value, value))}]"
+            return f"[{', '.join(map(_toml_value, value))}]"
         case Mapping():
-            pairs = (f"{_bare(name)} = {_value(inner)}" for name, inner in value.items())
+            pairs = (f"{_toml_key(name)} = {_toml_value(inner)}" for name, inner in value.items())
             return f"{{ {', '.join(pairs)} }}"
         case _:
             return json.dumps(value)
 
 
-def _bare(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_value(name)
 
 
 def _section(value: Any, place: str) -> dict[str, Any]:
-    if isinstance(value, str) and value.lower() in _ABSENT:
+    if isinstance(value, str) and value.lower() in _NO_VALUE:
         return {}
     if not isinstance(value, dict):
         raise SettingsError(f"{_one_line(place)} must be a mapping of names to values")
@@ -748,7 +789,7 @@ def _section(value: Any, place: str) -> dict[str, Any]:
 
 
 def _entries(value: Any, place: str) -> list[dict[str, Any]]:
-    if isinstance(value, str) and value.lower() in _ABSENT:
+    if isinstance(value, str) and value.lower() in _NO_VALUE:
         return []
     if not isinstance(value, list):
         raise SettingsError(f"{place} must be a list")

@@ -13,7 +13,13 @@ from pydantic_settings import SettingsError as SourceError
 
 from tollkeeper.settings.places import SettingsError, SettingsSource, unfinished_line
 from tollkeeper.settings.schema import ENV_PREFIX, Settings
-from tollkeeper.settings.wording import KEY, explanation, toml_hint, toml_value, unknown_section
+from tollkeeper.settings.wording import (
+    INVALID_KEY,
+    explanation,
+    toml_hint,
+    toml_value,
+    unknown_section,
+)
 
 # The packaged settings, which are used if the operator has no settings file. `tollkeeper init` writes a
 # copy of this file.
@@ -22,18 +28,20 @@ _SHOWN_LENGTH_MAX = 80
 
 
 def load_settings(config: Path | None) -> Settings:
-    """Reads the settings from the file `config`, otherwise $TOLLKEEPER_CONFIG, otherwise
-    ./tollkeeper.toml, otherwise the packaged file. Environment variables override the file."""
+    """Reads the settings from the file `config`, otherwise from the file named in $TOLLKEEPER_CONFIG,
+    otherwise from ./tollkeeper.toml, otherwise from the packaged file. Environment variables
+    override the file."""
     path = config or configured_path()
     settings = check_settings(path, *_read(path or DEFAULT_FILE))
-    # Paths are relative to the settings file, so that commands work from any folder.
+    # Paths are relative to the folder of the settings file, so that commands work from any folder.
+    # Without a settings file, paths are relative to the current folder.
     base = Path.cwd() if path is None else path.resolve().parent
     return _with_absolute_paths(settings, base)
 
 
 def check_settings(path: Path | None, text: str, document: dict[str, Any]) -> Settings:
-    """Returns the settings of a file, overridden by the environment. Relative paths stay relative. Raises
-    SettingsError if a setting is invalid."""
+    """Checks the content of a settings file and returns it as `Settings`. Environment variables override
+    the file. Relative paths stay relative. Raises SettingsError if a setting is invalid."""
     _refuse_unknown_variables()
     try:
         return Settings(**document)
@@ -44,7 +52,7 @@ def check_settings(path: Path | None, text: str, document: dict[str, Any]) -> Se
 
 
 def _refuse_unknown_variables() -> None:
-    """Rejects environment variables of unknown sections, which pydantic-settings would ignore. Variables
+    """Rejects environment variables that name unknown sections, which pydantic-settings would ignore. Variables
     without two consecutive underscores are ignored, because they may belong to another program. For
     example, Kubernetes sets TOLLKEEPER_SERVICE_HOST."""
     sections = list(Settings.model_fields)
@@ -103,17 +111,17 @@ def _joined_source(base: Path, source: str) -> str:
 
 
 def configured_path() -> Path | None:
-    """Returns the settings file if `--config` is not given, or None if there is none."""
-    named = os.environ.get("TOLLKEEPER_CONFIG")
-    if named:
-        return Path(named)
+    """Returns the settings file to use without `--config`. Returns None if only the packaged file is left."""
+    path = os.environ.get("TOLLKEEPER_CONFIG")
+    if path:
+        return Path(path)
     in_current_folder = Path("tollkeeper.toml")
     return in_current_folder if in_current_folder.exists() else None
 
 
 def settings_source(config: Path | None) -> SettingsSource:
-    """Reads the same file and environment as `load_settings`. The result finds the line or variable of a
-    setting."""
+    """Reads the same file and environment as `load_settings`. The returned object finds the line or the
+    environment variable that sets a setting."""
     path = config or configured_path()
     text, document = _read(path or DEFAULT_FILE)
     return SettingsSource(path, text, document)
@@ -142,20 +150,22 @@ def _explain(exc: ValidationError, source: SettingsSource) -> str:
 
 def _explain_one(error: ErrorDetails, source: SettingsSource) -> str:
     at = (*error["loc"], *error.get("ctx", {}).get("at", ()))
-    value = "" if at[-1] == KEY else _shown_value(error)
+    # For an invalid key of a table entry, pydantic reports the key as the value. The location already
+    # names the key.
+    value = "" if at[-1] == INVALID_KEY else _shown_value(error)
     words = explanation(
         error,
         known_names=_names_in_same_section(at),
         value=value,
-        elsewhere=_sections_with(str(at[-1])),
+        other_sections=_sections_with(str(at[-1])),
     )
-    at = tuple(part for part in at if part != KEY)
+    at = tuple(part for part in at if part != INVALID_KEY)
     return source.explain(at, words, f" = {value}" if value else "")
 
 
 def _explain_source(exc: SourceError) -> str:
-    found = re.search(r'field "(\w+)"', str(exc))
-    name = found[1] if found else "settings"
+    match = re.search(r'field "(\w+)"', str(exc))
+    name = match[1] if match else "settings"
     return f"{name}: the environment variable TOLLKEEPER_{name.upper()} must hold JSON"
 
 
@@ -189,8 +199,8 @@ def _shown_value(error: ErrorDetails) -> str:
 
 
 def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:
-    """Returns the field of the setting at `location` or around it. Returns None if the location is a
-    section or unknown."""
+    """Returns the field of the setting that contains `location`, which may be an entry of a list or
+    table. Returns None if the location is a section or unknown."""
     section: type[BaseModel] = Settings
     for part in location:
         if isinstance(part, int):
@@ -205,8 +215,8 @@ def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
     """Returns the section class in an annotation, also if the section is optional or in a list. Returns
-    None if there is none."""
+    None if the annotation has no section class."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    found = (_section_of(inner) for inner in get_args(annotation))
-    return next((section for section in found if section is not None), None)
+    sections = (_section_of(inner) for inner in get_args(annotation))
+    return next((section for section in sections if section is not None), None)

@@ -1,5 +1,5 @@
-"""Locates a setting for messages: its readable name, and its line in the settings file or its
-environment variable."""
+"""Locates a setting for messages: finds its readable name, and the line in the settings file or the
+environment variable that sets it."""
 
 import os
 import tomllib
@@ -13,15 +13,15 @@ from tollkeeper.settings.schema import ENV_PREFIX, environment_settings
 # An entry of `backends` or `models` can also be identified by its name or id: ("models", "example/chat",
 # "pricing").
 Place = tuple[str | int, ...]
-# For each list whose entries have names, the setting with the name.
+# Maps each list whose entries have names to the setting that contains the name.
 _NAME_SETTINGS = {"backends": "name", "models": "id"}
 _SHOWN_LENGTH_MAX = 80
 
 
 class SettingsError(Exception):
     """Reports an invalid setting. The message says which values are allowed. It shows the invalid value
-    unless the value may be secret. `at` is the place of the setting, if the message is about a single
-    setting."""
+    unless the value may be secret. If the message is about a single setting, `at` is the place
+    of this setting."""
 
     def __init__(self, message: str, at: Place = ()) -> None:
         super().__init__(f"{_shown_name(at)}: {message}" if at else message)
@@ -55,19 +55,19 @@ class SettingsSource:
         return self.explain(error.at, error.message) if error.at else str(error)
 
     def explain(self, at: Place, words: str, value: str = "") -> str:
-        """Returns a message: the line or variable of the setting, its name, its value if given, and
-        `words`."""
+        """Builds a message from the line or variable of the setting, its name, its value (such as
+        " = 5") and `words`."""
         document = self._environment if at[0] in self._environment else self._document
-        origin = self._origin(_by_position(at, document))
-        return f"{origin}{_shown_name(_by_name(at, document))}{value}: {words}"
+        prefix = self._message_prefix(_by_position(at, document))
+        return f"{prefix}{_shown_name(_by_name(at, document))}{value}: {words}"
 
-    def _origin(self, at: Place) -> str:
-        """Returns the variable or the line that sets this setting or a part that contains it, as the
-        beginning of a message. Returns "" if there is neither."""
+    def _message_prefix(self, at: Place) -> str:
+        """Returns the beginning of a message: the variable or the line that sets this setting, or that
+        sets the table or list around it. Returns "" if there is neither."""
         in_environment = _longest_known_prefix(at, set(_places(self._environment)))
         in_file = _longest_known_prefix(at, self._lines)
-        # A variable of a list replaces the whole list in the file. In other sections, a variable
-        # replaces single settings, so the source that sets a longer part of the place applies.
+        # A variable for a list replaces the whole list in the file. In other sections, a variable
+        # replaces single settings, so the source that matches more parts of `at` applies.
         is_list = isinstance(self._environment.get(str(at[0])), list)
         if is_list or len(in_environment) >= len(in_file):
             variable = _variable(at)
@@ -108,12 +108,12 @@ def _entry_names(at: Place, document: Mapping[str, Any]) -> list[str]:
     key, entries = _NAME_SETTINGS.get(str(at[0])), document.get(str(at[0]))
     if key is None or not isinstance(entries, list):
         return []
-    found = [entry.get(key) if isinstance(entry, dict) else None for entry in entries]
-    return [name if isinstance(name, str) else "" for name in found]
+    names = [entry.get(key) if isinstance(entry, dict) else None for entry in entries]
+    return [name if isinstance(name, str) else "" for name in names]
 
 
 def _variable(at: Place) -> str:
-    """Returns the environment variable that sets this place or a part that contains it, or ""."""
+    """Returns the environment variable that sets this place, or the table or list around it, or ""."""
     variables = {name.upper(): name for name in os.environ}
     for length in range(len(at), 0, -1):
         name = f"{ENV_PREFIX}{'__'.join(map(str, at[:length]))}".upper()
@@ -128,7 +128,7 @@ def _longest_known_prefix(at: Place, known: Collection[Place]) -> Place:
 
 
 def _places(value: Any, at: Place = ()) -> Iterator[Place]:
-    """Yields the place of every value within a TOML value, such as a section."""
+    """Yields the place `at` of a parsed TOML value, and the places of all values within it."""
     if at:
         yield at
     inner = value.items() if isinstance(value, dict) else ()
@@ -143,13 +143,13 @@ def _lines(text: str) -> dict[Place, int]:
     # For each list of tables, the position of its last entry so far.
     entries: dict[Place, int] = {}
     for begin, statement in _statements(text):
-        read = tomllib.loads(statement)
+        parsed = tomllib.loads(statement)
         if statement.lstrip().startswith("["):
-            table = _table(read, entries)
-            found = [table[:length] for length in range(1, len(table) + 1)]
+            table = _table_place(parsed, entries)
+            places = [table[:length] for length in range(1, len(table) + 1)]
         else:
-            found = [(*table, *place) for place in _places(read)]
-        for place in found:
+            places = [(*table, *place) for place in _places(parsed)]
+        for place in places:
             lines.setdefault(place, begin)
     return lines
 
@@ -163,7 +163,7 @@ def unfinished_line(text: str) -> int:
 def _statements(text: str) -> Iterator[tuple[int, str]]:
     """Yields every TOML statement with the line in which it begins. The TOML library does not report
     positions, so lines are added to a statement until the library can parse it. If the end of the file
-    cannot be parsed, it is the last statement."""
+    cannot be parsed, it is yielded as the last statement."""
     statement, begin = "", 1
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
         statement += f"{line}\n"
@@ -177,9 +177,9 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
         yield begin, statement
 
 
-def _table(header: Mapping[str, Any], entries: dict[Place, int]) -> Place:
-    """Returns the place of the table with this parsed header. `entries` has the last position in each
-    list of tables; a header like [[models]] increments it."""
+def _table_place(header: Mapping[str, Any], entries: dict[Place, int]) -> Place:
+    """Returns the place of the table with this parsed header. `entries` contains the last position
+    in each list of tables. A header like [[models]] increments this position."""
     at: Place = ()
     inner: Any = header
     while isinstance(inner, dict) and inner:

@@ -14,8 +14,8 @@ from tollkeeper.domain.pricing import PRICE_DIMENSIONS
 from tollkeeper.settings.places import SettingsError
 from tollkeeper.settings.schema import ModelSettings, Settings
 
-# For each name of a price in the list, the price dimension in the settings and the power of ten of the
-# units that a listed price covers: a million tokens, or a thousand requests or other units.
+# Maps each price name in the list to the price dimension in the settings, and to the exponent of the
+# number of units that a listed price covers: 10^6 tokens, or 10^3 requests or other units.
 _PRICES: Final = {
     dimension.listed_as: (dimension.name, 6 if dimension.per_token else 3)
     for dimension in PRICE_DIMENSIONS
@@ -25,7 +25,7 @@ _PRICES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PriceDifference:
-    """Describes a setting of a model that has another value in the price list."""
+    """Describes a setting of a model whose value differs from the value in the price list."""
 
     model: str
     # PROVIDER/MODEL in the price list.
@@ -49,8 +49,8 @@ class PriceReview:
 
 
 def review(settings: Settings, names: Mapping[str, str]) -> PriceReview:
-    """Compares all models of the catalogue. A model is looked up in the price list by the PROVIDER/MODEL
-    in `names`, otherwise by its backend's address and its `upstream_model`. Raises SettingsError if
+    """Compares all models of the catalogue. `names` maps a model to its PROVIDER/MODEL in the price
+    list. All other models are looked up by the backend's address and `upstream_model`. Raises SettingsError if
     genai-prices is not installed."""
     try:
         prices = importlib.import_module("genai_prices.data")
@@ -64,7 +64,7 @@ def review(settings: Settings, names: Mapping[str, str]) -> PriceReview:
     for model in settings.models:
         provider, _, name = names.get(model.id, "").partition("/")
         try:
-            found = snapshot.find_provider_model(
+            provider_and_model = snapshot.find_provider_model(
                 name or model.upstream_model,
                 None,
                 provider or None,
@@ -73,26 +73,26 @@ def review(settings: Settings, names: Mapping[str, str]) -> PriceReview:
         except LookupError:
             unknown.append(model.id)
         else:
-            differences += _differences(model, *found)
+            differences += _differences(model, *provider_and_model)
     return PriceReview(tuple(differences), tuple(unknown), len(settings.models) - len(unknown))
 
 
-def toml_text(found: PriceReview, models: tuple[ModelSettings, ...]) -> str:
-    """Returns a setting `pricing` with the listed prices for each model whose prices differ. Operators
-    can paste it into a settings file."""
+def toml_text(price_review: PriceReview, models: tuple[ModelSettings, ...]) -> str:
+    """Returns a TOML line `pricing` with the listed prices for each model whose prices differ. Operators
+    can paste these lines into a settings file."""
     lines = ["# Prices from genai-prices, for review: put each line under its model in [[models]]."]
     for model in models:
         changed = {
             difference.setting.removeprefix("pricing."): difference.listed
-            for difference in found.differences
+            for difference in price_review.differences
             if difference.model == model.id
             and difference.setting.startswith("pricing.")
             and not difference.problem
         }
         if changed:
             prices: dict[str, str] = {**_declared(model), **changed}
-            written = ", ".join(f'{name} = "{price}"' for name, price in prices.items())
-            lines += ["", f"# {model.id}", f"pricing = {{ {written} }}"]
+            entries = ", ".join(f'{name} = "{price}"' for name, price in prices.items())
+            lines += ["", f"# {model.id}", f"pricing = {{ {entries} }}"]
     return "\n".join(lines) + "\n"
 
 
@@ -104,20 +104,24 @@ def _differences(model: ModelSettings, provider: Any, listed: Any) -> Iterator[P
         value: Any = getattr(prices, name, None)
         if value is None:
             continue
-        # Of a price with tiers, only the base price is compared with `pricing`. The settings have tiers
-        # in `price_tiers`, which are not compared.
+        # If a listed price has tiers, only its base price is compared. The tiers in the settings
+        # (`price_tiers`) are not compared.
         tiered = not isinstance(value, Decimal)
         price = _plain((value.base if tiered else value).scaleb(-exponent))
-        present = declared.get(dimension)
+        declared_value = declared.get(dimension)
         problem = _problem(price)
-        if problem or present is None or picousd_from_usd(present) != picousd_from_usd(price):
+        if (
+            problem
+            or declared_value is None
+            or picousd_from_usd(declared_value) != picousd_from_usd(price)
+        ):
             problem = problem or ("" if not tiered else "The list has price tiers as well.")
             setting = f"pricing.{dimension}"
-            yield PriceDifference(model.id, listed_as, setting, present, price, problem)
+            yield PriceDifference(model.id, listed_as, setting, declared_value, price, problem)
     window = listed.context_window
     if window is not None and window != model.context_length:
-        present = str(model.context_length)
-        yield PriceDifference(model.id, listed_as, "context_length", present, str(window))
+        declared_value = str(model.context_length)
+        yield PriceDifference(model.id, listed_as, "context_length", declared_value, str(window))
 
 
 def _declared(model: ModelSettings) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""Defines the price settings of a model: dimensions, tiers, service tiers and future changes."""
+"""Defines the price settings of a model: prices by dimension (such as `prompt`), tiers for long prompts,
+service tiers and future changes."""
 
 from datetime import UTC, date, datetime
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from tollkeeper.settings.section import Section
 from tollkeeper.settings.wording import nearest
 
 
-def _is_price(name: str) -> str:
+def _is_price_name(name: str) -> str:
     if name not in PRICE_NAMES:
         raise ValueError(
             f"there is no such price{nearest(name, PRICE_NAMES)}; there are: {', '.join(PRICE_NAMES)}"
@@ -18,7 +19,7 @@ def _is_price(name: str) -> str:
     return name
 
 
-PriceName = Annotated[str, AfterValidator(_is_price)]
+PriceName = Annotated[str, AfterValidator(_is_price_name)]
 _TIERS_MAX = 16
 _CHANGES_MAX = 100
 _INVALID_TIME = "must be a date or a time, for example 2027-01-01 or 2027-01-01T00:00:00Z"
@@ -54,9 +55,9 @@ class PricesSettings(Section):
 
     pricing: dict[PriceName, str] = {}
     price_tiers: tuple[PriceTierSettings, ...] = Field(default=(), max_length=_TIERS_MAX)
-    # For each service tier that an answer can name, the multiplier of the prices per token. The entry
-    # `unasked` names the tier that is assumed for the hold (the amount reserved before a call) if the
-    # request names none. Without `unasked`, the most expensive tier is assumed.
+    # Maps each service tier that an answer can name to the multiplier of the prices per token. If a
+    # request names no tier, the hold (the amount reserved before a call) assumes the tier that the
+    # entry `unasked` names. Without `unasked`, the hold assumes the most expensive tier.
     service_tiers: dict[str, str] = Field(default={}, max_length=_TIERS_MAX)
 
 

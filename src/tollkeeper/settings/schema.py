@@ -88,7 +88,7 @@ class ServerSettings(Section):
     host: Host = "127.0.0.1"
     port: Port = 8080
     workers: int = Field(default=1, ge=1, le=256)
-    # After SIGTERM, the gateway accepts requests for this time, so that load balancers can stop sending
+    # After SIGTERM, the gateway still accepts requests for this time, so that load balancers can stop sending
     # before connections are refused.
     stop_delay_s: float = Field(default=0, ge=0, le=600)
     # After `stop_delay_s`, requests in flight have this time to end.
@@ -121,7 +121,7 @@ class SignInSettings(Section):
             if not getattr(self, name):
                 raise misfit(f"needs {name}", "issuer")
         if not _is_safe_url(self.issuer):
-            raise misfit("must start with https://, or be http on loopback", "issuer")
+            raise misfit("must start with https://; http:// is allowed only for loopback", "issuer")
         return self
 
 
@@ -137,8 +137,8 @@ def _is_safe_url(url: str) -> bool:
 class ConsoleSettings(Section):
     host: Host = "127.0.0.1"
     port: Port = 8082
-    # The digest of the operator token. `tollkeeper console --new-token` prints both. Empty: each start
-    # creates a token and prints it.
+    # The digest of the operator token. `tollkeeper console --new-token` prints a token and its digest.
+    # Empty: each start creates a token and prints it.
     token_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$", repr=False)
     # The values of the Host header that are accepted in addition to the listening address.
     allowed_hosts: tuple[Name, ...] = ()
@@ -217,7 +217,7 @@ class LimitsSettings(Section):
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
 
 
-def _usd(amount: str, noun: str) -> str:
+def _checked_usd(amount: str, noun: str) -> str:
     try:
         picousd = picousd_from_usd(amount)
     except InvalidRequest as exc:
@@ -228,18 +228,18 @@ def _usd(amount: str, noun: str) -> str:
 
 
 class LedgerSettings(Section):
-    # A call is unsettled if its cost is unknown. After this time, it is resolved as
-    # `unsettled_resolution` says. 0: it stays unsettled.
+    # After this time, calls of unknown cost (unsettled calls) are resolved as `unsettled_resolution`
+    # says. 0: they stay unsettled.
     unsettled_after_hours: int = Field(default=0, ge=0, le=87_600)
     unsettled_resolution: Literal["keep", "settle_hold", "release"] = "keep"
-    # The amount by which an organization's balance may fall below zero. If it falls further, the
+    # The amount by which an organization's balance may fall below zero. If the balance falls further, the
     # organization's calls are refused until an operator runs `overage clear`. Empty: there is no limit.
     overage_bound_usd: str = "10"
 
     @field_validator("overage_bound_usd")
     @classmethod
     def _is_an_amount(cls, amount: str) -> str:
-        return amount and _usd(amount, "a bound")
+        return amount and _checked_usd(amount, "a bound")
 
 
 class ActivitySettings(Section):
@@ -279,13 +279,14 @@ class FirstJudgeSettings(Section):
     # Empty: there is no first judge.
     backend: str = Field(default="", max_length=64)
     model: str = Field(default="", max_length=200)
-    # If the first judge's score is lower, the answer is no. Otherwise the judge decides.
+    # If the first judge's score is below this limit and below the policy's threshold, the answer is no.
+    # Otherwise the judge decides.
     settles_below_basis_points: int = Field(default=100, ge=THRESHOLD_MIN, le=THRESHOLD_MAX)
 
     @model_validator(mode="after")
     def _has_both(self) -> "FirstJudgeSettings":
         if bool(self.backend) != bool(self.model):
-            raise ValueError("a first judge has a backend and a model")
+            raise ValueError("a first judge needs both a backend and a model")
         return self
 
 
@@ -298,7 +299,8 @@ class JudgeSettings(Section):
     default_threshold_basis_points: int = Field(
         default=conventions.DEFAULT_THRESHOLD_BASIS_POINTS, ge=THRESHOLD_MIN, le=THRESHOLD_MAX
     )
-    # The deadline for all verdicts (results of policies) on a request, and for all on an answer.
+    # The deadline for all verdicts (results of policies) on one request together. All verdicts on one
+    # answer have the same deadline.
     deadline_s: Seconds = 20
     # A streamed answer is judged each time this number of characters has arrived. 0: the whole answer
     # is judged before any part is sent.
@@ -314,12 +316,12 @@ class JudgeSettings(Section):
     @field_validator("price_per_verdict_usd")
     @classmethod
     def _is_price(cls, price: str) -> str:
-        return _usd(price, "a price")
+        return _checked_usd(price, "a price")
 
 
 class PolicySettings(Section):
-    # Kinds of content that a judge cannot read. A request with one of these kinds is denied if an
-    # enforcing policy applies to it.
+    # No judge can read these kinds of content. A request that contains one of the listed kinds is
+    # denied if an enforcing policy applies to the request.
     denied_content: tuple[UnreadContent, ...] = ()
     # The number of characters from the end of the request that the judge sees together with an answer.
     # 0: none.
@@ -360,8 +362,8 @@ class TokenBoundsSettings(Section):
     of a call: the highest possible cost."""
 
     # The highest number of tokens of one image, file and so on. 0 means the whole context. If `image`
-    # is None, the limit of the backend's preset applies, otherwise the highest of any published model
-    # family.
+    # is None, the limit of the backend's preset applies. If the preset has no limit, the highest limit
+    # of all published model families applies.
     image: int | None = Field(default=None, ge=0)
     file: int = Field(default=0, ge=0)
     audio: int = Field(default=0, ge=0)
@@ -383,7 +385,7 @@ class AlternativeSettings(PricesSettings):
     # The name of the model at this backend. Empty: the same name as at the model's own backend.
     upstream_model: str = Field(default="", max_length=512)
     # Backends with a lower order are tried first. The model's own backend has order 0. None: one more
-    # than the previous alternative.
+    # than the order of the previous alternative.
     order: int | None = Field(default=None, ge=0, le=1000)
     # The backend's share of calls, relative to other backends of the same order. The model's own
     # backend has weight 1.
@@ -415,9 +417,9 @@ class ModelSettings(PricesSettings):
     is_ready: bool = True
     price_changes: PriceChanges = ()
     token_bounds: TokenBoundsSettings = Field(default={}, validate_default=True)
-    # For each tool that the provider runs, the price in USD of a request that offers this tool.
+    # Maps each tool that the provider runs to the price in USD of a request that offers this tool.
     tool_prices: dict[Name, str] = {}
-    # For each request field without a meaning in the interface, the field of the backend.
+    # Maps request fields that the interface does not define to fields of the backend.
     options: dict[str, str] = {}
     # Only for the Messages protocol: whether the client ("caller") or the gateway ("5m", "1h") marks
     # the parts of a prompt that the provider caches.
@@ -500,6 +502,7 @@ class Settings(BaseSettings):
 
 
 def _check_unique(section: str, setting: str, names: list[str]) -> list[str]:
+    """Returns the names. Raises an error if a name occurs twice."""
     for position, name in enumerate(names):
         if name in names[:position]:
             words = f"two {section} have the same {setting} {name!r}; rename one"

@@ -22,7 +22,7 @@ def _is_variable(name: str) -> str:
 
 
 # The name of the environment variable that contains a secret. Messages do not show the value of this
-# setting, because it may be the secret itself by mistake.
+# setting, because the operator may have written the secret itself by mistake.
 SecretVariable = Annotated[str, AfterValidator(_is_variable), Field(repr=False)]
 
 
@@ -38,14 +38,14 @@ SecretSource = Annotated[Source, Field(repr=False)]
 
 
 def misfit(words: str, *at: str | int) -> PydanticCustomError:
-    """Creates an error about the setting `at`, which contradicts another setting."""
+    """Creates the error that the setting `at` contradicts other settings. `words` is the message."""
     details = {"words": words, "at": at, "name": ".".join(map(str, at))}
     return PydanticCustomError("misfit", "{name}: {words}", details)
 
 
 class Section(BaseModel):
-    """Is the base of all sections. No message shows the value of a field with `repr=False`, because it
-    may be a secret."""
+    """Defines the behaviour of all sections. No message shows the value of a field with `repr=False`,
+    because the value may be a secret."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True

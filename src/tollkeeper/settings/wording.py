@@ -1,4 +1,4 @@
-"""Writes the messages about wrong settings: the mistake, and how to correct it."""
+"""Writes the messages about wrong settings. Each message says what is wrong and how to correct it."""
 
 import difflib
 import re
@@ -39,8 +39,8 @@ _SENTENCES = {
     "path_parsing": "must be a path",
     "misfit": "{words}",
 }
-# The last part of an error's location in pydantic if the key of a table entry is wrong, not its value.
-KEY = "[key]"
+# Pydantic appends this part to an error's location if the key of a table entry is invalid, not its value.
+INVALID_KEY = "[key]"
 # Pydantic puts this text before the message of a ValueError that a validator raises.
 _VALUE_ERROR_PREFIX = "Value error, "
 # Parts of messages from the TOML library, each with the usual cause.
@@ -59,18 +59,18 @@ _TOML_HINTS = {
 
 
 def explanation(
-    error: ErrorDetails, *, known_names: Sequence[str], value: str, elsewhere: Sequence[str]
+    error: ErrorDetails, *, known_names: Sequence[str], value: str, other_sections: Sequence[str]
 ) -> str:
-    """Explains an error of pydantic. `known_names` has the settings of the same section, and `elsewhere`
-    the sections that have a setting of this name. `value` is the invalid value, or "" if it may be
-    secret."""
+    """Explains an error of pydantic. `known_names` contains the settings of the same section, and
+    `other_sections` the other sections that have a setting with this name. `value` is the
+    invalid value, or "" if it may be secret."""
     kind = error["type"]
     if kind in ("extra_forbidden", "literal_error"):
-        removed = replacement(error["loc"], error["input"])
-        if removed:
-            return removed
+        advice = replacement(error["loc"], error["input"])
+        if advice:
+            return advice
     if kind == "extra_forbidden":
-        return _unknown(str(error["loc"][-1]), known_names, elsewhere)
+        return _unknown(str(error["loc"][-1]), known_names, other_sections)
     if kind == "value_error":
         return error["msg"].removeprefix(_VALUE_ERROR_PREFIX)
     sentence = _SENTENCES.get(kind)
@@ -79,7 +79,7 @@ def explanation(
         return error["msg"][:1].lower() + error["msg"][1:]
     details = error.get("ctx", {})
     words = sentence.format_map({name: _plain(detail) for name, detail in details.items()})
-    if error["loc"] and error["loc"][-1] == KEY:
+    if error["loc"] and error["loc"][-1] == INVALID_KEY:
         words = f"the name {words}"
     return words + _fix(error, value)
 
@@ -102,34 +102,36 @@ def toml_value(value: str | float) -> str:
     return f"{Decimal(repr(value)):f}" if type(value) in (int, float) else repr(value)
 
 
-def _unknown(name: str, known_names: Sequence[str], elsewhere: Sequence[str]) -> str:
+def _unknown(name: str, known_names: Sequence[str], other_sections: Sequence[str]) -> str:
     hint = nearest(name, known_names)
-    if not hint and elsewhere:
-        hint = f"; it belongs under {' or '.join(elsewhere)}"
+    if not hint and other_sections:
+        hint = f"; it belongs under {' or '.join(other_sections)}"
     return f"is not a setting{hint or '; remove it: docs/configuration.md has all settings'}"
 
 
 def _fix(error: ErrorDetails, value: str) -> str:
     """Returns the end of a message that tells how to correct the value, or ""."""
-    given = error["input"]
+    input_value = error["input"]
     match error["type"]:
-        case "string_type" if isinstance(given, int | float) and not isinstance(given, bool):
+        case "string_type" if isinstance(input_value, int | float) and not isinstance(
+            input_value, bool
+        ):
             return f'; write it in quotes: "{value}"' if value else "; write it in quotes"
-        case "tuple_type" if isinstance(given, dict):
+        case "tuple_type" if isinstance(input_value, dict):
             name = ".".join(part for part in error["loc"] if isinstance(part, str))
             return f"; write [[{name}]] instead of [{name}]"
-        case "tuple_type" if isinstance(given, str):
+        case "tuple_type" if isinstance(input_value, str):
             return f"; write [{value}]" if value else "; write it in brackets"
-        case "model_type" | "model_attributes_type" if isinstance(given, list):
+        case "model_type" | "model_attributes_type" if isinstance(input_value, list):
             name = ".".join(part for part in error["loc"] if isinstance(part, str))
             return f"; write [{name}] instead of [[{name}]]"
-        case "literal_error" | "enum" if isinstance(given, str):
-            return nearest(given, re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+        case "literal_error" | "enum" if isinstance(input_value, str):
+            return nearest(input_value, re.findall(r"'([^']*)'", error["ctx"]["expected"]))
     return ""
 
 
 def _plain(value: Any) -> Any:
-    """Returns a limit without a fraction if it is a whole number: 5 instead of 5.0."""
+    """Converts a float without a fraction to an integer, so that a message says 5 instead of 5.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -165,7 +167,7 @@ _REPLACEMENTS: Final = {
     "alerts.webhook_secret_file": 'write webhook_secret = "file:PATH"',
     "backends.bill_columns": "name the columns in `tollkeeper ledger reconcile --columns`",
     "backends.bill_models": "name the models in `tollkeeper ledger reconcile --model`",
-    "console.docs_url": "the page Alerts names the section of the runbook: remove it",
+    "console.docs_url": "the console page Alerts names the section of the runbook itself: remove the setting",
     "console.sign_in.organization_claim": "the claim has to be called organization",
     "console.sign_in.public_url": (
         "list its name in console.allowed_hosts, and its proxy in console.trusted_proxies"
@@ -230,7 +232,7 @@ _REPLACEMENTS: Final = {
 
 
 def replacement(location: tuple[int | str, ...], value: Any = None) -> str:
-    """Returns the advice for a removed setting or value, or "" if the setting never existed."""
+    """Returns the advice for a removed setting, section or value. Returns "" if it never existed."""
     name = ".".join(part for part in location if isinstance(part, str))
     advice = _REPLACEMENTS.get(f"{name} = {value}") or _REPLACEMENTS.get(name)
     return f"was removed; {advice}" if advice else ""
