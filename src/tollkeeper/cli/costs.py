@@ -69,8 +69,8 @@ async def costs(
     """Show an organization's costs for each UTC day.
 
     The amounts are those of the API's cost report. A chart shows the total of each day. With --group-by,
-    a table before the chart splits each day. A table after the chart shows the usage of the judge, the
-    model that answers the questions of policies."""
+    a table before the chart splits the total of each day. A table after the chart shows the usage of
+    the judge, the model that answers the questions of policies."""
     end = services.clock() + 1 if until is None else until
     start = end - 1 - (COST_PAGE_DEFAULT - 1) * DAY_S if since is None else since
     if end < start:

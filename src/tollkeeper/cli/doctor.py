@@ -1,5 +1,5 @@
 """Implements `tollkeeper doctor`, which checks everything that the gateway needs: settings, database,
-backends, and the judge (the model that answers the questions of policies). Most checks give one
+backends, and the judge (the model that answers the questions of policies). Each finding is one
 line."""
 
 import asyncio

@@ -42,6 +42,6 @@ def shared_options(context: typer.Context) -> SharedOptions:
 def keep_shared_options(
     context: typer.Context, config: ConfigFile = None, as_json: AsJson = False
 ) -> None:
-    """Stores the options that stand before the command's name. The command reads them from the context
-    and adds the options after its name."""
+    """Stores the options that stand before the command's name in the Typer context. The command reads
+    them there and overrides them with the options after its name."""
     context.obj = shared_options(context).overlaid(config, as_json)

@@ -408,7 +408,7 @@ def _save_calibration(
     quality = {
         **fitted.report(),
         "auc": report.content["calibration"]["auc"],
-        # For each threshold, the highest expected shares of false denials and of misses.
+        # For each threshold, upper limits of the shares of false denials and of misses.
         "guarantees": guarantees(*labelled_values(trial.samples), CONFIDENCE),
     }
     run_with_services(

@@ -1,6 +1,5 @@
 """Implements `tollkeeper policy try`, which asks the judge (the model that answers the questions of
-policies) about texts, and reports the
-judge's scores or calibrated probabilities."""
+policies) about texts, and reports the judge's scores or calibrated probabilities."""
 
 import asyncio
 from collections.abc import Sequence
@@ -61,8 +60,8 @@ class ReportOptions:
     false_denials: float | None = None
     misses: float | None = None
     confidence: float = CONFIDENCE
-    # True: the scores are from the first judge, so the report suggests `settles_below_basis_points` instead
-    # of a threshold.
+    # True: the scores are from the first judge, so the report suggests a value for
+    # `settles_below_basis_points` instead of a threshold.
     from_first_judge: bool = False
 
 
@@ -145,7 +144,7 @@ def trial_report(
 
 
 def _guarantees(trial: Trial, options: ReportOptions) -> dict[str, Threshold]:
-    """Finds a threshold for each kind of error that the options limit."""
+    """Finds a threshold for each kind of error (false denials, misses) that the options limit."""
     matching, passing = labelled_values(trial.samples)
     guarantees = {}
     if options.false_denials is not None:

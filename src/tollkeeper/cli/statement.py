@@ -1,4 +1,4 @@
-"""Implements `tollkeeper statement`, which shows the statement of an organization for a month."""
+"""Implements `tollkeeper statement`, which shows an organization's statement for one month."""
 
 from typing import Annotated, Any
 

@@ -52,9 +52,9 @@ def check_settings(path: Path | None, text: str, document: dict[str, Any]) -> Se
 
 
 def _refuse_unknown_variables() -> None:
-    """Rejects environment variables that name unknown sections, which pydantic-settings would ignore. Variables
-    without two consecutive underscores are ignored, because they may belong to another program. For
-    example, Kubernetes sets TOLLKEEPER_SERVICE_HOST."""
+    """Rejects environment variables that name unknown sections, which pydantic-settings would ignore.
+    Variables without two consecutive underscores are ignored, because they may belong to another
+    program. For example, Kubernetes sets TOLLKEEPER_SERVICE_HOST."""
     sections = list(Settings.model_fields)
     for variable in sorted(os.environ):
         if not variable.upper().startswith(ENV_PREFIX):

@@ -50,8 +50,8 @@ class PriceReview:
 
 def review(settings: Settings, names: Mapping[str, str]) -> PriceReview:
     """Compares all models of the catalogue. `names` maps a model to its PROVIDER/MODEL in the price
-    list. All other models are looked up by the backend's address and `upstream_model`. Raises SettingsError if
-    genai-prices is not installed."""
+    list. All other models are looked up by the backend's address and `upstream_model`. Raises
+    SettingsError if genai-prices is not installed."""
     try:
         prices = importlib.import_module("genai_prices.data")
         snapshots = importlib.import_module("genai_prices.data_snapshot")
