@@ -205,13 +205,9 @@ def ledger_resolve(
     only once."""
     if every:
         if settle is not None:
-            raise typer.BadParameter(
-                "--settle USD applies to one reservation and cannot be combined with --all."
-            )
+            raise typer.BadParameter("--settle USD cannot be combined with --all.")
         if reservation is not None or older_than is None:
-            raise typer.BadParameter(
-                "--all needs --older-than TIME, and no RESERVATION can be given."
-            )
+            raise typer.BadParameter("--all needs --older-than TIME and no RESERVATION.")
         action = _bulk_action(settle_hold=settle_hold, release=release)
         request = BulkRequest(action, older_than, backend, organization, dry_run)
         show_report(resolve_all(invocation, request), as_json=invocation.as_json)

@@ -136,6 +136,21 @@ TrialThreshold = Annotated[
         show_default="judge.default_threshold_basis_points",
     ),
 ]
+SaveOption = Annotated[
+    bool,
+    typer.Option(
+        "--save",
+        help="Fit a calibration and store it for --policy. `policy calibrate` activates it.",
+    ),
+]
+FirstOption = Annotated[
+    bool,
+    typer.Option(
+        "--first",
+        help="Ask the first judge (the smaller model in the setting judge.first) instead of the main "
+        "judge.",
+    ),
+]
 # The type of an API request body.
 W = TypeVar("W", wire.PolicyCreate, wire.PolicyEdit)
 _DEFAULT = "default"
@@ -337,21 +352,8 @@ def policy_try(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Fit a calibration and show calibrated values.")
     ] = False,
-    save: Annotated[
-        bool,
-        typer.Option(
-            "--save",
-            help="Fit a calibration and store it for --policy. `policy calibrate` activates it.",
-        ),
-    ] = False,
-    first: Annotated[
-        bool,
-        typer.Option(
-            "--first",
-            help="Ask the first judge (the smaller model in the setting judge.first) instead of the "
-            "main judge.",
-        ),
-    ] = False,
+    save: SaveOption = False,
+    first: FirstOption = False,
     false_denials: FalseDenialsOption = None,
     misses: MissesOption = None,
     confidence: ConfidenceOption = "95%",  # type: ignore[assignment]  # Typer also parses the default.
@@ -368,10 +370,7 @@ def policy_try(
     if first and (calibrate or save):
         raise typer.BadParameter("The first judge has no calibration: omit --calibrate and --save.")
     if first and false_denials is not None:
-        raise typer.BadParameter(
-            "--false-denials does not apply to the first judge, which never denies a call. Use "
-            "--misses instead."
-        )
+        raise typer.BadParameter("The first judge never denies a call: use --misses instead.")
     settings = invocation.settings()
     if first:
         settings = first_judge_settings(settings)
@@ -379,12 +378,8 @@ def policy_try(
         [TrialText(one) for one in text or ()] if file is None else read_texts(file.read_bytes())
     )
     if rule is None:
-        stored_policy = run_with_services(
-            invocation, lambda services: _find_policy(services, str(policy))
-        )
-        rule = (
-            stored_policy.draft if stored_policy.published is None else stored_policy.published.rule
-        ).rule
+        stored = run_with_services(invocation, lambda services: _find_policy(services, str(policy)))
+        rule = (stored.draft if stored.published is None else stored.published.rule).rule
     trial = run_trial(settings, rule, texts, direction, quiet=invocation.as_json)
     fitted = trial.fitted() if calibrate or save else None
     if fitted is not None:
@@ -392,7 +387,7 @@ def policy_try(
     options = ReportOptions(threshold, false_denials, misses, confidence, from_first_judge=first)
     report = trial_report(trial, settings, options, fitted)
     if save and fitted is not None:
-        _save_calibration(invocation, stored_policy, judge_format(settings), trial, fitted, report)
+        _save_calibration(invocation, stored, judge_format(settings), trial, fitted, report)
     show_report(report, as_json=invocation.as_json)
 
 
