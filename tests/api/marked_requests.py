@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from tollkeeper.api.chat.messages import _MEMBERS
+from tollkeeper.api.chat.messages import _CONTENT_PROPERTIES
 from tollkeeper.api.messages.input import _SERVER_BLOCKS
 from tollkeeper.api.wire import chat, messages, responses
 
@@ -222,7 +222,7 @@ class Places:
 
 def _content_parts(path: str) -> Iterator[tuple[str, Any]]:
     """Parts of every type that the chat face knows, and of one that it does not."""
-    for kind, member in (*_MEMBERS.items(), (MARKER, "text"), (None, "text")):
+    for kind, member in (*_CONTENT_PROPERTIES.items(), (MARKER, "text"), (None, "text")):
         place = f"{path}<{kind if kind != MARKER else 'unknown'}>"
         for content in (
             *(MARKER, _LONG, _LONG_WORD, [{"text": MARKER}], [{"text": "x", MARKER: 1}]),

@@ -28,7 +28,7 @@ def completion_id(request_id: str) -> str:
 
 
 class _Logprobs:
-    """Collects the log-probabilities of one choice.
+    """Collects the log-probabilities of one choice, which arrive in pieces.
 
     If there is only one piece, the client gets it unchanged. If there are several pieces, their lists
     are joined, and a piece that does not contain lists is dropped. Each piece is joined when it
@@ -99,11 +99,11 @@ class ChatAssembly:
                 self._opened = event
 
     def held_back(self) -> None:
-        """Called if the answer has begun but must not be sent yet. Does nothing, because the client gets
-        nothing before the answer is complete."""
+        """Is called while a policy check holds the answer back. Does nothing, because the client gets
+        nothing before the answer is complete anyway."""
 
     def text_writer(self) -> None:
-        """Returns None, so that all text arrives as events."""
+        """Returns None, so that the text is not written directly to the client but arrives in `take`."""
 
     def completion(self, usage: Usage) -> wire.ChatCompletion:
         call = self._call
@@ -175,13 +175,12 @@ def usage_view(usage: Usage) -> wire.ChatUsage:
 
 
 def content_parts(text: str, images: Iterable[str]) -> list[dict[str, Any]]:
-    """Returns the content of an answer with images. Such content is a list of parts instead of a
-    text."""
+    """Returns the content of an answer with images: a list of parts instead of a text."""
     parts: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
     return parts + [{"type": "image_url", "image_url": {"url": image}} for image in images]
 
 
-def called_view(piece: ToolCallPiece, *, custom: bool) -> tuple[str, dict[str, str]]:
+def called_tool_view(piece: ToolCallPiece, *, custom: bool) -> tuple[str, dict[str, str]]:
     """Returns the name of the tool call field that describes the called tool ("function" or
     "custom"), and the values that the piece adds to this field."""
     named = {} if piece.name is None else {"name": piece.name}
@@ -226,8 +225,8 @@ def _is_integer(value: object) -> bool:
 
 
 def _prompt_logprobs(logprobs: msgspec.Raw | None) -> msgspec.Raw | None:
-    """Returns the backend's value unchanged. Returns None if the value is not an array of objects and
-    nulls, as the API requires."""
+    """Returns the backend's value unchanged if it is an array of objects and nulls, as the API requires.
+    Returns None otherwise."""
     if logprobs is None:
         return None
     try:
@@ -240,7 +239,7 @@ def _prompt_logprobs(logprobs: msgspec.Raw | None) -> msgspec.Raw | None:
 def _add_tool_call(calls: dict[int, dict[str, Any]], piece: ToolCallPiece) -> None:
     call = calls.get(piece.index)
     # The first piece of a call determines whether the tool is custom or a function.
-    kind, added = called_view(piece, custom=piece.custom if call is None else "custom" in call)
+    kind, added = called_tool_view(piece, custom=piece.custom if call is None else "custom" in call)
     if call is None:
         call = calls[piece.index] = {"id": "", "type": kind, kind: {"name": ""}}
     if piece.id is not None:
@@ -249,8 +248,10 @@ def _add_tool_call(calls: dict[int, dict[str, Any]], piece: ToolCallPiece) -> No
         call[kind][name] = call[kind].get(name, "") + text
 
 
-def _with_function_call(so_far: dict[str, Any] | None, piece: FunctionCallPiece) -> dict[str, Any]:
-    call = so_far or {"name": "", "arguments": ""}
+def _with_function_call(
+    call_so_far: dict[str, Any] | None, piece: FunctionCallPiece
+) -> dict[str, Any]:
+    call = call_so_far or {"name": "", "arguments": ""}
     call["name"] += piece.name or ""
     call["arguments"] += piece.arguments
     return call

@@ -5,6 +5,8 @@ same for all protocols).
 the interface, which is the specification of the gateway's API. Clients may send such properties, and
 the backend must get them. Therefore a request with content parts is decoded a second time, with all
 properties.
+
+A place is the path of a value in the request, such as `messages[0].content`. Error messages name it.
 """
 
 from collections.abc import Sequence
@@ -36,7 +38,7 @@ _ROLES = {role.value: role for role in Role}
 _RESULT_ROLES = (Role.TOOL, Role.FUNCTION)
 _PLAIN_ROLES = frozenset(_ROLES) - {role.value for role in _RESULT_ROLES}
 # The property that contains the content of a part, by the type of the part.
-_MEMBERS = {
+_CONTENT_PROPERTIES = {
     "text": "text",
     "refusal": "refusal",
     "thinking": "thinking",
@@ -47,13 +49,14 @@ _MEMBERS = {
     "video_url": "video_url",
     "file": "file",
 }
-# Properties with media. A part may have only the property of its own type, because the gateway counts
-# only one medium per part.
-_MEDIA_MEMBERS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"})
-_NAMED_MEMBERS = frozenset({*_MEMBERS.values(), "detail"})
-# If a part has no type, one of these properties determines the type. The interface makes the type
-# optional.
-_TYPE_MEMBERS = ("text", "image_url")
+# Properties with media. A part may have only the media property of its own type, because the gateway
+# counts only one medium per part.
+_MEDIA_PROPERTIES = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"})
+# Properties that may be null in any part. The value null has no effect.
+_NULLABLE_PROPERTIES = frozenset({*_CONTENT_PROPERTIES.values(), "detail"})
+# The interface makes the type of a part optional. If it is missing, one of these properties determines
+# the type.
+_TYPE_PROPERTIES = ("text", "image_url")
 
 
 _LITELLM_FIELD = "provider_specific_fields"
@@ -87,8 +90,9 @@ _loose = msgspec.json.Decoder(_LooseRequest)
 def read_turns(
     messages: Sequence[wire.ChatMessage], raw_body: bytes
 ) -> tuple[tuple[Turn, ...], list[wire.ChatMessage]]:
-    """Returns the turns and a list of messages. The list is empty if every message has only a role, a
-    name and a text. Otherwise it contains all messages."""
+    """Returns the turns, and the messages that may need corrections before a backend gets them. If every
+    message has only a role, a name and a text, no message needs a correction. Otherwise all messages are
+    returned."""
     roles, contents, names = zip(*map(_role_content_name, messages), strict=True)
     places = map(_PLACE, range(len(messages)))
     if (
@@ -102,12 +106,12 @@ def read_turns(
         return tuple(map(Turn, map(_ROLES.__getitem__, roles), texts, names, places)), []
     loose: list[_LooseMessage] | None = None
     turns = []
-    complex_messages = []
-    for at, (message, text, place) in enumerate(zip(messages, contents, places, strict=True)):
+    messages_to_check = []
+    for at, (message, checked, place) in enumerate(zip(messages, contents, places, strict=True)):
         content: tuple[Content, ...] = ()
-        if isinstance(text, str):
-            content = (Text(text),)
-        elif text is not None:
+        if isinstance(checked, str):
+            content = (Text(checked),)
+        elif checked is not None:
             loose = loose or _loose.decode(raw_body).messages
             parts = loose[at].content
             assert isinstance(parts, list)
@@ -115,9 +119,9 @@ def read_turns(
                 _content_part(part, f"{place}.content[{number}]")
                 for number, part in enumerate(parts)
             )
-        complex_messages.append(message)
+        messages_to_check.append(message)
         turns.append(_turn(message, content, place))
-    return tuple(turns), complex_messages
+    return tuple(turns), messages_to_check
 
 
 def _turn(message: wire.ChatMessage, content: tuple[Content, ...], place: str) -> Turn:
@@ -200,7 +204,7 @@ def with_part_types(messages: msgspec.Raw) -> msgspec.Raw:
 
 
 def _implied_type(part: FreeObject) -> str | None:
-    types = [name for name in _TYPE_MEMBERS if part.get(name) is not None]
+    types = [name for name in _TYPE_PROPERTIES if part.get(name) is not None]
     return types[0] if len(types) == 1 else None
 
 
@@ -257,8 +261,8 @@ def _content_part(part: FreeObject, place: str) -> Content:
     kind = part.get("type")
     if kind is None:
         kind = _implied_type(part)
-    member = _MEMBERS.get(kind) if isinstance(kind, str) else None
-    if member is None:
+    content_property = _CONTENT_PROPERTIES.get(kind) if isinstance(kind, str) else None
+    if content_property is None:
         if kind is None:
             raise InvalidRequest(
                 "A content part needs a type, or either a text or an image_url.",
@@ -270,16 +274,16 @@ def _content_part(part: FreeObject, place: str) -> Content:
     extra = {
         name: value
         for name, value in part.items()
-        # A listed property may be null, which has no effect. The backend gets all other properties.
-        if name not in ("type", member) and not (value is None and name in _NAMED_MEMBERS)
+        if name not in ("type", content_property)
+        and not (value is None and name in _NULLABLE_PROPERTIES)
     }
     for name in extra:
-        if name in _MEDIA_MEMBERS:
+        if name in _MEDIA_PROPERTIES:
             raise InvalidRequest(
-                f"A part of type {kind} cannot have {name}: send a part of its own for it.",
+                f"A part of type {kind} cannot have {name}: send {name} in a separate part.",
                 param=f"{place}.{name}",
             )
-    content = part.get(member)
+    content = part.get(content_property)
     match kind:
         case "text":
             return Text(content or "", extra or None)
@@ -291,7 +295,7 @@ def _content_part(part: FreeObject, place: str) -> Content:
 
 
 def _media_part(kind: str, content: Any, extra: FreeObject, place: str) -> Content:
-    content_place = f"{place}.{_MEMBERS[kind]}"
+    content_place = f"{place}.{_CONTENT_PROPERTIES[kind]}"
     match kind:
         case "input_audio":
             source = _object(content, content_place)
@@ -318,7 +322,7 @@ def _joined(extra: FreeObject, source: FreeObject, kind: str) -> FreeObject | No
     content (`source`). If both have a property with the same name, `source` stays a separate object,
     so that neither property replaces the other."""
     if extra.keys() & source.keys():
-        return {**extra, _MEMBERS[kind]: source}
+        return {**extra, _CONTENT_PROPERTIES[kind]: source}
     return {**extra, **source} or None
 
 

@@ -2,6 +2,8 @@
 
 The prompt also contains the client's original bytes. If the model's backend has a chat API too, the
 gateway sends it these bytes instead of encoding the prompt again.
+
+A place is the path of a value in the request, such as `tools[0]`. Error messages name it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -80,7 +82,7 @@ def read_prompt(
     """Reads the prompt of a chat request. Omits some values that have no effect on `model`, for
     example the reasoning effort `none` if the model cannot reason."""
     raw = _top_level.decode(raw_body)
-    turns, complex_messages = read_turns(body.messages, raw_body)
+    turns, messages_to_check = read_turns(body.messages, raw_body)
     sampling = Sampling(
         body.temperature,
         body.top_p,
@@ -91,11 +93,11 @@ def read_prompt(
         body.stop,
     )
     identity = Identity(body.user, body.safety_identifier, body.metadata)
-    written = _original_bytes(body, raw, complex_messages)
+    original = _original_bytes(body, raw, messages_to_check)
     if raw.keys() <= _PLAIN_FIELDS:
         # Nearly every request has only these fields, so this case is optimized.
         return Prompt(
-            turns=turns, sampling=sampling, caching=caching, identity=identity, written=written
+            turns=turns, sampling=sampling, caching=caching, identity=identity, written=original
         )
     tools = _tools(body)
     return Prompt(
@@ -112,32 +114,32 @@ def read_prompt(
         caching=caching,
         identity=identity,
         options=tuple(_options(body, model)),
-        written=written,
+        written=original,
     )
 
 
 def _original_bytes(
-    body: wire.ChatRequest, raw: dict[str, msgspec.Raw], complex_messages: list[wire.ChatMessage]
+    body: wire.ChatRequest, raw: dict[str, msgspec.Raw], messages_to_check: list[wire.ChatMessage]
 ) -> dict[str, msgspec.Raw]:
     """Returns the request's original bytes, by field. Omits fields that the gateway writes itself, and
     values that have no effect: null, the format "text", and "text" as the only modality. Corrects the
-    messages if one of `complex_messages` has fields that backends do not know, or content parts
+    messages if one of `messages_to_check` has fields that backends do not know, or content parts
     without a type."""
     passed_on = _PASSED_ON_WITH_TOOLS if body.tools or body.functions else _PASSED_ON
-    written = dict(raw)
+    original = dict(raw)
     for name in raw.keys() - passed_on:
-        del written[name]
+        del original[name]
     if _NULL in raw.values():
-        written = {name: value for name, value in written.items() if value != _NULL}
+        original = {name: value for name, value in original.items() if value != _NULL}
     if isinstance(body.response_format, wire.TextFormat):
-        del written["response_format"]
+        del original["response_format"]
     if body.modalities == _TEXT_ONLY:
-        del written["modalities"]
-    if any(map(has_client_fields, complex_messages)):
-        written["messages"] = without_client_fields(raw["messages"])
-    if any(map(has_untyped_parts, complex_messages)):
-        written["messages"] = with_part_types(written["messages"])
-    return written
+        del original["modalities"]
+    if any(map(has_client_fields, messages_to_check)):
+        original["messages"] = without_client_fields(raw["messages"])
+    if any(map(has_untyped_parts, messages_to_check)):
+        original["messages"] = with_part_types(original["messages"])
+    return original
 
 
 def _tools(body: wire.ChatRequest) -> tuple[Tool, ...]:
@@ -155,27 +157,27 @@ def _tools(body: wire.ChatRequest) -> tuple[Tool, ...]:
 
 
 def _tool(
-    written: FreeObject, function: object, place: str, within: str, *, legacy: bool = False
+    tool: FreeObject, function: object, place: str, path: str, *, legacy: bool = False
 ) -> Tool:
     """Reads a tool. The interface (the specification of the gateway's API) accepts any object as a
     tool. An object that is not a function as OpenAI's chat protocol defines it becomes an `OtherTool`,
-    which contains the object unchanged. `within` is the path from the tool to the function."""
+    which contains the object unchanged. `path` is the path from the tool to the function."""
     try:
         known = msgspec.convert(function, _Function)
     except msgspec.ValidationError:
-        return OtherTool(written, place, legacy)
+        return OtherTool(tool, place, legacy)
     assert isinstance(function, dict)
-    if not legacy and written.get("type") not in (None, "function"):
-        return OtherTool(written, place)
+    if not legacy and tool.get("type") not in (None, "function"):
+        return OtherTool(tool, place)
     extra = {name: value for name, value in function.items() if name not in _FUNCTION_FIELDS}
-    tool_extra = {name: value for name, value in written.items() if name not in _TOOL_MEMBERS}
+    tool_extra = {name: value for name, value in tool.items() if name not in _TOOL_FIELDS}
     return FunctionTool(
         name=known.name,
         description=known.description,
         parameters=known.parameters,
         strict=known.strict,
         place=place,
-        schema_place=f"{place}.{within}parameters",
+        schema_place=f"{place}.{path}parameters",
         legacy=legacy,
         extra=extra or None,
         tool_extra=None if legacy else tool_extra or None,
@@ -190,12 +192,12 @@ class _Function(msgspec.Struct):
 
 
 _FUNCTION_FIELDS = frozenset(_Function.__struct_fields__)
-_TOOL_MEMBERS = frozenset({"type", "function"})
+_TOOL_FIELDS = frozenset({"type", "function"})
 
 
 def _tool_choice(body: wire.ChatRequest, *, has_tools: bool) -> ToolChoice | None:
     choice: ToolChoice | None = None
-    written: tuple[FreeObject, ...] = ()
+    choice_objects: tuple[FreeObject, ...] = ()
     for param, requested in (
         ("tool_choice", body.tool_choice),
         ("function_call", body.function_call),
@@ -211,8 +213,8 @@ def _tool_choice(body: wire.ChatRequest, *, has_tools: bool) -> ToolChoice | Non
                 )
             continue
         if isinstance(requested, dict):
-            written += (requested,)
-        choice = ToolChoice(_choice(requested), param, written)
+            choice_objects += (requested,)
+        choice = ToolChoice(_choice(requested), param, choice_objects)
     return choice
 
 
@@ -258,7 +260,7 @@ def _function_name(choice: _Choice) -> str | None:
     return choice.name if choice.function is None else choice.function.name
 
 
-class _Place(msgspec.Struct, forbid_unknown_fields=True):
+class _ApproximateLocation(msgspec.Struct, forbid_unknown_fields=True):
     city: str | None = None
     country: str | None = None
     region: str | None = None
@@ -266,7 +268,7 @@ class _Place(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Location(msgspec.Struct, forbid_unknown_fields=True):
-    approximate: _Place
+    approximate: _ApproximateLocation
     type: Literal["approximate"] | None = None
 
 
@@ -280,11 +282,11 @@ def _web_search(requested: FreeObject | None) -> WebSearch | None:
     location = None
     if "user_location" in extra:
         try:
-            place = msgspec.convert(extra["user_location"], _Location).approximate
+            user = msgspec.convert(extra["user_location"], _Location).approximate
         except msgspec.ValidationError:
             pass
         else:
-            location = UserLocation(place.city, place.country, place.region, place.timezone)
+            location = UserLocation(user.city, user.country, user.region, user.timezone)
             del extra["user_location"]
     return WebSearch(
         "web_search_options", size if isinstance(size, str) else None, location, extra or None
@@ -317,8 +319,8 @@ def _output_modalities(body: wire.ChatRequest) -> Iterator[OutputModality]:
 
 
 def _reasoning(body: wire.ChatRequest, model: Model) -> ReasoningWish | None:
-    """Reads the reasoning options. Omits the effort `none` if the model cannot reason, because it has
-    no effect there."""
+    """Reads the reasoning options. If the model cannot reason, omits the effort `none`, which has no
+    effect on such a model."""
     requested: dict[str, object] = {
         "include_reasoning": body.include_reasoning,
         "reasoning_effort": body.reasoning_effort,
@@ -339,9 +341,9 @@ def _reasoning(body: wire.ChatRequest, model: Model) -> ReasoningWish | None:
 
 
 def _options(body: wire.ChatRequest, model: Model) -> Iterator[Option]:
-    """Yields the options: request fields to which the interface gives no meaning. Omits values that
-    have no effect: default values, and `structuredOutputs` if the model supports structured outputs
-    and has no option with this name."""
+    """Yields the options: request fields that are allowed only if the model's `options` name the
+    corresponding field of the backend. Omits default values, which have no effect. Also omits
+    `structuredOutputs` if the model supports structured outputs without such an option."""
     reasoning = body.reasoning or wire.Reasoning()
     structured = body.structuredOutputs is True and (
         Feature.STRUCTURED_OUTPUTS not in model.supported_features

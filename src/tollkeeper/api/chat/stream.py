@@ -7,7 +7,7 @@ import msgspec
 from tollkeeper.api.chat.call import hides_reasoning
 from tollkeeper.api.chat.completion import (
     annotation_view,
-    called_view,
+    called_tool_view,
     completion_id,
     content_parts,
     usage_view,
@@ -106,9 +106,9 @@ class ChatStream:
             self._chunk_start += b"," + _encode(present)[1:-1]
 
     def _record(self, delta: Delta) -> bytes:
-        """Returns the chunks for one delta. The first chunk of a new choice has the role, the next one
-        the content. The finish reason is in a separate chunk, even if the backend sent it together
-        with content."""
+        """Returns the chunks for one delta. The first chunk of a new choice contains the role, the next
+        chunk the content. A separate chunk contains the finish reason, even if the backend sent the
+        finish reason together with content."""
         if delta.choice in self._begun_choices and delta == Delta(delta.choice, delta.text):
             # Nearly all deltas contain only text, so this case is optimized.
             return self._text_chunk(delta.choice, delta.text) if delta.text else b""
@@ -166,10 +166,10 @@ class ChatStream:
 def _tool_call(piece: ToolCallPiece) -> dict[str, Any]:
     """Encodes a piece of a tool call. Every piece has `index`. Only the first piece of a call also has
     `id`, `type` and `name`."""
-    kind, called = called_view(piece, custom=piece.custom)
+    kind, tool_fields = called_tool_view(piece, custom=piece.custom)
     if piece.id is None and piece.name is None:
-        return {"index": piece.index, kind: called}
-    return {"index": piece.index, "id": piece.id, "type": kind, kind: {"name": "", **called}}
+        return {"index": piece.index, kind: tool_fields}
+    return {"index": piece.index, "id": piece.id, "type": kind, kind: {"name": "", **tool_fields}}
 
 
 def _function_call(piece: FunctionCallPiece) -> dict[str, Any]:

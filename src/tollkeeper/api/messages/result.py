@@ -98,11 +98,11 @@ class MessageAssembly:
                     self._read(event_object)
 
     def held_back(self) -> None:
-        """Called if the answer has begun but must not be sent yet. Does nothing, because the client gets
-        nothing before the answer is complete."""
+        """Is called while a policy check holds the answer back. Does nothing, because the client gets
+        nothing before the answer is complete anyway."""
 
     def text_writer(self) -> None:
-        """Returns None, so that all text arrives as events."""
+        """Returns None, so that the text is not written directly to the client but arrives in `take`."""
 
     def message(self, usage: Usage) -> wire.Message:
         return msgspec.structs.replace(

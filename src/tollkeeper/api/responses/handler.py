@@ -41,11 +41,11 @@ class ResponseAssembly:
                 self._initial_response = begun_response(self._prepared, event)
 
     def held_back(self) -> None:
-        """Called if the answer has begun but must not be sent yet. Does nothing, because the client gets
-        nothing before the answer is complete."""
+        """Is called while a policy check holds the answer back. Does nothing, because the client gets
+        nothing before the answer is complete anyway."""
 
     def text_writer(self) -> None:
-        """Returns None, so that all text arrives as events."""
+        """Returns None, so that the text is not written directly to the client but arrives in `take`."""
 
     def response(self, usage: Usage, now: int) -> Response:
         return ended_response(self._initial_response, self._output, usage, now)
