@@ -12,7 +12,7 @@ import pytest
 
 from tests.hosting.raw_corpus import CORPUS
 from tests.support.proof import Proof
-from tollkeeper.api.http.exchange import ClientGone, Exchange
+from tollkeeper.api.http.exchange import ClientDisconnected, Exchange
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.hosting.http_protocol import HttpLimits
 from tollkeeper.hosting.http_server import HttpServer
@@ -35,7 +35,7 @@ async def _app(exchange: Exchange) -> None:
     if exchange.head.path == b"/large":
         exchange.answer(200, b"content-length: 2\r\n", b"ok")
         return
-    with suppress(ClientGone, TollkeeperError):
+    with suppress(ClientDisconnected, TollkeeperError):
         if exchange.body is None:
             await exchange.receive_body(lambda size: None)
         exchange.start(200, b"")

@@ -12,7 +12,7 @@ from tests.hosting.raw_corpus import CORPUS, Case
 from tests.support.proof import Proof
 from tests.support.tables import each
 from tollkeeper.api.http.envelope import render_error
-from tollkeeper.api.http.exchange import ClientGone, Exchange
+from tollkeeper.api.http.exchange import ClientDisconnected, Exchange
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.hosting.http_protocol import HttpLimits
 from tollkeeper.hosting.http_server import HttpServer
@@ -41,7 +41,7 @@ class _Recorder:
             body = exchange.body
             if body is None:
                 body = await exchange.receive_body(lambda size: None)
-        except ClientGone:
+        except ClientDisconnected:
             return
         except TollkeeperError as error:
             rendered = render_error(error, "id")

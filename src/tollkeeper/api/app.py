@@ -26,7 +26,13 @@ from tollkeeper.api.http.envelope import (
     render_error,
     request_id_headers,
 )
-from tollkeeper.api.http.exchange import SERVER_WIDE, ClientGone, Exchange, RequestHead, Work
+from tollkeeper.api.http.exchange import (
+    SERVER_WIDE,
+    ClientDisconnected,
+    Exchange,
+    RequestHead,
+    Work,
+)
 from tollkeeper.api.http.metrics import request_ended, request_opened
 from tollkeeper.api.http.request_memory import BodyShare, RequestMemory
 from tollkeeper.api.http.router import Router
@@ -85,17 +91,18 @@ class App:
         try:
             context = head.context
             if context is None:
-                if self._answers_probe(answer, head):
+                if self._answer_without_endpoint(answer, head):
                     answer.ended()
                     return None
                 context = self._find_endpoint(answer, head)
             answer.context = context
             if context.endpoint.admitted:
+                # While the process is overloaded, even an expired cache entry is used to reject the call,
+                # but never to serve it.
                 caller, is_fresh = self._authentication.cached(context.digest)
                 if caller is not None and (is_fresh or self._overload.is_full):
                     self._admit(exchange, context, caller)
                 if not is_fresh:
-                    # An expired entry may only be used to reject the call.
                     caller = None
         except Exception as exc:  # noqa: BLE001 - every exception becomes an error envelope
             answer.send_error(exc)
@@ -114,6 +121,7 @@ class App:
                 caller = await self._authenticate(exchange, context)
             share = answer.body_share = BodyShare(context.key_memory)
             raw_body = exchange.body
+            # `read_body` also rejects a complete body that is too large.
             if raw_body is None or len(raw_body) > self._conventions.body_bytes_max:
                 raw_body = await incoming.read_body(exchange, share, self._conventions)
             if endpoint.stored and isinstance(caller, AdminCaller):
@@ -131,7 +139,7 @@ class App:
                 body,
                 raw_body,
                 is_large,
-                exchange.on_leave,
+                exchange.on_disconnect,
                 self._conventions,
             )
             result = await endpoint.handle(services, request)
@@ -140,7 +148,7 @@ class App:
                     await result.answer.run(stream)
             else:
                 answer.send(result)
-        except ClientGone:
+        except ClientDisconnected:
             return
         except Exception as exc:  # noqa: BLE001 - every other exception becomes an error envelope
             await answer.fail(exc)
@@ -148,7 +156,7 @@ class App:
         finally:
             answer.ended()
 
-    def _answers_probe(self, answer: "_OpenAnswer", head: RequestHead) -> bool:
+    def _answer_without_endpoint(self, answer: "_OpenAnswer", head: RequestHead) -> bool:
         """Answers a request that needs no endpoint (`OPTIONS *` and the probe from Claude Code).
         Returns False for any other request."""
         if head.path == SERVER_WIDE:

@@ -8,7 +8,7 @@ from email.utils import formatdate
 from functools import lru_cache
 from typing import Protocol
 
-from tollkeeper.api.http.exchange import ClientGone, RequestHead, Work
+from tollkeeper.api.http.exchange import ClientDisconnected, RequestHead, Work
 from tollkeeper.domain.errors import TollkeeperError
 
 # If more of a body than this has arrived, the server stops reading until the application asks for the
@@ -105,7 +105,7 @@ class HttpExchange:
     _uses_chunks = False
     # True after the headers were sent together with the first chunk. Only chunks follow.
     _has_sent_chunk = False
-    _on_leave: Callable[[], None] | None = None
+    _on_disconnect: Callable[[], None] | None = None
     _on_stop: Callable[[], None] | None = None
 
     def __init__(
@@ -145,7 +145,7 @@ class HttpExchange:
             if self.body is not None:
                 return self.body
             if self._disconnected:
-                raise ClientGone
+                raise ClientDisconnected
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -231,8 +231,8 @@ class HttpExchange:
             self.finished = True
             self._link.abandoned(self)
 
-    def on_leave(self, callback: Callable[[], None]) -> None:
-        self._on_leave = callback
+    def on_disconnect(self, callback: Callable[[], None]) -> None:
+        self._on_disconnect = callback
         if self._disconnected:
             callback()
 
@@ -252,14 +252,14 @@ class HttpExchange:
             # The callbacks and the task refer to the application's objects, which refer back to this
             # exchange. Clearing them breaks these reference cycles, so that reference counting frees the
             # request, with its body and prompt, immediately.
-            self._on_leave = self._on_stop = self._grow_to = self.task = self.body = None
+            self._on_disconnect = self._on_stop = self._grow_to = self.task = self.body = None
             self._received = b""
 
     @property
     def ends_by_itself(self) -> bool:
         """Tells whether the application reacts to disconnects. Its work then ends without being
         cancelled."""
-        return self._on_leave is not None
+        return self._on_disconnect is not None
 
     def add_piece(self, piece: bytes) -> None:
         if self.finished or self._failure is not None:
@@ -309,8 +309,8 @@ class HttpExchange:
             return
         self._disconnected = True
         self._wake()
-        if self._on_leave is not None:
-            self._on_leave()
+        if self._on_disconnect is not None:
+            self._on_disconnect()
 
     def stop(self) -> None:
         """Ends the exchange because the server stops: notifies the client, then sends nothing more."""

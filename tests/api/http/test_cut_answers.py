@@ -83,7 +83,7 @@ async def _write_one(stream: EventStream) -> None:
 
 async def _keep_alive(stream: EventStream) -> None:
     """Silence for so long that the stream starts with a comment."""
-    stream.hold()
+    stream.mark_held_back()
     stream.keep_alive()
     stream.keep_alive()
 

@@ -85,7 +85,7 @@ class ChatStream:
 
     def held_back(self) -> None:
         assert self._stream is not None
-        self._stream.hold()
+        self._stream.mark_held_back()
 
     def text_writer(self) -> TextWriter | None:
         assert self._stream is not None

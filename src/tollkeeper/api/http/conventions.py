@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HttpConventions:
-    """Contains the settings of the HTTP API. Some enable endpoints that are not part of the
-    interface, which is the specification of the gateway's API."""
+    """Contains the settings of the HTTP API. Some settings enable endpoints that are not part of the
+    interface (the specification of the gateway's API)."""
 
     body_bytes_max: int
-    # The maximum memory of all requests in progress in this process. One key may use half of it.
+    # The maximum memory of all requests in progress in this process (see `RequestMemory`).
     bodies_bytes_max: int
     customer_key_header: str
     session_headers: tuple[str, ...]
@@ -24,5 +24,5 @@ class HttpConventions:
     # The maximum number of elements in all arrays and objects of one body together. A body with more
     # elements is answered with 400 before it is decoded.
     body_elements_max: int = 100_000
-    # The maximum time in which a body must arrive.
+    # The maximum time until the whole body must have arrived.
     body_timeout_s: float = 60

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from tollkeeper.api.http.conventions import HttpConventions
-from tollkeeper.api.http.envelope import ErrorStyle, words_for
+from tollkeeper.api.http.envelope import ErrorStyle, error_entry
 from tollkeeper.api.http.request_memory import KeyMemory
 from tollkeeper.api.http.sse import EventStream
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, Permission, ProjectCaller
@@ -26,7 +26,8 @@ HeaderIndex: TypeAlias = dict[bytes, tuple[bytes, ...]]
 
 class HeaderContext:
     """Contains the endpoint of a request and the values that the gateway has read from the request
-    line and the headers. Requests on one connection with the same headers share one object."""
+    line and the headers. Requests on one connection with the same request line and headers share one
+    object."""
 
     __slots__ = (
         "caller",
@@ -55,8 +56,8 @@ class HeaderContext:
         # The values of the path parameters, by name.
         self.path = path
         self.headers = headers
-        # The API key in the headers, and its digest. The key's caller may change between two requests,
-        # for example if the permissions of the key change.
+        # The API key in the headers, and its digest. The caller (the owner of the key, with the key's
+        # permissions) is not fixed here, because it may change between two requests.
         self.key = ""
         self.digest = b""
         self.query: Any = None
@@ -100,8 +101,8 @@ class Request(msgspec.Struct, Generic[B, Q], frozen=True):
         return self.context.endpoint.operation
 
     def error_status_and_code(self, error: BaseException) -> tuple[int, str]:
-        words = words_for(error)
-        return words.status, words.code
+        entry = error_entry(error)
+        return entry.status, entry.code
 
     @property
     def admin_caller(self) -> AdminCaller:
@@ -115,7 +116,7 @@ class Request(msgspec.Struct, Generic[B, Q], frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """Contains a handler's result with additional headers or another status than 200."""
+    """Contains a handler's result if it needs additional headers or another status than 200."""
 
     result: msgspec.Struct
     # Complete header lines, each with CRLF at its end.
@@ -135,7 +136,7 @@ def with_cost(
 
 
 class StreamedAnswer(Protocol):
-    """Writes an answer as a stream of records (server-sent events)."""
+    """Writes one answer as a stream of records (server-sent events)."""
 
     async def run(self, stream: EventStream) -> None:
         """Writes the answer and ends the stream. May raise before or after the first record."""
@@ -178,7 +179,7 @@ class ResultHeader:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint(Generic[B, Q]):
-    # The name of the OpenAPI operation. The service method and the command have the same name.
+    # The name of the OpenAPI operation, of the service method and of the command.
     operation: str
     method: str
     path: str

@@ -51,14 +51,14 @@ class MethodNotAllowed(errors.TollkeeperError):
     """This path does not take this method."""
 
     def __init__(self, allowed: str, style: ErrorStyle = ErrorStyle.USUAL) -> None:
-        super().__init__(f"This path takes {allowed} only.")
+        super().__init__(f"This path accepts only {allowed}.")
         self.allowed = allowed
         # The error style of the endpoints at this path.
         self.style = style
 
 
 class WebSocketRefused(errors.TollkeeperError):
-    """There are no WebSockets here: send a POST request."""
+    """WebSockets are not supported: send a POST request."""
 
 
 class BodyTimeout(errors.TollkeeperError):
@@ -66,8 +66,8 @@ class BodyTimeout(errors.TollkeeperError):
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorWords:
-    """Contains the status, type and code of an error."""
+class ErrorEntry:
+    """Contains the HTTP status of an error, and the type and code in its envelope."""
 
     status: int
     type: str
@@ -76,41 +76,41 @@ class ErrorWords:
 
 # An error without an entry for its class gets the entry of its nearest base class. A new subclass of
 # NotFound, for example, is answered with 404.
-ERROR_TABLE: dict[type[Exception], ErrorWords] = {
-    errors.InvalidRequest: ErrorWords(400, "invalid_request_error", "invalid_request"),
-    errors.Unauthenticated: ErrorWords(401, "authentication_error", "invalid_api_key"),
-    errors.PaymentRequired: ErrorWords(402, "billing_error", "payment_required"),
-    errors.PermissionDenied: ErrorWords(403, "permission_error", "permission_denied"),
-    errors.PolicyDenied: ErrorWords(403, "policy_error", "policy_denied"),
-    errors.NotFound: ErrorWords(404, "not_found_error", "not_found"),
-    errors.ModelNotFound: ErrorWords(404, "not_found_error", "model_not_found"),
-    MethodNotAllowed: ErrorWords(405, "invalid_request_error", "method_not_allowed"),
-    WebSocketRefused: ErrorWords(426, "invalid_request_error", "websocket_refused"),
-    BodyTimeout: ErrorWords(408, "timeout_error", "request_timeout"),
-    errors.RevisionConflict: ErrorWords(409, "conflict_error", "revision_conflict"),
-    errors.StateConflict: ErrorWords(409, "conflict_error", "state_conflict"),
-    errors.IdempotencyConflict: ErrorWords(409, "conflict_error", "idempotency_conflict"),
-    PayloadTooLarge: ErrorWords(413, "request_too_large", "payload_too_large"),
-    UnsupportedMediaType: ErrorWords(415, "invalid_request_error", "unsupported_media_type"),
-    HeadersTooLarge: ErrorWords(431, "request_too_large", "headers_too_large"),
-    errors.ProviderRejected: ErrorWords(422, "invalid_request_error", "unprocessable"),
-    errors.RateLimited: ErrorWords(429, "rate_limit_error", "rate_limit_exceeded"),
-    Exception: ErrorWords(500, "api_error", "server_error"),
-    errors.OptionUnsupported: ErrorWords(501, "api_error", "not_implemented"),
-    errors.BackendFailed: ErrorWords(502, "api_error", "provider_unavailable"),
-    errors.Unavailable: ErrorWords(503, "api_error", "service_unavailable"),
-    errors.DeadlineExceeded: ErrorWords(504, "timeout_error", "timeout"),
+ERROR_TABLE: dict[type[Exception], ErrorEntry] = {
+    errors.InvalidRequest: ErrorEntry(400, "invalid_request_error", "invalid_request"),
+    errors.Unauthenticated: ErrorEntry(401, "authentication_error", "invalid_api_key"),
+    errors.PaymentRequired: ErrorEntry(402, "billing_error", "payment_required"),
+    errors.PermissionDenied: ErrorEntry(403, "permission_error", "permission_denied"),
+    errors.PolicyDenied: ErrorEntry(403, "policy_error", "policy_denied"),
+    errors.NotFound: ErrorEntry(404, "not_found_error", "not_found"),
+    errors.ModelNotFound: ErrorEntry(404, "not_found_error", "model_not_found"),
+    MethodNotAllowed: ErrorEntry(405, "invalid_request_error", "method_not_allowed"),
+    WebSocketRefused: ErrorEntry(426, "invalid_request_error", "websocket_refused"),
+    BodyTimeout: ErrorEntry(408, "timeout_error", "request_timeout"),
+    errors.RevisionConflict: ErrorEntry(409, "conflict_error", "revision_conflict"),
+    errors.StateConflict: ErrorEntry(409, "conflict_error", "state_conflict"),
+    errors.IdempotencyConflict: ErrorEntry(409, "conflict_error", "idempotency_conflict"),
+    PayloadTooLarge: ErrorEntry(413, "request_too_large", "payload_too_large"),
+    UnsupportedMediaType: ErrorEntry(415, "invalid_request_error", "unsupported_media_type"),
+    HeadersTooLarge: ErrorEntry(431, "request_too_large", "headers_too_large"),
+    errors.ProviderRejected: ErrorEntry(422, "invalid_request_error", "unprocessable"),
+    errors.RateLimited: ErrorEntry(429, "rate_limit_error", "rate_limit_exceeded"),
+    Exception: ErrorEntry(500, "api_error", "server_error"),
+    errors.OptionUnsupported: ErrorEntry(501, "api_error", "not_implemented"),
+    errors.BackendFailed: ErrorEntry(502, "api_error", "provider_unavailable"),
+    errors.Unavailable: ErrorEntry(503, "api_error", "service_unavailable"),
+    errors.DeadlineExceeded: ErrorEntry(504, "timeout_error", "timeout"),
 }
 
-# A repeated request would fail in the same way. Some SDKs retry these statuses unless the answer has
-# the header `x-should-retry: false`.
+# The statuses after which a repeated request would fail in the same way. Some SDKs retry nevertheless,
+# unless the answer has the header `x-should-retry: false`.
 _POINTLESS_TO_RETRY = frozenset({403, 409, 501})
 
 
-def words_for(error: BaseException) -> ErrorWords:
-    for kind in type(error).__mro__:
-        if kind in ERROR_TABLE:
-            return ERROR_TABLE[kind]
+def error_entry(error: BaseException) -> ErrorEntry:
+    for error_type in type(error).__mro__:
+        if error_type in ERROR_TABLE:
+            return ERROR_TABLE[error_type]
     return ERROR_TABLE[Exception]
 
 
@@ -123,18 +123,21 @@ class RenderedError:
 
 
 def error_body(error: Exception, request_id: str) -> ErrorBody:
-    """Returns the error as the client sees it. The text of an unexpected exception may contain internal
-    details. Such an exception is logged, and the client gets only the request id."""
-    words = words_for(error)
+    """Returns the error as the client sees it. An unexpected exception is logged, and the client gets only
+    the request id, because the text of the exception may contain internal details."""
+    entry = error_entry(error)
     if isinstance(error, errors.TollkeeperError):
         message, param = error.message, error.param
     else:
         _log.error("unexpected fault", request_id=request_id, exc_info=error)
-        message, param = f"An unexpected fault; quote request {request_id}.", None
+        message, param = (
+            f"The gateway failed unexpectedly. Quote the request id {request_id} in a report.",
+            None,
+        )
     return ErrorBody(
-        code=words.code,
+        code=entry.code,
         message=message,
-        type=words.type,
+        type=entry.type,
         param=param,
         request_id=request_id,
         doc_url=None,
@@ -162,18 +165,21 @@ def request_id_headers(request_id: str, style: ErrorStyle) -> bytes:
     return b"%b%b\r\n%b%b\r\n" % (_REQUEST_ID, value, _MESSAGES_REQUEST_ID, value)
 
 
-def json_headers(content: bytes, more: bytes) -> bytes:
-    """Encodes the header lines of a JSON answer. `more` are additional header lines."""
-    return b"content-type: application/json\r\ncontent-length: %d\r\n%b" % (len(content), more)
+def json_headers(content: bytes, other_headers: bytes) -> bytes:
+    """Encodes the header lines of a JSON answer, followed by `other_headers` (header lines)."""
+    return b"content-type: application/json\r\ncontent-length: %d\r\n%b" % (
+        len(content),
+        other_headers,
+    )
 
 
 def render_error(
     error: Exception, request_id: str, style: ErrorStyle = ErrorStyle.USUAL
 ) -> RenderedError:
-    words = words_for(error)
+    status = error_entry(error).status
     content = _encode(error_envelope(error, request_id, style))
-    more = request_id_headers(request_id, style) + _extra_headers(error, words.status)
-    return RenderedError(words.status, json_headers(content, more), content)
+    other_headers = request_id_headers(request_id, style) + _extra_headers(error, status)
+    return RenderedError(status, json_headers(content, other_headers), content)
 
 
 def _extra_headers(error: Exception, status: int) -> bytes:

@@ -33,7 +33,7 @@ class RequestHead:
         self.context: HeaderContext | None = None
 
 
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """The client disconnected before its request was complete, so no answer is sent."""
 
 
@@ -43,8 +43,8 @@ class Exchange(StreamWriter, Protocol):
 
     The application answers with `answer`, which sends the whole answer in one write, or with
     `start`, `write` and `end`. The server drops data that is written after the end of the answer or
-    after the client has disconnected. If the application has called `on_leave`, the server does not
-    cancel the task of the request, because the application then ends the task itself.
+    after the client has disconnected. If the application has called `on_disconnect`, the server does
+    not cancel the task of the request, because the application then ends the task itself.
     """
 
     @property
@@ -54,8 +54,9 @@ class Exchange(StreamWriter, Protocol):
         ...
 
     def recognise(self, owner: Hashable) -> None:
-        """Sets the owner of the request, as soon as the application knows it. If many requests wait,
-        the server serves their owners in turn. All requests without an owner count as one owner."""
+        """Sets the owner of the request, as soon as the application knows the owner. If many requests
+        wait, the server serves their owners in turn. Requests without an owner count as requests of one
+        common owner."""
         ...
 
     @property
@@ -78,8 +79,9 @@ class Exchange(StreamWriter, Protocol):
 
     async def receive_body(self, grow_to: Callable[[int], None]) -> bytes:
         """Waits for the rest of the body. Calls `grow_to` with the received size whenever data
-        arrives. Raises the errors of `grow_to`, ClientGone if the client disconnects, BodyTimeout if
-        the client sends too slowly, and InvalidRequest if the received bytes are not valid HTTP."""
+        arrives. Raises the errors of `grow_to`, ClientDisconnected if the client disconnects,
+        BodyTimeout if the client sends too slowly, and InvalidRequest if the received bytes are not
+        valid HTTP."""
         ...
 
     def answer(self, status: int, headers: bytes, body: bytes) -> None:
@@ -91,7 +93,7 @@ class Exchange(StreamWriter, Protocol):
         """Closes the connection, because the answer cannot be completed."""
         ...
 
-    def on_leave(self, callback: Callable[[], None]) -> None:
+    def on_disconnect(self, callback: Callable[[], None]) -> None:
         """Registers a callback that is called if the client disconnects before the answer is
         complete. If the client has already disconnected, calls the callback at once."""
         ...
@@ -103,7 +105,7 @@ class Exchange(StreamWriter, Protocol):
 
 
 Work: TypeAlias = Coroutine[Any, Any, None]
-# Returns a coroutine that answers the request, which the server runs in a task, or None if the request
-# is already answered. The application sends every failure as an answer, so the server handles no
+# Answers the request, and returns None. If this takes longer, returns a coroutine instead, which the
+# server runs in a task. The application sends every failure as an answer, so the server handles no
 # exceptions of the application.
 Application: TypeAlias = Callable[[Exchange], Work | None]

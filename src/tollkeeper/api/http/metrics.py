@@ -18,22 +18,22 @@ _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 1
 _REQUESTS = CounterTally(
     "tollkeeper_requests", "Requests by operation and status.", ["operation", "status"]
 )
-_SECONDS = HistogramTally(
+_DURATIONS = HistogramTally(
     "tollkeeper_request_duration_seconds",
     "Seconds from a request's arrival to the end of its response.",
     ["operation"],
     buckets=_BUCKETS_S,
 )
-_OPEN = OpenTally("tollkeeper_open_requests", "Requests being answered.")
-# The operation, the status and the duration in seconds of each request that was answered since the
-# metrics were last written. If the list reaches `_ANSWERED_MAX` entries, they are counted earlier.
+_OPEN_REQUESTS = OpenTally("tollkeeper_open_requests", "Requests being answered.")
+# The operation, the status and the duration in seconds of each answered request that is not yet counted.
+# Requests are counted when the metrics are written, or when the list has `_ANSWERED_MAX` entries.
 _answered: list[tuple[str, int, float]] = []
 _ANSWERED_MAX = 256
 
 
 def request_opened() -> float:
     """Counts a request that has arrived. Returns the start time for `request_ended`."""
-    _OPEN.open += 1
+    _OPEN_REQUESTS.open += 1
     schedule_write()
     return time.perf_counter()
 
@@ -43,7 +43,7 @@ def request_ended(
 ) -> None:
     """Counts a request that has ended, logs it, and measures the time from its arrival to the end of
     its response."""
-    _OPEN.open -= 1
+    _OPEN_REQUESTS.open -= 1
     seconds = time.perf_counter() - opened
     log.request_ended(request_id, operation, status, seconds)
     if not _answered:
@@ -59,8 +59,9 @@ def _count_answered() -> None:
     for operation, _, seconds in _answered:
         by_operation.setdefault(operation, []).append(seconds)
     for operation, durations in by_operation.items():
-        _SECONDS.observe((operation,), *durations)
+        _DURATIONS.observe((operation,), *durations)
     _answered.clear()
 
 
+# Counts the buffered requests whenever the metrics are about to be written.
 collect_first(_count_answered)

@@ -33,7 +33,8 @@ _FIRST_SHARE_BYTES = 64 << 10
 _SESSION_LENGTH_MAX = 512
 SESSION_HEADER = HeaderParameter(
     name=SESSION_HEADERS[0],
-    description="A cache-affinity hint, isolated to organization and project.",
+    description="A cache-affinity hint: requests of one project with the same value go to the same "
+    "replica of a backend if possible. It has no effect on other projects and organizations.",
     length_min=1,
     length_max=_SESSION_LENGTH_MAX,
     # The values that HTTP allows: no control characters except tabs, and no blanks at either end.
@@ -82,10 +83,10 @@ def presented_key(headers: HeaderIndex, kind: KeyKind, customer_key_header: byte
     mistake or an attack."""
     key = _bearer_token(headers)
     if kind is KeyKind.PROJECT:
-        for other in headers.get(customer_key_header, ()):
-            if key is not None and other != key:
-                raise Unauthenticated("The request has two different API keys: send one.")
-            key = other
+        for header_key in headers.get(customer_key_header, ()):
+            if key is not None and header_key != key:
+                raise Unauthenticated("The request has two different API keys: send only one.")
+            key = header_key
     if key is None:
         raise Unauthenticated("An API key is required: 'Authorization: Bearer <API key>'.")
     return key.decode("latin-1")
@@ -139,7 +140,7 @@ def _is_json(content_type: bytes) -> bool:
 
 
 async def read_body(exchange: Exchange, share: BodyShare, limits: HttpConventions) -> bytes:
-    """Waits for a body that did not arrive together with the headers. Rejects a too large body as
+    """Waits for a body that did not arrive together with the headers. Rejects a body that is too large as
     early as possible: before the first read if the declared length is too large, otherwise when the
     received part exceeds the limit."""
     bytes_max = limits.body_bytes_max
@@ -169,7 +170,7 @@ async def decode_body(
         if body:
             raise InvalidRequest("This operation takes no body.")
         return None, False
-    # An upper limit for the number of elements: brackets and commas in strings are counted too.
+    # These numbers may be too high, because brackets and commas in strings are counted too.
     openings = body.count(b"{") + body.count(b"[")
     elements = openings + body.count(b",")
     is_large = len(body) > strict_json.SMALL_BYTES or elements > strict_json.FEW_ELEMENTS
@@ -177,18 +178,20 @@ async def decode_body(
         share.grow_to(await run_in_thread(owner, _checked_memory_of, body, elements_max))
         decoded = await run_in_thread(owner, strict_json.decode_bounded, body, decoder)
     else:
-        is_plain = openings <= strict_json.DEPTH_MAX and elements <= elements_max
-        needed = memory_of(body, elements) if is_plain else _checked_memory_of(body, elements_max)
+        within_limits = openings <= strict_json.DEPTH_MAX and elements <= elements_max
+        needed = (
+            memory_of(body, elements) if within_limits else _checked_memory_of(body, elements_max)
+        )
         share.grow_to(needed)
         decoded = strict_json.decode_bounded(body, decoder)
     if context.endpoint.stored:
         strict_json.refuse_nul(body, decoded)
-    parts = getattr(decoded, "n", None)
-    if parts:
-        # A backend may create only one completion per request. Then the gateway sends one request for
-        # each completion, several of them at the same time, and each needs memory for the body.
-        parts = min(parts, PARTS_AT_ONCE) if is_large else parts
-        share.grow_to(share.size + (parts - 1) * len(body))
+    completions = getattr(decoded, "n", None)
+    if completions:
+        # If the backend creates only one completion per request, the gateway sends one request for each
+        # completion. Each request that is in progress at the same time needs memory for the body.
+        completions = min(completions, PARTS_AT_ONCE) if is_large else completions
+        share.grow_to(share.size + (completions - 1) * len(body))
     return decoded, is_large
 
 

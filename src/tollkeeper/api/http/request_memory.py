@@ -13,15 +13,16 @@ from tollkeeper.domain.access import Caller
 from tollkeeper.domain.errors import RateLimited, Unavailable
 
 _RETRY_AFTER_S = 1
-# An organization's only request may exceed the organization's share, if the total memory divided by
-# this number remains free.
-_RESERVE_PARTS = 8
+# The reserve is the total memory divided by this number. If an organization has only one request, the
+# request may exceed the organization's limit, but not use the reserve.
+_RESERVE_DIVISOR = 8
 # The memory of the Python objects for one element of a JSON array or object. Measurements show 70 to
 # 126 bytes.
 _ELEMENT_BYTES = 128
-# The values of the second to fourth byte of a UTF-8 character, and of the first byte of a character
-# that needs four bytes in a Python string.
+# The values of the second to fourth byte of a UTF-8 character.
 _CONTINUATIONS = bytes(range(0x80, 0xC0))
+# The first bytes of UTF-8 characters that need four bytes in a Python string, and the beginnings of the
+# JSON escapes for such characters.
 _FOUR_BYTE_STARTS = tuple(bytes([start]) for start in range(0xF0, 0xF5))
 _SURROGATES = (b"\\ud", b"\\uD")
 _SLICE_BYTES = 32 << 10
@@ -53,12 +54,12 @@ class RequestMemory:
     All requests of an organization together may use at most as much memory as remains free. All
     requests of a key together may use at most `key_bytes_max`. If an organization or key has only one
     request in progress, the request may exceed these limits, but it must leave an eighth of the memory
-    free. So organizations together never use all of the memory.
+    (`reserve`) free. So all organizations together never use all of the memory.
     """
 
     def __init__(self, *, bytes_max: int, key_bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self.reserve = bytes_max // _RESERVE_PARTS
+        self.reserve = bytes_max // _RESERVE_DIVISOR
         self.key_bytes_max = key_bytes_max
         self.bytes = 0
         # An entry disappears when no connection and no request refers to it any more.
@@ -94,8 +95,8 @@ class BodyShare:
         process, organization = key.process, key.organization
         if (
             key.bytes + added > process.key_bytes_max
-            # The organization would use more memory than would remain free. This is also true if a
-            # single request is too large.
+            # The organization would use more memory than would remain free. This condition is also true
+            # for every request that is larger than one request may be.
             or organization.bytes + process.bytes + 2 * added > process.bytes_max
         ):
             self._require_room(size, added)
@@ -111,12 +112,12 @@ class BodyShare:
             raise PayloadTooLarge("The request needs more memory than one request may use.")
         key_bytes = key.bytes + added
         if key_bytes > process.key_bytes_max and key_bytes > size:
-            raise _too_much_of("key")
+            raise _memory_exceeded("key")
         free = process.bytes_max - process.bytes - added
         organization_bytes = organization.bytes + added
         if organization_bytes > free:
             if organization_bytes > size:
-                raise _too_much_of("organization")
+                raise _memory_exceeded("organization")
             if free < process.reserve:
                 raise Unavailable(
                     "The requests in progress would need more memory than this process may use.",
@@ -131,9 +132,9 @@ class BodyShare:
         assert key.bytes >= 0, "released more than was reserved"
 
 
-def _too_much_of(owner: str) -> RateLimited:
+def _memory_exceeded(owner: str) -> RateLimited:
     return RateLimited(
-        f"The requests in progress of this {owner} would need more memory than it may use.",
+        f"The requests in progress of this {owner} would need more memory than the {owner} may use.",
         retry_after_s=_RETRY_AFTER_S,
     )
 

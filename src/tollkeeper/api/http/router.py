@@ -1,7 +1,7 @@
 """Finds the endpoint for a method and a path.
 
-The router compares the undecoded path and decodes only the segments that are parameters. So `%2F`
-does not separate segments, and a percent-encoded spelling of a fixed path is not found.
+The router compares the path as the client sent it, and percent-decodes only the values of parameters.
+So `%2F` does not separate segments, and a percent-encoded spelling of a fixed path is not found.
 A model id may contain slashes, which older OpenAI SDKs send unencoded. Therefore the parameter
 `{model}` takes the whole rest of the path.
 """

@@ -16,7 +16,7 @@ KEEP_ALIVE = b": keep-alive\n\n"
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 DONE = b"data: [DONE]\n\n"
 
-# The interval of the timer that sends comments.
+# The interval of the timer that sends a comment into every silent stream.
 _SILENCE_S = 10.0
 _HEADERS = (
     b"content-type: text/event-stream; charset=utf-8\r\n"
@@ -48,7 +48,7 @@ class StreamWriter(Protocol):
     def write(self, piece: bytes) -> None: ...
 
     def piece_writer(self, before: bytes, after: bytes) -> Callable[[bytes], bool] | None:
-        """Returns a function that writes a piece between `before` and `after`. If the client
+        """Returns a function that writes `before`, its argument and `after` as one piece. If the client
         currently reads too slowly, the function writes nothing and returns False. `piece_writer`
         returns None until the first piece of the answer was written."""
         ...
@@ -96,15 +96,15 @@ class EventStream:
         self._id_headers = request_id_headers(request_id, style)
         self._keep_alive = KEEP_ALIVE if style is ErrorStyle.USUAL else PING
         self.started = False
-        self._held = False
+        self._held_back = False
         self._ending = False
 
-    def hold(self) -> None:
-        """Notes that records exist but must not be sent yet. If this takes long, `keep_alive` starts
-        the stream with a comment. The status 200 is then sent, so a later failure is written as a
-        record."""
-        self._held = True
-        self._writer.wrote = True  # the next tick of the timer sends no comment yet
+    def mark_held_back(self) -> None:
+        """Notes that records exist but must not be sent yet. If the records are held back for long,
+        `keep_alive` starts the stream with a comment. The status 200 is then already sent, so a later
+        failure is written as a record."""
+        self._held_back = True
+        self._writer.wrote = True  # so that the next tick of the timer sends no comment yet
 
     async def write(self, records: bytes) -> None:
         if self._writer.paused and not self._ending:
@@ -116,8 +116,8 @@ class EventStream:
         self._writer.write(records)
 
     def piece_writer(self, before: bytes, after: bytes) -> Callable[[bytes], bool] | None:
-        """Returns a function that writes a record between `before` and `after`; see `StreamWriter`.
-        After `cut`, the function writes nothing, because the server then closes the connection."""
+        """Returns a function that writes `before`, its argument and `after` as one record (see
+        `StreamWriter`). After `cut`, the function writes nothing."""
         return self._writer.piece_writer(before, after)
 
     async def end(self, records: bytes = b"") -> None:
@@ -140,7 +140,7 @@ class EventStream:
         """Sends a comment if nothing was written since the timer's last tick. A slow client gets no
         comment, because it still receives earlier records."""
         writer = self._writer
-        waiting = (self.started or self._held) and not self._ending
+        waiting = (self.started or self._held_back) and not self._ending
         if waiting and not writer.wrote and not writer.paused:
             if not self.started:
                 self._start()

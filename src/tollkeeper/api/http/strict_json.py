@@ -1,8 +1,8 @@
 """Decodes JSON strictly: rejects duplicate keys, deep nesting and too many elements. Errors name the
 path of the invalid field.
 
-msgspec checks syntax, types and limits of fields in one pass, and its errors contain the path. If an
-object has duplicate keys, msgspec silently uses the last one, so a second pass looks for duplicates.
+msgspec checks syntax, types and limits of fields in one pass, and its errors contain the path. If a key
+occurs twice in an object, msgspec silently uses the last value, so a second pass looks for duplicates.
 
 Nesting and the number of elements are checked before a body is decoded, so that a malicious body
 cannot use much memory. This check uses `bytes` operations on small slices. Each operation takes at
@@ -21,7 +21,7 @@ from tollkeeper.domain.errors import InvalidRequest
 
 T = TypeVar("T")
 
-# The default of the maximum number of elements in all arrays and objects of a body together.
+# The default maximum number of elements in all arrays and objects of a body together.
 _ELEMENTS_MAX = 100_000
 # Patterns that find the path and the name of the invalid field in the text of msgspec's errors.
 _PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
@@ -35,8 +35,8 @@ _DEPTH_CHANGES = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 # A body that is larger than this, or has more elements, takes more than a few milliseconds to decode.
 SMALL_BYTES = 128 << 10
 FEW_ELEMENTS = 5000
-# An integer of at most 18 digits, which is more than any parameter allows. Any other value stays text
-# and is therefore rejected.
+# An integer of at most 18 digits, which is more than any parameter allows. Any other text is not
+# converted, and msgspec rejects it.
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 
 
@@ -87,7 +87,7 @@ def _openings(text: bytes) -> int:
 
 def _structure(body: bytes) -> Iterator[bytes]:
     """Yields the body without its JSON strings, slice by slice."""
-    inside = False
+    inside_string = False
     start = 0
     while start < len(body):
         piece = body[start : start + _SLICE_BYTES]
@@ -99,8 +99,8 @@ def _structure(body: bytes) -> Iterator[bytes]:
             piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
         # Every remaining quote begins or ends a string.
         parts = piece.split(b'"')
-        yield b"".join(parts[1::2] if inside else parts[0::2])
-        inside ^= len(parts) % 2 == 0
+        yield b"".join(parts[1::2] if inside_string else parts[0::2])
+        inside_string ^= len(parts) % 2 == 0
 
 
 def decode_within(part: msgspec.Raw, decoder: msgspec.json.Decoder[T], place: str) -> T:
@@ -177,7 +177,7 @@ def _as_text(number: str) -> str:
     return number
 
 
-# Numbers stay text, because Python refuses to convert very long integers.
+# Leaves numbers as text, because Python refuses to convert very long integers.
 _DUPLICATE_FINDER = json.JSONDecoder(
     object_pairs_hook=_refuse_duplicates, parse_int=_as_text, parse_float=_as_text
 )

@@ -70,7 +70,7 @@ class MessageStream:
 
     def held_back(self) -> None:
         assert self._stream is not None
-        self._stream.hold()
+        self._stream.mark_held_back()
 
     def text_writer(self) -> None:
         """Returns None, so that all text arrives as events. A writer for text alone could not number

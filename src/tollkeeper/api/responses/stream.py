@@ -92,7 +92,7 @@ class ResponseStream(Listener):
 
     def held_back(self) -> None:
         assert self._stream is not None
-        self._stream.hold()
+        self._stream.mark_held_back()
 
     def text_writer(self) -> None:
         """Returns None, so that all text arrives as events. The whole text is needed again for the
