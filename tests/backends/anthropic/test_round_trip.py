@@ -47,7 +47,7 @@ _TURNS = (
 def _read_back(body: dict[str, object]) -> list[Turn]:
     """The turns of a Messages request, as our own face for that protocol reads them."""
     model = replace(CLAUDE, supported_features=("reasoning", "tools"))
-    conversation = MessagesConversation(model, lambda _: None, counts=True)
+    conversation = MessagesConversation(model, lambda _: None, for_token_count=True)
     request = msgspec.json.decode(msgspec.json.encode(body), type=wire.TokenCountRequest)
     conversation.instruct(request.system or "")
     for message in request.messages:

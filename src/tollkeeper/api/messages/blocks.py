@@ -34,11 +34,12 @@ _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(slots=True)
-class _OpenBlock:
+class _Block:
     kind: str
     index: int
     # The pieces of reasoning or of a tool call's arguments. Pieces of text are not stored.
     pieces: list[str] = field(default_factory=list)
+    # Only for tool calls. `Blocks._open` is the open block with text or reasoning.
     is_open: bool = True
 
     @property
@@ -56,8 +57,8 @@ class Blocks:
         self._suffix = prepared.call.request_id.replace("-", "")
         self._count = 0
         # The block with text or reasoning that the next piece may extend.
-        self._open: _OpenBlock | None = None
-        self._calls: dict[int, _OpenBlock] = {}
+        self._open: _Block | None = None
+        self._calls: dict[int, _Block] = {}
         self._refused = False
         self.stop_reason = END_TURN
         self.stop_sequence: str | None = None
@@ -110,13 +111,13 @@ class Blocks:
             data = self._seal("", (sealed,))
             yield from self._add_complete_block({"type": "redacted_thinking", "data": data})
 
-    def _close_reasoning(self, block: _OpenBlock, sealed: tuple[str, ...]) -> Iterator[FreeObject]:
+    def _close_reasoning(self, block: _Block, sealed: tuple[str, ...]) -> Iterator[FreeObject]:
         signature = self._seal(block.joined, sealed)
         yield _delta_event(block.index, {"type": "signature_delta", "signature": signature})
         yield _stop_event(block.index)
 
     def _add_citations(self, annotations: tuple[Annotation, ...]) -> Iterator[FreeObject]:
-        """Adds citations to the open text block, or to a new one, and ends this block."""
+        """Adds citations to the open text block, or to a new text block. Then ends the block."""
         yield from self._extend(TEXT, "")
         assert self._open is not None
         for annotation in annotations:
@@ -131,7 +132,7 @@ class Blocks:
         yield from self._close_finished()
 
     def _add_complete_block(self, block: FreeObject) -> Iterator[FreeObject]:
-        """Adds a complete block."""
+        """Adds a block that arrives as a whole, for example an image."""
         yield from self._close_finished()
         index = self._new_block(str(block["type"])).index
         yield _start_event(index, block)
@@ -165,8 +166,8 @@ class Blocks:
 
     # Blocks.
 
-    def _new_block(self, kind: str) -> _OpenBlock:
-        block = _OpenBlock(kind, self._count)
+    def _new_block(self, kind: str) -> _Block:
+        block = _Block(kind, self._count)
         self._count += 1
         return block
 

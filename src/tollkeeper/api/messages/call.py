@@ -53,7 +53,7 @@ async def message_call(
         output_tokens_max,
         streamed=body.stream is True,
         session=session,
-        # Clients put a session id into `metadata.user_id`.
+        # Clients put a session id into `metadata.user_id`, so this field serves as the cache key.
         cache_key=prompt.identity.user,
         beta_flags=beta_flags,
     )
@@ -69,7 +69,7 @@ def _check_fields(body: wire.MessagesRequest) -> None:
     thinking = body.thinking
     if isinstance(thinking, wire.ThinkingEnabled) and thinking.budget_tokens >= body.max_tokens:
         raise InvalidRequest(
-            "The budget must be less than max_tokens.", param="thinking.budget_tokens"
+            "budget_tokens must be less than max_tokens.", param="thinking.budget_tokens"
         )
     for name in ("mcp_servers", "container", "inference_geo"):
         if getattr(body, name):

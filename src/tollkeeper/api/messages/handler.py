@@ -46,7 +46,7 @@ _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 VERSION_HEADER = HeaderParameter(
     name=MESSAGES_VERSION_HEADER,
-    description="The version of the Messages protocol, a date.",
+    description="The version of the Messages protocol: a date, YYYY-MM-DD.",
     length_min=10,
     length_max=10,
     pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
@@ -56,8 +56,8 @@ _NEUTRAL_FLAGS = sorted(COUNT_NEUTRAL_BETA_FLAGS)
 _BETA_FLAG = f"({'|'.join(_NEUTRAL_FLAGS)})"
 BETA_HEADER = HeaderParameter(
     name=MESSAGES_BETA_HEADER,
-    description="Beta flags, separated by commas. Every model accepts the flags in the pattern. "
-    "Some models accept more.",
+    description="Beta flags, separated by commas. Every model accepts the flags that the schema's "
+    "`pattern` lists. Some models accept more flags.",
     length_max=_BETA_LENGTH_MAX,
     # As in every header value, there are no blanks at either end.
     pattern=rf"^{_BETA_FLAG}?([ \t]*,([ \t]*{_BETA_FLAG})?)*$",

@@ -1,7 +1,8 @@
 """Turns the messages of a Messages request into the turns of a prompt (the typed form of a request,
 the same for all protocols).
 
-Calls and token counts use the same code, but calls are stricter. A call is rejected if the model would
+Requests for answers (calls) and for token counts use the same code, but calls are checked more
+strictly. A call is rejected if the model would
 not get some content unchanged, or if the reasoning of an earlier answer was changed or comes from
 another project. A token count ignores content that does not change the number of tokens.
 """
@@ -43,8 +44,8 @@ _search_result = msgspec.json.Decoder(wire.SearchResultBlock)
 _image = msgspec.json.Decoder(wire.ImageBlock)
 _document = msgspec.json.Decoder(wire.DocumentBlock)
 
-# Types of blocks that tools of a provider wrote into the conversation. A prompt cannot represent such
-# blocks. A call with one is rejected, and a token count treats the block's JSON as text.
+# Types of blocks that a provider's tools wrote into the conversation. A prompt cannot represent such
+# blocks. A call with such a block is rejected, and a token count treats the block's JSON as text.
 _SERVER_BLOCKS = frozenset(
     {
         "server_tool_use",
@@ -60,18 +61,17 @@ _SERVER_BLOCKS = frozenset(
 
 
 class MessagesConversation:
-    """Collects the turns of a request, message by message. `counts` is True for a token
-    count.
+    """Collects the turns of a request, message by message.
 
     A mark is a `cache_control` object, with which a client asks the provider to cache the prompt up to
     the marked part.
     """
 
-    def __init__(self, model: Model, unseal: Unseal, *, counts: bool) -> None:
+    def __init__(self, model: Model, unseal: Unseal, *, for_token_count: bool) -> None:
         self._model = model
         self._unseal = unseal
-        self._counts = counts
-        self._keeps_marks = not counts and model.messages.caching is not PromptCaching.OFF
+        self._for_token_count = for_token_count
+        self._keeps_marks = not for_token_count and model.messages.caching is not PromptCaching.OFF
         self._model_reasons = Feature.REASONING in model.supported_features
         self._call_ids: set[str] = set()
         self.turns: list[Turn] = []
@@ -80,7 +80,9 @@ class MessagesConversation:
         if isinstance(system, str):
             parts: tuple[Text, ...] = (Text(system),)
         else:
-            parts = tuple(Text(block.text, self.marked(block.cache_control)) for block in system)
+            parts = tuple(
+                Text(block.text, self.mark_properties(block.cache_control)) for block in system
+            )
         if any(part.text for part in parts):
             self.turns.append(Turn(Role.SYSTEM, parts, place="system"))
 
@@ -90,22 +92,23 @@ class MessagesConversation:
             self.turns.append(Turn(role, (Text(message.content),), place=place))
         elif role is Role.ASSISTANT:
             parts = tuple(self._answer_parts(message.content, f"{place}.content"))
-            if parts or self._counts:
+            if parts or self._for_token_count:
                 self.turns.append(Turn(role, parts, place=place))
         else:
             self._add_input_blocks(role, message.content, place)
 
     def mark_end(self, mark: wire.CacheControl) -> None:
-        """Adds a mark to the last part of the conversation, unless this part already has one."""
+        """Adds a mark to the last part of the conversation, unless this part already has a mark or cannot
+        have one."""
         last = self.turns[-1]
         part = last.parts[-1]
         if self._keeps_marks and not part.extra and not isinstance(part, ToolCall | Reasoning):
-            parts = (*last.parts[:-1], replace(part, extra=self.marked(mark)))
+            parts = (*last.parts[:-1], replace(part, extra=self.mark_properties(mark)))
             self.turns[-1] = replace(last, parts=parts)
 
-    def marked(self, mark: wire.CacheMark | wire.CacheControl | None) -> FreeObject | None:
-        """Returns the mark in the form of a part's or tool's additional properties. Returns None if
-        there is no mark or the prompt needs no marks."""
+    def mark_properties(self, mark: wire.CacheMark | wire.CacheControl | None) -> FreeObject | None:
+        """Returns the mark as additional properties of a part or tool. Returns None if there is no mark or
+        the prompt needs no marks."""
         if mark is None or not self._keeps_marks:
             return None
         lifetime = {} if mark.ttl is None else {"ttl": mark.ttl}
@@ -114,7 +117,7 @@ class MessagesConversation:
     def _add_input_blocks(self, role: Role, blocks: Sequence[msgspec.Raw], place: str) -> None:
         """Adds a message that is not from the assistant. Each tool result in the message becomes a
         separate turn. The turn with the other blocks follows."""
-        if not blocks and not self._counts:
+        if not blocks and not self._for_token_count:
             raise InvalidRequest("The message has no content.", param=f"{place}.content")
         parts: list[Content] = []
         for at, block in enumerate(blocks):
@@ -127,9 +130,9 @@ class MessagesConversation:
             self.turns.append(Turn(role, tuple(parts), place=place))
 
     def _add_tool_result(self, result: wire.ToolResultBlock, place: str) -> None:
-        if not self._counts and result.tool_use_id not in self._call_ids:
+        if not self._for_token_count and result.tool_use_id not in self._call_ids:
             raise InvalidRequest(
-                "No tool_use block before this result has its id.", param=f"{place}.tool_use_id"
+                "No tool_use block before this result has this id.", param=f"{place}.tool_use_id"
             )
         content: tuple[Content, ...]
         if result.content is None or isinstance(result.content, str):
@@ -140,7 +143,7 @@ class MessagesConversation:
             content,
             result.tool_use_id,
             is_error=result.is_error is True,
-            extra=self.marked(result.cache_control),
+            extra=self.mark_properties(result.cache_control),
         )
         self.turns.append(Turn(Role.TOOL, (part,), place=place))
 
@@ -170,7 +173,7 @@ class MessagesConversation:
         sent the reasoning to the client. It may contain values that only a backend can read. Such values
         are sent only to the model that wrote them."""
         unsealed = None if sealed is None else self._unseal(sealed)
-        if not self._counts and (unsealed is None or unsealed.text != text):
+        if not self._for_token_count and (unsealed is None or unsealed.text != text):
             raise InvalidRequest(
                 "This reasoning was changed, or another service or project has written it: send it "
                 "back unchanged, or leave the block out.",
@@ -189,18 +192,18 @@ class MessagesConversation:
         match kind:
             case "text":
                 text = decode_within(block, _text, place)
-                yield Text(text.text, self.marked(text.cache_control))
+                yield Text(text.text, self.mark_properties(text.cache_control))
             case "image":
                 yield self._image_part(decode_within(block, _image, place), place)
             case "document":
                 document = decode_within(block, _document, place)
-                yield from self._marked_last(self._document_parts(document, place), document)
+                yield from self._with_last_marked(self._document_parts(document, place), document)
             case "search_result":
                 result = decode_within(block, _search_result, place)
                 self._refuse_citations(result.citations, place)
                 texts = [result.source, result.title, *(part.text for part in result.content)]
-                yield from self._marked_last(map(Text, texts), result)
-            case _ if kind in _SERVER_BLOCKS and self._counts:
+                yield from self._with_last_marked(map(Text, texts), result)
+            case _ if kind in _SERVER_BLOCKS and self._for_token_count:
                 yield Text(bytes(block).decode())
             case _ if kind in _SERVER_BLOCKS:
                 raise OptionUnsupported(
@@ -211,16 +214,18 @@ class MessagesConversation:
                     f"A block of type {kind[:100]!r} is not allowed here.", param=f"{place}.type"
                 )
 
-    def _marked_last(self, parts: Iterator[Content], block: wire.MarkedBlock) -> Iterator[Content]:
+    def _with_last_marked(
+        self, parts: Iterator[Content], block: wire.MarkedBlock
+    ) -> Iterator[Content]:
         """Yields the parts of one block. Adds the block's mark to the last part."""
         block_parts = list(parts)
-        mark = self.marked(block.cache_control)
+        mark = self.mark_properties(block.cache_control)
         if block_parts and mark is not None:
             block_parts[-1] = replace(block_parts[-1], extra=mark)
         yield from block_parts
 
     def _image_part(self, image: wire.ImageBlock, place: str) -> Image:
-        source, mark = image.source, self.marked(image.cache_control)
+        source, mark = image.source, self.mark_properties(image.cache_control)
         match source:
             case wire.Base64Source():
                 address = f"data:{source.media_type};base64,{source.data}"
@@ -252,7 +257,7 @@ class MessagesConversation:
                 raise _not_stored(place)
 
     def _refuse_citations(self, citations: wire.Citations | None, place: str) -> None:
-        if citations is not None and citations.enabled and not self._counts:
+        if citations is not None and citations.enabled and not self._for_token_count:
             raise OptionUnsupported(
                 "Citations of documents are not supported.", param=f"{place}.citations"
             )

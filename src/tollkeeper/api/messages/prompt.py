@@ -49,17 +49,17 @@ _search_tool = msgspec.json.Decoder(wire.SearchTool)
 def read_counted_prompt(
     body: wire.TokenCountRequest, model: Model, server_tool_types: frozenset[str], unseal: Unseal
 ) -> Prompt:
-    conversation = MessagesConversation(model, unseal, counts=True)
+    conversation = MessagesConversation(model, unseal, for_token_count=True)
     tools = _tools(body.tools or (), server_tool_types, conversation)
-    has_schemas = Feature.STRUCTURED_OUTPUTS in model.supported_features
+    supports_schemas = Feature.STRUCTURED_OUTPUTS in model.supported_features
     thinking = body.thinking
     options: tuple[Option, ...] = ()
     if thinking is not None and "thinking" in model.options:
         options = (Option("thinking", not isinstance(thinking, wire.ThinkingDisabled), "thinking"),)
     return replace(
         _prompt(body, conversation, tools),
-        server_tools=tuple(tools.provider_tools.values()),
-        output_format=_output_format(body) if has_schemas else None,
+        server_tools=tuple(tools.server_tools.values()),
+        output_format=_output_format(body) if supports_schemas else None,
         options=options,
     )
 
@@ -71,7 +71,7 @@ def read_prompt(
     unseal: Unseal,
     caching: CachingWish,
 ) -> Prompt:
-    conversation = MessagesConversation(model, unseal, counts=False)
+    conversation = MessagesConversation(model, unseal, for_token_count=False)
     tools = _tools(body.tools or (), server_tool_types, conversation)
     prompt = _prompt(body, conversation, tools)
     if not prompt.turns:
@@ -79,10 +79,10 @@ def read_prompt(
     choice = body.tool_choice
     if isinstance(choice, wire.ToolChoice):
         _require_tool(choice.name, tools)
-    single = choice is not None and choice.disable_parallel_tool_use is True
+    is_parallel_off = choice is not None and choice.disable_parallel_tool_use is True
     return replace(
         prompt,
-        parallel_tool_calls=False if single and tools.functions else None,
+        parallel_tool_calls=False if is_parallel_off and tools.functions else None,
         web_search=_web_search(tools),
         output_format=_output_format(body),
         sampling=_sampling(body, model),
@@ -95,14 +95,14 @@ def read_prompt(
 
 class _Tools(NamedTuple):
     functions: list[FunctionTool]
-    # The tools that the model's provider runs, by their places in the request (such as `tools[0]`).
-    provider_tools: dict[str, FreeObject]
+    # The tools that the model's provider runs, by their places (paths in the request, such as `tools[0]`).
+    server_tools: dict[str, FreeObject]
 
 
 def _prompt(
     body: wire.TokenCountRequest, conversation: MessagesConversation, tools: _Tools
 ) -> Prompt:
-    """Reads the fields that token counts and calls have in common."""
+    """Reads the fields that requests for token counts and for answers have in common."""
     if body.system is not None:
         conversation.instruct(body.system)
     for at, message in enumerate(body.messages):
@@ -136,11 +136,11 @@ def _tools(
                     strict=custom.strict or None,
                     place=place,
                     schema_place=f"{place}.input_schema",
-                    tool_extra=conversation.marked(custom.cache_control),
+                    tool_extra=conversation.mark_properties(custom.cache_control),
                 )
             )
         elif kind in server_tool_types:
-            tools.provider_tools[place] = msgspec.json.decode(tool)
+            tools.server_tools[place] = msgspec.json.decode(tool)
         else:
             raise _unsupported_tool(head, place, server_tool_types)
     return tools
@@ -150,14 +150,15 @@ def _unsupported_tool(
     head: wire.ToolHead, place: str, server_tool_types: frozenset[str]
 ) -> InvalidRequest | OptionUnsupported:
     kind = head.type or ""
-    called = f" {head.name[:100]!r}" if isinstance(head.name, str) else ""
+    quoted_name = f" {head.name[:100]!r}" if isinstance(head.name, str) else ""
     supported = f"Supported types are {', '.join(['custom', *sorted(server_tool_types)])}."
     if _is_published(kind):
         return OptionUnsupported(
-            f"The tool{called} of type {kind} is not supported. {supported}", param=place
+            f"The tool{quoted_name} of type {kind} is not supported. {supported}", param=place
         )
     return InvalidRequest(
-        f"The tool{called} has the unknown type {kind[:100]!r}. {supported}", param=f"{place}.type"
+        f"The tool{quoted_name} has the unknown type {kind[:100]!r}. {supported}",
+        param=f"{place}.type",
     )
 
 
@@ -189,18 +190,18 @@ def _require_tool(name: str, tools: _Tools) -> None:
 
 
 def _web_search(tools: _Tools) -> WebSearch | None:
-    """Returns the web search, or None if the request has none. Rejects a second web search, and all other
-    tools that the provider would run, because only the web search exists in every protocol."""
+    """Returns the web search, or None if the request has none. Rejects a second web search. Also rejects
+    all other tools that the provider would run, because they do not exist in every protocol."""
     search: WebSearch | None = None
-    for place, written in tools.provider_tools.items():
-        kind = str(written["type"])
+    for place, tool_object in tools.server_tools.items():
+        kind = str(tool_object["type"])
         if not kind.startswith(_WEB_SEARCH) or search is not None:
             raise OptionUnsupported(f"A tool of type {kind} is not supported here.", param=place)
-        tool = decode_within(msgspec.Raw(msgspec.json.encode(written)), _search_tool, place)
+        tool = decode_within(msgspec.Raw(msgspec.json.encode(tool_object)), _search_tool, place)
         for name in ("allowed_domains", "blocked_domains"):
             if getattr(tool, name):
                 raise OptionUnsupported(
-                    "A search cannot be limited to some sites.", param=f"{place}.{name}"
+                    "A web search cannot be limited to some domains.", param=f"{place}.{name}"
                 )
         location = None
         if tool.user_location is not None:

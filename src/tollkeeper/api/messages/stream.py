@@ -40,21 +40,21 @@ class MessageStream:
         self._stream = stream
         call, plan = self._prepared.call, self._prepared.plan
         tab = await self._services.inference.infer(call, plan, self, self._request)
-        stopped = {
+        stop_fields = {
             "stop_reason": self._blocks.stop_reason,
             "stop_sequence": self._blocks.stop_sequence,
         }
         usage = usage_view(tab.usage)
-        last = [
+        last_records = [
             *self._beginning(),
-            _record({"type": "message_delta", "delta": stopped, "usage": usage}),
+            _record({"type": "message_delta", "delta": stop_fields, "usage": usage}),
             _record({"type": "message_stop"}),
         ]
-        await stream.end(b"".join(last))
+        await stream.end(b"".join(last_records))
 
     def failure(self, error: Exception) -> bytes:
         """Returns the event that ends a failed stream. No `message_stop` follows."""
-        return _named("error", error_envelope(error, self._request.id, ErrorStyle.MESSAGES))
+        return _named_record("error", error_envelope(error, self._request.id, ErrorStyle.MESSAGES))
 
     async def take(self, batch: Batch) -> None:
         assert self._stream is not None
@@ -73,8 +73,8 @@ class MessageStream:
         self._stream.mark_held_back()
 
     def text_writer(self) -> None:
-        """Returns None, so that all text arrives as events. A writer for text alone could not number
-        the content blocks."""
+        """Returns None, so that the text is not written directly to the client but arrives in `take`,
+        which adds the number of the content block."""
 
     def _beginning(self) -> list[bytes]:
         """Returns the event that begins the stream, or nothing if that event was already written."""
@@ -96,8 +96,8 @@ class MessageStream:
 
 
 def _record(event: FreeObject) -> bytes:
-    return _named(event["type"], event)
+    return _named_record(event["type"], event)
 
 
-def _named(name: str, event: FreeObject | msgspec.Struct) -> bytes:
+def _named_record(name: str, event: FreeObject | msgspec.Struct) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode(event))

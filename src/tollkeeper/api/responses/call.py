@@ -62,6 +62,7 @@ async def responses_call(
     tools = Tools()
 
     def read() -> Prompt:
+        # `supported_prompt` calls this function, in a thread if the request is large.
         nonlocal tools
         tools = read_tools(body.tools or ())
         return read_prompt(body, model, conversation, tools, caching)
@@ -138,7 +139,7 @@ def _refuse_newer_fields(body: wire.ResponsesRequest) -> None:
         "context_management": body.context_management,
         "moderation": body.moderation is not None,
         "access_programs": body.access_programs,
-        # No backend compresses images, so every other value than "enabled" has no effect.
+        # No backend compresses images, so only the value "enabled" asks for something unsupported.
         "image.context_compression": image.context_compression == "enabled",
     }
     for name, value in requested.items():

@@ -76,7 +76,7 @@ class Conversation:
         self._unseal = unseal
         self._model_reasons = Feature.REASONING in model.supported_features
         self._turns: list[Turn] = []
-        # The parts of the current assistant turn. The next items may add more.
+        # The parts of the current assistant turn. The next items may add more parts.
         self._answer: list[Part] = []
         # Reasoning that is added to the turn together with the next message or function call.
         self._pending_reasoning: list[Reasoning] = []
@@ -136,7 +136,7 @@ class Conversation:
     def _add_output(self, output: wire.FunctionCallOutput, place: str) -> None:
         if output.call_id not in self._call_ids:
             raise InvalidRequest(
-                "No function_call item before this output has its call_id.",
+                "No function_call item before this output has the same call_id.",
                 param=f"{place}.call_id",
             )
         content = _content(output.output, f"{place}.output")
@@ -145,9 +145,9 @@ class Conversation:
 
     def _add_reasoning(self, reasoning: wire.EchoedReasoning) -> None:
         """Adds the reasoning of an earlier answer: the plain text if there is one, otherwise the text
-        that the gateway sealed (encrypted), otherwise the summary. Ignores a value that another service
-        or project sealed. Values that only a backend can read are sent only to the model that wrote
-        them."""
+        that the gateway sealed (encrypted), otherwise the summary. Ignores a text that was sealed by
+        another service or for another project. Values that only a backend can read are sent only to the
+        model that wrote them."""
         if not self._model_reasons:
             return
         encrypted = reasoning.encrypted_content
@@ -174,8 +174,8 @@ class Conversation:
 
     def _add_turn(self, turn: Turn) -> None:
         """Adds a turn that is not from the assistant. Drops pending reasoning, because no message or
-        function call of the same answer follows it. Keeps reasoning that a backend sealed, because it
-        may belong to the previous parts of the answer."""
+        function call of the same answer follows it. If the answer has other parts, keeps reasoning that
+        a backend sealed, because it may belong to these parts."""
         if self._answer:
             self._answer += [part for part in self._pending_reasoning if part.sealed]
         self._end_answer()

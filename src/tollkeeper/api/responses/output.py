@@ -4,6 +4,8 @@ Items are messages, reasoning, function calls and images. An item begins with it
 message or reasoning ends when another item begins. A function call also ends then, but only if its
 arguments are already a complete JSON object, because a backend may send pieces of several calls
 alternately. If the answer is streamed, a listener gets every change of the output.
+
+The gateway seals (encrypts) reasoning, so that the client can send the reasoning back in its next request.
 """
 
 import re
@@ -40,7 +42,7 @@ _logprobs = msgspec.json.Decoder(_ChatLogprobs)
 
 
 class TextKind(StrEnum):
-    """Lists the kinds of text that arrive piece by piece. The values are names of the protocol."""
+    """Lists the kinds of text that arrive piece by piece. The values are part of the names of events."""
 
     TEXT = "output_text"
     REFUSAL = "refusal"
@@ -59,7 +61,7 @@ class OpenText:
     pieces: list[str] = field(default_factory=list)
     annotations: list[wire.FlatUrlCitation] = field(default_factory=list)
     logprobs: list[wire.TokenLogprob] = field(default_factory=list)
-    # The position as JSON. The listener encodes it at the first piece and stores it here.
+    # The position as JSON. The listener encodes the position at the first piece and stores it here.
     encoded_place: bytes | None = None
 
     @property
@@ -101,8 +103,7 @@ class Item:
     flat_name: str = ""
     # For reasoning only: values that the backend sent and only the backend can read.
     sealed_by_backend: tuple[str, ...] = ()
-    # For reasoning only: the text and the values above, sealed (encrypted) by the gateway when the item
-    # ends.
+    # For reasoning only: the text and `sealed_by_backend`, sealed by the gateway when the item ends.
     sealed: str | msgspec.UnsetType = msgspec.UNSET
     # For images only: the content in base64, and the format.
     image: str | None = None
@@ -110,8 +111,8 @@ class Item:
 
 
 class Listener:
-    """Receives every change of the output, in order. This base class ignores the changes. It is used
-    for answers that are not streamed."""
+    """Receives every change of the output, in order. This base class ignores the changes. Answers that are
+    not streamed use the base class."""
 
     def event(self, name: str, fields: dict[str, Any]) -> None: ...
 
@@ -245,8 +246,8 @@ class Output:
     # Images.
 
     def _add_image(self, address: str) -> None:
-        """Adds an image, which arrives as a whole. The protocol requires only the base64 content,
-        without the prefix of the data URL."""
+        """Adds an image, which arrives as a whole. From a data URL, takes only the base64 content, because
+        the protocol does not allow the prefix."""
         self._close_finished_items()
         item = self._begin_item(ItemKind.IMAGE)
         data_url = _IMAGE_DATA_URL.match(address)

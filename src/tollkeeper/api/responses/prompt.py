@@ -26,7 +26,7 @@ from tollkeeper.domain.prompt import (
 from tollkeeper.services.calls.reasoning_seal import ENCRYPTED_REASONING
 
 LOGPROBS = "message.output_text.logprobs"
-# A value of `include` that has no effect, because a result never contains the input and its URLs.
+# A value of `include` that has no effect, because a result never contains the images of the input.
 _IMAGE_ADDRESSES = "message.input_image.image_url"
 # The default values of reasoning options, which leave the choice to the backend. A backend gets such a
 # value only if the model declares the option.
@@ -49,8 +49,7 @@ def read_prompt(
     tools: Tools,
     caching: CachingWish,
 ) -> Prompt:
-    """Reads the prompt of a Responses request. Omits default values and a request for encrypted
-    reasoning if they have no effect on `model`."""
+    """Reads the prompt of a Responses request. Omits values that have no effect on `model`."""
     if body.instructions is not None:
         conversation.instruct(body.instructions)
     if isinstance(body.input, str):
@@ -58,17 +57,17 @@ def read_prompt(
     else:
         for at, item in enumerate(body.input):
             conversation.add(item, f"input[{at}]")
-    chosen = choose_tools(tools, body)
+    chosen_tools = choose_tools(tools, body)
     included: dict[str, str] = {
         name: f"include[{at}]" for at, name in enumerate(body.include or ())
     }
     _refuse_unsupported_includes(included)
     return Prompt(
         turns=conversation.turns(),
-        tools=chosen.functions,
-        tool_choice=chosen.choice,
-        parallel_tool_calls=body.parallel_tool_calls if chosen.functions else None,
-        web_search=chosen.web_search,
+        tools=chosen_tools.functions,
+        tool_choice=chosen_tools.choice,
+        parallel_tool_calls=body.parallel_tool_calls if chosen_tools.functions else None,
+        web_search=chosen_tools.web_search,
         output_format=_output_format(body.text),
         sampling=Sampling(
             temperature=body.temperature,
@@ -114,14 +113,14 @@ def _reasoning(
     """Reads the reasoning options. If the model cannot reason, omits values that have no effect,
     because some clients send them to every model. Then also ignores a request for encrypted reasoning,
     because the answer will contain no reasoning."""
-    reasons = Feature.REASONING in model.supported_features
+    model_reasons = Feature.REASONING in model.supported_features
     fields = {} if reasoning is None else msgspec.structs.asdict(reasoning)
     params = [
         f"reasoning.{name}"
         for name, value in fields.items()
-        if value is not None and (reasons or value != _NO_REASONING.get(name))
+        if value is not None and (model_reasons or value != _NO_REASONING.get(name))
     ]
-    if ENCRYPTED_REASONING in included and reasons:
+    if ENCRYPTED_REASONING in included and model_reasons:
         params.append(included[ENCRYPTED_REASONING])
     return ReasoningWish(tuple(params), fields.get("effort")) if params else None
 
@@ -130,8 +129,8 @@ def _options(
     body: wire.ResponsesRequest, model: Model, included: Mapping[str, str]
 ) -> Iterator[Option]:
     """Yields the options: request fields that are allowed only if the model's `options` name the
-    corresponding field of the backend. Omits default values, except for reasoning options that the
-    model has."""
+    corresponding field of the backend. Omits default values, except for reasoning options that
+    `options` name."""
     if body.text is not None and body.text.verbosity is not None:
         yield Option("verbosity", body.text.verbosity, "text.verbosity")
     for name, default in _DEFAULT_REASONING.items():

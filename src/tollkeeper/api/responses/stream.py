@@ -14,13 +14,13 @@ from tollkeeper.domain.inference import Batch, Delta, Opened
 from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
-# The padding of a piece makes its length a multiple of this number.
+# Padding makes the length of a piece, in bytes, a multiple of this number.
 _OBFUSCATED_MULTIPLE = 16
 
 
 def _event_start(name: str) -> bytes:
-    """Encodes the beginning of an event, up to the sequence number. The name of the event is both the
-    SSE event and the JSON type."""
+    """Encodes the beginning of an event, up to the sequence number. The name is sent twice: as the SSE
+    event name and as `type` in the JSON."""
     return f'event: {name}\ndata: {{"type":"{name}","sequence_number":'.encode()
 
 
@@ -32,7 +32,8 @@ _END = b"}\n\n"
 
 class ResponseStream(Listener):
     """Runs the call. As the call's sink (the receiver of its events), adds the events of the answer to
-    the output items. As the listener of the output, encodes every change as an event for the client."""
+    the output items. As the listener of the output, encodes every change of the items as an event for
+    the client."""
 
     def __init__(
         self, services: Services, request: Request[Any, None], prepared: PreparedResponse
@@ -42,6 +43,7 @@ class ResponseStream(Listener):
         self._prepared = prepared
         self._stream: EventStream | None = None
         self._initial_response = prepared.initial_response
+        # The sequence number of the next event.
         self._number = 0
         self._records: list[bytes] = []
         self._output = Output(
@@ -95,8 +97,8 @@ class ResponseStream(Listener):
         self._stream.mark_held_back()
 
     def text_writer(self) -> None:
-        """Returns None, so that all text arrives as events. The whole text is needed again for the
-        last events."""
+        """Returns None, so that the text is not written directly to the client but arrives in `take`. The
+        last events of the stream contain the whole text again."""
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
         self._records.append(

@@ -38,9 +38,9 @@ class Tools:
     # The functions of namespace tools, by the same names.
     flat_names: dict[str, QualifiedName] = field(default_factory=dict)
     web_search: WebSearch | None = None
-    # The place of a web search in the request, if the search has no access to the live web. Such a search
-    # is dropped.
-    offline_search: str | None = None
+    # The place (path in the request) of a web search without access to the live web. Such a search is
+    # dropped.
+    offline_search_place: str | None = None
     # The tools as the result shows them to the client.
     shown: list[FreeObject] = field(default_factory=list)
 
@@ -51,7 +51,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class ChosenTools:
-    """Holds the tools that the model gets, as `tool_choice` selects them."""
+    """Holds the tools that the model gets after `tool_choice` was applied."""
 
     functions: tuple[FunctionTool, ...] = ()
     web_search: WebSearch | None = None
@@ -80,14 +80,15 @@ def _unsupported_tool(
 ) -> InvalidRequest | OptionUnsupported:
     if head.type is None:
         return InvalidRequest(f"A tool needs a type: {', '.join(allowed)}.", param=f"{place}.type")
-    called = f" {head.name[:100]!r}" if isinstance(head.name, str) else ""
+    quoted_name = f" {head.name[:100]!r}" if isinstance(head.name, str) else ""
     supported = f"Supported types are {', '.join(allowed)}."
     if head.type in PUBLISHED_TOOLS or head.type in _TOOL_TYPES:
         return OptionUnsupported(
-            f"The tool{called} of type {head.type} is not supported here. {supported}", param=place
+            f"The tool{quoted_name} of type {head.type} is not supported here. {supported}",
+            param=place,
         )
     return InvalidRequest(
-        f"The tool{called} has the unknown type {head.type[:100]!r}. {supported}",
+        f"The tool{quoted_name} has the unknown type {head.type[:100]!r}. {supported}",
         param=f"{place}.type",
     )
 
@@ -98,8 +99,8 @@ def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
     choice = body.tool_choice
     if not tools.has_any:
         if choice not in (None, "none", "auto"):
-            if tools.offline_search is not None:
-                raise _offline_search(tools.offline_search)
+            if tools.offline_search_place is not None:
+                raise _offline_search_unsupported(tools.offline_search_place)
             raise InvalidRequest(
                 "tool_choice needs a tool, but the request has no tools.", param=_CHOICE
             )
@@ -114,8 +115,8 @@ def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
     if named.type == "allowed_tools":
         return _allowed(tools, convert_within(choice, wire.AllowedTools, _CHOICE))
     if named.type == "function":
-        forced = NamedFunction(_known_function(tools, named, _CHOICE))
-        return ChosenTools(functions, tools.web_search, ToolChoice(forced, _CHOICE))
+        forced_function = NamedFunction(_known_function(tools, named, _CHOICE))
+        return ChosenTools(functions, tools.web_search, ToolChoice(forced_function, _CHOICE))
     _require_search(tools, named, _CHOICE)
     # The chat protocol cannot force a web search, so the search becomes the only tool.
     return ChosenTools(web_search=tools.web_search)
@@ -146,7 +147,7 @@ def _allowed(tools: Tools, allowed: wire.AllowedTools) -> ChosenTools:
             name = _known_function(tools, named, place)
             functions[name] = tools.functions[name]
         elif named.type == "namespace":
-            functions.update(_functions_of(tools, named, place))
+            functions.update(_functions_in_namespace(tools, named, place))
         else:
             _require_search(tools, named, place)
             web_search = tools.web_search
@@ -164,7 +165,9 @@ def _known_function(tools: Tools, named: wire.NamedTool, place: str) -> str:
     return name
 
 
-def _functions_of(tools: Tools, named: wire.NamedTool, place: str) -> dict[str, FunctionTool]:
+def _functions_in_namespace(
+    tools: Tools, named: wire.NamedTool, place: str
+) -> dict[str, FunctionTool]:
     functions = {
         flat: tools.functions[flat]
         for flat, qualified in tools.flat_names.items()
@@ -181,12 +184,12 @@ def _require_search(tools: Tools, named: wire.NamedTool, place: str) -> None:
             f"A choice of type {named.type[:100]!r} is not supported.", param=place
         )
     if tools.web_search is None:
-        if tools.offline_search is not None:
-            raise _offline_search(tools.offline_search)
+        if tools.offline_search_place is not None:
+            raise _offline_search_unsupported(tools.offline_search_place)
         raise InvalidRequest("tools contains no web search.", param=place)
 
 
-def _offline_search(place: str) -> OptionUnsupported:
+def _offline_search_unsupported(place: str) -> OptionUnsupported:
     return OptionUnsupported(
         "A web search without access to the live web is not supported.",
         param=f"{place}.external_web_access",
@@ -226,31 +229,31 @@ def _add_function(
         "allowed_callers": tool.allowed_callers if tool.allowed_callers != ["direct"] else None,
     }
     _refuse_unsupported(unsupported, place)
-    described: FreeObject = {
+    function_fields: FreeObject = {
         "description": tool.description,
         "parameters": tool.parameters,
         "strict": tool.strict,
     }
-    shown = {"type": "function", "name": tool.name, **described}
+    shown = {"type": "function", "name": tool.name, **function_fields}
     if namespace is not None:
         tools.flat_names[name] = QualifiedName(tool.name, namespace.name)
         # The model sees no namespaces, so the description of the namespace is added to the description
         # of each function.
         descriptions = filter(None, (namespace.description, tool.description))
-        described["description"] = "\n\n".join(descriptions) or None
+        function_fields["description"] = "\n\n".join(descriptions) or None
     tools.functions[name] = FunctionTool(
-        name=name, place=place, schema_place=f"{place}.parameters", **described
+        name=name, place=place, schema_place=f"{place}.parameters", **function_fields
     )
     return shown
 
 
 def _add_web_search(tools: Tools, tool: wire.WebSearchTool, place: str) -> None:
-    if tools.web_search is not None or tools.offline_search is not None:
-        raise InvalidRequest("tools may contain one web search only.", param=place)
+    if tools.web_search is not None or tools.offline_search_place is not None:
+        raise InvalidRequest("tools may contain only one web search.", param=place)
     if tool.external_web_access is False:
         # Such a search may find only pages that the provider has stored. No backend stores pages, so
         # the search is dropped. It is not rejected, because Codex CLI sends one with every request.
-        tools.offline_search = place
+        tools.offline_search_place = place
         return
     _refuse_unsupported(
         {

@@ -27,8 +27,8 @@ async def truncated(services: Services, call: Call) -> Call:
     no exact count. Otherwise, the backend's tokenizer counts the prompt with a few different numbers of
     dropped groups. This happens only if the backend has a tokenizer and may get the prompt before the
     call is admitted (`TokenCounting.should_count`). The estimate and the previous counts determine which
-    number is tried next. The resulting prompt fits by an exact count or by the estimate. The search
-    reads a long prompt many times, so it runs in a thread.
+    number is tried next. The resulting prompt fits by an exact count or by the estimate, unless even
+    the last group is too long. The search reads a long prompt many times, so it runs in a thread.
     """
     tokens_max = call.model.context_length - call.output_tokens_max
     if (await measure(call)).guess() <= tokens_max:
@@ -48,8 +48,9 @@ async def truncated(services: Services, call: Call) -> Call:
 
 
 class _Cuts:
-    """Finds how many of the oldest groups have to be dropped. This number is called a cut. Cuts from
-    `best` upwards fit, and cuts below `_fewest` do not fit."""
+    """Finds how many of the oldest groups have to be dropped. This number is called a cut. Cuts below
+    `_fewest` do not fit. `best` is the smallest cut that is known to fit, or the largest allowed cut if
+    none fits."""
 
     def __init__(self, call: Call, tokens_max: int) -> None:
         self._call = call
@@ -84,14 +85,14 @@ class _Cuts:
         """Returns the smallest cut between `fewest` and `most` that fits by the estimate, or `most` if
         none fits. The latest exact count is used to correct the estimate."""
         while fewest < most:
-            half = (fewest + most) // 2
-            estimate = self._estimate(half)
+            middle = (fewest + most) // 2
+            estimate = self._estimate(middle)
             if self._estimated:
                 estimate = estimate * self._counted // self._estimated
             if estimate <= self._tokens_max:
-                most = half
+                most = middle
             else:
-                fewest = half + 1
+                fewest = middle + 1
         return fewest
 
     def _estimate(self, dropped: int) -> int:
