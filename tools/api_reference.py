@@ -1,5 +1,5 @@
-"""Writes docs/api.md from openapi.json. `make openapi` runs this tool; by itself it is started with
-`python -m tools.api_reference`."""
+"""Writes docs/api.md from openapi.json. `make openapi` runs this tool. `python -m tools.api_reference` runs
+only this tool."""
 
 import json
 from collections.abc import Iterator
@@ -10,13 +10,14 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "openapi.json"
 PAGE = ROOT / "docs" / "api.md"
 _SCHEMA = "#/components/schemas/"
-# The number of an enum's values that are shown.
+# The maximum number of an enum's values that the page shows.
 _ENUM_VALUES_MAX = 8
 _HEAD = """# API reference
 
-Made from [openapi.json](../openapi.json) by `make openapi`. `customerKey` and `customerHeaderKey` are project
-keys (`Authorization: Bearer …`, or `x-api-key`); `adminKey` is an admin key. Errors have one form, with `type`,
-`code` and the field in `param`: [their types and codes](open-questions.md#types-and-codes-of-errors).
+`make openapi` generates this page from [openapi.json](../openapi.json). `customerKey` and `customerHeaderKey`
+are project keys (`Authorization: Bearer …`, or `x-api-key`); `adminKey` is an admin key. All errors have
+the same form, with a [`type` and a `code`](open-questions.md#types-and-codes-of-errors). `param` names
+the invalid field.
 """
 
 
@@ -112,7 +113,8 @@ def _type(schema: dict[str, Any], used: list[str]) -> str:
         )
         if name in schema
     ]
-    return f"{kind} ({', '.join(bounds)})" if bounds else kind
+    unit = " characters" if kind == "string" else ""
+    return f"{kind} ({', '.join(bounds)}{unit})" if bounds else kind
 
 
 def main() -> None:

@@ -30,7 +30,8 @@ _AREAS = (
     "Reports",
     "Policies",
 )
-# Areas without an endpoint in the public API. Operators use commands and the operator listener instead.
+# Areas without an endpoint in the public API. Operators use commands and the operator listener (the port
+# for health checks and metrics) instead.
 _OPERATOR_AREAS = frozenset({"Health", "Credits", "Organization", "Spending limits"})
 _OPERATOR_AREA_DESCRIPTION = (
     "Administered by operators: the public API has no operation in this area."

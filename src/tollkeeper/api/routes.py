@@ -1,7 +1,7 @@
 """Defines the route table, which has one row for each endpoint.
 
 `ROUTES` are the endpoints of the interface, which is the specification of the gateway's API.
-`EXTENSION_ROUTES` are additional endpoints, each of which the operator can enable.
+`EXTENSION_ROUTES` are additional endpoints. The operator can enable each of them.
 """
 
 from tollkeeper.api import key_usage, models
@@ -28,9 +28,9 @@ from tollkeeper.domain.conventions import (
     UNSETTLED_HEADER,
 )
 
-# The error statuses of administration endpoints, in addition to the common ones.
-_READ = frozenset({404})
-_WRITE = frozenset({404, 409})
+# The error statuses of endpoints that read or write, in addition to the common statuses.
+_READ_ERRORS = frozenset({404})
+_WRITE_ERRORS = frozenset({404, 409})
 
 ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
     Endpoint(
@@ -45,7 +45,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         body=wire.PolicyCreate,
         result=wire.Policy,
         headers=(IDEMPOTENCY_KEY,),
-        errors=_WRITE,
+        errors=_WRITE_ERRORS,
         stored=True,
     ),
     Endpoint(
@@ -58,7 +58,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         key_kind=KeyKind.ADMIN,
         handle=policies.policy_show,
         result=wire.Policy,
-        errors=_READ,
+        errors=_READ_ERRORS,
     ),
     Endpoint(
         operation="policy_edit",
@@ -71,7 +71,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         handle=policies.policy_edit,
         body=wire.PolicyEdit,
         result=wire.Policy,
-        errors=_WRITE,
+        errors=_WRITE_ERRORS,
         stored=True,
     ),
     Endpoint(
@@ -85,7 +85,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         handle=policies.policy_pause,
         body=wire.PolicyPause,
         result=wire.Policy,
-        errors=_WRITE,
+        errors=_WRITE_ERRORS,
     ),
     Endpoint(
         operation="effective_policy_list",
@@ -97,7 +97,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         key_kind=KeyKind.ADMIN,
         handle=policies.effective_policy_list,
         result=wire.EffectivePolicyList,
-        errors=_READ,
+        errors=_READ_ERRORS,
     ),
     Endpoint(
         operation="project_key_create",
@@ -111,7 +111,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         body=wire.ProjectKeyCreate,
         result=wire.ProjectKey,
         headers=(IDEMPOTENCY_KEY,),
-        errors=_WRITE,
+        errors=_WRITE_ERRORS,
         stored=True,
     ),
     Endpoint(
@@ -124,7 +124,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         key_kind=KeyKind.ADMIN,
         handle=keys.project_archive,
         result=wire.ProjectDeleted,
-        errors=_READ,
+        errors=_READ_ERRORS,
     ),
     Endpoint(
         operation="admin_key_list",
@@ -137,7 +137,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         handle=keys.admin_key_list,
         query=wire.AdminKeyListQuery,
         result=wire.AdminKeyList,
-        errors=_READ,
+        errors=_READ_ERRORS,
     ),
     Endpoint(
         operation="admin_key_revoke",
@@ -149,7 +149,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         key_kind=KeyKind.ADMIN,
         handle=keys.admin_key_revoke,
         result=wire.AdminKeyDeleted,
-        errors=_READ,
+        errors=_READ_ERRORS,
     ),
     Endpoint(
         operation="cost_report",
@@ -169,7 +169,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
                 {"type": "integer", "minimum": 0},
             ),
         ),
-        errors=_READ,
+        errors=_READ_ERRORS,
     ),
 )
 
@@ -216,7 +216,7 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
         method="POST",
         path="/v1/messages/count_tokens",
         tag="Inference",
-        summary="Count the tokens of a Messages-shaped input",
+        summary="Count the input tokens of a Messages request",
         permission=Permission.INFERENCE_WRITE,
         key_kind=KeyKind.PROJECT,
         handle=messages.token_count,
@@ -232,7 +232,7 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
         result_headers=(
             ResultHeader(
                 TOKEN_COUNT_ESTIMATED_HEADER,
-                "Whether the number is an estimate. Estimates tend to be too high.",
+                "Whether the token count is an estimate. Estimates tend to be too high.",
                 {"type": "string", "enum": ["true", "false"]},
             ),
             ResultHeader(
@@ -258,7 +258,7 @@ MODEL_ROUTES: tuple[AnyEndpoint, ...] = (
         key_kind=KeyKind.PROJECT,
         handle=models.model_read,
         result=models_wire.Model,
-        errors=_READ,
+        errors=_READ_ERRORS,
     ),
 )
 
@@ -280,7 +280,7 @@ KEY_USAGE: AnyEndpoint = Endpoint(
     method="GET",
     path="/v1/key/usage",
     tag="Extensions",
-    summary="Read what the caller's own key has spent",
+    summary="Read the costs and spending caps of the caller's key",
     permission=Permission.INFERENCE_WRITE,
     key_kind=KeyKind.PROJECT,
     handle=key_usage.key_usage_read,

@@ -10,18 +10,22 @@ from tollkeeper.services.use_cases import Services
 
 
 async def cost_report(services: Services, request: Request[None, wire.CostQuery]) -> Reply:
-    sent = request.query
+    parameters = request.query
     query = CostQuery(
-        start_time=sent.start_time,
-        end_time=sent.end_time,
-        project_ids=tuple(ids.project_id(text, param="project_ids") for text in sent.project_ids),
-        api_key_ids=tuple(ids.key_id(text, param="api_key_ids") for text in sent.api_key_ids),
-        group_by=tuple(dict.fromkeys(sent.group_by)),
-        limit=sent.limit,
+        start_time=parameters.start_time,
+        end_time=parameters.end_time,
+        project_ids=tuple(
+            ids.project_id(text, param="project_ids") for text in parameters.project_ids
+        ),
+        api_key_ids=tuple(ids.key_id(text, param="api_key_ids") for text in parameters.api_key_ids),
+        group_by=tuple(dict.fromkeys(parameters.group_by)),
+        limit=parameters.limit,
     )
-    page = await services.costs.cost_report(request.admin_caller.organization_id, query, sent.page)
-    # The number of requests whose cost is not known yet. The header is sent even if the number is zero,
-    # so that clients can rely on the header.
+    page = await services.costs.cost_report(
+        request.admin_caller.organization_id, query, parameters.page
+    )
+    # The number of unsettled requests, whose cost is not known yet. The header is sent even if the number
+    # is zero, so that clients can rely on the header.
     unsettled = f"{UNSETTLED_HEADER}: {page.unsettled_requests}\r\n"
     return Reply(cost_page_view(page), headers=unsettled.encode())
 

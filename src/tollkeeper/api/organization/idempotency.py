@@ -15,7 +15,8 @@ _PRINTABLE = re.compile(rb"[\x20-\x7e]{8,200}")
 
 IDEMPOTENCY_KEY = HeaderParameter(
     name=_NAME,
-    description="Reuse it only for an identical operation.",
+    description="A key that the client chooses for one operation. Send the same key again only to "
+    "repeat the identical request.",
     required=True,
     length_min=8,
     length_max=200,

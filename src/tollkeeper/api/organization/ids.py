@@ -21,6 +21,7 @@ def key_id(text: str, *, param: str = "api_key_id") -> KeyId:
 
 
 def policy_id(text: str) -> str:
+    # PostgreSQL cannot store this character, so no policy has such an id.
     if "\x00" in text:
         _raise_not_found("policy", "policy_id")
     return text

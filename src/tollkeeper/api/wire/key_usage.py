@@ -9,8 +9,8 @@ from tollkeeper.api.wire.base import ResponseObject
 
 
 class KeyCap(ResponseObject):
-    """A spending cap of the key. Amounts are decimal strings in USD. `remaining` is negative if more was
-    spent than the cap allows."""
+    """A spending cap of the key. Amounts are decimal strings in USD. `held` is reserved for calls in
+    flight. `remaining` is negative if more was spent than the cap allows."""
 
     period: str
     amount: str

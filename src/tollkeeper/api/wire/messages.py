@@ -19,6 +19,7 @@ from tollkeeper.api.wire.base import (
 AnyObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 
+# `cache_control` of a block or tool. `CacheControl` is the stricter form for the whole request.
 class CacheMark(LenientRequestObject):
     type: Literal["ephemeral"] = "ephemeral"
     ttl: Literal["5m", "1h"] | None = None
@@ -114,7 +115,7 @@ class MessagesRequest(TokenCountRequest):
     # Asks to shorten the conversation. Accepted and ignored: every backend gets the conversation as the
     # client sent it.
     context_management: FreeObject | None = None
-    # The next three fields are rejected unless they are empty.
+    # A request is rejected if one of the next three fields is not empty.
     mcp_servers: list[FreeObject] | None = None
     container: FreeObject | str | None = None
     inference_geo: str | None = None

@@ -1,7 +1,7 @@
 """Defines the JSON of a Responses request.
 
-The interface is the specification of the gateway's API. Fields that OpenAI published later are listed
-too, because clients send them.
+The fields are those of the interface (the specification of the gateway's API), and fields that OpenAI
+published later, because clients send them.
 """
 
 from typing import Annotated, Any, Literal
@@ -39,7 +39,7 @@ Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
     Meta(max_length=16),
 ]
-# The type of fields that refer to stored objects. The gateway stores none, so these fields must be
+# The type of fields that refer to stored objects. The gateway stores no objects, so these fields must be
 # null. They are decoded as `Any`, so that the error can explain what the client should send instead.
 NotStored = Annotated[Any, Meta(extra_json_schema={"type": "null"})]
 # Items and tools are not decoded together with the request. Each is decoded later, by its `type`.
