@@ -27,7 +27,7 @@ CAP_BUGS = {
     ),
     "a settlement during a reset freezes the caps again": Bug(
         "Caps.cap_reset",
-        "await cap_resets.move_pending(connection, organization_id)",
+        "await cap_resets.correct_unfolded_months(connection, organization_id)",
         "",
         ("services/ledger/test_cap_reset.py",),
     ),

@@ -121,7 +121,7 @@ def test_contractions_at_the_end_can_wait(database: str, later: Later) -> None:
     )
     assert migrate(database, serving_only=True) == "9001"
     assert _state(database).refusal is None
-    assert "contract it to 9002" in _state(database).description
+    assert "(revision 9002)" in _state(database).description
     assert migrate(database) == "9002"
 
 

@@ -206,7 +206,7 @@ class JudgedGateway:
                 "UPDATE policies SET current_version = 1, state = mode WHERE organization_id = %s",
                 (organization,),
             )
-            await storage.raise_epoch(connection, organization)
+            await storage.increment_epoch(connection, organization)
         return [policy.id for policy in policies]
 
     async def change(self, verb: str, policy: Policy) -> Policy:

@@ -192,7 +192,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 ADMITTED = Decision()
 # The organization, the project or the key does not exist.
-UNKNOWN = Decision(Refusal.KEY_NOT_ACTIVE)
+REFUSED_AS_UNKNOWN = Decision(Refusal.KEY_NOT_ACTIVE)
 
 
 @dataclass(slots=True)
@@ -238,7 +238,7 @@ def decide(
         project = working.projects.get(request.project_id)
         if project is None:
             # A key without an existing project is reported as unknown, even if the key is active.
-            decisions.append(UNKNOWN)
+            decisions.append(REFUSED_AS_UNKNOWN)
             continue
         decision = _decide_one(state, working, project, request)
         if decision.refusal is None:

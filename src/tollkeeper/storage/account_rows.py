@@ -1,5 +1,5 @@
-"""Converts database rows of accounts, projects and keys to the values with which admission
-decides."""
+"""Converts database rows to the objects that admission uses. The column numbers refer to the
+statements in `storage/ledger`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -53,6 +53,7 @@ def _cap(pair: list[str | None]) -> Cap | None:
 
 
 def key_status_of(revoked: bool, suspended: bool, expired: bool) -> KeyStatus:
+    # The database has already compared the expiry with its clock. 0 and 1 only pass on the result.
     return key_status(
         revoked=revoked, suspended=suspended, expires_at=0 if expired else None, now=1
     )

@@ -1,7 +1,7 @@
 """Contains the SQL for accounts as operators see them: balances, grants and limits.
 
-A caller that changes an account must have locked it with `storage/ledger`, which also folds (adds)
-all pending resolutions into the account.
+Before a caller changes an account, it must lock the account with `storage/ledger`. This also folds
+(adds) all resolved holds into the account.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from tollkeeper.domain.payments import REFUND_KINDS, BookedGrant, GrantKind
 from tollkeeper.domain.views import Balance
 from tollkeeper.storage.database import Connection
 
-# Computes the current balances: the columns of the accounts, corrected by the rows in `unfolded`,
-# which are resolutions, and marks of unsettled calls (of unknown cost), that are not yet added to
-# the accounts. The resolution of a marked reservation reduces `unsettled`, any other resolution
-# reduces `held`, and both reduce the counters of the hold's month. The pending rows are summed
-# before they are joined with the accounts, because there are few of them, however many accounts
-# there are.
+# Computes the current balances: the columns of the accounts, corrected by the rows of the table
+# `unfolded`. These rows are resolutions, and marks of unsettled calls (of unknown cost), that are
+# not yet added to the accounts. The resolution of a marked reservation reduces `unsettled`, any
+# other resolution reduces `held`, and both reduce the counters of the hold's month. The rows are
+# summed (`pending`) before they are joined with the accounts, because there are only a few of them,
+# even if there are many accounts.
 _PENDING: LiteralString = """
     WITH pending AS NOT MATERIALIZED (
         SELECT u.organization_id, u.project_id, u.month,
@@ -82,18 +82,18 @@ _CURRENT: LiteralString = """
 """
 
 
-def with_balances(*query: LiteralString, pending: LiteralString = "") -> LiteralString:
+def with_balances(*query: LiteralString, unfolded_where: LiteralString = "") -> LiteralString:
     """Prepends the definitions (CTEs) of `balances` and `project_balances` to a query. The query
-    may begin with more definitions: `, name AS (`. A query about a range of organizations passes
-    the same range in `pending`, as a WHERE clause for `unfolded u`, because PostgreSQL does not
+    may begin with more definitions: `, name AS (`. A query about a range of organizations repeats
+    the range in `unfolded_where`, a WHERE clause for `unfolded u`, because PostgreSQL does not
     apply a range on one side of a join to the other side."""
-    return _PENDING + pending + _CURRENT + "".join(query)
+    return _PENDING + unfolded_where + _CURRENT + "".join(query)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLimits:
-    """Contains a project's own limits and the number of its live holds. A limit of None means that
-    the default of the settings applies."""
+    """Contains a project's own limits, and the number of its live holds (holds of calls in flight).
+    A limit of None means that the default of the settings applies."""
 
     requests_per_minute: int | None
     concurrency: int | None
@@ -115,6 +115,8 @@ _FIND_BALANCE: LiteralString = with_balances(
 
 @dataclass(frozen=True, slots=True)
 class Overage:
+    """Contains an organization's overage (costs above the held amounts)."""
+
     balance_picousd: int
     overage_picousd: int
     # None means that the bound of the settings applies.
@@ -139,8 +141,8 @@ _FIND_OVERAGE: LiteralString = with_balances(
 async def write_overage_bound(
     connection: Connection, organization_id: OrganizationId, bound_picousd: int | None
 ) -> None:
-    """Sets the organization's own overage bound: how far overage (costs above the held amounts) may
-    make its balance negative. None means that the bound of the settings applies."""
+    """Sets the organization's own overage bound: the limit for a negative balance that overage
+    causes. None means that the bound of the settings applies."""
     await connection.execute(
         "UPDATE accounts SET overage_bound = %s WHERE organization_id = %s",
         (bound_picousd, organization_id),

@@ -218,15 +218,15 @@ def _document(records: Sequence[ActivityRecord]) -> str:
     try:
         document = _encode(records)
     except UnicodeEncodeError:
-        document = _NUL
+        document = _NUL  # so that the next statement cleans the records
     if _NUL in document:
         document = _encode([_without_unstorable_text(record) for record in records])
     return document.decode()
 
 
 def _without_unstorable_text(record: ActivityRecord) -> ActivityRecord:
-    """Replaces characters that PostgreSQL cannot store, so that one text does not make the whole
-    record fail."""
+    """Replaces characters that PostgreSQL cannot store. Otherwise one such text would prevent the
+    whole batch from being stored."""
     changed: dict[str, Any] = {
         name: value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
         for name, value in msgspec.structs.asdict(record).items()
@@ -253,10 +253,10 @@ def entry_of_row(row: tuple[Any, ...]) -> ActivityEntry:
     """Converts a row of the statement from `select_entries`."""
     usage = None
     if row[13] is not None:
-        prompt, completion, cached, reasoning, written, searches, *audio, tier = row[13:22]
+        prompt, completion, cached, reasoning, cache_write, searches, *audio, tier = row[13:22]
         usage = Usage(
             *(prompt, completion, cached, reasoning),
-            cache_write_tokens=written or 0,
+            cache_write_tokens=cache_write or 0,
             web_searches=searches or 0,
             input_audio_tokens=audio[0] or 0,
             output_audio_tokens=audio[1] or 0,

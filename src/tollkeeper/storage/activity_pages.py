@@ -22,8 +22,8 @@ async def find_in_steps(
     end: int,
     limit: int,
 ) -> list[ActivityEntry]:
-    """Returns the newest matching records in these steps (of five minutes). The records are older
-    than the position `before`, and began before the time `end`."""
+    """Returns the newest records in `steps` (numbers of five-minute intervals since 1970) that
+    match the filter, are older than the position `before`, and began before the time `end`."""
     condition, values = _conditions(traffic_filter, cost_picousd_min)
     if before is not None:
         condition += _BEFORE
@@ -46,7 +46,7 @@ _BEFORE: LiteralString = """
     AND (started_at, request_id)
         < (to_timestamp(%(before_ms)s::bigint / 1000.0), %(before_id)s::uuid)
 """
-# Does one index search for each step, and does not read the steps between them.
+# Does one index search for each step in `steps`, and does not read the time between these steps.
 _IN_STEPS: LiteralString = """
     SELECT found.* FROM unnest(%(steps)s::bigint[]) AS s (step) CROSS JOIN LATERAL (
         SELECT * FROM activity r
@@ -68,8 +68,8 @@ async def find_judged(
     before: Position | None,
     limit: int,
 ) -> list[Position]:
-    """Returns the positions of the newest calls that the policy has judged. With `matched_only`,
-    returns only calls that the policy has matched."""
+    """Returns the positions (start time and request id) of the newest calls that the policy has
+    judged. With `matched_only`, returns only calls that matched the policy."""
     statement = _FIND_JUDGED.format(
         matched="AND matched" if matched_only else "", before="" if before is None else _BEFORE
     )
@@ -113,7 +113,7 @@ async def find_at(
     cost_picousd_min: int | None,
     limit: int,
 ) -> list[ActivityEntry]:
-    """Returns the organization's matching records at these positions, newest first."""
+    """Returns the organization's records at these positions that match the filter, newest first."""
     condition, values = _conditions(traffic_filter, cost_picousd_min)
     cursor = await connection.execute(
         select_entries(_AT.format(condition=condition)),

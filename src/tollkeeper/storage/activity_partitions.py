@@ -11,16 +11,16 @@ from tollkeeper.storage.database import Connection
 
 # The advisory lock that allows one process at a time to create and drop partitions.
 _PARTITIONS_LOCK = 7461_0003
-# The maximum lock wait. Dropping a partition waits for readers, and writers wait behind it, so it
-# fails after this time and is tried again later.
+# The maximum lock wait. A statement that drops a partition waits for readers, and writers wait
+# behind this statement. So the statement fails after this time, and is retried later.
 _LOCK_TIMEOUT_MS = 2000
 _DAY = "%Y%m%d"
 
 
 @dataclass(frozen=True, slots=True)
 class DailyTable:
-    """Describes a table that has one partition for each UTC day, and a default partition for days
-    without one."""
+    """Describes a table that has partitions for UTC days, and a default partition for rows of days
+    that have no partition."""
 
     name: str
     time_column: str
@@ -110,8 +110,8 @@ async def drop_day(connection: Connection, day: date, table: DailyTable = ACTIVI
 async def delete_from_default(
     connection: Connection, before: date, table: DailyTable = ACTIVITY
 ) -> int:
-    """Deletes the rows in the default partition from before the given day. Returns the number of
-    deleted rows."""
+    """Deletes rows that are older than the day `before` from the default partition. Returns the
+    number of deleted rows."""
     cursor = await connection.execute(
         sql.SQL("DELETE FROM {} WHERE {} < %s").format(table.default_partition, table.time),
         (_midnight(before),),

@@ -4,7 +4,7 @@ from typing import LiteralString
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import (
-    UNKNOWN,
+    REFUSED_AS_UNKNOWN,
     AccountState,
     AdmissionRequest,
     Decision,
@@ -32,14 +32,14 @@ async def could_admit(
     limits: ProjectLimits,
 ) -> Decision:
     """Decides by key, project, model, rate and credit, with `least_picousd` as the lowest possible
-    cost of the call. Changes no balance and no limit, so a call that could be admitted now may
-    still be rejected later."""
+    cost of the call. Reserves no credit and does not count for the rate limit, so a call that could
+    be admitted now may still be rejected later."""
     cursor = await connection.execute(
         _READ, {"organization": organization_id, "project": project_id, "key": key_id}
     )
     row = await cursor.fetchone()
     if row is None:
-        return UNKNOWN
+        return REFUSED_AS_UNKNOWN
     now_us, available, stopped, archived, *rate, models, revoked, suspended, expired, key_models = (
         row
     )

@@ -21,16 +21,16 @@ _ALERTS_LOCK = 7_239_004
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Contains a cap or an organization's credit, and the amount of it that is used."""
+    """Describes how much of a cap, or of an organization's credit, is used."""
 
     kind: AlertKind
     organization_id: OrganizationId
     project_id: ProjectId | None
     amount_picousd: int
     used_picousd: int
-    # The period is set only for a period cap (a cap with its own counters), the key only for the
-    # cap of a key.
+    # Set only for the cap of a key.
     key_id: KeyId | None = None
+    # Set only for a period cap (a cap with its own counters).
     period: str | None = None
 
     @property
@@ -49,8 +49,8 @@ async def try_lock(connection: Connection) -> bool:
     """Takes the alerts lock until the transaction ends. Returns False if another process has the
     lock."""
     cursor = await connection.execute("SELECT pg_try_advisory_xact_lock(%s)", (_ALERTS_LOCK,))
-    [[found]] = await cursor.fetchall()
-    return bool(found)
+    [[is_locked]] = await cursor.fetchall()
+    return bool(is_locked)
 
 
 async def find_fills(connection: Connection, percent: int) -> list[Fill]:
@@ -143,8 +143,8 @@ async def write_change(connection: Connection, change: AlertChange) -> None:
     )
 
 
-async def observe(connection: Connection, seen: Condition, counts_s: float) -> None:
-    """Records a condition that this process observes. The observation is valid for `counts_s`
+async def observe(connection: Connection, condition: Condition, valid_s: float) -> None:
+    """Records a condition that this process observes. The observation is valid for `valid_s`
     seconds."""
     await connection.execute(
         """
@@ -153,7 +153,7 @@ async def observe(connection: Connection, seen: Condition, counts_s: float) -> N
         ON CONFLICT (key) DO UPDATE SET detail = excluded.detail,
             expires_at = greatest(alert_observations.expires_at, excluded.expires_at)
         """,
-        (seen.key, seen.kind, _json(seen.subject), seen.detail, counts_s),
+        (condition.key, condition.kind, _json(condition.subject), condition.detail, valid_s),
     )
 
 

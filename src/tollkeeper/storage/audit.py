@@ -35,9 +35,9 @@ async def insert(connection: Connection, actor: Actor, change: Change) -> None:
 
 async def delete_before(connection: Connection, unix_s: int, *, days: int, limit: int) -> int:
     """Deletes at most `limit` entries that are older than `days`, oldest first. An entry must be
-    that old by the gateway's clock (`unix_s`) and by the database's clock, so that a clock that
-    runs ahead deletes nothing. Skips entries that another process is deleting. Returns the number
-    of deleted entries."""
+    that old by both the gateway's clock (`unix_s`) and the database's clock, so that a clock that
+    runs ahead does not delete entries too early. Skips entries that another process is deleting.
+    Returns the number of deleted entries."""
     cursor = await connection.execute(_DELETE_BEFORE, {"now": unix_s, "days": days, "limit": limit})
     return cursor.rowcount
 

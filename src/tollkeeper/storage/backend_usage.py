@@ -1,6 +1,6 @@
-"""Contains the SQL for the usage of backends by model and day, and for its comparison with a
-provider's bill. The sums in `backend_usage` are updated when activity records are written (see
-`storage/activity`), and stay when old records are dropped."""
+"""Contains the SQL for the usage of backends by model and day, and for comparing this usage with a
+provider's bill. The sums in the table `backend_usage` are updated when activity records are written
+(see `storage/activity`), and are not deleted when old records are dropped."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,8 +12,8 @@ from tollkeeper.storage import activity_partitions
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.watched_connection import allow_long_statements
 
-# The time limit in minutes for each statement that reads or compares a bill.
-_MINUTES = 10
+# The time limit for each statement that reads or compares a bill.
+_STATEMENT_MINUTES_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,9 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
-    """Contains one figure of the bill and of the ledger (`books`). A figure is None if its side has
-    no entry for the day and model. In the totals, day and model are None."""
+    """Contains one figure (for example output tokens) of a day and model, as in the bill (`bill`)
+    and as in the ledger (`books`). Each is None without an entry for the day and model. In the
+    totals, day and model are None."""
 
     day: int | None
     model: str | None
@@ -44,10 +45,10 @@ class ComparedFigure:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenBill:
+class CopiedBill:
     first_day: int
     last_day: int
-    # The number of different pairs of day and model.
+    # The number of distinct pairs of day and model.
     entries: int
 
 
@@ -57,18 +58,18 @@ class UsageQuery:
     # The days since 1970, both inclusive.
     first_day: int
     last_day: int
-    # The models whose first backend is this backend. If a process died, an unsettled call (of
-    # unknown cost) has no activity record that names its backend; such a call of these models
-    # counts for this backend.
+    # The models whose first backend is this backend. The unsettled calls (of unknown cost) of a
+    # process that died have no activity record, so their backend is unknown. They count for the
+    # first backend of their model.
     models: tuple[str, ...]
 
 
 async def copy_bill(
     connection: Connection, lines: Iterable[tuple[int, str, list[Decimal]]]
-) -> WrittenBill:
+) -> CopiedBill:
     """Copies the bill into a temporary table of this transaction. The bill has at least one
     line."""
-    await allow_long_statements(connection, minutes=_MINUTES)
+    await allow_long_statements(connection, minutes=_STATEMENT_MINUTES_MAX)
     await connection.execute(
         "CREATE TEMPORARY TABLE bill (day integer, model text, amounts numeric[]) ON COMMIT DROP"
     )
@@ -81,7 +82,7 @@ async def copy_bill(
         )
         row = await cursor.fetchone()
     assert row is not None
-    return WrittenBill(*row)
+    return CopiedBill(*row)
 
 
 async def compare_bill(

@@ -14,7 +14,7 @@ COLUMNS: LiteralString = """
     c.number, c.judge_model, c.prompt_format, c.rule, c.calibration::text,
     extract(epoch FROM c.created_at)::bigint, c.report::text
 """
-_calibrations = msgspec.json.Decoder(Calibration)
+_calibration_decoder = msgspec.json.Decoder(Calibration)
 
 
 async def insert(
@@ -79,7 +79,7 @@ def stored_calibration(row: tuple[Any, ...]) -> StoredCalibration:
         number=number,
         judge=JudgeFormat(model, prompt_format),
         rule=rule,
-        calibration=_calibrations.decode(calibration),
+        calibration=_calibration_decoder.decode(calibration),
         created_at=created_at,
         report=msgspec.json.decode(report),
     )

@@ -17,8 +17,8 @@ from tollkeeper.storage.database import Connection
 from tollkeeper.storage.watched_connection import allow_long_statements
 
 _ALL_IDS = {"first_id": FIRST_ID, "last_id": LAST_ID}
-# The sums over reservations `r`. Because of the range of ids, PostgreSQL opens only the partitions
-# with such ids.
+# Sums the holds, costs and overages of reservations `r`. The conditions on ids are needed so that
+# PostgreSQL opens only the partitions with these ids.
 _AMOUNTS: LiteralString = """
     coalesce(sum(r.hold) FILTER (WHERE d.reservation_id IS NULL OR u.kind IS NOT NULL), 0) AS held,
     coalesce(sum(d.settled + coalesce(o.amount, 0)) FILTER (WHERE u.kind IS NULL), 0) AS settled,
@@ -79,7 +79,8 @@ async def recount(
     period: CapPeriod | None = None,
 ) -> None:
     """Recounts one cap or, without `subject_id` and `period`, all period caps of the organization.
-    The counters must be zero before the call. The caller has locked the account."""
+    The caller has locked the account, and has set the counters to zero, because the counters of
+    caps without reservations are not written."""
     # The limit is one minute, because calls of the organization wait for the account's lock until
     # the recount ends. One minute suffices for millions of reservations.
     await allow_long_statements(connection, minutes=1)

@@ -1,9 +1,9 @@
-"""Contains the SQL that resets caps after the database's clock ran ahead: it makes reservations
-that count for a future day count for today. Afterwards `cap_counts` recounts the caps.
+"""Contains the SQL that resets caps after the database's clock ran ahead: reservations that count
+for a future day are assigned to an earlier day. Afterwards `cap_counts` recounts the caps.
 
 The caller has locked the account, so no other transaction creates holds (amounts reserved before
-calls) or folds resolutions into the account. Settlements continue: their amounts wait in
-`unfolded`, and count as held until they are folded into (added to) the account.
+calls) or folds (adds) resolutions into the account. Calls are still settled: the resolutions wait
+in the table `unfolded`, and count as held until they are folded into the account.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from tollkeeper.storage.ledger_months import limit_lock_waits
 
 @dataclass(frozen=True, slots=True)
 class CountedDates:
-    """Contains the database's time, and the latest month and day for which the counters of an
-    account count."""
+    """Contains the database's time, and the latest month and day to which an account's counters
+    belong."""
 
     now_s: int
     month: int
@@ -49,10 +49,9 @@ async def read_dates(
 async def move_reservations(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> int:
-    """Corrects the spending day (the day for whose caps a reservation counts) of each reservation
-    that counts for a later day or month than today. The new spending day is the day when the hold
-    was created, or today if that day is in the future. Returns the number of corrected
-    reservations."""
+    """Corrects the spending day (the day on which caps count a reservation) of each reservation
+    whose spending day or month is after today. The new spending day is the day when the hold was
+    created, or today if that day is in the future. Returns the number of corrected reservations."""
     try:
         cursor = await connection.execute(
             _MOVE, {"organization": organization_id, "today": today}, prepare=False
@@ -81,8 +80,7 @@ _MOVE: LiteralString = """
 async def begin_periods(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> None:
-    """Sets the period of every cap to the one that contains today, and sets its counters to
-    zero."""
+    """Begins the period that contains today for every period cap, with counters of zero."""
     await connection.execute(
         """
         UPDATE period_caps SET number = cap_period_number(period, %s), held = 0, settled = 0,
@@ -100,8 +98,8 @@ async def begin_periods(
 async def find_dropped(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> Month | None:
-    """Returns a dropped ledger month with calls of the organization that count for the current
-    month, or for the current period of one of its caps. Returns None if there is none."""
+    """Returns a dropped ledger month that contains calls of the organization which count for the
+    current month or for the current period of a cap. Returns None if there is no such month."""
     cursor = await connection.execute(
         """
         SELECT t.month FROM ledger_close_totals t
@@ -118,10 +116,10 @@ async def find_dropped(
     return None if row is None else month_of_number(row[0])
 
 
-async def move_pending(connection: Connection, organization_id: OrganizationId) -> None:
-    """Sets the month of each row in `unfolded` to the month of its reservation. A settlement in
-    flight may have read the old month, so this function waits for the settlements of all
-    organizations, and blocks new settlements until the transaction ends. Raises `Contention` if
+async def correct_unfolded_months(connection: Connection, organization_id: OrganizationId) -> None:
+    """Sets the month of each row in `unfolded` to the corrected month of its reservation. A
+    settlement in flight may have read the old month, so this function waits for the settlements of
+    all organizations, and blocks new settlements until the transaction ends. Raises `Contention` if
     settlements take too long."""
     await limit_lock_waits(connection)
     try:

@@ -2,8 +2,9 @@
 project or a key may spend).
 
 A monthly or total cap of an organization or a project is a column of its account, and uses the
-account's counters. All other caps are rows in `period_caps` with their own counters. A caller that
-changes a cap must have locked the account with all pending resolutions folded (added) into it.
+account's counters. All other caps are period caps: rows in `period_caps` with their own counters.
+Before a caller changes a cap, it must lock the account and fold (add) all resolved holds into the
+account's counters. A spending day is the day on which caps count a call.
 """
 
 from collections.abc import Sequence
@@ -58,8 +59,8 @@ async def find_first_key(
 async def find_latest_day(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> int:
-    """Returns the latest day for whose caps a reservation counts: `today`, or a later day if the
-    clock was set back."""
+    """Returns the latest spending day of the organization's reservations, or `today` if that is
+    later. The result is after today only if the clock was set back."""
     cursor = await connection.execute(
         """
         SELECT greatest(%(today)s::integer, (
@@ -75,9 +76,9 @@ async def find_latest_day(
 
 
 async def write_account_cap(connection: Connection, owner: CapOwner, cap: Cap | None) -> None:
-    """Sets the monthly or total cap of the organization or the project; None removes it.
+    """Sets the monthly or total cap of the organization or the project; None removes the cap.
     `cap_excess` stores the amount by which the counters already exceed the new cap, so that the
-    ledger's verification does not report it."""
+    ledger's verification does not report this excess."""
     values = {
         "amount": None if cap is None else cap.amount_picousd,
         "period": None if cap is None else cap.period,
@@ -101,8 +102,8 @@ _WRITE_PROJECT_CAP: LiteralString = (
 
 
 async def write_cap(connection: Connection, owner: CapOwner, cap: Cap, day: int) -> None:
-    """Writes a period cap. The counters of a new cap are zero. `day` is the day for whose caps the
-    organization's next calls count."""
+    """Writes a period cap. The counters of a new cap are zero. `day` is the spending day of the
+    organization's next calls."""
     await connection.execute(
         """
         INSERT INTO period_caps AS c (organization_id, subject_id, scope, period, cap, number, held,
@@ -163,12 +164,12 @@ _OF_ACCOUNT: LiteralString = """
     CASE cap_period WHEN 'month' THEN month_settled ELSE settled END AS settled,
     cap_spending_day(NULL, clock_timestamp()) AS day
 """
-# Defines `cap_balances`: all caps with their held and settled amounts. Follows the definitions of
-# `with_balances`. Includes resolutions that are not yet folded into the counters. The server's
-# clock determines the current day, as in admission.
+# Defines `cap_balances`: all caps with their held and settled amounts, including resolutions that
+# are not yet folded into the counters. Must stand after the definitions from `with_balances`. The
+# database server's clock determines the current day, as in admission.
 CAP_BALANCES: LiteralString = (
     """
-    , pending_holds AS (
+    , unfolded_holds AS (
         SELECT u.organization_id, u.project_id, coalesce(k.first_key_id, k.id) AS first_key_id,
             cap_spending_day(r.spending_day, r.held_at) AS day, sum(u.hold) AS hold,
             sum(u.settled + u.overage) AS spent
@@ -194,7 +195,7 @@ CAP_BALANCES: LiteralString = (
             c.held - coalesce(sum(p.hold), 0), c.settled + coalesce(sum(p.spent), 0),
             greatest(a.spending_day, cap_spending_day(NULL, clock_timestamp()))
         FROM period_caps c JOIN accounts a USING (organization_id)
-        LEFT JOIN pending_holds p ON p.organization_id = c.organization_id
+        LEFT JOIN unfolded_holds p ON p.organization_id = c.organization_id
           AND c.subject_id IN (p.organization_id, p.project_id, p.first_key_id)
           AND cap_period_number(c.period, p.day) = c.number
         GROUP BY c.organization_id, c.subject_id, c.period, a.spending_day

@@ -1,7 +1,8 @@
 """Contains the SQL that proves a close: it compares the stored totals of a closed month with the
 month's rows, as long as the rows exist.
 
-Each query returns the differences for the organizations with ids above `after`, up to `end`.
+Each query returns the differences for one slice: the organizations with ids above `after`, up to
+and including `end`.
 """
 
 from typing import LiteralString

@@ -2,7 +2,8 @@
 
 Each row of the table `schema_revisions` is an applied migration, with the oldest code that works
 with the schema after that migration. So old code can decide about a schema with migrations that the
-code does not know.
+code does not know. `code_revision` is the newest migration of this code. `serving_revision` is the
+oldest schema with which this code can serve; the migrations after it only remove unused objects.
 """
 
 from dataclasses import dataclass
@@ -27,9 +28,9 @@ _STATE: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
-    """Contains the newest applied migration, and the oldest code that works with the schema. Both
-    are None if there is no schema. `compatible_from` is also None if the schema does not record
-    it."""
+    """Contains the newest applied migration, and the oldest code that works with the schema
+    (`compatible_from`). Both are None if there is no schema. `compatible_from` is also None if the
+    schema does not record which code works with it."""
 
     revision: str | None
     compatible_from: str | None
@@ -60,7 +61,7 @@ class SchemaState:
         )
         return (
             f"The database's schema is at {self.revision}, newer than this code's {code}{floor}: "
-            "run a newer tollkeeper. Only the restore of a backup leads back."
+            "run a newer tollkeeper. To return to this code, restore a backup."
         )
 
     @property
@@ -73,8 +74,8 @@ class SchemaState:
             )
         if self.revision != code_revision():
             return (
-                f"{self.revision}; run `tollkeeper migrate` to contract it to {code_revision()} "
-                "when no older process is left"
+                f"{self.revision}; when no process runs older code, run `tollkeeper migrate` to "
+                f"remove unused objects (revision {code_revision()})"
             )
         return str(self.revision)
 

@@ -9,7 +9,9 @@ from tollkeeper.storage.database import Connection
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
+    # The digest of the session's cookie.
     digest: bytes
+    # Identifies the operator token or the sign-in settings with which the session began.
     credential: bytes
     person: Person
     began_at: int
@@ -89,7 +91,7 @@ async def delete_expired(connection: Connection, now: int, *, idle_s: int) -> No
 
 async def delete_superseded(connection: Connection, newest: StoredSession, *, most: int) -> None:
     """Deletes the user's sessions that have another role or organization than the session `newest`.
-    Of the user's other sessions, keeps only the newest `most`."""
+    Also deletes all sessions of the user except the newest `most`."""
     person = newest.person
     await connection.execute(
         """

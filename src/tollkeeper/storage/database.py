@@ -30,16 +30,16 @@ from tollkeeper.storage.watched_connection import WatchedConnection
 
 __all__ = ["Connection", "Contention", "Database", "RoundTrips", "operator_reason"]
 
-# How long the pool tries to reconnect in the background, with growing pauses. After this time it
-# gives up, and the next request starts another attempt at once.
+# The time for which the pool tries to reconnect in the background, with growing pauses. Afterwards
+# the pool gives up, and the next request starts another attempt at once.
 _RECONNECT_TIMEOUT_S = 2
 # The time limit of one statement.
 STATEMENT_TIMEOUT_S = 10.0
-# How long a request waits for a connection before it is answered with 503. This is longer than a
-# transaction takes under load, and shorter than clients wait.
+# The maximum time that a request waits for a connection. Then it is answered with 503. The time is
+# longer than a transaction takes under load, and shorter than clients wait.
 POOL_TIMEOUT_S = 5.0
-# The server cancels a statement at the statement timeout. If the server has still not answered
-# after this additional time, the connection is closed.
+# The server cancels a statement at the statement timeout. If the server does not answer within this
+# additional time, the gateway closes the connection.
 _ANSWER_SLACK_S = 2.0
 # The maximum number of callers that wait for a connection. Further callers are rejected at once.
 _WAITING_MAX = 2000
@@ -135,7 +135,8 @@ class Database:
 
     @asynccontextmanager
     async def reading(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
-        """Provides a connection on which each statement is its own transaction.
+        """Provides a connection on which each statement is its own transaction. Despite the name,
+        the statements may write.
 
         Pass `organization` for a client's request: organizations take turns, so that no
         organization can exhaust the pool. Omit `organization` for work of the gateway or an
@@ -177,14 +178,15 @@ class Database:
 
     @asynccontextmanager
     async def snapshot(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
-        """Provides a connection whose statements all see the same snapshot."""
+        """Runs a read-only transaction whose statements all see the same state of the database. See
+        `reading` for `organization`."""
         async with self.transaction(organization) as connection:
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield connection
 
     @asynccontextmanager
     async def transaction(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
-        """Runs a transaction. It is committed when the block ends, and rolled back when the block
+        """Runs a transaction, which is committed when the block ends, and rolled back if the block
         raises. See `reading` for `organization`."""
         async with self.reading(organization) as connection, connection.transaction():
             yield connection
@@ -196,11 +198,11 @@ class Database:
         return _RoundTripsBlock(self)
 
     def statistics(self) -> dict[str, int]:
-        """Returns the pool's statistics. Connections that are retained for the next batch and idle
-        count as available."""
-        found = self._pool.get_stats()
-        found["pool_available"] = found.get("pool_available", 0) + len(self._kept)
-        return found
+        """Returns the pool's statistics. Idle connections that the ledger retains for its next
+        batch count as available."""
+        counts = self._pool.get_stats()
+        counts["pool_available"] = counts.get("pool_available", 0) + len(self._kept)
+        return counts
 
     async def _configure(self, connection: Connection) -> None:
         assert isinstance(connection, WatchedConnection)
@@ -221,9 +223,8 @@ class Database:
         return error
 
     def _discard_dead_connections(self) -> None:
-        """Checks all idle connections now and discards dead ones. After a server restart all of
-        them are dead, and without this check each dead connection would make another request
-        fail."""
+        """Checks all idle connections now and discards dead connections. After a server restart all
+        of them are dead, and each dead connection would make another request fail."""
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._check_connections())
 
@@ -286,13 +287,13 @@ class _PicousdLoader(Loader):
 def operator_reason(error: BaseException) -> str:
     """Returns the server's or driver's message, for operators. The message may name hosts and files
     of the server, so clients get the gateway's own message instead."""
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, DatabaseUnreachable):
-            return found.detail
-        if isinstance(found, _SERVER_FAULTS):
-            return found.diag.message_primary or driver_reason(found)
-        found = found.__cause__
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, DatabaseUnreachable):
+            return cause.detail
+        if isinstance(cause, _SERVER_FAULTS):
+            return cause.diag.message_primary or driver_reason(cause)
+        cause = cause.__cause__
     return str(error)
 
 

@@ -1,6 +1,6 @@
-"""Contains the SQL for drift: it reads the values of calibrated policies at their calibration and
-in the last days. A value is the calibrated probability in a verdict (the result of a policy for one
-call)."""
+"""Contains the SQL for drift: it counts the values of calibrated policies at the time of their
+calibration and in the last days. A value is the calibrated probability in a verdict (the result of
+a policy for one call)."""
 
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -16,12 +16,13 @@ _RECENT_DAYS = 7
 
 @dataclass(frozen=True, slots=True)
 class ValueCounts:
-    """Contains the number of a policy's values in each tenth of the scale, at its calibration and
-    now."""
+    """Contains the number of a policy's values in each tenth of the scale from 0 to 1, at the time
+    of its calibration and in the last days (`now`)."""
 
     organization_id: OrganizationId
     policy_id: str
     policy_name: str
+    # The number of the calibration.
     calibration: int
     at_calibration: tuple[int, ...]
     now: tuple[int, ...]

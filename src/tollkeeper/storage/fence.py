@@ -5,9 +5,9 @@ server. PostgreSQL increments its timeline number when a standby is promoted, or
 restored to a point in time. So the server with the lower timeline is the old one. The gateway
 learns about the newest server from four sources: its own connections, a file that earlier processes
 on this machine wrote, the other hosts in the database address, and the row of the table
-`server_fence` on each server. Every process writes the newest server that it has seen to this row.
-It does so even on an old server that accepts writes, so that processes that can connect only to the
-old server reject that server too.
+`server_fence` on each server. Every process writes the rank of the newest server that it has seen to
+this row, even on an old server that accepts writes. So processes that can connect only to the old
+server reject that server too.
 """
 
 import asyncio
@@ -122,6 +122,7 @@ class Fence:
         # False if the newest server is known only from a file that was written for other database
         # hosts.
         self._is_of_these_hosts = False
+        # The content of the file.
         self._saved: dict[str, Any] | None = None
         self._address: str | None = None
         self._surveying: asyncio.Task[str] | None = None
@@ -164,10 +165,11 @@ class Fence:
         self._connections.add(connection)
 
     async def accept(self) -> Standing:
-        """Makes the server that accepts writes newer than all others by a higher epoch, and returns
+        """Gives the server that accepts writes a higher epoch than all other servers, and returns
         its new rank. Raises StateConflict unless exactly one server accepts writes."""
         self._read_saved()
         writable = [server for server in await self._ask_all() if server.accepts_writes]
+        # Two entries with the same start time are one server that has two host names.
         if len({server.started_at for server in writable}) != 1:
             names = ", ".join(server.name for server in writable) or "none"
             raise StateConflict(
@@ -202,6 +204,8 @@ class Fence:
                 f"{' and '.join(server.name for server in newest)} accept writes, and none of them "
                 f"is newer ({'; '.join(str(server.standing) for server in newest)}): stop all but one"
             )
+        # The newest servers come first, because `_note` keeps the first of two ranks that cannot be
+        # compared.
         for server in (*newest, *servers):
             self._note(server.standing)
             self._note(server.seen)
@@ -216,9 +220,9 @@ class Fence:
 
     async def _ask_all(self) -> list[Server]:
         hosts = single_hosts(session_conninfo(self._conninfo))
-        # With several hosts, ask every host, whether it accepts writes or not. With a single host
-        # name, the address's own attributes stay, because the name may resolve to several servers,
-        # of which the driver chooses one.
+        # With several hosts, ask every host, whether it accepts writes or not. A single host name
+        # may resolve to several servers, so the driver chooses one of them by the attributes in the
+        # address.
         attributes = {"target_session_attrs": "any"} if len(hosts) > 1 else {}
         answers = await asyncio.gather(
             *(self._ask(*host, make_conninfo(host[1], **attributes)) for host in hosts)
@@ -314,19 +318,19 @@ class Fence:
 
     def _save(self) -> None:
         """Writes the newest server to the file, unless the file already contains it."""
-        found = {"newest": self._newest and list(self._newest), "hosts": self._hosts}
-        if self._seen_file is None or not self._is_of_these_hosts or found == self._saved:
+        content = {"newest": self._newest and list(self._newest), "hosts": self._hosts}
+        if self._seen_file is None or not self._is_of_these_hosts or content == self._saved:
             return
         temporary = self._seen_file.with_name(f"{self._seen_file.name}.{os.getpid()}")
         try:
             with temporary.open("w") as file:
-                json.dump(found, file)
+                json.dump(content, file)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self._seen_file)
-            self._saved = found
+            self._saved = content
         except OSError as exc:
-            # This is no error, because a command may run without a data folder.
+            # Not logged as an error, because a command may run without a data folder.
             _log.info("the newest server was not written", file=str(exc.filename), reason=str(exc))
 
     @property

@@ -12,8 +12,8 @@ _CACHED_PRICES_MAX = 1024
 
 
 def hold_prices(hold: Hold) -> dict[str, Any]:
-    """Returns the prices with which the hold was computed, and in `price_variants` all prices at
-    which the answer may be charged."""
+    """Returns the prices with which the hold was computed. If the answer may be charged at other
+    prices, `price_variants` contains all possible prices."""
     pricing, verdicts = hold.pricing, hold.verdicts_max
     if pricing.variants or hold.bounds.writes_images:
         columns = _columns(dearest_prices(pricing, hold.bounds), pricing)
@@ -41,8 +41,8 @@ def _columns(dearest: Pricing, all_prices: Pricing) -> dict[str, Any]:
     columns: dict[str, Any] = {
         column: getattr(dearest, name) for column, name in PRICE_COLUMNS.items()
     }
-    has_others = bool(all_prices.variants) or dearest != all_prices
-    columns["price_variants"] = _variants(all_prices) if has_others else None
+    has_other_prices = bool(all_prices.variants) or dearest != all_prices
+    columns["price_variants"] = _variants(all_prices) if has_other_prices else None
     return columns
 
 

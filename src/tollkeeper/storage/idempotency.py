@@ -10,7 +10,8 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import IdempotencyConflict
 from tollkeeper.storage.database import Connection
 
-# How long a second request with the same key waits for the first request before it is rejected.
+# The maximum time that a second request with the same key waits for the first request to end. Then
+# the second request is rejected.
 _LOCK_TIMEOUT_MS = 3000
 
 
@@ -25,6 +26,7 @@ class Record:
     request_digest: bytes
     resource_id: str
     created_at: int
+    # The encrypted secret of a created key, which a repeated request gets again for a limited time.
     sealed_secret: bytes | None
 
 
@@ -32,8 +34,8 @@ async def claim(
     connection: Connection, key: RecordKey, *, request_digest: bytes, resource_id: str, now: int
 ) -> bool:
     """Writes the record for this key. Returns True if this is the first request with the key,
-    otherwise False. A concurrent request with the same key waits until the first transaction ends:
-    it gets False after a commit, and True after a rollback."""
+    otherwise False. A concurrent request with the same key waits until the first transaction ends.
+    If that transaction is committed, the waiting request gets False, otherwise True."""
     await connection.execute(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS:d}")
     try:
         cursor = await connection.execute(

@@ -19,7 +19,7 @@ class JudgeUsage(msgspec.Struct):
     organization_id: OrganizationId
     day: int
     backend: str
-    # The backend's name of the model.
+    # The model's name at the backend.
     model: str
     questions: int = 0
     # The number of questions for which the backend reported no tokens.
@@ -36,6 +36,7 @@ class JudgeUsage(msgspec.Struct):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
+# All fields after the four fields that identify the sums.
 _SUMS = JudgeUsage.__struct_fields__[4:]
 
 
@@ -67,8 +68,8 @@ _ADD: LiteralString = """
 async def find(
     connection: Connection, organization_id: OrganizationId, days: DayRange
 ) -> list[JudgeUsage]:
-    """Returns the sums over these days, by backend and model. The field `day` is the first of the
-    days with usage."""
+    """Returns the sums over these days, by backend and model. The field `day` contains the first
+    day with usage."""
     cursor = await connection.execute(
         """
         SELECT organization_id, min(day), backend, model, sum(questions)::bigint,

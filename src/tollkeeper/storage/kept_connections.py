@@ -12,8 +12,8 @@ from psycopg_pool import AsyncConnectionPool
 from tollkeeper.storage.reachability import Reachability
 from tollkeeper.storage.round_trips import Connection
 
-# The maximum time that a connection is retained. Then it must be returned to the pool, because the
-# pool replaces old connections only when they are returned.
+# The maximum time that a connection is retained. Then the connection must be returned to the pool,
+# because the pool replaces an old connection only when it is returned.
 _KEPT_S_MAX = 60.0
 
 
@@ -27,6 +27,7 @@ class KeptConnections:
         # Idle retained connections, each with the time until which it may be retained. The most
         # recently used connection is the last.
         self._idle: list[tuple[Connection, float]] = []
+        # The same time for each retained connection that is in use.
         self._kept_until: dict[Connection, float] = {}
         self._is_closed = False
 

@@ -34,9 +34,9 @@ from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement
 _encode = msgspec.json.Encoder().encode
 
 
-async def commit_without_waiting(connection: Connection) -> None:
-    """Makes the commit of this transaction return before it is written to disk. Only a crash of
-    PostgreSQL or of its machine can lose the transaction."""
+async def use_asynchronous_commit(connection: Connection) -> None:
+    """Makes the later commit of this transaction return before the transaction is written to disk.
+    Only a crash of PostgreSQL or of its machine can lose the transaction."""
     await connection.execute("SET LOCAL synchronous_commit TO off")
 
 
@@ -69,12 +69,12 @@ async def lock_accounts(
     """Locks the accounts of the projects in their fixed order. Returns the accounts' states, to
     which the unspent amounts of resolved holds are already added (folded). Omits accounts, projects
     and keys that do not exist."""
-    found = [await _rows_of(connection, statement) for statement in lock_statements(projects, keys)]
-    locked, ended = locked_accounts(found, limits)
-    reading = period_caps.read_statements(locked, ended, keys)
-    if not reading:
+    rows = [await _rows_of(connection, statement) for statement in lock_statements(projects, keys)]
+    locked, ended = locked_accounts(rows, limits)
+    cap_queries = period_caps.read_statements(locked, ended, keys)
+    if not cap_queries:
         return locked
-    caps = [await _rows_of(connection, statement) for statement in reading]
+    caps = [await _rows_of(connection, statement) for statement in cap_queries]
     return period_caps.with_period_caps(locked, ended, caps)
 
 
@@ -108,8 +108,8 @@ def locked_accounts(
     found: Sequence[Rows], limits: ProjectLimits
 ) -> tuple[LockedAccounts, list[EndedReservation]]:
     """Builds the account states from the rows that `lock_statements` return. Also returns the ended
-    reservations that period caps (caps with their own counters) have to count;
-    `period_caps.read_statements` takes them and returns the queries for these caps."""
+    reservations that period caps (caps with their own counters) have to count. The caller passes
+    these reservations to `period_caps.read_statements` to read the caps."""
     accounts, clock_and_keys, projects = found
     now_us, month = clock_and_keys[0][:2]
     states: dict[OrganizationId, AccountState] = {}
@@ -165,9 +165,10 @@ _READ_CLOCK_AND_KEYS = Statement(
 # Reads the projects of the batch, and the projects that have rows in `unfolded`: resolutions, and
 # marks of unsettled calls (of unknown cost), that are not yet added to the accounts. Each row of
 # `unfolded` is folded only once, because this statement deletes the row. If a resolved reservation
-# has a visible mark, the mark was folded before or its row is deleted by this statement too. If an
-# organization has period caps, each reservation is a separate fold, because the caps need the
-# reservation's day and key.
+# has a visible mark, the mark was folded before or its row is deleted by this statement too. Marks
+# come first (`ORDER BY f.kind DESC`), because the resolution of a marked reservation reduces the
+# unsettled amount. If an organization has period caps, each reservation is a separate fold, because
+# the caps need the reservation's day and key.
 _PROJECTS_AND_FOLDS = Statement(
     "tollkeeper_projects_and_folds",
     """
@@ -225,9 +226,9 @@ def write_holds_statements(
     process_id: UUID, holds: Sequence[Hold], accounts: LockedAccounts
 ) -> tuple[BoundStatement, ...]:
     """Returns the statements that write the locked accounts and the reservations of their holds.
-    The statements also renew the process's lease (which shows that it lives). They register the
-    process again if another process declared it dead in the meantime, so that every hold belongs to
-    a registered process."""
+    The statements also renew the process's lease, which shows that the process is alive. If another
+    process has declared this process dead, the statements register this process again, so that
+    every hold belongs to a registered process."""
     counted_in = {
         organization_id.int: {"month": state.spend.month, **_other_day(state, accounts.now_us)}
         for organization_id, state in accounts.states.items()
@@ -261,8 +262,8 @@ def write_holds_statements(
 
 
 def _other_day(state: AccountState, now_us: int) -> dict[str, int]:
-    """Returns the day for whose caps a hold counts, if it differs from the day of the server's
-    clock."""
+    """Returns the spending day (the day on which caps count a hold), if it differs from the day of
+    the server's clock."""
     if state.spending_day is None or state.spending_day == day_at(now_us):
         return {}
     return {"spending_day": state.spending_day}
@@ -344,11 +345,11 @@ _WRITE_HOLDS = Statement(
 
 
 async def write_trial(connection: Connection, process_id: UUID, reservation_id: UUID) -> None:
-    """Writes an empty reservation for any project, in a transaction that the caller must roll back.
-    Locks no account. If there is no project, only renews the process's lease."""
+    """Writes an empty reservation for an arbitrary project, in a transaction that the caller must
+    roll back. Locks no account. If there is no project, only renews the process's lease."""
     await connection.execute("SET LOCAL lock_timeout TO '1s'")
-    written = await connection.execute(_TRIAL, (process_id, reservation_id, reservation_id))
-    if written.rowcount == 0:
+    cursor = await connection.execute(_TRIAL, (process_id, reservation_id, reservation_id))
+    if cursor.rowcount == 0:
         await heartbeat(connection, process_id)
 
 
@@ -369,11 +370,11 @@ async def restore_holds(
     *,
     arrived_earlier: bool = False,
 ) -> None:
-    """Writes reservations again that the database has lost after their commit: PostgreSQL crashed
-    before the commit was on disk, or failed over. The money is no longer held, so the new
+    """Rewrites reservations that the database has lost after their commit, because PostgreSQL
+    crashed before the commit was on disk, or failed over. The money is no longer held, so the new
     reservations have a hold of zero, and their whole cost will be overage (cost above the hold).
     Does not change existing reservations. Locks the accounts. With `arrived_earlier`, the time of
-    each reservation is taken from its id instead of the clock; caps still count the reservation for
+    each reservation is taken from its id instead of the clock. Caps still count the reservation on
     the present day."""
     rows = [
         {

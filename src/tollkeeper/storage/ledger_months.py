@@ -17,11 +17,12 @@ from tollkeeper.storage.cap_counts import note_dropped
 from tollkeeper.storage.database import Connection, Contention
 from tollkeeper.storage.verification import LINES
 
-# The advisory lock for months. Changes to months take it exclusively; work that reads months, such
-# as verification, shares it.
+# The advisory lock for months. A transaction that changes months takes the lock exclusively. Work
+# that reads months, such as verification, shares the lock.
 _MONTHS_LOCK = 7461_0004
 # The maximum lock wait of a transaction that adds or drops a month. Calls use the same tables and
-# have to wait behind this transaction, so it fails after this time and is tried again later.
+# have to wait behind this transaction. So the transaction fails after this time and is retried
+# later.
 _LOCK_TIMEOUT_MS = 2000
 # Each table references only tables that come later in this order.
 _TABLES = ("overages", "resolutions", "reservations")
@@ -60,10 +61,10 @@ class Unresolved:
 
 
 @asynccontextmanager
-async def keeping_months(connection: Connection) -> AsyncIterator[bool]:
-    """Prevents changes to months while the block runs; several processes may do so at the same
-    time. Yields False if a change is in progress. Takes the lock outside a transaction, so that no
-    snapshot stays open."""
+async def preventing_month_changes(connection: Connection) -> AsyncIterator[bool]:
+    """Prevents changes to months while the block runs. Several processes may prevent changes at the
+    same time. Yields False if a change is in progress. Takes the lock outside a transaction, so
+    that no snapshot stays open."""
     cursor = await connection.execute("SELECT pg_try_advisory_lock_shared(%s)", (_MONTHS_LOCK,))
     [[protected]] = await cursor.fetchall()
     try:
@@ -77,8 +78,8 @@ async def try_lock_months(connection: Connection) -> bool:
     """Takes the lock for changing months until the transaction ends. Returns False if another
     process changes months or prevents changes."""
     cursor = await connection.execute("SELECT pg_try_advisory_xact_lock(%s)", (_MONTHS_LOCK,))
-    [[taken]] = await cursor.fetchall()
-    return bool(taken)
+    [[is_locked]] = await cursor.fetchall()
+    return bool(is_locked)
 
 
 async def limit_lock_waits(connection: Connection) -> None:
@@ -127,9 +128,8 @@ async def add_month(connection: Connection, month: Month) -> None:
 
 
 async def drop_month(connection: Connection, month: Month) -> None:
-    """Drops the month's partitions, and deletes the marks of its reservations that were once
-    unsettled (of unknown cost). Raises `Contention` if other transactions lock the tables for too
-    long."""
+    """Drops the month's partitions, and deletes the marks of reservations that were once unsettled
+    (of unknown cost). Raises `Contention` if other transactions lock the tables for too long."""
     await connection.execute(
         "DELETE FROM unsettled_marks WHERE reservation_id >= %s AND reservation_id < %s",
         (month.first_id, month.end_id),
@@ -171,7 +171,8 @@ async def find_unfolded(connection: Connection, month: Month) -> list[Organizati
 
 
 async def seal_month(connection: Connection, month: Month) -> None:
-    """Makes the month's partitions immutable. First waits for transactions that write to them."""
+    """Makes the month's partitions immutable, after the transactions that write to them have
+    ended."""
     await connection.execute(
         sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(_partitions(month))
     )
@@ -195,15 +196,15 @@ async def find_unresolved(connection: Connection, month: Month, limit: int) -> l
     return [Unresolved(*row) for row in await cursor.fetchall()]
 
 
-async def find_ahead(connection: Connection, month: Month) -> OrganizationId | None:
-    """Returns an organization that has a reservation of this month which counts for the caps of a
-    future day, or None."""
-    cursor = await connection.execute(_FIND_AHEAD, _ids(month), prepare=False)
+async def find_ahead_of_clock(connection: Connection, month: Month) -> OrganizationId | None:
+    """Returns an organization for which caps count a reservation of this month on a future day, or
+    None if there is no such organization."""
+    cursor = await connection.execute(_FIND_AHEAD_OF_CLOCK, _ids(month), prepare=False)
     row = await cursor.fetchone()
     return None if row is None else row[0]
 
 
-_FIND_AHEAD: LiteralString = """
+_FIND_AHEAD_OF_CLOCK: LiteralString = """
     WITH clock AS (SELECT cap_spending_day(NULL, clock_timestamp()) AS today)
     SELECT organization_id FROM reservations, clock
     WHERE id >= %(first)s AND id < %(behind)s
@@ -234,7 +235,7 @@ async def write_totals(connection: Connection, month: Month) -> int:
 
 
 # The totals of a month. Users of this query append GROUP BY organization, project and spending
-# month (the month for whose caps a reservation counts).
+# month (the month in which caps count a reservation).
 TOTALS: LiteralString = """
     SELECT r.organization_id, %(month)s::integer AS month, r.project_id, r.month AS spending_month,
         count(*) FILTER (WHERE d.kind = 'settled') AS settled_count,
@@ -284,7 +285,7 @@ _WRITE_LINES: LiteralString = (
 async def write_close(
     connection: Connection, month: Month, previous: Month | None, reservations: int, digest: bytes
 ) -> None:
-    """Writes the close. Waits for running settlements and blocks new settlements until the
+    """Writes the close. Waits for settlements in flight, and blocks new settlements until the
     transaction ends, so that every settlement sees whether the month of its cost is closed. Raises
     `Contention` if settlements take too long."""
     await limit_lock_waits(connection)
@@ -302,8 +303,9 @@ async def write_close(
 
 
 async def stream_close_rows(connection: Connection, month: Month) -> AsyncIterator[str]:
-    """Yields all totals and then all lines of a close in a fixed order, each as one line of text.
-    Uses a server-side cursor, so that memory does not grow with the number of rows."""
+    """Yields all totals and then all lines of a close in a fixed order. Each of these rows is one
+    line of text. Uses a server-side cursor, so that memory does not grow with the number of
+    rows."""
     for number, query in enumerate((_TOTALS_AS_TEXT, _LINES_AS_TEXT)):
         async with connection.cursor(f"close_rows_{number}") as cursor:
             await cursor.execute(query, (month.number,))
@@ -349,7 +351,7 @@ async def find_closes(connection: Connection) -> list[Close]:
 
 
 async def find_close(connection: Connection, month: Month) -> Close | None:
-    return next((found for found in await find_closes(connection) if found.month == month), None)
+    return next((close for close in await find_closes(connection) if close.month == month), None)
 
 
 async def find_steps(connection: Connection) -> dict[tuple[Month, str], Step]:
@@ -371,7 +373,7 @@ async def write_step(
     csv_rows: int | None = None,
     file_name: str | None = None,
 ) -> None:
-    """Records a step of the month, unless it was recorded before."""
+    """Records a step of the month, unless the step was recorded before."""
     await connection.execute(
         """
         INSERT INTO ledger_close_steps (month, step, csv_digest, csv_rows, file_name)

@@ -1,7 +1,7 @@
 """Runs the ledger's transactions on PostgreSQL.
 
-This module defines where each transaction begins and ends, and which error tells whether data was
-written. It makes no decisions about money and calls no service.
+This module defines where each transaction begins and ends. Its errors tell whether data was
+written. The module makes no decisions about money and calls no service.
 """
 
 from collections.abc import Sequence
@@ -39,8 +39,8 @@ class CommitInDoubt(Unavailable):
 
 
 class MonthClosed(Unavailable):
-    """Raised if the ledger month of a request's id is closed. The id contains the time of the
-    gateway's machine, so that clock is wrong. Nothing was written."""
+    """Raised if the ledger month of a request id is closed. The request id contains the time on the
+    gateway's machine, so the clock of that machine is wrong. Nothing was written."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -75,14 +75,14 @@ class HoldTransaction:
         keys = [hold.key_id for hold in holds]
         statements = ledger.lock_statements(projects, keys)
         try:
-            _, *found = await self._trips.begin(ledger.fast_transaction(lock_wait_s), *statements)
+            _, *rows = await self._trips.begin(ledger.fast_transaction(lock_wait_s), *statements)
         except pg.LockNotAvailable as exc:
             raise AccountBusy from exc
-        locked, ended = ledger.locked_accounts(found, self._limits)
-        reading = period_caps.read_statements(locked, ended, keys)
-        if not reading:
+        locked, ended = ledger.locked_accounts(rows, self._limits)
+        cap_queries = period_caps.read_statements(locked, ended, keys)
+        if not cap_queries:
             return locked
-        return period_caps.with_period_caps(locked, ended, await self._trips.read(*reading))
+        return period_caps.with_period_caps(locked, ended, await self._trips.read(*cap_queries))
 
     async def write(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None:
         """Writes the accounts and the admitted holds, and commits. Raises `AccountBusy` if a table
@@ -134,11 +134,11 @@ class _HoldBlock(AbstractAsyncContextManager[HoldTransaction]):
                 raise translated from exc
 
     def _translated(self, error: Exception) -> Exception:
-        """Translates an error to one that tells whether the transaction was written."""
+        """Translates an error to an error that tells whether the transaction was written."""
         if isinstance(error, pg.RestrictViolation):
             return MonthClosed()
         if isinstance(error, (pg.IntegrityError, pg.DataError, Contention, AccountBusy)):
-            return error  # the server rejected a statement, and with it the commit
+            return error  # the server rejected a statement, so it did not commit
         # After any other error the commit may or may not have happened.
         return CommitInDoubt() if self._transaction.commit_sent else error
 
@@ -166,26 +166,26 @@ class LedgerStore:
             raise Rollback
 
     async def release_in_doubt(self, holds: Sequence[Hold]) -> None:
-        """Releases the holds that exist. First waits for the locks of their accounts: a transaction
-        whose commit was not answered keeps the accounts locked until it is committed or rolled
-        back."""
+        """Releases those of the holds that were written. First waits for the locks of their
+        accounts, because a transaction whose commit was not answered keeps the accounts locked
+        until the transaction is committed or rolled back."""
         async with self._database.transaction() as connection:
             await resolutions.lock_account(connection, *{hold.organization_id for hold in holds})
             await resolutions.resolve(connection, [_release(hold) for hold in holds])
 
     async def resolve_all(self, batch: Sequence[Resolution]) -> Sequence[Ending]:
-        """Resolves reservations durably. Returns the result for each, in order. Safe to repeat,
-        because a reservation is resolved only once."""
+        """Resolves reservations durably. Returns one result for each resolution, in the order of
+        `batch`. Safe to repeat, because a reservation is resolved only once."""
         async with self._database.round_trips() as trips:
             _, rows = await trips.run(FIND_ROWS_BY_KEY, resolutions.resolve_statement(batch))
             if len(rows) == len(batch):
                 return [Ending.DONE] * len(batch)
-            ids = [(found.organization_id, found.reservation_id) for found in batch]
+            ids = [(ended.organization_id, ended.reservation_id) for ended in batch]
             return await _endings(trips.connection, ids, {row[0] for row in rows})
 
     async def mark_all(self, marks: Sequence[Mark]) -> Sequence[Ending]:
-        """Marks reservations as unsettled (of unknown cost) durably. Returns the result for each,
-        in order. Safe to repeat."""
+        """Marks reservations as unsettled (of unknown cost) durably. Returns one result for each
+        mark, in the order of `marks`. Safe to repeat."""
         async with self._database.transaction() as connection:
             await resolutions.lock_account(connection, *{mark.organization_id for mark in marks})
             marked = {
@@ -199,8 +199,8 @@ class LedgerStore:
             return await _endings(connection, ids, marked)
 
     async def restore_all(self, holds: Sequence[Hold]) -> None:
-        """Writes the holds again that a crash of PostgreSQL has lost. Their amount is zero, because
-        the money is no longer held."""
+        """Rewrites holds that a crash of PostgreSQL has lost. Their amount is zero, because the
+        money is no longer held."""
         async with self._database.transaction() as connection:
             await ledger.restore_holds(connection, self._process_id, holds)
             await processes.heartbeat(connection, self._process_id)
@@ -219,8 +219,8 @@ async def _endings(
     connection: Connection, reservations: Sequence[tuple[OrganizationId, UUID]], done: set[UUID]
 ) -> list[Ending]:
     """Returns the result for each reservation in `reservations`, in order. `done` contains the
-    reservations that were resolved or marked. If `reservations` names a reservation twice, only the
-    first entry can have done it."""
+    reservations that this transaction resolved or marked. If `reservations` contains a reservation
+    twice, only its first entry gets `DONE`."""
     remaining = set(done)
     missing: set[UUID] = set()
     if len(done) < len(reservations):

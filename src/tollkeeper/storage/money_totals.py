@@ -1,5 +1,5 @@
-"""Contains the SQL for sums over all organizations, for operators, and for the results of
-verifications."""
+"""Contains the SQL for two kinds of data for operators: sums over all organizations, and the
+results of ledger verifications."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -128,9 +128,9 @@ async def write_verification(connection: Connection, differences: int) -> None:
     )
 
 
-async def is_due(connection: Connection, every_hours: int) -> bool:
-    """Tells whether the last verification is at least `every_hours` old. If there was none, tells
-    whether the oldest organization is at least that old."""
+async def verification_is_due(connection: Connection, every_hours: int) -> bool:
+    """Tells whether the last verification is at least `every_hours` old. If the ledger was never
+    verified, tells whether the oldest organization is at least that old."""
     cursor = await connection.execute(
         """
         SELECT FROM (SELECT clock_timestamp() - make_interval(hours => %s)) AS due (since)

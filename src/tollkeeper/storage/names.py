@@ -14,8 +14,8 @@ _ORGANIZATION_NAMES_LOCK = 7461_0006
 
 @dataclass(frozen=True, slots=True)
 class NamedKind:
-    """Describes a kind of objects that have names. Among the objects in use of one owner, a name is
-    unique."""
+    """Describes a kind of objects that have names. Two objects of the same owner cannot have the
+    same name while both are in use."""
 
     # The name of the kind in audit entries.
     object_kind: str
@@ -141,8 +141,8 @@ async def lock_organization_names(connection: Connection) -> None:
 async def find_in_use(
     connection: Connection, kind: NamedKind, *, name: str, owner_id: UUID | None, other_than: UUID
 ) -> UUID | None:
-    """Returns the id of the object in use that has this owner and this name, ignoring case, or
-    None. Ignores the object `other_than`."""
+    """Returns the id of the object in use that has this owner and this name (ignoring case). Skips
+    the object `other_than`. Returns None if there is no such object."""
     cursor = await connection.execute(
         f"""
         SELECT id FROM ({kind.rows}) named

@@ -1,8 +1,9 @@
 """Contains the SQL that finds open holds: reservations that are neither resolved nor marked as
 unsettled (of unknown cost).
 
-No table or index lists the open holds, because maintaining it would slow down every call. The
-accounts of projects contain the number of open holds, so a search knows when it has found all.
+No table or index lists the open holds, because maintaining such a list would slow down every call.
+The accounts of projects contain the number of open holds, so a search knows when it has found all
+open holds.
 """
 
 from collections.abc import AsyncIterator, Collection, Sequence

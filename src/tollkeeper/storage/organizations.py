@@ -40,8 +40,8 @@ async def archive(connection: Connection, organization_id: OrganizationId, now: 
 
 
 async def lock(connection: Connection, organization_id: OrganizationId) -> None:
-    """Locks the organization until this transaction ends. Other callers of this function wait; rows
-    that refer to the organization can still be added."""
+    """Locks the organization until this transaction ends. Other callers of this function wait for
+    the lock. Rows that refer to the organization can still be added."""
     await connection.execute(
         "SELECT FROM organizations WHERE id = %s FOR NO KEY UPDATE", (organization_id,)
     )

@@ -1,5 +1,5 @@
-"""Contains the SQL for payments: the reported amounts, the credit due for them, and the received
-events."""
+"""Contains the SQL for payments: the amounts that the payment provider reported, the credit due for
+each payment, and the provider's events."""
 
 from collections.abc import Sequence
 from typing import LiteralString
@@ -19,9 +19,9 @@ from tollkeeper.storage.database import Connection
 # The number of days for which events without effect on credit are stored.
 _IGNORED_DAYS = 30
 
-# The paid and withdrawn amounts of each payment. The provider reports refunds one by one, as a
-# total, or both. A failed refund may still be in the total, so its amount is subtracted from the
-# total. The query must be completed by WHERE and GROUP BY clauses.
+# Computes the paid and withdrawn amounts of each payment. The provider reports refunds one by one,
+# as a total, or both. The total may still contain a failed refund (not `withdrawn`), so the amount
+# of that refund is subtracted from the total. The caller appends WHERE and GROUP BY clauses.
 DUE: LiteralString = """
     SELECT p.id, p.organization, p.livemode, p.paid, coalesce(least(p.paid, greatest(
             coalesce(sum(w.amount) FILTER (WHERE w.kind = 'refund' AND w.withdrawn), 0),
@@ -42,7 +42,7 @@ async def add_report(
 ) -> bool:
     """Adds an event's report to the data of its payment, and locks the payment until the
     transaction ends. The order of reports does not matter, and a repeated report changes nothing.
-    Returns False if the payment was made in the other mode (live or test)."""
+    Returns False if the event and the payment have different modes (live or test)."""
     cursor = await connection.execute(
         """
         INSERT INTO payments AS p (id, organization, livemode, paid, refunded)
@@ -89,7 +89,8 @@ async def _add_withdrawal(connection: Connection, payment_id: str, withdrawal: W
 
 
 async def assign(connection: Connection, payment_id: str, organization_id: OrganizationId) -> None:
-    """Assigns the payment to the organization if it has none yet, and locks the payment."""
+    """Assigns the payment to the organization if the payment has no organization yet. Locks the
+    payment until the transaction ends."""
     await connection.execute(
         "UPDATE payments SET organization = coalesce(organization, %s) WHERE id = %s",
         (organization_id, payment_id),
@@ -159,6 +160,8 @@ async def find_events(
     return [RecordedEvent(EventOutcome(row[0]), *row[1:]) for row in await cursor.fetchall()]
 
 
+# A later event may have completed a payment. So a stored outcome such as "waiting" becomes "booked"
+# as soon as the organization and the paid amount are known.
 _FIND_EVENTS: LiteralString = """
     SELECT * FROM (
         SELECT

@@ -68,13 +68,12 @@ def with_period_caps(
     for organization_id, scope, subject_id, period, *counts in caps:
         subject: CapSubject = None if scope == "organization" else subject_id
         states[organization_id].period_caps[subject, CapPeriod(period)] = PeriodCap(*counts)
-    terms = {(row[0], row[1]): (row[2], row[3]) for row in ended_rows}
+    keys_and_days = {(row[0], row[1]): (row[2], row[3]) for row in ended_rows}
     holds: dict[OrganizationId, list[EndedHold]] = {}
     for organization_id, reservation_id, fold in ended:
         spent = fold.settled_picousd + fold.overage_picousd
-        hold = EndedHold(
-            fold.project_id, *terms[organization_id, reservation_id], fold.hold_picousd, spent
-        )
+        key_and_day = keys_and_days[organization_id, reservation_id]
+        hold = EndedHold(fold.project_id, *key_and_day, fold.hold_picousd, spent)
         holds.setdefault(organization_id, []).append(hold)
     for organization_id, ended_holds in holds.items():
         states[organization_id] = states[organization_id].with_ended(*ended_holds)
@@ -116,8 +115,8 @@ _READ_CAPS = Statement(
 
 
 def write_statements(states: dict[OrganizationId, AccountState]) -> tuple[BoundStatement, ...]:
-    """Returns the statement that writes the period caps of locked accounts, or nothing if there are
-    none."""
+    """Returns the statement that writes the period caps of locked accounts, or no statement if the
+    accounts have no period caps."""
     rows: list[dict[str, Any]] = [
         {
             "organization_id": organization_id,
@@ -133,7 +132,7 @@ def write_statements(states: dict[OrganizationId, AccountState]) -> tuple[BoundS
     return (_WRITE_CAPS.bind(_encode(rows).decode()),) if rows else ()
 
 
-# If a new period has begun, the excess and the dropped amount of the past period are discarded.
+# If a new period has begun, `cap_excess` and `settled_dropped` of the past period are set to zero.
 _WRITE_CAPS = Statement(
     "tollkeeper_write_period_caps",
     """

@@ -1,9 +1,9 @@
 """Controls the query plans of statements that stay prepared as long as a connection lives.
 
 The statements that create holds (amounts reserved before calls) and settle calls are prepared once
-for each connection. A plan that was made for a small table (a full scan or hash join) would still
-be used when the table has become large. So the transactions of these statements forbid such plans.
-The settings end with the transaction, so all other statements on the connection are planned
+for each connection. A plan for a small table (a full scan or a hash join) would still be used when
+the table has become large. So the transactions of these statements forbid full scans and hash
+joins. The settings end with the transaction, so all other statements on the connection are planned
 normally.
 """
 

@@ -67,8 +67,8 @@ async def find(
 async def find_and_lock(
     connection: Connection, organization_id: OrganizationId, policy_id: str
 ) -> Policy | None:
-    """Returns the policy, and locks it until the transaction ends, so that no other transaction
-    changes the policy before this one increments its revision."""
+    """Returns the policy, and locks it until the transaction ends. So no other transaction changes
+    the policy before this transaction increments the policy's revision."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} {_FROM} WHERE p.organization_id = %s AND p.id = %s FOR UPDATE OF p",
         (organization_id, policy_id),
@@ -78,7 +78,7 @@ async def find_and_lock(
 
 
 async def find_organization(connection: Connection, policy_id: str) -> OrganizationId | None:
-    """Returns the organization of a policy. For operators, who name a policy only by its id."""
+    """Returns the organization of a policy, for operators, who name a policy only by its id."""
     cursor = await connection.execute(
         "SELECT organization_id FROM policies WHERE id = %s", (policy_id,)
     )
@@ -118,7 +118,7 @@ async def find_published(
     return [_policy(row) for row in await cursor.fetchall()]
 
 
-async def raise_epoch(connection: Connection, organization_id: OrganizationId) -> None:
+async def increment_epoch(connection: Connection, organization_id: OrganizationId) -> None:
     """Increments the organization's policy epoch, so that every process reads the organization's
     policies again. The update locks the account, so that each admission sees the whole change of a
     policy or none of it."""

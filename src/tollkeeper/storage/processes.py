@@ -1,5 +1,5 @@
-"""Contains the SQL for process leases. A lease shows that a process lives; the process renews it by
-heartbeats. All times are read from the server's clock."""
+"""Contains the SQL for process leases. A lease shows that a process is alive; the process renews
+its lease by heartbeats. All times are read from the database server's clock."""
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -19,10 +19,9 @@ HEARTBEAT: LiteralString = """
 """
 
 # A process without a heartbeat for this time is declared dead, and its holds (amounts reserved
-# before calls) become unsettled (of unknown cost). The time is long enough for a pause of the
-# machine or a short database failover, because the calls of a live process that is declared dead
-# become unsettled. It is short enough that the holds of a dead process do not block credit for
-# long.
+# before calls) become unsettled (of unknown cost). This would also happen to the calls of a live
+# process, so the time is longer than a pause of the machine or a short database failover. It is
+# short enough that the holds of a dead process do not block credit for long.
 LEASE_S = 15.0
 # Finds the live processes whose code is older than the revision `floor`. `to_jsonb` makes the query
 # work with old versions of the table, which lack the columns that describe a process.
@@ -39,7 +38,8 @@ FIND_LIVE_BELOW: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class RunningProcess:
-    """Describes a process: the revision of its code, its machine and its process id there."""
+    """Describes a process: the revision of its code, its machine, and its process id on the
+    machine."""
 
     id: UUID
     code_revision: str
@@ -73,9 +73,9 @@ async def sign_off(connection: Connection, process_id: UUID) -> None:
 
 @asynccontextmanager
 async def sweep_lock(connection: Connection, *, idle_s: float = 10) -> AsyncIterator[bool]:
-    """Tries to take the lock while the block runs. Yields False if another process has the lock.
-    The server ends the connection if it is idle for `idle_s` seconds; otherwise a frozen or
-    disconnected machine would keep the lock for hours."""
+    """Tries to take the sweep lock until the block ends. Yields False if another process has the
+    lock. The server closes the connection after it was idle for `idle_s` seconds; otherwise a
+    frozen or disconnected machine would keep the lock for hours."""
     try:
         cursor = await connection.execute(
             """
@@ -92,8 +92,8 @@ async def sweep_lock(connection: Connection, *, idle_s: float = 10) -> AsyncIter
 
 async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, datetime]:
     """Returns the processes that have sent no heartbeat for the duration of a lease, with the time
-    of their last heartbeat. A heartbeat in the future counts as old too, because then the server's
-    clock was set back after it."""
+    of their last heartbeat. A process whose last heartbeat is in the future is returned too,
+    because the server's clock was set back after that heartbeat."""
     cursor = await connection.execute(
         """
         SELECT id, heartbeat_at FROM processes
@@ -124,9 +124,9 @@ async def find_leases(
 
 
 async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: datetime) -> bool:
-    """Removes the registration of a dead process. Returns False if the process has sent a heartbeat
-    after `heartbeat_at`. Writing a hold is a heartbeat too. So if this function returns True,
-    recovery has seen every hold of the process."""
+    """Removes the registration of a dead process. Returns False, and removes nothing, if the
+    process has sent a heartbeat after `heartbeat_at`. A process that writes a hold also sends a
+    heartbeat. So if this function returns True, recovery has seen every hold of the process."""
     cursor = await connection.execute(
         "DELETE FROM processes WHERE id = %s AND heartbeat_at = %s", (process_id, heartbeat_at)
     )

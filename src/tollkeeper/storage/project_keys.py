@@ -23,7 +23,7 @@ _FROM: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class PresentedProjectKey:
-    """Contains the data of a key for its authentication. Only authentication may read the
+    """Contains the data that authentication needs about a key. Only authentication may read the
     digest."""
 
     digest: bytes

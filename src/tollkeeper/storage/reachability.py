@@ -1,4 +1,5 @@
-"""Tracks whether the database can be reached, so that requests fail soon if it cannot."""
+"""Tracks whether the database can be reached, so that requests fail quickly while it cannot be
+reached."""
 
 import asyncio
 import math
@@ -11,8 +12,8 @@ from tollkeeper.domain.errors import Unavailable
 from tollkeeper.storage.sessions import shown_hosts
 
 RETRY_AFTER_S = 2
-# How long a request waits for a connection after an attempt to connect has failed. This is enough
-# to get an idle connection or a connection that is being opened.
+# The maximum time that a request waits for a connection after an attempt to connect has failed. The
+# time suffices to get an idle connection or a connection that is being opened.
 _WAIT_AFTER_FAILURE_S = 0.1
 
 

@@ -6,7 +6,8 @@ from uuid import UUID
 
 from tollkeeper.storage.database import Connection
 
-# The maximum number of reports that are read. It is more than a page can show.
+# The maximum number of reports that are read, one for each process. It is more than a page can
+# show.
 _PROCESSES_MAX = 256
 
 
@@ -34,8 +35,8 @@ async def write(connection: Connection, process_id: UUID, report: str) -> None:
 
 
 async def find_fresh(connection: Connection, *, age_s_max: float) -> list[StoredReport]:
-    """Returns the reports that are younger than `age_s_max`. The report of a process is deleted
-    together with its registration."""
+    """Returns the reports that are younger than `age_s_max`. Processes that have ended have no
+    report, because PostgreSQL deletes the report when the row in `processes` is deleted."""
     cursor = await connection.execute(
         """
         SELECT coalesce(p.host, ''), coalesce(p.pid, 0),

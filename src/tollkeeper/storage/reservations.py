@@ -47,8 +47,8 @@ _FIND: LiteralString = (
 
 
 async def find_unsettled(connection: Connection, *, limit: int) -> list[ReservationEntry]:
-    """Returns the unsettled reservations (of unknown cost), oldest first. Starts with the marks of
-    unsettled calls, because marks are few, however many reservations there are."""
+    """Returns the unsettled reservations (of unknown cost), oldest first. Reads the marks of
+    unsettled calls first, because there are far fewer marks than reservations."""
     cursor = await connection.execute(_FIND_UNSETTLED, (limit,))
     return [_entry(row) for row in await cursor.fetchall()]
 

@@ -1,4 +1,4 @@
-"""Reads which migrations this code has, and which code works with the schema after each of them.
+"""Lists the migrations of this code, each with the oldest code that works with the schema after it.
 
 The migration files are parsed and not imported, because a serving process must not need Alembic.
 """
@@ -19,7 +19,7 @@ class Revision:
 
     number: str
     compatible_from: str
-    # Whether some code that works before this migration no longer works after it.
+    # True if some code that works before this migration no longer works after it.
     contracts: bool
 
     @property
@@ -51,4 +51,4 @@ def code_revision() -> str:
 def serving_revision() -> str:
     """Returns the oldest revision of the schema with which this code can serve. All later
     migrations can wait."""
-    return next(found.number for found in reversed(revisions()) if not found.can_wait)
+    return next(one.number for one in reversed(revisions()) if not one.can_wait)

@@ -6,7 +6,7 @@ from typing import LiteralString
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
-    UNKNOWN,
+    REFUSED_AS_UNKNOWN,
     Decision,
     ProjectLimits,
     ProjectState,
@@ -14,7 +14,7 @@ from tollkeeper.domain.admission import (
 )
 from tollkeeper.domain.spend import Spend
 from tollkeeper.storage.database import Connection
-from tollkeeper.storage.ledger import commit_without_waiting
+from tollkeeper.storage.ledger import use_asynchronous_commit
 from tollkeeper.storage.resolutions import lock_account
 
 
@@ -26,12 +26,12 @@ async def take_from_rate(
 ) -> Decision:
     """Decides whether the project's rate allows the request, and writes the new state of the rate.
     Locks the account first, like every transaction that changes data for admission."""
-    await commit_without_waiting(connection)
+    await use_asynchronous_commit(connection)
     await lock_account(connection, organization_id)
     cursor = await connection.execute(_READ_RATE, (organization_id, project_id))
     row = await cursor.fetchone()
     if row is None:
-        return UNKNOWN
+        return REFUSED_AS_UNKNOWN
     own_limit, units, at_us, now_us = row
     requests_per_minute = own_limit or limits.requests_per_minute
     full = requests_per_minute * RATE_UNITS_PER_REQUEST

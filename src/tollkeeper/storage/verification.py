@@ -124,7 +124,7 @@ _BALANCES: LiteralString = with_balances(
        -- when a call ends.
        OR k.overage_in_flight < r.overage_in_flight
     """,
-    pending=_IN_SLICE,
+    unfolded_where=_IN_SLICE,
 )
 
 _PROJECTS: LiteralString = with_balances(
@@ -146,7 +146,7 @@ _PROJECTS: LiteralString = with_balances(
     WHERE (k.held, k.unsettled, k.settled, k.live_holds)
        IS DISTINCT FROM (r.held, r.unsettled, r.settled, r.live_holds)
     """,
-    pending=_IN_SLICE,
+    unfolded_where=_IN_SLICE,
 )
 
 # Compares the monthly counters of each balance with the reservations that count for that month.
@@ -170,7 +170,7 @@ _MONTHS: LiteralString = with_balances(
     HAVING (k.month_held, k.month_settled)
         IS DISTINCT FROM (coalesce(sum(r.held + r.unsettled), 0), coalesce(sum(r.settled), 0))
     """,
-    pending=_IN_SLICE,
+    unfolded_where=_IN_SLICE,
 )
 
 # The amounts of a settlement (`d`) by price dimension: one row with `dimension` and `amount` each.

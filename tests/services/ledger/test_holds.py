@@ -10,7 +10,7 @@ from uuid import uuid4
 from tests.support.backend_calls import until
 from tests.support.ledger import LedgerTenant, hold_of
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.admission import UNKNOWN
+from tollkeeper.domain.admission import REFUSED_AS_UNKNOWN
 from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.services.ledger.group_writer import BATCH_MAX
 from tollkeeper.services.ledger.handout import Handout
@@ -54,6 +54,6 @@ async def test_an_organization_that_hammers_its_account_waits_behind_itself() ->
     held = hold_of(quiet, 1)
     found = holds.submit(held)
     store.go_on.set()
-    assert await found is UNKNOWN
+    assert await found is REFUSED_AS_UNKNOWN
     assert held in store.batches[1][:2]
     assert len(await asyncio.gather(first, *flood)) == len(flood) + 1

@@ -171,7 +171,7 @@ async def test_nobody_changes_months_while_somebody_verifies(old: OldBooks) -> N
     told: list[tuple[int, int]] = []
     async with (
         old.process.database.reading() as connection,
-        ledger_months.keeping_months(connection) as kept,
+        ledger_months.preventing_month_changes(connection) as kept,
     ):
         assert kept
         with pytest.raises(StateConflict, match="Another command works on the months"):

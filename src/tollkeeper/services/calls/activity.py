@@ -22,7 +22,7 @@ from tollkeeper.services.ledger.months import dropped_message, find_dropped
 from tollkeeper.storage import activity, activity_partitions, rollups
 from tollkeeper.storage.activity_partitions import DAILY_TABLES
 from tollkeeper.storage.database import Connection, Database
-from tollkeeper.storage.ledger import commit_without_waiting
+from tollkeeper.storage.ledger import use_asynchronous_commit
 
 QUEUED_MAX = 50_000
 LIST_LIMIT_MAX = 1000
@@ -162,8 +162,7 @@ class Activity:
 
     async def _write(self, batch: list[ActivityRecord]) -> None:
         async with self._database.transaction() as connection:
-            # This applies to the commit at the end of the transaction.
-            await commit_without_waiting(connection)
+            await use_asynchronous_commit(connection)
             await activity.insert(connection, batch)
 
     def _count_dropped(self, records: Sequence[ActivityRecord]) -> None:

@@ -130,7 +130,7 @@ class BulkResolution:
         next call would have to do this, and might wait for thousands of rows."""
         for organization_id in sorted(set(organizations)):
             async with self._database.transaction() as connection:
-                await ledger.commit_without_waiting(connection)
+                await ledger.use_asynchronous_commit(connection)
                 locked = await ledger.lock_accounts(
                     connection, [(organization_id, _NO_PROJECT)], [], self._limits
                 )

@@ -117,7 +117,7 @@ class Caps:
             ahead = max(dates.spending_day or 0, month_of_number(dates.month).first_day) > today
             if moved or ahead:
                 await _recount(connection, organization_id, today)
-                await cap_resets.move_pending(connection, organization_id)
+                await cap_resets.correct_unfolded_months(connection, organization_id)
                 await record_change(
                     connection,
                     organization_id,

@@ -11,7 +11,7 @@ import structlog
 from msgspec.structs import replace as replace_fields
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.admission import UNKNOWN, Decision, decide
+from tollkeeper.domain.admission import REFUSED_AS_UNKNOWN, Decision, decide
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.domain.policy_set import EMPTY, PolicySet
@@ -243,7 +243,7 @@ def decide_all(
     for position, hold in enumerate(holds):
         positions.setdefault(hold.organization_id.int, []).append(position)
     states = dict(locked.states)
-    decisions = [UNKNOWN] * len(holds)
+    decisions = [REFUSED_AS_UNKNOWN] * len(holds)
     for organization_id in locked.states:
         own_positions = positions[organization_id.int]
         requests = [holds[position] for position in own_positions]

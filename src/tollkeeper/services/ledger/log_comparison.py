@@ -106,7 +106,7 @@ class RequestLogComparison:
         remaining = iter(calls)
         async with (
             self._database.reading() as connection,
-            ledger_months.keeping_months(connection) as protected,
+            ledger_months.preventing_month_changes(connection) as protected,
         ):
             if not protected:
                 raise months_in_use()

@@ -205,7 +205,7 @@ class LedgerMonths:
     async def _keeping_months(self) -> AsyncIterator[Connection]:
         async with (
             self._database.reading() as connection,
-            ledger_months.keeping_months(connection) as protected,
+            ledger_months.preventing_month_changes(connection) as protected,
         ):
             if not protected:
                 raise months_in_use()
@@ -289,7 +289,7 @@ async def _check_resolved(connection: Connection, month: Month) -> None:
 async def _check_counted(connection: Connection, month: Month) -> None:
     """Raises if calls of the month count for caps of a future month. Only `cap reset` could correct
     these calls, and `cap reset` cannot change a closed month."""
-    found = await ledger_months.find_ahead(connection, month)
+    found = await ledger_months.find_ahead_of_clock(connection, month)
     if found is not None:
         raise StateConflict(
             f"The month {month} has calls that count for a later month than the present one: the "

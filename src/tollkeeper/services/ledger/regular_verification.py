@@ -29,7 +29,7 @@ class RegularVerification:
             self._database.reading() as connection,
             money_totals.verification_lock(connection) as is_taken,
         ):
-            if not is_taken or not await money_totals.is_due(connection, EVERY_HOURS):
+            if not is_taken or not await money_totals.verification_is_due(connection, EVERY_HOURS):
                 return False
             found = await self._verification.verify()
             await money_totals.write_verification(connection, len(found))

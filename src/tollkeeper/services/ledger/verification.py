@@ -86,7 +86,7 @@ class Verification:
         their rows still exist."""
         async with (
             self._database.reading() as connection,
-            ledger_months.keeping_months(connection) as protected,
+            ledger_months.preventing_month_changes(connection) as protected,
         ):
             if not protected:
                 raise months_in_use()

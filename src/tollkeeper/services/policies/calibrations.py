@@ -80,7 +80,7 @@ class Calibrations:
             await calibrations.activate(
                 connection, organization_id, policy_id, number, self._clock()
             )
-            await policies.raise_epoch(connection, organization_id)
+            await policies.increment_epoch(connection, organization_id)
             await record_change(
                 connection,
                 organization_id,

@@ -122,7 +122,7 @@ class Policies:
             # A new name takes effect in error messages at once, without publishing. So processes
             # must read their cached policies again.
             if policy.name != current.name:
-                await policies.raise_epoch(connection, organization_id)
+                await policies.increment_epoch(connection, organization_id)
             await _record_policy_change(connection, "policy_edit", current, policy)
         return policy
 
@@ -156,7 +156,7 @@ class Policies:
             policy = published(current, version_id=f"polv_{uuid4().hex}", now=self._clock())
             await policies.insert_version(connection, policy)
             await policies.update(connection, policy)
-            await policies.raise_epoch(connection, organization_id)
+            await policies.increment_epoch(connection, organization_id)
             await _record_policy_change(connection, "policy_publish", current, policy)
         return policy
 
@@ -206,7 +206,7 @@ class Policies:
             current = await _find_and_lock(connection, organization_id, policy_id, revision)
             policy = change(current)
             await policies.update(connection, policy)
-            await policies.raise_epoch(connection, organization_id)
+            await policies.increment_epoch(connection, organization_id)
             await _record_policy_change(connection, operation, current, policy)
         return policy
 

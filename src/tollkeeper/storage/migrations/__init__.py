@@ -2,8 +2,8 @@
 `versions/`.
 
 Each migration runs in its own transaction. The transaction waits for a table lock only for a short
-time, because calls wait behind it, and is then tried again. A contracting migration (after which
-older code no longer works) is rejected while a live process runs code that would no longer work.
+time, because calls wait behind the transaction. If it gets no lock, it is retried. A contracting
+migration (after which older code no longer works) is rejected while a live process runs such code.
 `CONTRIBUTING.md` explains how to write a migration.
 """
 
@@ -27,11 +27,13 @@ _FOLDER = Path(__file__).parent
 # The advisory lock for migrations. Its number must differ from all other advisory locks of the
 # gateway.
 _MIGRATION_LOCK = 7461_0001
+# The maximum time to wait for that lock, and the interval of the attempts to take it.
 _LOCK_WAIT_S = 600.0
 _LOCK_POLL_S = 0.2
-# Short, because all other users of a table have to wait while a migration waits for the table's
-# lock.
+# The maximum wait for the lock of a table in one attempt. It is short, because all other users of
+# the table have to wait during that time.
 _LOCK_TIMEOUT_MS = 500
+# The time for which a migration is retried, and the pause after each attempt.
 _LOCK_ATTEMPTS_S = 120.0
 _LOCK_PAUSE_S = 1.0
 _NAMED_PROCESSES_MAX = 5
@@ -45,10 +47,10 @@ def migrate(
     force: bool = False,
     until: str | None = None,
 ) -> str:
-    """Upgrades the schema to the revision of this code or to `until`. Returns the schema's
-    revision, which may be newer than this code. Concurrent runs wait for each other. With
-    `serving_only`, applies only the migrations that this code needs for serving, so that
-    contracting migrations can wait. With `force`, ignores live processes with older code."""
+    """Upgrades the schema to the newest revision of this code, or to the revision `until`. Returns
+    the schema's revision, which may be newer than this code. Concurrent runs wait for each other.
+    With `serving_only`, applies only the migrations that this code needs for serving, and leaves
+    out later contracting migrations. With `force`, ignores live processes with older code."""
     engine = create_engine(_sqlalchemy_url(conninfo), poolclass=NullPool)
     try:
         with engine.connect() as connection:
@@ -75,9 +77,9 @@ def _prepare(connection: Connection) -> None:
 
 def _lock_migrations(connection: Connection) -> None:
     """Waits until no other migration runs, and takes the lock until the connection ends. Polls for
-    the lock, because a statement that waits for it would be an open transaction, which blocks the
-    concurrent index builds of the other run."""
-    until = time.monotonic() + _LOCK_WAIT_S
+    the lock, because a statement that waits for the lock would be an open transaction, and an open
+    transaction blocks the concurrent index builds of the other run."""
+    deadline = time.monotonic() + _LOCK_WAIT_S
     while True:
         taken = connection.scalar(
             text("SELECT pg_try_advisory_lock(:key)"), {"key": _MIGRATION_LOCK}
@@ -85,7 +87,7 @@ def _lock_migrations(connection: Connection) -> None:
         connection.commit()
         if taken:
             return
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise Unavailable("Another `tollkeeper migrate` has been running for ten minutes.")
         time.sleep(_LOCK_POLL_S)
 
@@ -99,7 +101,7 @@ def _current(connection: Connection) -> str:
 def _apply(
     engine: Engine, connection: Connection, revision: Revision, lease_s: float | None
 ) -> None:
-    until = time.monotonic() + _LOCK_ATTEMPTS_S
+    deadline = time.monotonic() + _LOCK_ATTEMPTS_S
     directory = ScriptDirectory(str(_FOLDER))
     module = directory.get_revision(revision.number).module
     _build_indexes(engine, module)
@@ -115,7 +117,7 @@ def _apply(
                 _record(connection, revision)
         except DBAPIError as exc:
             busy = psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected
-            if not isinstance(exc.orig, busy) or time.monotonic() > until:
+            if not isinstance(exc.orig, busy) or time.monotonic() > deadline:
                 raise
         else:
             return
@@ -123,8 +125,9 @@ def _apply(
 
 
 def _build_indexes(engine: Engine, module: ModuleType) -> None:
-    """Builds the migration's `concurrent_indexes` (each has a name and the remaining text of its
-    statement) without blocking writes. Rebuilds an index that an earlier run left unfinished."""
+    """Builds the migration's `concurrent_indexes` without blocking writes. This dictionary maps the
+    name of each index to the text after the name in the CREATE INDEX statement. Rebuilds an index
+    that an earlier run left unfinished."""
     indexes: dict[str, str] = getattr(module, "concurrent_indexes", {})
     if not indexes:
         return
@@ -158,10 +161,11 @@ def _require_no_older_code(connection: Connection, revision: Revision, lease_s: 
     )
     more = len(found) - _NAMED_PROCESSES_MAX
     raise StateConflict(
-        f"Migration {revision.number} was not applied: the schema would work with code from "
-        f"{revision.compatible_from} on only, and older code still runs: {listed}"
+        f"Migration {revision.number} was not applied: the new schema requires code of revision "
+        f"{revision.compatible_from} or later, but older code is still running: {listed}"
         + (f" and {more} more" if more > 0 else "")
-        + ". Stop or upgrade these processes and run `tollkeeper migrate` again; --force does not wait."
+        + ". Stop or upgrade these processes and run `tollkeeper migrate` again, or use --force to"
+        " migrate in spite of them."
     )
 
 
