@@ -39,7 +39,7 @@ async def test_a_bill_is_compared_with_the_books(
     wrong = sent | {"once": "bill-2", "columns": "day=date,model=model,prices=calls"}
     refused = await operator.post("/reconcile", data=wrong, files=bill)
     assert refused.status_code == 400
-    assert "There is nothing to compare called prices." in refused.text
+    assert "prices is not a figure that can be compared." in refused.text
     binary = {"file": ("bill.csv", b"\xff\xfe", "text/csv")}
     assert (
         await operator.post("/reconcile", data=sent | {"once": "bill-3"}, files=binary)

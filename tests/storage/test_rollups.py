@@ -213,7 +213,7 @@ async def test_reports_of_days_say_the_same_by_hour_and_by_day(books: Books) -> 
         by_hour = await by_bucket()
         assert sum(by_hour.values()) == 96
         for _ in range(2):
-            await rollups.sum_latencies_up(connection, _LONG_AGO_S + 3 * 86_400)
+            await rollups.sum_latencies_by_day(connection, _LONG_AGO_S + 3 * 86_400)
             assert await by_bucket() == by_hour
         [[rows]] = await (
             await connection.execute(

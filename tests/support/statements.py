@@ -78,8 +78,8 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
         "condition": ("'true'", "'organization_id = %(organization)s'"),
         "is_by_hour": ("True", "False"),
     },
-    "traffic.find_dear_hours": {"condition": ("'true'",)},
-    "traffic.find_dear_steps": {"condition": ("'true'",)},
+    "traffic.find_expensive_hours": {"condition": ("'true'",)},
+    "traffic.find_expensive_steps": {"condition": ("'true'",)},
     "traffic.find_steps": {
         "table": ("'traffic'", "'traffic_by_backend'"),
         "condition": ("'true'", "'organization_id = %(organization)s'"),

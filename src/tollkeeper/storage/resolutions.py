@@ -101,26 +101,27 @@ async def resolve(connection: Connection, resolutions: Sequence[Resolution]) -> 
 
 def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
     """Returns the statement that resolves each reservation once. Its rows are the ids of the
-    reservations that it resolved. If a reservation has two resolutions in the batch, the first one
-    counts. Reservations that do not exist are skipped."""
-    # The keys are integers, which hash and compare faster than UUIDs.
-    first = {
-        (found.reservation_id.int, found.organization_id.int): found
-        for found in reversed(resolutions)
+    reservations that it resolved. If a reservation has two resolutions in the batch, the first
+    resolution counts. Reservations that do not exist are skipped."""
+    # The keys are integers, which hash and compare faster than UUIDs. In reverse order, so that the
+    # first of two resolutions is assigned last.
+    by_id = {
+        (resolution.reservation_id.int, resolution.organization_id.int): resolution
+        for resolution in reversed(resolutions)
     }
-    if not first:
+    if not by_id:
         return _RESOLVE.bind("[]", FIRST_ID, FIRST_ID)
-    lowest, highest = first[min(first)], first[max(first)]
-    document = _encode(list(first.values())).decode()
+    lowest, highest = by_id[min(by_id)], by_id[max(by_id)]
+    document = _encode(list(by_id.values())).decode()
     return _RESOLVE.bind(document, lowest.reservation_id, highest.reservation_id)
 
 
 async def find_missing(
     connection: Connection, reservations: Sequence[tuple[OrganizationId, UUID]]
 ) -> set[UUID]:
-    """Returns the ids of the reservations that do not exist. A reservation of a closed month always
-    counts as existing: it was resolved before the close, although its row may have been dropped
-    since."""
+    """Returns the ids of the reservations that do not exist. A reservation of a closed month counts
+    as existing, because it was resolved before the close, even if its row was dropped
+    afterwards."""
     cursor = await connection.execute(
         """
         SELECT w.id FROM unnest(%s::uuid[], %s::uuid[]) AS w (organization_id, id)
@@ -169,9 +170,9 @@ async def mark_unsettled(
 
 
 async def lock_account(connection: Connection, *organizations: OrganizationId) -> None:
-    """Takes the account's lock, which every admission takes first. While this transaction has the
-    lock, no call of the organization is admitted, and every earlier admission is committed or
-    rolled back. Several accounts are locked in a fixed order."""
+    """Locks the accounts in a fixed order. Every admission locks its account first. So while this
+    transaction has the lock, no call of the organization is admitted, and every earlier admission
+    is committed or rolled back."""
     await connection.execute(
         "SELECT FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE",
         (list(organizations),),

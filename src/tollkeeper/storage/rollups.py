@@ -12,8 +12,8 @@ _DAY_S = 86_400
 
 
 def added(*columns: LiteralString) -> LiteralString:
-    """Returns the assignments of an upsert that add the columns of the new row to those of the
-    existing row `t`."""
+    """Returns the assignments of an upsert that add the new row's values to the existing row
+    `t`."""
     return ", ".join([column + " = t." + column + " + excluded." + column for column in columns])
 
 
@@ -31,9 +31,9 @@ _CALLS_OF_BACKENDS: LiteralString = (
     + added("duration_ms", "first_pieces", "first_piece_ms", "streamed_tokens", "streaming_ms")
 )
 # A step is five minutes. 300 is `domain.traffic.STEP_S`, 12 is `STEPS_PER_HOUR`, and 1.1 is
-# `BUCKET_RATIO` of the same module. Each roll-up writes its rows in a fixed order and, by its
-# condition `count(*) ... >= 0`, only after the previous roll-up, so that two processes that write
-# the same rows do not deadlock. Latencies are counted by hour, under the first step of the hour.
+# `BUCKET_RATIO` of the same module. Each roll-up writes its rows in a fixed order, and its condition
+# `count(*) ... >= 0` makes it wait for the previous roll-up. So two processes that write the same
+# rows do not deadlock. Latencies are counted by hour, under the first step of the hour.
 # `rung` is the number of a latency bucket. Overhead is in microseconds, all other latencies are in
 # milliseconds.
 ROLL_UP_ACTIVITY: LiteralString = (
@@ -142,7 +142,7 @@ ROLL_UP_VERDICTS: LiteralString = """
 
 
 async def delete_before(connection: Connection, unix_s: int) -> None:
-    """Deletes rows from before the given time. Roll-ups are retained as long as the records."""
+    """Deletes roll-up rows that are older than the given time."""
     for statement in _DELETE_STEPS:
         await connection.execute(statement, (unix_s // STEP_S,))
     await connection.execute("DELETE FROM verdict_counts WHERE day < %s", (unix_s // _DAY_S,))
@@ -156,16 +156,16 @@ _DELETE_STEPS: tuple[LiteralString, ...] = (
 )
 
 
-async def sum_latencies_up(connection: Connection, unix_s: int) -> None:
-    """Replaces the hourly latency counts from before the given day by daily counts, under the first
-    step of each day, so that reports about weeks read few rows. Hourly rows that are written later
-    for such a day are added by the next run."""
+async def sum_latencies_by_day(connection: Connection, unix_s: int) -> None:
+    """Replaces the hourly latency counts of the days before the day of `unix_s` by daily counts, so
+    that reports about weeks read few rows. The step of a daily count is the first step of its day.
+    If hourly rows are later written for such a day, the next run adds them to the daily counts."""
     await connection.execute(
-        _SUM_LATENCIES_UP, {"end": unix_s // _DAY_S * STEPS_PER_DAY, "day": STEPS_PER_DAY}
+        _SUM_LATENCIES_BY_DAY, {"end": unix_s // _DAY_S * STEPS_PER_DAY, "day": STEPS_PER_DAY}
     )
 
 
-_SUM_LATENCIES_UP: LiteralString = """
+_SUM_LATENCIES_BY_DAY: LiteralString = """
     WITH taken AS (
         DELETE FROM traffic_latency WHERE step < %(end)s AND step %% %(day)s <> 0
         RETURNING step, model, backend, measure, rung, requests

@@ -31,8 +31,8 @@ Rows: TypeAlias = list[TupleRow]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Describes a statement that is prepared under its name. Parameters are written as `%s`, like
-    the driver's."""
+    """Describes a statement that is prepared under its name. Parameters are written as `%s`, as in
+    the driver's statements."""
 
     name: LiteralString
     sql: LiteralString
@@ -101,8 +101,8 @@ class RoundTrips:
         await self._send_within(*statements, _COMMIT)
 
     async def _send_within(self, *statements: BoundStatement) -> list[Rows]:
-        """Sends statements of a transaction that has begun before, and so cannot be repeated
-        here."""
+        """Sends further statements of an open transaction. If the server has dropped a prepared
+        statement, only the caller can repeat the whole transaction."""
         try:
             return await self._send_all(*statements)
         except pg.InvalidSqlStatementName as exc:
@@ -117,8 +117,8 @@ class RoundTrips:
 
     async def _send_first(self, *statements: BoundStatement) -> list[Rows]:
         """Sends the first statements of a transaction. If the server has dropped one of these
-        prepared statements, nothing was executed, so all are prepared and sent again. The driver
-        makes the server drop prepared statements after every rollback."""
+        prepared statements, nothing was executed, so all statements are prepared and sent again.
+        The driver makes the server drop prepared statements after every rollback."""
         try:
             return await self._send_all(*statements)
         except pg.InvalidSqlStatementName:

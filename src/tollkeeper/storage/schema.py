@@ -1,5 +1,5 @@
-"""Checks the database before it is used: that commits are durable, and that this code works with
-the schema."""
+"""Checks, before the database is used, that its commits are durable and that this code works with
+its schema."""
 
 from typing import LiteralString
 
@@ -85,17 +85,17 @@ def _check_schema(connection: psycopg.Connection) -> SchemaState:
 
 
 def find_recovery_targets(conninfo: str) -> tuple[str, ...]:
-    """Returns the recovery targets that a restore has left in the settings of a writable server. A
-    target that the next restart will change is left out, because a new standby reads the changed
-    settings files."""
+    """Returns the names of recovery targets that a restore has left in the settings of a writable
+    server. Leaves out targets that the next restart will change, because a new standby reads the
+    changed settings files."""
     with psycopg.connect(session_conninfo(conninfo), autocommit=True) as connection:
         rows = connection.execute(_RECOVERY_TARGETS).fetchall()
     return tuple(row[0] for row in rows)
 
 
 def find_outdated(conninfo: str) -> str | None:
-    """Returns a one-line explanation if the schema has become too new for this code. Returns None
-    if it has not, or if the database cannot be reached."""
+    """Returns a one-line explanation if the schema has become too new for this code. Otherwise, or
+    if the database cannot be reached, returns None."""
     try:
         with psycopg.connect(session_conninfo(conninfo), autocommit=True) as connection:
             state = read_schema_state(connection)

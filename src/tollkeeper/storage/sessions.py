@@ -24,6 +24,7 @@ _KEEPALIVE: dict[str, int] = {
 }
 # The values of `synchronous_commit` with which an acknowledged settlement is durable.
 _DURABLE_COMMIT = ("on", "remote_write", "remote_apply")
+# The allowed values of the settings that `check_session` checks.
 _SETTINGS: dict[LiteralString, tuple[str, ...]] = {
     "synchronous_commit": _DURABLE_COMMIT,
     "transaction_isolation": ("read committed",),
@@ -43,14 +44,14 @@ def session_conninfo(conninfo: str) -> str:
         **{name: parts.get(name) or value for name, value in _KEEPALIVE.items()},
     }
     if "," in str(parts.get("host") or parts.get("hostaddr") or ""):
-        # If the address has several hosts, connect to the one that is writable: the primary.
+        # If the address has several hosts, connect to the writable host (the primary).
         parameters["target_session_attrs"] = parts.get("target_session_attrs") or "read-write"
     return make_conninfo(conninfo, **parameters)
 
 
 def single_hosts(conninfo: str) -> list[tuple[str, str]]:
-    """Returns the display name of every host in the address, with an address that contains only
-    that host."""
+    """Returns one pair for each host in the address: the host's display name, and an address that
+    contains only this host."""
     parts = conninfo_to_dict(conninfo)
     hosts = str(parts.get("host") or parts.get("hostaddr") or "").split(",")
     found = []
@@ -68,8 +69,8 @@ def single_hosts(conninfo: str) -> list[tuple[str, str]]:
 
 
 def shown_hosts(conninfo: str) -> str:
-    """Lists the hosts of the address with their ports. Shows nothing else of the address, such as
-    passwords."""
+    """Lists the hosts of the address with their ports. Omits all other parts of the address, such
+    as passwords."""
     try:
         return ", ".join(shown for shown, _ in single_hosts(conninfo))
     except psycopg.ProgrammingError:
@@ -77,8 +78,8 @@ def shown_hosts(conninfo: str) -> str:
 
 
 def session_settings(statement_timeout_s: float) -> str:
-    """Returns the statement that sets the settings of a new session. They are not sent as
-    parameters of the connection, because poolers do not forward such parameters."""
+    """Returns the statement that changes the settings of a new session. The settings are not sent
+    as parameters of the connection, because poolers do not forward such parameters."""
     statement_ms = int(statement_timeout_s * 1000)
     settings = {
         "statement_timeout": statement_ms,
@@ -105,8 +106,8 @@ def check_session(connection: psycopg.Connection) -> None:
         assert row is not None
         if row[0] not in allowed:
             raise StateConflict(
-                f"A session of the database has {name}={row[0]}, though {' or '.join(allowed)} was "
-                "set: something between the gateway and the database drops settings of sessions."
+                f"The session setting {name} is {row[0]} instead of {' or '.join(allowed)}: a pooler "
+                "or proxy between the gateway and the database drops session settings."
             )
 
 

@@ -1,5 +1,5 @@
-"""Contains the SQL for the monthly statements of organizations. It reads only the roll-up of costs
-(stored sums) and the grants, which stay when a ledger month is dropped."""
+"""Contains the SQL for the monthly statements of organizations. It reads only the grants and the
+roll-up (stored sums) of costs, because both remain when a ledger month is dropped."""
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.payments import GrantKind

@@ -1,5 +1,5 @@
-"""Counts a request against a project's rate limit, for requests that hold no money. Contains the
-SQL for this."""
+"""Counts requests that reserve no money against a project's rate limit, which is a token bucket.
+Contains the SQL for this."""
 
 from typing import LiteralString
 
@@ -24,27 +24,27 @@ async def take_from_rate(
     project_id: ProjectId,
     limits: ProjectLimits,
 ) -> Decision:
-    """Decides whether the project's rate allows the request, and writes the new state of the rate.
-    Locks the account first, like every transaction that changes data for admission."""
-    await use_asynchronous_commit(connection)
+    """Decides whether the project's token bucket allows the request, and writes the bucket's new
+    state. Locks the account first, like every transaction that changes data for admission."""
+    await use_asynchronous_commit(connection)  # for the commit at the end of the transaction
     await lock_account(connection, organization_id)
     cursor = await connection.execute(_READ_RATE, (organization_id, project_id))
     row = await cursor.fetchone()
     if row is None:
         return REFUSED_AS_UNKNOWN
-    own_limit, units, at_us, now_us = row
+    own_limit, rate_units, rate_at_us, now_us = row
     requests_per_minute = own_limit or limits.requests_per_minute
-    full = requests_per_minute * RATE_UNITS_PER_REQUEST
+    full_bucket = requests_per_minute * RATE_UNITS_PER_REQUEST
     before = ProjectState(
-        # This decision does not use spending and concurrency.
+        # The decision about the rate uses neither spending nor concurrency.
         spend=Spend(),
         cap=None,
         archived=False,
         live_holds=0,
         concurrency=limits.concurrency,
         requests_per_minute=requests_per_minute,
-        rate_units=full if units is None else units,
-        rate_at_us=now_us if at_us is None else at_us,
+        rate_units=full_bucket if rate_units is None else rate_units,
+        rate_at_us=now_us if rate_at_us is None else rate_at_us,
     )
     after, decision = take_request(before, now_us=now_us)
     await connection.execute(

@@ -18,7 +18,7 @@ from tollkeeper.domain.traffic import (
 )
 from tollkeeper.storage.database import Connection
 
-# Reports about more than two days count by hours instead of steps.
+# A report about a longer time (in seconds) counts by hour instead of by step.
 _BY_STEP_S_MAX = 2 * 86_400
 
 _CONDITIONS: dict[str, LiteralString] = {
@@ -51,8 +51,8 @@ async def count_by_step(
     connection: Connection, traffic_filter: TrafficFilter, time: TimeRange
 ) -> list[StepCount]:
     """Counts calls by step, or by hour in a report about more than two days. The newest step comes
-    first. If the filter names no tenant, reads a roll-up that is not split by tenants and exists by
-    step and by hour. The roll-up by tenants exists only by step, so its steps are summed by hour
+    first. If the filter names no tenant, reads the roll-ups over all tenants, one by step and one
+    by hour. The roll-up by tenant exists only by step, so for a report by hour its steps are summed
     here."""
     condition, values = conditions(traffic_filter)
     table: LiteralString = "traffic" if traffic_filter.names_a_tenant else _without_tenants(time)
@@ -83,7 +83,7 @@ async def find_steps(
     cost_picousd_min: int | None,
     limit: int,
 ) -> list[tuple[int, int]]:
-    """Returns the newest steps with calls, and the number of activity records in each. With
+    """Returns the newest steps with calls, each with its number of activity records. With
     `cost_picousd_min`, returns only steps in which a call cost at least this amount."""
     condition, values = conditions(traffic_filter)
     table: LiteralString = "traffic" if traffic_filter.names_a_tenant else "traffic_by_backend"
@@ -104,21 +104,22 @@ _FIND_STEPS: LiteralString = """
 """
 
 
-async def find_dear_hours(
+async def find_expensive_hours(
     connection: Connection, traffic_filter: TrafficFilter, time: TimeRange, cost_picousd_min: int
 ) -> list[int]:
-    """Returns the first step of each hour in which a call of any tenant may have cost at least this
-    amount, newest first. Includes hours in which some calls were counted without their cost."""
+    """Returns the first step of each hour in which a call of any tenant may have cost at least
+    `cost_picousd_min`, newest first. Includes hours in which some calls were counted without their
+    cost."""
     assert not traffic_filter.names_a_tenant
     condition, values = conditions(traffic_filter)
     hours = {**_steps(time), "cost": cost_picousd_min, "hour": STEPS_PER_HOUR}
     cursor = await connection.execute(
-        _FIND_DEAR_HOURS.format(condition=condition), {**values, **hours}, prepare=False
+        _FIND_EXPENSIVE_HOURS.format(condition=condition), {**values, **hours}, prepare=False
     )
     return [row[0] for row in await cursor.fetchall()]
 
 
-_FIND_DEAR_HOURS: LiteralString = """
+_FIND_EXPENSIVE_HOURS: LiteralString = """
     SELECT DISTINCT step FROM traffic_by_hour
     WHERE step > %(start)s - %(hour)s AND step < %(end)s
       AND (cost_max >= %(cost)s OR costed_requests < requests) AND {condition}
@@ -126,7 +127,7 @@ _FIND_DEAR_HOURS: LiteralString = """
 """
 
 
-async def find_dear_steps(
+async def find_expensive_steps(
     connection: Connection,
     traffic_filter: TrafficFilter,
     time: TimeRange,
@@ -138,15 +139,15 @@ async def find_dear_steps(
     condition, values = conditions(traffic_filter)
     searched = {"hours": list(hours), "hour": STEPS_PER_HOUR, "cost": cost_picousd_min}
     cursor = await connection.execute(
-        _FIND_DEAR_STEPS.format(condition=condition),
+        _FIND_EXPENSIVE_STEPS.format(condition=condition),
         {**values, **_steps(time), **searched},
         prepare=False,
     )
     return [(row[0], row[1]) for row in await cursor.fetchall()]
 
 
-# Does one index search for each hour, and does not read the hours between them.
-_FIND_DEAR_STEPS: LiteralString = """
+# Does one index search for each hour in `hours`, and does not read the time between these hours.
+_FIND_EXPENSIVE_STEPS: LiteralString = """
     SELECT found.* FROM unnest(%(hours)s::integer[]) AS h (first) CROSS JOIN LATERAL (
         SELECT step, sum(requests - repeated)::bigint FROM traffic_by_backend
         WHERE step >= h.first AND step < h.first + %(hour)s
@@ -176,8 +177,9 @@ _SUM_BY_BACKEND: LiteralString = """
 
 
 async def count_latencies(connection: Connection, time: TimeRange) -> list[LatencyCount]:
-    """Counts the calls in each latency bucket, over all hours that overlap the time. Includes the
-    whole first day if its hours were already replaced by daily counts."""
+    """Counts the calls in each latency bucket, over all hours that overlap the time range. If the
+    hourly counts of the first day were already replaced by daily counts, includes that whole
+    day."""
     steps = _steps(time)
     parameters = {
         "hour": steps["start"] - steps["start"] % STEPS_PER_HOUR,
@@ -226,8 +228,8 @@ def _without_tenants(time: TimeRange) -> LiteralString:
 
 
 def _steps(time: TimeRange) -> dict[str, int]:
-    """Returns the range of steps that overlap the time; `end` is exclusive. In a report by hours,
-    the range begins with a whole hour."""
+    """Returns the range of steps that overlap the time range; `end` is exclusive. In a report by
+    hour, the range begins at a full hour."""
     start = time.start // STEP_S
     if _is_by_hour(time):
         start -= start % STEPS_PER_HOUR

@@ -1,6 +1,6 @@
 """Contains the SQL that selects many unsettled reservations (of calls with unknown cost). All
-queries start with the marks of unsettled calls, because marks are few. So the reservation of a
-running call, which has no mark, is never selected."""
+queries read the marks of unsettled calls first, because there are few marks. The reservation of a
+call in flight has no mark, so it is never selected."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,13 +23,13 @@ class UnsettledSelection:
     models: tuple[str, ...] | None = None
 
 
-EVERYTHING = UnsettledSelection(marked_before=None)
+ALL_UNSETTLED = UnsettledSelection(marked_before=None)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class UnsettledKey:
-    """Identifies an unsettled reservation. Pages are ordered by this key, and the last key of a
-    page is where the next page begins."""
+    """Identifies an unsettled reservation. Pages are ordered by this key, and each page begins
+    after the last key of the previous page."""
 
     organization_id: OrganizationId
     id: UUID
@@ -50,7 +50,7 @@ async def read_time_before(connection: Connection, seconds: float) -> datetime:
 async def total_by_reason(
     connection: Connection, selection: UnsettledSelection
 ) -> list[ReasonTotal]:
-    """Returns the totals by reason, the most frequent reason first."""
+    """Returns the totals by the reason why the cost is unknown, the most frequent reason first."""
     cursor = await connection.execute(_TOTAL_BY_REASON, _parameters(selection), prepare=False)
     return [ReasonTotal(*row) for row in await cursor.fetchall()]
 

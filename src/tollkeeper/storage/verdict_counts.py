@@ -1,5 +1,5 @@
-"""Contains the SQL that reads the roll-up (stored sums) of verdicts, the results of policies: how
-often a policy was asked, and how often it matched."""
+"""Contains the SQL that reads the roll-up (stored sums) of verdicts (the results of policies). The
+roll-up counts how often a policy was asked, and how often it matched."""
 
 from dataclasses import dataclass
 

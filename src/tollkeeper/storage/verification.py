@@ -1,11 +1,11 @@
 """Contains the SQL that verifies the ledger's invariants. Each invariant has one query, which
 returns the rows that violate the invariant.
 
-Every query covers a slice of the ledger: the organizations with ids above `after`, up to `end`. The
-queries in `SUMS` compare accounts with sums of immutable rows; for closed months they use the
-totals of the close instead of the rows. The queries in `ROWS` check single rows, and are also
-limited to a range of reservation ids, which covers one or more partitions. Resolutions that are not
-yet folded into (added to) the accounts count as if they were.
+Every query covers a slice of the ledger: the organizations with ids above `after`, up to and
+including `end`. The queries in `SUMS` compare accounts with sums of immutable rows. For closed
+months these queries use the stored totals instead of the rows. The queries in `ROWS` check single
+rows, and are also limited to a range of reservation ids, which covers one or more partitions.
+Resolutions that are not yet folded into (added to) the accounts count as if they were folded.
 """
 
 from dataclasses import asdict, dataclass
@@ -45,17 +45,17 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """Contains the limits beyond which a hold (the amount reserved before a call) cannot belong to
-    a running call: the age of the hold, and the time without a heartbeat of its process."""
+    """Contains the highest age of a hold (the amount reserved before a call) whose call is still in
+    flight, and the time without a heartbeat after which a process counts as dead."""
 
     age_s: float
     lease_s: float
 
 
-# Sums the held, unsettled (held for calls of unknown cost) and settled amounts: from the immutable
-# rows of open months, and from the totals of closed months, which have no held or unsettled
-# amounts. The query is MATERIALIZED, because the planner would otherwise compute these sums again
-# for every account if the database is new and has no statistics.
+# Sums the held, unsettled (held for calls of unknown cost) and settled amounts, from the immutable
+# rows of open months and from the stored totals of closed months. Closed months have no held or
+# unsettled amounts. The query is MATERIALIZED, because otherwise, in a new database without
+# statistics, the planner would compute these sums again for every account.
 _RESERVED: LiteralString = """
     , reserved AS MATERIALIZED (
         SELECT r.organization_id, r.project_id, r.month,
@@ -120,8 +120,8 @@ _BALANCES: LiteralString = with_balances(
     WHERE (k.granted, k.available, k.held, k.unsettled, k.settled, k.overage, k.refunded)
        IS DISTINCT FROM
           (r.granted, r.available, r.held, r.unsettled, r.settled, r.overage, r.refunded)
-       -- The account may have too much: versions from before this column do not subtract from it
-       -- when a call ends.
+       -- The stored amount may be too high, because versions of the gateway that do not know this
+       -- column do not subtract from it when a call ends.
        OR k.overage_in_flight < r.overage_in_flight
     """,
     unfolded_where=_IN_SLICE,
@@ -149,8 +149,8 @@ _PROJECTS: LiteralString = with_balances(
     unfolded_where=_IN_SLICE,
 )
 
-# Compares the monthly counters of each balance with the reservations that count for that month.
-# Monthly caps use these counters.
+# Compares the monthly counters, which monthly caps use, with the reservations that count for that
+# month.
 _MONTHS: LiteralString = with_balances(
     _RESERVED,
     """
@@ -274,10 +274,11 @@ _VERDICTS: LiteralString = """
            OR d.verdict %% r.price_verdict <> 0)
 """
 
-# Finds open holds of dead processes. A process is registered as long as it has holds. A registered
-# process without recent heartbeats may have died just now, so that recovery has not found its holds
-# yet. Its holds are reported only if they are older than the longest possible call. `abs` treats
-# times in the future like times in the past, because a clock may have been set back.
+# Finds open holds of dead processes. A process is registered as long as it has holds. If a
+# registered process has sent no recent heartbeat, it may have died just now, and recovery may not
+# have found its holds yet. So its holds are reported only if they are older than the longest
+# possible call. `abs` treats times in the future like times in the past, because a clock may have
+# been set back.
 _STALE: LiteralString = """
     SELECT r.id::text, format('held since %%s by a process that is gone', r.held_at)
     FROM reservations r LEFT JOIN processes p ON p.id = r.process_id
@@ -332,8 +333,8 @@ _PAYMENTS: LiteralString = (
 )
 
 # A cost must count on the day when its call was admitted or, if that day is in a closed month, on a
-# day of a later month (as an adjustment). Rows of older versions count on the day of their
-# settlement.
+# day of a later month (as an adjustment). Rows from older versions of the gateway count on the day
+# of their settlement.
 _DAYS: LiteralString = """
     SELECT d.reservation_id::text, format('admitted at %%s, resolved at %%s, counted on day %%s%%s',
         r.held_at, d.resolved_at, d.day, ' as an adjustment of day ' || d.adjusts_day)
@@ -359,7 +360,7 @@ _MARKS: LiteralString = """
 """
 
 # Ignores released calls: a database crash may lose the reservation of a released call, but nothing
-# was charged for it.
+# was charged for the call.
 _RESERVATIONS: LiteralString = """
     SELECT a.request_id::text, format('the call was %%s and has no reservation', a.settlement)
     FROM activity a
@@ -377,8 +378,8 @@ _FLOATS: LiteralString = """
     WHERE table_schema = current_schema() AND data_type IN ('real', 'double precision', 'money')
 """
 
-# Queries that compare accounts with sums of rows. Each reads all ids of an organization in one
-# snapshot.
+# Queries that compare accounts with sums of rows. Each query reads all rows of an organization in
+# one snapshot.
 SUMS: dict[str, Query] = {
     "balances are the sum of their rows": _BALANCES,
     "project balances are the sum of their rows": _PROJECTS,
@@ -440,9 +441,9 @@ async def find_in_slice(
 
 
 async def find_closed_range(connection: Connection) -> tuple[UUID, UUID]:
-    """Returns the first reservation id in closed months, and the first id after them. Months are
-    closed in order and without gaps, so all closed months form one range. The range is empty if no
-    month is closed."""
+    """Returns the first reservation id in closed months, and the first reservation id after the
+    closed months. Months are closed in order and without gaps, so all closed months form one range.
+    The range is empty if no month is closed."""
     cursor = await connection.execute(
         "SELECT min(month), max(month) FROM ledger_closes", prepare=False
     )
@@ -452,16 +453,16 @@ async def find_closed_range(connection: Connection) -> tuple[UUID, UUID]:
     return month_of_number(first).first_id, month_of_number(last).end_id
 
 
-async def find_organizations_end(connection: Connection, after: UUID, many: int) -> UUID:
-    """Returns the last organization id of a slice with `many` organizations above `after`. If there
-    are fewer organizations, returns `LAST_ID`, so that the last slice also covers rows of
+async def find_organizations_end(connection: Connection, after: UUID, size: int) -> UUID:
+    """Returns the last organization id in a slice of `size` organizations with ids above `after`.
+    If there are fewer organizations, returns `LAST_ID`, so that the last slice also covers rows of
     organizations without an account."""
     cursor = await connection.execute(
         """
         SELECT organization_id FROM accounts WHERE organization_id > %s
         ORDER BY organization_id OFFSET %s - 1 LIMIT 1
         """,
-        (after, many),
+        (after, size),
         prepare=False,
     )
     row = await cursor.fetchone()

@@ -21,9 +21,9 @@ from psycopg.rows import TupleRow
 
 @dataclass(slots=True)
 class PreparedStatements:
-    """Contains the prepared statements of one connection, with their names on the server. A name
-    contains a generation number, so that no name is used again after the server has dropped
-    statements: some of them may still exist."""
+    """Contains the prepared statements of one connection, with their names on the server. Each name
+    contains a generation number. After the server has dropped some statements, the next generation
+    begins, because other statements with the old names may still exist."""
 
     generation: int = 0
     names: dict[str, bytes] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
     # The time after which the connection is closed if the server has not answered. It is longer
     # than the server's statement timeout.
     answer_within_s: float = math.inf
-    # Whether the statements of the current transaction may take as long as the server allows.
+    # True if the statements of the current transaction may take as long as the server allows.
     allows_long_statements: bool = False
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -242,7 +242,7 @@ async def test_a_bill_has_a_bound(books: Books, monkeypatch: pytest.MonkeyPatch)
     backend = f"b-{books.project}"
     await _used(books, backend, "m", USD)
     bill = _bill(*(f"{_DATE},model-{number},1,1,1" for number in range(3)))
-    with pytest.raises(InvalidRequest, match="more than 2 days and models"):
+    with pytest.raises(InvalidRequest, match="more than 2 pairs of day and model"):
         await _compare(books, backend, bill)
 
 

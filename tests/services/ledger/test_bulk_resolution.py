@@ -64,7 +64,7 @@ async def _backlog(process: Process, tenant: LedgerTenant, older_than_s: int = _
 
 async def _resolve(process: Process, tenant: LedgerTenant, action: BulkAction) -> Resolved:
     found = await _backlog(process, tenant)
-    return await BulkResolution(process.database, LIMITS, batch=2).ledger_resolve_all(
+    return await BulkResolution(process.database, LIMITS, batch_size=2).ledger_resolve_all(
         found.selection, action
     )
 
@@ -183,7 +183,7 @@ async def test_an_interrupted_run_is_repeated(process: Process) -> None:
     for _ in range(7):
         await _unsettled(process, tenant)
     found = await _backlog(process, tenant)
-    bulk = BulkResolution(process.database, LIMITS, batch=2)
+    bulk = BulkResolution(process.database, LIMITS, batch_size=2)
 
     def interrupt(done: int) -> NoReturn:
         assert done == 2

@@ -158,7 +158,7 @@ class Activity:
         async with self._database.transaction() as connection:
             if await activity_partitions.try_partitions_lock(connection):
                 await _drop_days(connection, today - timedelta(days=self._retention_days))
-                await rollups.sum_latencies_up(connection, self._clock() - LATENCY_HOURS_KEPT_S)
+                await rollups.sum_latencies_by_day(connection, self._clock() - LATENCY_HOURS_KEPT_S)
 
     async def _write(self, batch: list[ActivityRecord]) -> None:
         async with self._database.transaction() as connection:

@@ -213,11 +213,11 @@ async def _find_expensive_steps(
     """Returns the newest steps in which a call of any tenant cost at least `cost_picousd_min`, each
     with its number of records. Returns at least as many steps as one page searches, plus one if
     there are older steps."""
-    hours = await traffic.find_dear_hours(connection, traffic_filter, time, cost_picousd_min)
+    hours = await traffic.find_expensive_hours(connection, traffic_filter, time, cost_picousd_min)
     steps: list[tuple[int, int]] = []
     for start in range(0, len(hours), _HOURS_AT_ONCE):
         chunk = hours[start : start + _HOURS_AT_ONCE]
-        steps += await traffic.find_dear_steps(
+        steps += await traffic.find_expensive_steps(
             connection, traffic_filter, time, cost_picousd_min, chunk
         )
         # The first step does not count, because the previous page may already have shown its

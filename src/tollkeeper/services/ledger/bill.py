@@ -20,7 +20,7 @@ _COUNT = re.compile(r"\d{1,18}(\.0{1,9})?", re.ASCII)
 _AMOUNT = re.compile(r"-?\$?\d{1,18}(\.\d{1,40})?([eE][+-]?\d{1,2})?", re.ASCII)
 _EPOCH = date(1970, 1, 1)
 _USD_DIGITS_MAX = 18
-_PLACES_MAX = 40
+_DECIMALS_MAX = 40
 
 
 class Figure(StrEnum):
@@ -50,39 +50,39 @@ class BillColumns:
 @dataclass(frozen=True, slots=True)
 class Bill:
     figures: tuple[Figure, ...]
-    # For each line: the day (as the number of days since 1970), the provider's name of the model,
-    # and one amount for each figure.
+    # Each line contains the day (as the number of days since 1970), the provider's name for the
+    # model, and one amount for each figure.
     lines: Iterable[tuple[int, str, list[Decimal]]]
 
 
 _DAY, _MODEL = "day", "model"
 
 
-def bill_columns(named: Mapping[str, str]) -> BillColumns:
-    """Builds the columns from a mapping of meanings to column names: `day`, `model` and at least
-    one figure are required."""
-    unknown = sorted(set(named) - {_DAY, _MODEL, *Figure})
+def bill_columns(columns: Mapping[str, str]) -> BillColumns:
+    """Builds the columns from a mapping of `day`, `model` and figures to column names. `day`,
+    `model` and at least one figure are required."""
+    unknown = sorted(set(columns) - {_DAY, _MODEL, *Figure})
     if unknown:
-        raise InvalidRequest(f"There is nothing to compare called {unknown[0]}.", param="columns")
-    figures = {Figure(name): column for name, column in named.items() if name in set(Figure)}
-    if _DAY not in named or _MODEL not in named or not figures:
+        raise InvalidRequest(f"{unknown[0]} is not a figure that can be compared.", param="columns")
+    figures = {Figure(name): column for name, column in columns.items() if name in set(Figure)}
+    if _DAY not in columns or _MODEL not in columns or not figures:
         raise InvalidRequest(
-            "Name the columns of the file: day, model and at least one to compare, as in "
+            "Name the columns of the file for day, model and at least one figure, for example "
             "day=date,model=model,cost=amount",
             param="columns",
         )
-    return BillColumns(named[_DAY], named[_MODEL], figures)
+    return BillColumns(columns[_DAY], columns[_MODEL], figures)
 
 
 def named_values(text: str, param: str) -> dict[str, str]:
     """Reads `name=value,name=value`."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for entry in text.split(","):
         name, separator, value = (piece.strip() for piece in entry.partition("="))
         if not (name and separator and value):
             raise InvalidRequest(f"{entry!r} is not name=value.", param=param)
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def tolerance_of(text: str) -> Tolerance:
@@ -132,7 +132,7 @@ def _lines(
     # Some programs begin the file with a byte order mark.
     header[0] = header[0].removeprefix("\ufeff")
     day_at, model_at = _column_index(header, columns.day), _column_index(header, columns.model)
-    places = [
+    figure_columns = [
         (figure, name, _column_index(header, name)) for figure, name in columns.figures.items()
     ]
     is_empty = True
@@ -141,7 +141,7 @@ def _lines(
             continue
         if len(row) != len(header):
             raise _invalid_line(reader, f"has {len(row)} columns, the header has {len(header)}")
-        amounts = [_number(reader, figure, name, row[at]) for figure, name, at in places]
+        amounts = [_number(reader, figure, name, row[at]) for figure, name, at in figure_columns]
         day, model = _day(reader, columns.day, row[day_at]), row[model_at].strip()
         if not model:
             raise _invalid_line(reader, f"column {columns.model}: there is no model")
@@ -161,11 +161,11 @@ def _rows(reader: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def _column_index(header: list[str], name: str) -> int:
-    places = [at for at, found in enumerate(header) if found.strip() == name]
-    if len(places) == 1:
-        return places[0]
-    names = ", ".join(found.strip() for found in header)
-    problem = "no column" if not places else "several columns"
+    indexes = [at for at, column in enumerate(header) if column.strip() == name]
+    if len(indexes) == 1:
+        return indexes[0]
+    names = ", ".join(column.strip() for column in header)
+    problem = "no column" if not indexes else "several columns"
     raise InvalidRequest(
         f"The file has {problem} {name}; its header is: {names[:500]}", param="columns"
     )
@@ -188,11 +188,11 @@ def _number(reader: Iterator[list[str]], figure: Figure, column: str, text: str)
     amount = Decimal(text.replace("$", ""))
     exponent = amount.as_tuple().exponent
     assert isinstance(exponent, int), "an amount is a finite number"
-    if amount.adjusted() >= _USD_DIGITS_MAX or exponent < -_PLACES_MAX:
+    if amount.adjusted() >= _USD_DIGITS_MAX or exponent < -_DECIMALS_MAX:
         raise _invalid_line(
             reader,
             f"column {column}: {text[:40]!r} has more than {_USD_DIGITS_MAX} digits before the "
-            f"point, or more than {_PLACES_MAX} after it",
+            f"point, or more than {_DECIMALS_MAX} after it",
         )
     return amount
 
@@ -203,16 +203,16 @@ def _day(reader: Iterator[list[str]], column: str, text: str) -> int:
     text = text.strip()
     try:
         if len(text) == len("2026-09-01"):
-            found = date.fromisoformat(text)
+            day = date.fromisoformat(text)
         else:
             timestamp = datetime.fromisoformat(text)
             if timestamp.tzinfo is not None:
                 timestamp = timestamp.astimezone(UTC)
-            found = timestamp.date()
+            day = timestamp.date()
     except (ValueError, OverflowError):
         problem = f"column {column}: {text[:40]!r} is not a day such as 2026-09-01"
         raise _invalid_line(reader, problem) from None
-    return (found - _EPOCH).days
+    return (day - _EPOCH).days
 
 
 def _invalid_line(reader: Iterator[list[str]], problem: str) -> InvalidRequest:
@@ -245,7 +245,7 @@ class BillDay:
             return "missing in the books"
         if self.figures[0].bill is None:
             return "missing in the bill"
-        return "differs" if any(pair.differs for pair in self.figures) else "same"
+        return "differs" if any(figure.differs for figure in self.figures) else "same"
 
 
 @dataclass(slots=True)
@@ -257,7 +257,7 @@ class BillComparison:
 
     @property
     def differences(self) -> list[BillDay]:
-        return [found for found in self.days if found.kind != "same"]
+        return [day for day in self.days if day.kind != "same"]
 
 
 class BillReconciliation:
@@ -275,23 +275,24 @@ class BillReconciliation:
         days: tuple[int | None, int | None] = (None, None),
         reported: bool = False,
     ) -> BillComparison:
-        """Compares the bill with the ledger for the first to the last day of the bill, or of
-        `days`. `names` maps our model ids to the provider's model names. For a model that is not in
-        `names`, the catalogue's upstream name is used. With `reported`, compares the cost that the
-        backend reported in its answers instead of the charged cost."""
+        """Compares the bill with the ledger. `days` contains the first and the last day to compare;
+        None means the first or last day in the bill. `names` maps our model ids to the provider's
+        model names. For a model that is not in `names`, the catalogue's upstream name is used. With
+        `reported`, compares the cost that the backend reported in its answers instead of the
+        charged cost."""
         names = {**dict(_catalog_names(catalog, backend)), **names}
         primary = tuple(model.id for model in catalog.models if model.backend == backend)
         async with self._database.transaction() as connection:
-            written = await backend_usage.copy_bill(connection, bill.lines)
+            copied = await backend_usage.copy_bill(connection, bill.lines)
             if not any(backend in model.backends for model in catalog.models):
                 await _require_known(connection, backend)
-            if written.entries > ENTRIES_MAX:
+            if copied.entries > ENTRIES_MAX:
                 raise InvalidRequest(
-                    f"The bill has more than {ENTRIES_MAX} days and models.", param="file"
+                    f"The bill has more than {ENTRIES_MAX} pairs of day and model.", param="file"
                 )
             first, last = days
-            first = written.first_day if first is None else first
-            last = written.last_day if last is None else last
+            first = copied.first_day if first is None else first
+            last = copied.last_day if last is None else last
             rows = await backend_usage.compare_bill(
                 connection,
                 UsageQuery(backend, first, last, primary),
@@ -300,18 +301,18 @@ class BillReconciliation:
                 tolerance=tolerance,
                 reported=reported,
             )
-        found = BillComparison(first, last)
-        for (day, model), pairs in groupby(rows, lambda pair: (pair.day, pair.model)):
+        comparison = BillComparison(first, last)
+        for (day, model), figures in groupby(rows, lambda figure: (figure.day, figure.model)):
             if day is None or model is None:
-                found.totals = tuple(pairs)
+                comparison.totals = tuple(figures)
             else:
-                found.days.append(BillDay(day, model, tuple(pairs)))
-        return found
+                comparison.days.append(BillDay(day, model, tuple(figures)))
+        return comparison
 
 
 async def _require_known(connection: Connection, backend: str) -> None:
-    """Raises if the ledger has no usage of the backend. The ledger is asked because it may have
-    usage of a backend that is no longer in the catalogue."""
+    """Raises if the ledger contains no usage of the backend. The ledger may contain usage of a
+    backend that is no longer in the catalogue."""
     known = await backend_usage.find_backends(connection)
     if backend not in known:
         listed = ", ".join(known) or "none"
@@ -322,7 +323,7 @@ async def _require_known(connection: Connection, backend: str) -> None:
 
 
 def _catalog_names(catalog: Catalog, backend: str) -> Iterator[tuple[str, str]]:
-    """Yields the id of each of our models on this backend, with the backend's name of the model."""
+    """Yields the id of each of our models on this backend, with the model's name at the backend."""
     for model in catalog.models:
         for backend_model in model.by_backend:
             if backend_model.backend == backend:

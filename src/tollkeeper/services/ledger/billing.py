@@ -66,16 +66,17 @@ class LimitsInForce:
 @dataclass(frozen=True, slots=True)
 class OverageUse:
     """Contains an organization's overage (the part of its costs that exceeded the amounts held for
-    the calls), and its overage bound: how far below zero overage may bring its balance."""
+    the calls), and its overage bound (the limit for a negative balance that overage causes)."""
 
     # The granted credit minus the settled costs.
     balance_picousd: int
     overage_picousd: int
     # None means no limit.
     bound_picousd: int | None
-    # Whether the bound is the default of the settings.
+    # True if the bound is the default of the settings.
     is_default: bool
-    # The balance fell below the bound. No call is admitted until an operator runs `overage clear`.
+    # True if the balance fell below the bound. Then no call is admitted until an operator runs
+    # `overage clear`.
     stopped: bool
 
 
@@ -137,9 +138,9 @@ class Billing:
     async def overage_set(
         self, organization_id: OrganizationId, bound_picousd: int | None
     ) -> OverageUse:
-        """Sets the amount by which overage may make the balance negative; None means the default of
-        the settings. This method itself does not stop or clear the organization; the next admission
-        stops the organization if its balance is below the new bound."""
+        """Sets the organization's overage bound; None means the default of the settings. This
+        method does not stop the organization or end a stop. The next admission stops the
+        organization if its balance is below the new bound."""
         if bound_picousd is not None and not 0 <= bound_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A bound is an amount of 0 USD or more.", param="bound")
         async with self._database.transaction() as connection:

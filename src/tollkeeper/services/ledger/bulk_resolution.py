@@ -20,7 +20,7 @@ from tollkeeper.storage import ledger, resolutions, unsettled
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.unsettled import FIRST_KEY, UnsettledKey, UnsettledSelection
 
-_BATCH = 500
+_BATCH_SIZE = 500
 _RESOLVED_BY = "operator, in bulk"
 _HOUR_S = 3600
 # No project has this id. It is used to lock an account without reading a project.
@@ -58,24 +58,28 @@ class Backlog:
 
     @property
     def reservations(self) -> int:
-        return sum(found.reservations for found in self.reasons)
+        return sum(reason.reservations for reason in self.reasons)
 
     @property
     def hold_picousd(self) -> int:
-        return sum(found.hold_picousd for found in self.reasons)
+        return sum(reason.hold_picousd for reason in self.reasons)
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
+    """Contains the number of resolved reservations, and the sum of their holds."""
+
     reservations: int
     hold_picousd: int
 
 
 class BulkResolution:
-    def __init__(self, database: Database, limits: ProjectLimits, batch: int = _BATCH) -> None:
+    def __init__(
+        self, database: Database, limits: ProjectLimits, batch_size: int = _BATCH_SIZE
+    ) -> None:
         self._database = database
         self._limits = limits
-        self._batch = batch
+        self._batch_size = batch_size
 
     async def ledger_backlog(
         self,
@@ -105,7 +109,7 @@ class BulkResolution:
         after = FIRST_KEY
         while True:
             async with self._database.transaction() as connection:
-                page = await unsettled.find_page(connection, selection, after, self._batch)
+                page = await unsettled.find_page(connection, selection, after, self._batch_size)
                 if not page:
                     return Resolved(resolved, hold_picousd)
                 batch = [_resolution(key, hold, action, resolved_by) for key, hold in page]
@@ -126,8 +130,8 @@ class BulkResolution:
         )
 
     async def fold(self, organizations: Sequence[OrganizationId]) -> None:
-        """Adds the unspent parts of resolved holds to the accounts. Otherwise the organization's
-        next call would have to do this, and might wait for thousands of rows."""
+        """Folds resolutions into the accounts: adds the unspent parts of resolved holds. Otherwise
+        the organization's next call would have to fold thousands of rows."""
         for organization_id in sorted(set(organizations)):
             async with self._database.transaction() as connection:
                 await ledger.use_asynchronous_commit(connection)

@@ -50,10 +50,10 @@ class Caps:
         project_id: ProjectId | None = None,
         key_id: KeyId | None = None,
     ) -> CapUse:
-        """Sets a cap of the organization, of a project or of a key. A cap below the amount already
-        held and spent rejects new calls and does not stop running calls. An organization and a
-        project have one monthly or total cap, and can also have a daily and a weekly cap. A key can
-        have a daily, a weekly and a monthly cap."""
+        """Sets a cap of the organization, of a project or of a key. If the cap is below the amount
+        already held and spent, new calls are rejected, and calls in flight continue. An
+        organization or a project can have either a monthly or a total cap, and also a daily and a
+        weekly cap. A key can have a daily, a weekly and a monthly cap."""
         if not 0 <= amount_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A cap is an amount of 0 USD or more.", param="amount")
         if key_id is not None and period is CapPeriod.TOTAL:
@@ -67,12 +67,12 @@ class Caps:
             else:
                 await _write_period_cap(connection, owner, cap, locked)
             await _record(connection, "cap_set", owner, _cap_of(state, owner, period), cap)
-            [found] = (
+            [cap_use] = (
                 use
                 for use in await caps.find_uses(connection, organization_id, [owner.subject_id])
                 if use.cap == cap
             )
-            return found
+            return cap_use
 
     async def cap_clear(
         self,
@@ -81,8 +81,8 @@ class Caps:
         key_id: KeyId | None = None,
         period: CapPeriod | None = None,
     ) -> None:
-        """Removes the cap of the given period, or without `period` all caps, from the key, the
-        project or the organization itself. Succeeds even if there is no cap."""
+        """Removes a cap of the key, the project or the organization itself: the cap of the given
+        period or, without `period`, all caps. Succeeds even if there is no cap."""
         async with self._database.transaction() as connection:
             owner, locked = await self._lock(connection, organization_id, project_id, key_id)
             state = locked.states[organization_id]
@@ -100,8 +100,8 @@ class Caps:
         """Makes the caps count for the present day and month again, after the database's clock ran
         ahead. Reservations (the rows of holds) that count for a later day are changed to count for
         today or, if earlier, for the day of their admission. The held and spent amounts of the
-        present periods are then recounted. Changes nothing if no reservation and no counter is in
-        the future. Raises if the new count could be too low, because rows were dropped or the
+        present periods are then recounted. Changes nothing if no reservation and no counter belongs
+        to a future day. Raises if the new count could be too low because rows were dropped or the
         clocks disagree."""
         async with self._database.transaction() as connection:
             await lock_row(connection, organization_id)
@@ -114,8 +114,8 @@ class Caps:
             await allow_long_statements(connection, minutes=1)
             today = dates.now_s // DAY_S
             moved = await cap_resets.move_reservations(connection, organization_id, today)
-            ahead = max(dates.spending_day or 0, month_of_number(dates.month).first_day) > today
-            if moved or ahead:
+            is_ahead = max(dates.spending_day or 0, month_of_number(dates.month).first_day) > today
+            if moved or is_ahead:
                 await _recount(connection, organization_id, today)
                 await cap_resets.correct_unfolded_months(connection, organization_id)
                 await record_change(
@@ -140,8 +140,8 @@ class Caps:
         if abs(machine_s - now_s) > _CLOCKS_APART_S:
             raise StateConflict(
                 f"The clock of the database shows {_shown_time(now_s)}, that of this machine "
-                f"{_shown_time(machine_s)}. Set the clocks first: a reset to a day that is over would "
-                "forget what was spent since."
+                f"{_shown_time(machine_s)}. Correct the clocks first: a reset to a past day would "
+                "ignore the costs of later days."
             )
 
     async def cap_show(self, organization_id: OrganizationId) -> list[CapUse]:
@@ -191,8 +191,8 @@ def _subject(owner: CapOwner) -> CapSubject:
 
 
 def _cap_of(state: AccountState, owner: CapOwner, period: CapPeriod) -> Cap | None:
-    """Returns the owner's current cap for the period. An organization or a project has only one
-    monthly or total cap, so for both of these periods that cap is returned."""
+    """Returns the owner's current cap for the period. An organization or a project has either a
+    monthly or a total cap, so for each of these two periods the existing cap is returned."""
     if _uses_account_counters(owner, period):
         return state.cap if owner.project_id is None else state.projects[owner.project_id].cap
     found = state.period_caps.get((_subject(owner), period))

@@ -13,7 +13,7 @@ from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.storage import money_totals, unsettled
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.money_totals import LedgerVerification, MoneyTotals
-from tollkeeper.storage.unsettled import EVERYTHING
+from tollkeeper.storage.unsettled import ALL_UNSETTLED
 
 _HOURS_MAX = 48
 _HOUR_MS = 3_600_000
@@ -47,7 +47,7 @@ class LedgerOverview:
                 cost_today_picousd=await money_totals.sum_cost_of_day(
                     connection, self._clock() // DAY_S
                 ),
-                unsettled=tuple(await unsettled.total_by_reason(connection, EVERYTHING)),
+                unsettled=tuple(await unsettled.total_by_reason(connection, ALL_UNSETTLED)),
                 oldest_hold_s=await self._open_holds.oldest_age_s(connection),
                 verification=await money_totals.find_verification(connection),
             )

@@ -8,7 +8,7 @@ from tollkeeper.services.ledger.metrics import ReasonLabel, reason_label
 from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.storage import accounts, money_totals, unsettled
 from tollkeeper.storage.database import Database
-from tollkeeper.storage.unsettled import EVERYTHING
+from tollkeeper.storage.unsettled import ALL_UNSETTLED
 
 
 class LedgerWatch:
@@ -18,7 +18,7 @@ class LedgerWatch:
 
     async def refresh(self) -> None:
         async with self._database.reading() as connection:
-            reasons = await unsettled.total_by_reason(connection, EVERYTHING)
+            reasons = await unsettled.total_by_reason(connection, ALL_UNSETTLED)
             totals = await accounts.read_totals(connection)
             oldest_hold_s = await self._open_holds.oldest_age_s(connection)
             verified = await money_totals.find_verification(connection)
