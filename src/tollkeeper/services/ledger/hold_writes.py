@@ -16,9 +16,11 @@ _OF_ONE_ORGANIZATION = (AccountBusy, Contention)
 
 @dataclass(frozen=True, slots=True)
 class HoldWriteState:
-    # Seconds since a hold was last written, or written and rolled back as a check; None for never.
+    # The time since a hold was last written, or written and rolled back as a check; None if no hold
+    # was written yet.
     written_s_ago: float | None
-    # Why the last attempt failed, for operators; None if it succeeded, or if there was no attempt.
+    # The reason why the last attempt failed, for operators; None if no attempt was made or the last
+    # attempt succeeded.
     failure: str | None
 
 

@@ -233,8 +233,8 @@ class Ledger:
             holds = [call.hold for call in again if call.hold is not None]
             _log.error("holds were lost by the database and are restored", count=len(holds))
             await _until_written(lambda: self._store.restore_all(holds), len(holds))
-            found = await _until_written(lambda: write(again), len(again))
-            for at, ending in zip(lost, found, strict=True):
+            new_endings = await _until_written(lambda: write(again), len(again))
+            for at, ending in zip(lost, new_endings, strict=True):
                 endings[at] = ending
         self._open.difference_update(call.outcome.reservation_id.int for call in batch)
         return [ending is Ending.DONE for ending in endings]

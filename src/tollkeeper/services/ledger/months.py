@@ -118,8 +118,8 @@ class LedgerMonths:
 
     async def ledger_export(self, month: Month, write: Callable[[bytes], object]) -> Export:
         """Passes the CSV text of a closed month to `write` in parts. Raises if the text differs
-        from that of the first export. The month counts as exported only after the caller has also
-        called `ledger_exported`."""
+        from the text of the first export. The month counts as exported only after the caller has
+        called `ledger_exported` too."""
         found = await self._require_closed_with_rows(month)
         digest, lines = hashlib.sha256(), _Rows()
         async with self._keeping_months() as connection, connection.transaction():
@@ -213,8 +213,7 @@ class LedgerMonths:
 
 
 async def find_dropped(connection: Connection, identity: UUID) -> LedgerMonth | None:
-    """Returns the ledger month that the id of a reservation belongs to, or None if that month is
-    not dropped."""
+    """Returns the ledger month of a reservation id if that month was dropped, otherwise None."""
     found = await _find(connection, month_of_id(identity))
     return None if found.dropped is None else found
 

@@ -1,5 +1,5 @@
-"""Shows operators the balances, the costs and the money at risk of all organizations: amounts that
-are held for running calls, or for unsettled calls (of unknown cost)."""
+"""Shows operators the balances, the costs and the money at risk of all organizations. Money at risk
+is held for calls in flight or for unsettled calls (of unknown cost)."""
 
 from dataclasses import dataclass
 

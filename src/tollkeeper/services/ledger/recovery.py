@@ -1,7 +1,7 @@
 """Maintains process leases, and marks the holds that no process will resolve as unsettled (of
 unknown cost).
 
-A lease shows that a process lives. No process will resolve a hold of a dead process, or a hold that
+A lease shows that a process is alive. No process will resolve a hold of a dead process, or a hold that
 its live process has already resolved. The second case happens if a failover to a standby that lacks
 the last commits, or a restored backup, brings back a hold without its resolution.
 """
@@ -161,8 +161,8 @@ class Recovery:
         return await self._sweep(unregistered_too=True)
 
     async def leased_holds(self) -> LeasedHolds:
-        """Counts the holds of processes whose leases have not ended: they live, or died less than
-        one lease ago."""
+        """Counts the holds of processes whose leases have not ended. These processes are alive, or
+        died less than one lease ago."""
         async with self._database.reading() as connection:
             found = await self._open_holds.find_all(connection)
             holders = {hold.process_id for hold in found}

@@ -1,5 +1,5 @@
-"""Updates the ledger's gauges. Their values need database queries, so they are refreshed at an
-interval and not at each request for metrics."""
+"""Updates the ledger's metrics at an interval instead of at each request for metrics, because they
+need database queries."""
 
 from collections import Counter
 
