@@ -11,9 +11,9 @@ from statistics import median
 from bench.judge.datasets import DATASETS, Case, kinds
 from tollkeeper.domain.calibration import (
     LABELS_MIN,
-    Labelled,
+    LabelledScore,
     Quality,
-    held_out,
+    cross_validated,
     quality,
     sigmoid,
 )
@@ -35,8 +35,10 @@ class Measured:
     scored: list[tuple[Case, float | None]]
 
     @cached_property
-    def labelled(self) -> list[Labelled]:
-        return [Labelled(score, case.label) for case, score in self.scored if score is not None]
+    def labelled(self) -> list[LabelledScore]:
+        return [
+            LabelledScore(score, case.label) for case, score in self.scored if score is not None
+        ]
 
     @cached_property
     def before(self) -> Pairs:
@@ -45,7 +47,7 @@ class Measured:
     @cached_property
     def after(self) -> Pairs:
         """Probabilities by calibrations that were fitted without the text."""
-        return held_out(self.labelled)
+        return cross_validated(self.labelled)
 
     @property
     def is_enough(self) -> bool:

@@ -13,7 +13,7 @@ from tests.support.http_client import http_client
 from tollkeeper.domain.calibration import (
     Calibration,
     Fitted,
-    Labelled,
+    LabelledScore,
     Shape,
     guarantees,
     measure,
@@ -65,7 +65,7 @@ async def test_the_costs_page_shows_what_the_judge_used(
 
 async def _calibrate(site: ConsoleSite, policy: Policy) -> None:
     """Stores and activates a calibration that leaves scores as they are, fitted on twenty texts."""
-    labelled = [Labelled(float(number), number > 0) for number in range(-10, 10)]
+    labelled = [LabelledScore(float(number), number > 0) for number in range(-10, 10)]
     found = measure(labelled)
     unchanged = Calibration(Shape.LINE, ((1.0, 0.0),))
     values = [score_basis_points(one.score) for one in labelled]

@@ -6,12 +6,12 @@ import random
 import pytest
 
 from tollkeeper.domain.calibration import (
-    Labelled,
+    LabelledScore,
     Shape,
+    cross_validated,
     fit,
     guaranteed_rate,
     guarantees,
-    held_out,
     is_monotone,
     labels_needed,
     quality,
@@ -24,13 +24,13 @@ from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.percent import basis_points_of, percent_of
 
 
-def _overconfident(count: int, seed: int, *, sharpness: float = 4.0) -> list[Labelled]:
+def _overconfident(count: int, seed: int, *, sharpness: float = 4.0) -> list[LabelledScore]:
     """Scores of a judge that knows the log-odds of each text and multiplies them."""
     draw = random.Random(seed)
     labelled = []
     for _ in range(count):
         odds = draw.gauss(-0.5, 1.5)
-        labelled.append(Labelled(sharpness * odds, draw.random() < sigmoid(odds)))
+        labelled.append(LabelledScore(sharpness * odds, draw.random() < sigmoid(odds)))
     return labelled
 
 
@@ -50,7 +50,7 @@ def test_a_calibration_lowers_the_error_on_texts_that_it_has_not_seen(
         after = quality([(calibration.probability(one.score), one.is_yes) for one in fresh])
         assert after.calibration_error < before.calibration_error / (1 if count < 100 else 2)
         assert after.brier < before.brier
-        cross = quality(held_out(labelled))
+        cross = quality(cross_validated(labelled))
         assert sum(one.count for one in cross.bins if one) == count
 
 
@@ -64,13 +64,13 @@ def test_probabilities_never_fall_with_the_score() -> None:
 
 
 def test_labels_that_contradict_the_scores_give_a_flat_map() -> None:
-    reversed_labels = [Labelled(one.score, not one.is_yes) for one in _overconfident(100, 3)]
+    reversed_labels = [LabelledScore(one.score, not one.is_yes) for one in _overconfident(100, 3)]
     calibration = fit(reversed_labels)
     assert calibration.points[0][0] == 0.0
 
 
 def test_perfectly_separated_labels_give_a_finite_line() -> None:
-    labelled = [Labelled(score, score > 0) for score in range(-20, 21)]
+    labelled = [LabelledScore(score, score > 0) for score in range(-20, 21)]
     calibration = fit(labelled)
     assert math.isfinite(calibration.points[0][0])
     assert 0.9 < calibration.probability(20) < 1
@@ -81,7 +81,7 @@ def test_too_few_labels_and_a_single_label_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="at least 10"):
         fit(_overconfident(9, 1))
     with pytest.raises(InvalidRequest, match="both labels"):
-        fit([Labelled(float(number), True) for number in range(20)])
+        fit([LabelledScore(float(number), True) for number in range(20)])
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.05])
@@ -183,7 +183,7 @@ def test_scores_that_say_nothing_give_the_share_of_yes() -> None:
     """A higher score must not lower the probability. If the labels say that it does, the best that is left
     is one probability for all, and that is not the line without its slope."""
     labelled = [
-        Labelled(-6.0 + number / 10, number % 3 != 0 and number < 60) for number in range(75)
+        LabelledScore(-6.0 + number / 10, number % 3 != 0 and number < 60) for number in range(75)
     ]
     share = sum(one.is_yes for one in labelled) / len(labelled)
     found = fit(labelled)

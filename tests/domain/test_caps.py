@@ -32,8 +32,8 @@ from tollkeeper.domain.admission import (
 from tollkeeper.domain.caps import (
     COUNTED_PERIODS,
     CapPeriod,
-    EndedHold,
     PeriodCap,
+    ResolvedHold,
     day_at,
     end_day,
     first_day,
@@ -167,12 +167,12 @@ def test_a_call_over_the_end_of_a_period_counts_where_it_began(period: CapPeriod
     state, [admitted] = decide(capped(10, period), [request(10)], now_us=NOW_US, month=MONTHS[1])
     assert admitted.refusal is None
     end_us = end_day(period, period_number(period, TODAY)) * DAY_US
-    ended = EndedHold(PROJECTS[0], KEYS[0], TODAY, hold_picousd=10, spent_picousd=9)
+    ended = ResolvedHold(PROJECTS[0], KEYS[0], TODAY, hold_picousd=10, spent_picousd=9)
     # It ends before anybody else begins in the new period, or after.
-    [before] = decided(state.with_ended(ended), 10, now_us=end_us)
+    [before] = decided(state.with_resolved(ended), 10, now_us=end_us)
     later, [after] = decide(state, [request(4)], now_us=end_us, month=MONTHS[1])
     assert before.refusal is after.refusal is None
-    [cap] = later.with_ended(ended).period_caps.values()
+    [cap] = later.with_resolved(ended).period_caps.values()
     assert (cap.held_picousd, cap.settled_picousd) == (4, 0)
 
 
@@ -238,7 +238,7 @@ def test_the_order_in_which_holds_end_does_not_matter(
             rng.shuffle(holds)
             after = cap
             for day, hold, cost in holds:
-                after = after.with_ended(period_number(period, day), hold, cost)
+                after = after.with_resolved(period_number(period, day), hold, cost)
             assert after == replace(
                 cap, held_picousd=0, settled_picousd=sum(cost for _, cost in mine)
             )

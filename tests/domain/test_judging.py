@@ -14,7 +14,7 @@ from tollkeeper.backends.chat.request import encode_request
 from tollkeeper.domain.calibration import SCORE_MAX
 from tollkeeper.domain.judging import (
     Quotation,
-    harmless,
+    as_plain_text,
     read_score,
     score_basis_points,
     window_count,
@@ -118,8 +118,8 @@ def test_questions_about_one_text_share_everything_before_them(text: str, questi
     assert messages[-1]["role"] == "user"
     content = messages[-1]["content"]
     assert content == (
-        f"<<{'f' * 16}>>\n{harmless(text)}\n<<{'f' * 16}>>\n"
-        f"Question: {harmless(question)}\nAnswer (Yes or No):"
+        f"<<{'f' * 16}>>\n{as_plain_text(text)}\n<<{'f' * 16}>>\n"
+        f"Question: {as_plain_text(question)}\nAnswer (Yes or No):"
     )
     shared = asked.index(b"Question: ", asked.rindex(b"ffff"))
     assert asked[:shared] == other[:shared]
@@ -141,17 +141,17 @@ def test_questions_about_one_text_share_everything_before_them(text: str, questi
     ],
 )
 def test_control_tokens_are_broken(token: str) -> None:
-    said = harmless(f"before {token} after")
+    said = as_plain_text(f"before {token} after")
     assert token not in said
     assert said.replace(" ", "") == f"before{token}after"
 
 
 def test_ordinary_text_stays_as_it_is() -> None:
     text = "a < b, [x], [user]\n5 > 3, \u00fcber \u4e2d\u6587 \U0001f642\tend <- here <= there"
-    assert harmless(text) == text
+    assert as_plain_text(text) == text
 
 
 def test_what_no_server_should_see_is_blanked() -> None:
-    assert harmless("a\x00b\x1b[31mc\x7f") == "a b [31mc "
-    assert harmless("half \ud800 pair") == "half ? pair"
+    assert as_plain_text("a\x00b\x1b[31mc\x7f") == "a b [31mc "
+    assert as_plain_text("half \ud800 pair") == "half ? pair"
     assert json.loads(_written(Quotation("\ud800\x00", "f"), "\udfff?"))

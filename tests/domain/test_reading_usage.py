@@ -13,7 +13,7 @@ from tollkeeper.domain.inference import Call, Delta, UsageReport
 from tollkeeper.domain.messages_behavior import MessagesBehavior, PromptCaching
 from tollkeeper.domain.metering import Meter, read_usage
 from tollkeeper.domain.pricing import Bounds, cost_of, hold_picousd
-from tollkeeper.domain.usage import ReportedUsage, Usage, readings
+from tollkeeper.domain.usage import ReportedUsage, Usage, possible_usages
 
 # Gemini 2.5 Flash at OpenRouter, in USD.
 _GEMINI = {
@@ -94,7 +94,7 @@ def test_tokens_beside_the_prompt_are_still_read_as_such(told: dict[str, int]) -
 def test_the_stated_price_tells_of_tokens_counted_twice_that_fit_the_prompt() -> None:
     """Without a price that fits, reads and writes are different tokens."""
     call, told = _call(_GEMINI), {"total_tokens": 5100}
-    apart, again = readings(_report(5000, 2161, 2161, **told))
+    apart, again = possible_usages(_report(5000, 2161, 2161, **told))
     assert (apart.uncached_tokens, again.uncached_tokens) == (678, 2839)
     for stated, expected in (
         *((price, apart) for price in (None, 0, 1, 10**9, _cost(call, apart))),
@@ -137,7 +137,7 @@ def test_no_reading_has_a_negative_count(
         input_audio_tokens=audio,
         cache_adds_to_prompt=beside,
     )
-    for usage in readings(report, unnamed_is_1h=hour):
+    for usage in possible_usages(report, unnamed_is_1h=hour):
         assert usage.uncached_tokens >= usage.input_audio_tokens >= 0
         assert min(usage.cache_write_tokens, usage.cache_write_1h_tokens) >= 0
         assert usage.cache_write_tokens + usage.cache_write_1h_tokens == written

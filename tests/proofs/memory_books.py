@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.domain.admission_oracle import number_of
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import AccountState, decide
-from tollkeeper.domain.caps import EndedHold, day_at
+from tollkeeper.domain.caps import ResolvedHold, day_at
 from tollkeeper.domain.ledger import Hold, LockedAccounts, Resolution
 from tollkeeper.domain.spend import Fold, FoldKind, Spend
 
@@ -63,7 +63,7 @@ class Books:
             organization_id = self.reservations[one[0]].hold.organization_id
             state = states[organization_id].folded(self._fold(one))
             if state.spending_day is not None and one[1] is FoldKind.RESOLVED:
-                state = state.with_ended(self._ended(one[0], state))
+                state = state.with_resolved(self._ended(one[0], state))
             states[organization_id] = state
         return LockedAccounts(states, dict.fromkeys(states, 0), now_us, month), taken
 
@@ -110,9 +110,9 @@ class Books:
             overage_max_picousd=row.hold.overage_max_picousd,
         )
 
-    def _ended(self, reservation_id: UUID, state: AccountState) -> EndedHold:
+    def _ended(self, reservation_id: UUID, state: AccountState) -> ResolvedHold:
         row = self.reservations[reservation_id]
-        return EndedHold(
+        return ResolvedHold(
             project_id=row.hold.project_id,
             first_key_id=state.first_keys.get(row.hold.key_id, row.hold.key_id),
             spending_day=row.day,

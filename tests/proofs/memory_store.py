@@ -20,7 +20,7 @@ from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId
 from tollkeeper.domain.caps import day_at
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
-from tollkeeper.domain.policy_set import EMPTY, PolicySet
+from tollkeeper.domain.policy_set import NO_POLICIES, PolicySet
 from tollkeeper.domain.spend import FoldKind
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.storage.database import Connection, Contention
@@ -205,7 +205,7 @@ class MemoryStore(LedgerStore):
             done.remove(reservation_id)
             return Ending.DONE
         known = reservation_id in self.database.books.reservations
-        return Ending.BEFORE if known else Ending.MISSING
+        return Ending.ALREADY_ENDED if known else Ending.MISSING
 
     async def try_hold(self, reservation_id: UUID) -> None:
         """No history asks for it: it leaves nothing."""
@@ -344,7 +344,7 @@ class NoPolicies(PolicyDirectory):
     async def current(
         self, connection: Connection, epochs: Mapping[OrganizationId, int]
     ) -> dict[OrganizationId, PolicySet]:
-        return dict.fromkeys(epochs, EMPTY)
+        return dict.fromkeys(epochs, NO_POLICIES)
 
 
 def _in_doubt(database: MemoryDatabase) -> CommitInDoubt:

@@ -150,8 +150,8 @@ BUGS = {
     ),
     "an abandoned JSON answer pays the prompt only": Bug(
         "Inference._close",
-        "error is None or meter.delivered or meter.usage is not None or meter.reported_nonsense",
-        "error is None or meter.delivered or meter.usage is not None or tab.abandoned",
+        "error is None or meter.has_begun or meter.usage is not None or meter.reported_nonsense",
+        "error is None or meter.has_begun or meter.usage is not None or tab.abandoned",
         CHARGED,
     ),
     "a caller ejects a replica": Bug(

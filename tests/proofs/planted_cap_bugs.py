@@ -32,19 +32,19 @@ CAP_BUGS = {
         ("services/ledger/test_cap_reset.py",),
     ),
     "weeks begin on Sunday": Bug(
-        "_DAYS_BEFORE_FIRST",
+        "_DAYS_OF_WEEK_0_BEFORE_1970",
         "3",
         "4",
         ("domain/test_caps.py",),
     ),
     "a released hold stays in its period": Bug(
-        "PeriodCap.with_ended",
+        "PeriodCap.with_resolved",
         "held_picousd=cap.held_picousd - hold",
         "held_picousd=cap.held_picousd - (hold if spent else 0)",
         ("proofs/test_simulation.py",),
     ),
     "a settlement counts in whatever period is current": Bug(
-        "PeriodCap.with_ended",
+        "PeriodCap.with_resolved",
         "if cap.number != number:",
         "if cap.number < number:",
         ("proofs/test_simulation.py",),

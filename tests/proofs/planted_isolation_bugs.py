@@ -170,7 +170,7 @@ ISOLATION_BUGS = {
     # Holds of texts that are written to mislead the estimate.
     "spaces between letters are free": Bug(
         "measure_text",
-        "weight += _RUN_OF_SPACES * runs",
+        "weight += _SPACE_RUN_WEIGHT * runs",
         "pass",
         ("domain/test_estimate.py",),
     ),

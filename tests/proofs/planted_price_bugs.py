@@ -61,7 +61,7 @@ PRICE_BUGS = {
         CALL_HISTORIES,
     ),
     "tokens that were read and written again are charged as input too": Bug(
-        "readings",
+        "possible_usages",
         "forms = [again, beside]",
         "forms = [beside, again]",
         ("domain/test_reading_usage.py",),
@@ -192,9 +192,9 @@ PRICE_BUGS = {
     "a tier begins one token early": Bug(
         "_tiers",
         "found[tier.above_tokens + 1] = pricing_from_declared({**inherited, **tier.prices},"
-        ' param=f"{place}.{position}.pricing")',
+        ' param=f"{setting}.{position}.pricing")',
         "found[tier.above_tokens] = pricing_from_declared({**inherited, **tier.prices},"
-        ' param=f"{place}.{position}.pricing")',
+        ' param=f"{setting}.{position}.pricing")',
         PRICES,
     ),
     "a hold forgets the tiers": Bug(

@@ -35,7 +35,7 @@ def refuse_unsupported(
     have. `sampling` and `output_modalities` are the names that the protocol supports, and
     `json_output` tells whether it supports JSON output without a schema. Log probabilities and cache
     salts are always rejected."""
-    unsupported = [name for name in prompt.sampling.given() if name not in sampling]
+    unsupported = [name for name in prompt.sampling.set_fields() if name not in sampling]
     unsupported += [
         modality.param
         for modality in prompt.output_modalities

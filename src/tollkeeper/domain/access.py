@@ -1,5 +1,5 @@
-"""Defines permissions, the kinds and statuses of API keys, and callers, which are the authenticated
-owners of keys."""
+"""Defines permissions, the kinds and statuses of API keys, and callers. A caller is the
+authenticated sender of a request."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -45,8 +45,9 @@ class KeyStatus(StrEnum):
 
 
 def key_status(*, revoked: bool, suspended: bool, expires_at: int | None, now: int) -> KeyStatus:
-    """Returns the most permanent status that applies. A revocation is final, an expiry depends on
-    the clock, and an operator can end a suspension."""
+    """Returns the status of a key. If several statuses apply, returns the most permanent one: a
+    revocation is final, an expiry depends only on the clock, and an operator can end a
+    suspension."""
     if revoked:
         return KeyStatus.REVOKED
     if expires_at is not None and expires_at <= now:

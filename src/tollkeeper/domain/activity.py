@@ -8,9 +8,9 @@ from tollkeeper.domain.prompt import FreeObject
 
 
 class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
-    """Records one policy's verdict (result) on the request or the answer of a call. The probability
-    is None if the judge, which is the model that answers policy questions, gave no score or no
-    complete one."""
+    """Records one policy's verdict (result) on the request or the answer of a call. The judge is
+    the model that answers policy questions. The probability is None if the judge gave no score, or
+    if it read only a part of the text and that part did not match."""
 
     policy_id: str
     version: int
@@ -44,7 +44,8 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     streamed: bool
     started_at_ms: int
     duration_us: int
-    # The time until the first piece of the answer was sent; None if no piece was sent.
+    # The time until the first piece (stream event) of the answer was sent; None if no piece was
+    # sent.
     first_piece_us: int | None
     # The status that the client received.
     status: int
@@ -77,8 +78,8 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     # The backend's last usage report, unchanged, and the price that the backend states.
     reported_usage: FreeObject | None = None
     reported_cost_picousd: int | None = None
-    # The time until the call was sent to its backend, the time that the backend took, and the
-    # remaining time, which neither the backend nor the judge took. All are None if the call was not
+    # The time until the call was sent to its backend, the time that the backend took, and the time
+    # that the gateway itself took (without backend and judge). All are None if the call was not
     # sent.
     dispatched_us: int | None = None
     upstream_us: int | None = None

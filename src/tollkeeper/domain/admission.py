@@ -3,7 +3,7 @@ concurrency.
 
 An admitted call gets a hold: its highest possible cost is subtracted from the organization's
 available credit before the call is sent. A call may cost more than its hold; the excess is overage.
-A hold whose cost stays unknown is unsettled.
+A call whose cost stays unknown is unsettled, and its hold stays reserved.
 
 `decide` is a pure function. Its input is the state of one organization's account, which the
 caller's transaction has locked, and a batch of requests in their order. `decide` returns the new
@@ -23,13 +23,13 @@ from tollkeeper.domain.caps import (
     Cap,
     CapPeriod,
     CapSubject,
-    EndedHold,
     PeriodCap,
+    ResolvedHold,
     caps_of,
     day_at,
     on_day,
     period_end,
-    with_ended,
+    with_resolved,
 )
 from tollkeeper.domain.errors import RETRY_AFTER_S_MAX
 from tollkeeper.domain.policy_set import PolicySet
@@ -91,7 +91,8 @@ class AccountState(msgspec.Struct, frozen=True):
     spending_day: int | None = None
     # The period caps of the organization, of the loaded projects and of the loaded keys.
     period_caps: dict[tuple[CapSubject, CapPeriod], PeriodCap] = {}
-    # For each rotated key: the first key in its chain of rotations, whose caps it shares.
+    # For each rotated key: the first key in its chain of rotations. The rotated key shares the caps
+    # of the first key.
     first_keys: dict[KeyId, KeyId] = {}
     # For each key with a model list: the models that its calls may use.
     key_models: dict[KeyId, tuple[str, ...]] = {}
@@ -132,14 +133,13 @@ class AccountState(msgspec.Struct, frozen=True):
             projects={**self.projects, fold.project_id: folded_project},
         )
 
-    def with_ended(self, *ended: EndedHold) -> "AccountState":
-        """Counts resolved holds in the period caps. `folded` has already changed all other
-        amounts."""
+    def with_resolved(self, *resolved: ResolvedHold) -> "AccountState":
+        """Counts resolved holds in the period caps. `folded` changes all other amounts."""
         return replace(
             self,
             # A hold restored after a crash may belong to a later day than `self.spending_day`.
-            spending_day=max([self.spending_day or 0, *(one.spending_day for one in ended)]),
-            period_caps=with_ended(self.period_caps, ended),
+            spending_day=max([self.spending_day or 0, *(one.spending_day for one in resolved)]),
+            period_caps=with_resolved(self.period_caps, resolved),
         )
 
 
@@ -169,8 +169,8 @@ class Refusal(StrEnum):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Contains the decision on one request, which is admitted if `refusal` is None. The amounts of
-    a refusal are those that were compared."""
+    """Contains the decision on one request. If `refusal` is None, the request is admitted.
+    Otherwise the amounts are those that the refusing check compared."""
 
     refusal: Refusal | None = None
     key_status: KeyStatus | None = None
@@ -178,6 +178,7 @@ class Decision(msgspec.Struct, frozen=True):
     available_picousd: int = 0
     held_picousd: int = 0
     spent_picousd: int = 0
+    # The limit that the request exceeds: an amount in picousd, requests per minute, or concurrent calls.
     limit: int = 0
     # If a period cap refused: the kind of its period, and the start of the next period in seconds
     # since 1970.
@@ -234,7 +235,7 @@ def decide(
     decisions = []
     for request in requests:
         assert request.hold_picousd >= 0
-        # Looks up the project only once, because hashing an id is slow.
+        # The project is looked up only once, because hashing an id is slow.
         project = working.projects.get(request.project_id)
         if project is None:
             # A key without an existing project is reported as unknown, even if the key is active.
@@ -277,7 +278,8 @@ def _decide_one(
         return Decision(Refusal.PROJECT_ARCHIVED)
     if project.models and not allows(project.models, request.model):
         return Decision(Refusal.MODEL_NOT_ALLOWED)
-    # Tests first whether any key has a model list: few have, and hashing a key's id is slow.
+    # Tests `state.key_models` first, because few keys have a model list, and hashing a key's id is
+    # slow.
     if state.key_models and not allows(state.key_models.get(request.key_id, ()), request.model):
         return Decision(Refusal.MODEL_NOT_ALLOWED)
     if state.stopped:
@@ -372,7 +374,7 @@ def _refuse_beyond(
         return None
     # `cap.held_picousd` includes unsettled holds, which wait for reconciliation. Only the holds of
     # calls in flight end by themselves.
-    running = min(cap.held_picousd, spend.held_picousd)
+    in_flight = min(cap.held_picousd, spend.held_picousd)
     return Decision(
         refusal,
         needed_picousd=request.hold_picousd,
@@ -380,7 +382,7 @@ def _refuse_beyond(
         held_picousd=cap.held_picousd,
         spent_picousd=cap.settled_picousd,
         limit=cap.amount_picousd,
-        retry_after_s=1 if request.hold_picousd <= left + running else None,
+        retry_after_s=1 if request.hold_picousd <= left + in_flight else None,
     )
 
 

@@ -1,8 +1,8 @@
-"""Computes the order in which a session prefers replicas, and the hashes that a backend's cache
-gets instead of a client's text.
+"""Computes the order in which a session prefers the replicas (addresses) of a backend, and the
+hashes that a backend's cache gets instead of a client's text.
 
 Nothing is stored. Every hash depends on the gateway's secret, the organization and the project. So
-the same text has unrelated hashes for two projects, and nobody can compute a hash without the
+the same text has unrelated hashes for two projects, and a hash cannot be computed without the
 secret.
 """
 
@@ -38,7 +38,8 @@ def isolated_text(
     purpose: CachePurpose,
     text: str,
 ) -> str:
-    """Returns the 64 hexadecimal digits that a backend gets instead of the client's text."""
+    """Returns the hash (64 hexadecimal digits) that a backend gets instead of the client's text. It
+    differs between projects, so projects do not share cache entries."""
     return _keyed_hash(secret, purpose.value, organization_id, project_id, text).hex()
 
 

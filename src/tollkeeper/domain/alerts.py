@@ -1,17 +1,17 @@
-"""Compares current conditions with the alerts that were reported before. Contains only pure
-functions."""
+"""Compares current conditions with the alerts that were reported before, and finds the alerts that
+have changed. Contains only pure functions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-# An alert is raised when this percentage of a cap or of the credit is used.
+# The fill of a cap or of the credit is its used percentage. An alert is raised at each of these fills.
 FILL_LEVELS = (80, 100)
-# An alert is cleared when the percentage is this much below its level. Without this margin, holds
-# near the level would raise and clear the alert again and again.
-CLEARED_BELOW = 5
-# The level of an alert whose kind has no levels.
-RAISED = 100
+# An alert is cleared when the fill is this many percentage points below the alert's level. Without
+# this margin, holds near the level would raise and clear the alert again and again.
+CLEARING_MARGIN = 5
+# The level of every alert that is not about a fill.
+ONLY_LEVEL = 100
 
 
 class AlertKind(StrEnum):
@@ -41,14 +41,14 @@ class AlertState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Describes a current condition that may be a reason for an alert. `percent` is the percentage
-    that is used now."""
+    """Describes a current condition that may be a reason for an alert. `percent` is the current
+    fill; other conditions have `ONLY_LEVEL`."""
 
     key: str
     kind: AlertKind
     subject: Mapping[str, str]
     detail: str
-    percent: int = RAISED
+    percent: int = ONLY_LEVEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,18 @@ class AlertChange:
     alert: RaisedAlert
 
 
-def level_of(percent: int, raised: int) -> int:
-    """Returns the alert's current level (0 for no alert). `raised` is the last reported level."""
+def level_of(percent: int, reported_level: int) -> int:
+    """Returns the alert's current level (0 for no alert)."""
     reached = max((level for level in FILL_LEVELS if percent >= level), default=0)
-    kept = max(
-        (level for level in FILL_LEVELS if level <= raised and percent >= level - CLEARED_BELOW),
+    not_cleared = max(
+        (
+            level
+            for level in FILL_LEVELS
+            if level <= reported_level and percent >= level - CLEARING_MARGIN
+        ),
         default=0,
     )
-    return max(reached, kept)
+    return max(reached, not_cleared)
 
 
 def changes(
@@ -86,13 +90,13 @@ def changes(
     """Returns the changes since the last report: new alerts, changed levels or details, and alerts
     whose conditions have ended."""
     found: list[AlertChange] = []
-    still: set[str] = set()
+    raised_keys: set[str] = set()
     for condition in conditions:
         before = raised.get(condition.key)
         level = level_of(condition.percent, 0 if before is None else before.level)
         if level == 0:
             continue
-        still.add(condition.key)
+        raised_keys.add(condition.key)
         alert = RaisedAlert(
             condition.key, condition.kind, level, condition.subject, condition.detail
         )
@@ -101,6 +105,8 @@ def changes(
         elif before.detail != alert.detail:
             found.append(AlertChange(AlertState.UPDATED, alert))
     found += [
-        AlertChange(AlertState.CLEARED, alert) for key, alert in raised.items() if key not in still
+        AlertChange(AlertState.CLEARED, alert)
+        for key, alert in raised.items()
+        if key not in raised_keys
     ]
     return found

@@ -1,4 +1,5 @@
-"""Checks model lists, which restrict the models that the calls of a project or key may use."""
+"""Checks models against model lists. The list of a project or key restricts the models that its
+calls may use."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,7 +8,7 @@ from tollkeeper.domain.errors import InvalidRequest
 ENTRIES_MAX = 100
 # The maximum length of a model's id.
 _ENTRY_LENGTH_MAX = 200
-_ANY_END = "*"
+_WILDCARD = "*"
 
 
 def allows(entries: Sequence[str], model_id: str) -> bool:
@@ -39,9 +40,9 @@ def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
                 f"{entry!r} is not a model id: it has a space, a comma or a control character.",
                 param="models",
             )
-        if _ANY_END in entry[:-1]:
+        if _WILDCARD in entry[:-1]:
             raise InvalidRequest(
-                f"{entry!r} has a {_ANY_END!r} that is not at its end.", param="models"
+                f"{entry!r} has a {_WILDCARD!r} that is not at its end.", param="models"
             )
     if len(set(checked)) < len(checked):
         raise InvalidRequest("The list names a model twice.", param="models")
@@ -49,6 +50,6 @@ def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
 
 
 def _matches(entry: str, model_id: str) -> bool:
-    if entry.endswith(_ANY_END):
+    if entry.endswith(_WILDCARD):
         return model_id.startswith(entry[:-1])
     return model_id == entry

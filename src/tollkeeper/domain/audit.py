@@ -17,7 +17,7 @@ class ActorKind(StrEnum):
     CLI = "cli"
     CONSOLE = "console"
     API = "api"
-    # The gateway, by a rule in the settings or for the demo.
+    # The gateway itself: a rule in the settings, a payment event, or the demo.
     SYSTEM = "system"
 
 

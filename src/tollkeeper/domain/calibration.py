@@ -36,8 +36,9 @@ _HALVINGS = 24
 _PERCENT = BASIS_POINTS // 100
 
 
-class Labelled(msgspec.Struct, frozen=True):
-    """Contains a text's raw score and its label."""
+class LabelledScore(msgspec.Struct, frozen=True):
+    """Contains a text's raw score and its label, which is the right answer to the policy's
+    question."""
 
     score: float
     is_yes: bool
@@ -100,7 +101,8 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 class Threshold(msgspec.Struct, frozen=True):
-    """Contains a threshold with a guarantee, and the number of labels that the guarantee needs."""
+    """Contains a threshold that guarantees an error rate, and the number of labels that the
+    guarantee needs."""
 
     # None if there are fewer labels than needed.
     basis_points: int | None
@@ -132,7 +134,7 @@ def sigmoid(score: float) -> float:
     return 1 / (1 + math.exp(-max(-700.0, min(700.0, score))))
 
 
-def fit(labelled: Sequence[Labelled]) -> Calibration:
+def fit(labelled: Sequence[LabelledScore]) -> Calibration:
     """Fits a calibration. Raises InvalidRequest if there are too few labels or all labels are the
     same."""
     yes = sum(one.is_yes for one in labelled)
@@ -146,17 +148,17 @@ def fit(labelled: Sequence[Labelled]) -> Calibration:
     return _fit_line(labelled) if len(labelled) < _ISOTONIC_FROM else _fit_steps(labelled)
 
 
-def measure(labelled: Sequence[Labelled]) -> Fitted:
+def measure(labelled: Sequence[LabelledScore]) -> Fitted:
     """Fits a calibration and measures its quality. Raises InvalidRequest as `fit` does."""
     calibration = fit(labelled)
     before = quality([(sigmoid(one.score), one.is_yes) for one in labelled])
-    return Fitted(calibration, len(labelled), before, quality(held_out(labelled)))
+    return Fitted(calibration, len(labelled), before, quality(cross_validated(labelled)))
 
 
-def _fit_line(labelled: Sequence[Labelled]) -> Calibration:
-    """Fits the line in log-odds with the highest likelihood (Platt scaling). The targets are
-    slightly above 0 and slightly below 1, so that the slope stays finite even if the scores
-    separate the two labels perfectly."""
+def _fit_line(labelled: Sequence[LabelledScore]) -> Calibration:
+    """Fits the line in log-odds with the highest likelihood (Platt scaling). The target
+    probabilities of the labels are slightly above 0 and slightly below 1. So the slope stays finite
+    even if the scores separate the two labels perfectly."""
     yes = sum(one.is_yes for one in labelled)
     no = len(labelled) - yes
     targets = {True: (yes + 1) / (yes + 2), False: 1 / (no + 2)}
@@ -197,7 +199,7 @@ def _fit_line(labelled: Sequence[Labelled]) -> Calibration:
 
 
 def _loss(
-    labelled: Sequence[Labelled], targets: dict[bool, float], slope: float, offset: float
+    labelled: Sequence[LabelledScore], targets: dict[bool, float], slope: float, offset: float
 ) -> float:
     total = 0.0
     for one in labelled:
@@ -207,7 +209,7 @@ def _loss(
     return total
 
 
-def _fit_steps(labelled: Sequence[Labelled]) -> Calibration:
+def _fit_steps(labelled: Sequence[LabelledScore]) -> Calibration:
     """Fits an isotonic regression: merges neighbouring pools of texts until their shares of yes
     increase with the score. Laplace's rule of succession keeps each pool's share strictly between 0
     and 1, because the lowest and the highest pool may have only a few texts, all with one label."""
@@ -230,12 +232,13 @@ def _fit_steps(labelled: Sequence[Labelled]) -> Calibration:
     return Calibration(Shape.STEPS, tuple(points))
 
 
-def held_out(labelled: Sequence[Labelled]) -> list[tuple[float, bool]]:
-    """Returns for each text its probability and its label (cross-validation). The calibration that
-    computes the probability was fitted without the text. Texts of each label are distributed over
-    the folds in the order of their scores, so the folds are similar for any order of the texts."""
+def cross_validated(labelled: Sequence[LabelledScore]) -> list[tuple[float, bool]]:
+    """Returns for each text its probability and its label. Each probability comes from a
+    calibration that was fitted without the text (cross-validation). Texts of each label are
+    distributed over the folds in the order of their scores, so the folds are similar for any order
+    of the texts."""
     found: list[tuple[float, bool]] = []
-    folds: list[list[Labelled]] = [[] for _ in range(_FOLDS)]
+    folds: list[list[LabelledScore]] = [[] for _ in range(_FOLDS)]
     for label in (True, False):
         with_label = sorted(
             (one for one in labelled if one.is_yes is label), key=lambda one: one.score
@@ -283,8 +286,8 @@ def threshold_for_false_denials(
     points.
 
     The threshold is one basis point above one of the values. The guarantee holds for every
-    distribution of values: the probability that more than the share `rate` of all acceptable texts
-    lies above the k-th smallest of n values is a binomial tail.
+    distribution of values: a binomial tail is the probability that more than the share `rate` of
+    all acceptable texts lies above the k-th smallest of n values.
     """
     values = sorted(passing)
     beyond = _values_beyond(len(values), rate, confidence)
@@ -340,9 +343,9 @@ def guaranteed_rate(errors: int, count: int, confidence: float) -> float:
 def guarantees(
     matching: Sequence[int], passing: Sequence[int], confidence: float
 ) -> list[tuple[float, float]]:
-    """Returns two upper limits, with this confidence, for each threshold from 1 % to 99 %: for the
-    share of false denials, and for the share of misses. `matching` and `passing` contain the values
-    of texts labelled yes and no, in basis points."""
+    """Returns the guaranteed error rates for each threshold from 1 % to 99 %: upper limits, with
+    this confidence, of the share of false denials and of the share of misses. `matching` and
+    `passing` contain the values of texts labelled yes and no, in basis points."""
     yes, no = sorted(matching), sorted(passing)
     found = []
     for threshold in range(_PERCENT, BASIS_POINTS, _PERCENT):

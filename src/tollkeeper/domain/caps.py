@@ -26,7 +26,7 @@ DAY_S = 86_400
 _DAY_US = DAY_S * 1_000_000
 _DAYS_PER_WEEK = 7
 # Week 0 began on a Monday, three days before 1970-01-01, which was a Thursday.
-_DAYS_BEFORE_FIRST = 3
+_DAYS_OF_WEEK_0_BEFORE_1970 = 3
 
 
 class CapPeriod(StrEnum):
@@ -67,7 +67,7 @@ def period_number(period: CapPeriod, day: int) -> int:
         case CapPeriod.DAY:
             return day
         case CapPeriod.WEEK:
-            return (day + _DAYS_BEFORE_FIRST) // _DAYS_PER_WEEK
+            return (day + _DAYS_OF_WEEK_0_BEFORE_1970) // _DAYS_PER_WEEK
         case CapPeriod.MONTH:
             return month_of_day(day).number
         case CapPeriod.TOTAL:
@@ -80,10 +80,10 @@ def first_day(period: CapPeriod, number: int) -> int:
         case CapPeriod.DAY:
             return number
         case CapPeriod.WEEK:
-            return number * _DAYS_PER_WEEK - _DAYS_BEFORE_FIRST
+            return number * _DAYS_PER_WEEK - _DAYS_OF_WEEK_0_BEFORE_1970
         case CapPeriod.MONTH:
             return month_of_number(number).first_day
-    raise ValueError("All time has no first day.")
+    raise ValueError("The period TOTAL has no first day.")
 
 
 def end_day(period: CapPeriod, number: int) -> int:
@@ -110,9 +110,9 @@ class PeriodCap(msgspec.Struct, frozen=True, gc=False):
         return self.held_picousd + self.settled_picousd
 
     def in_period(self, number: int) -> "PeriodCap":
-        """Returns the cap in the period with this number; in a later period it counts from zero.
-        For an earlier period, returns the cap unchanged, because going back would lose the later
-        counts."""
+        """Returns the cap in the period with this number. If that period is later than the current
+        period, the cap counts from zero. If it is earlier, returns the cap unchanged, because going
+        back would lose the counts of the current period."""
         if number <= self.number:
             return self
         return replace(self, number=number, held_picousd=0, settled_picousd=0)
@@ -120,7 +120,7 @@ class PeriodCap(msgspec.Struct, frozen=True, gc=False):
     def with_hold(self, amount: int) -> "PeriodCap":
         return replace(self, held_picousd=self.held_picousd + amount)
 
-    def with_ended(self, number: int, hold: int, spent: int) -> "PeriodCap":
+    def with_resolved(self, number: int, hold: int, spent: int) -> "PeriodCap":
         """Counts a resolved hold that belongs to the period with this number. Ignores the hold if
         that period is earlier than the cap's current period."""
         cap = self.in_period(number)
@@ -139,8 +139,8 @@ CapSubject: TypeAlias = ProjectId | KeyId | None
 PeriodCaps: TypeAlias = Mapping[tuple[CapSubject, CapPeriod], PeriodCap]
 
 
-class EndedHold(msgspec.Struct, frozen=True, gc=False):
-    """Contains the data of a resolved hold that period caps count."""
+class ResolvedHold(msgspec.Struct, frozen=True, gc=False):
+    """Contains the data of a resolved hold with which period caps are updated."""
 
     project_id: ProjectId
     # The first key in the chain of rotations to which the call's key belongs.
@@ -154,8 +154,8 @@ class EndedHold(msgspec.Struct, frozen=True, gc=False):
 def caps_of(
     caps: PeriodCaps, project_id: ProjectId, first_key_id: KeyId
 ) -> list[tuple[CapSubject, CapPeriod]]:
-    """Returns the existing caps for which a call with this key counts: those of the organization,
-    of the project and of the key."""
+    """Returns the keys of all caps that count a call with this API key: the caps of the
+    organization, of the project and of the API key."""
     subjects: tuple[CapSubject, ...] = (None, project_id, first_key_id)
     possible = [(subject, period) for subject in subjects for period in COUNTED_PERIODS]
     return [cap_key for cap_key in possible if cap_key in caps]
@@ -167,15 +167,15 @@ def on_day(caps: PeriodCaps, day: int) -> dict[tuple[CapSubject, CapPeriod], Per
     return {cap_key: cap.in_period(numbers[cap_key[1]]) for cap_key, cap in caps.items()}
 
 
-def with_ended(
-    caps: PeriodCaps, ended: Sequence[EndedHold]
+def with_resolved(
+    caps: PeriodCaps, resolved: Sequence[ResolvedHold]
 ) -> dict[tuple[CapSubject, CapPeriod], PeriodCap]:
     """Counts resolved holds in all caps to which they belong."""
     counted = dict(caps)
-    for one in ended:
+    for one in resolved:
         for cap_key in caps_of(counted, one.project_id, one.first_key_id):
             number = period_number(cap_key[1], one.spending_day)
-            counted[cap_key] = counted[cap_key].with_ended(
+            counted[cap_key] = counted[cap_key].with_resolved(
                 number, one.hold_picousd, one.spent_picousd
             )
     return counted

@@ -25,11 +25,11 @@ class Feature(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenBounds:
-    """Contains the maximum input tokens for each kind of content other than text. None means that
-    one item may fill the whole context. The defaults are the highest of all published model
+    """Contains the maximum input tokens for one item of each kind of content. None means that one
+    item may fill the whole context. The defaults are the highest values of all published model
     families."""
 
-    # The highest is that of GPT-4o mini, for an image of eight tiles.
+    # GPT-4o mini has the highest value, for an image of eight tiles.
     image: int | None = 48_169
     file: int | None = None
     audio: int | None = None
@@ -39,15 +39,16 @@ class TokenBounds:
     # The number of searches for which every call reserves credit, because the model may search even
     # if the request does not ask for a search.
     searches_unasked: int = 0
-    # Whether the model reads the whole prompt again after each search, and each reading is charged.
+    # Whether the model reads the whole prompt again after each search. Each reading is then
+    # charged.
     search_rereads: bool = False
-    # Whether each byte of text counts as one token, instead of an estimate. Only used if no
-    # tokenizer counts the prompt.
+    # Whether each byte of text counts as one token. Otherwise the tokens are estimated. Only used
+    # if no tokenizer counts the prompt.
     text_by_bytes: bool = False
     # The tokens that a chat template adds around the conversation, and in front of tool
-    # descriptions. Both are only used if no tokenizer counts the prompt. Templates with a system
-    # message of their own added up to 66 tokens (DeepSeek) or 72 tokens (SmolLM2) to short prompts.
-    # Claude Opus 4.7 adds most for tools.
+    # descriptions. Both are only used if no tokenizer counts the prompt. Templates that contain a
+    # system message added up to 66 tokens (DeepSeek) or 72 tokens (SmolLM2) to short prompts.
+    # Claude Opus 4.7 adds the most tokens for tools.
     template: int = 96
     tools: int = 804
 
@@ -84,13 +85,15 @@ class Model:
     schema_bounds: SchemaBounds | None = None
     token_bounds: TokenBounds = DEFAULT_TOKEN_BOUNDS
     messages: MessagesBehavior = DEFAULT_MESSAGES_BEHAVIOR
-    # The request field by which the backend separates prefix caches; empty if it has no such field.
+    # The request field with the salt by which the backend separates prefix caches; empty if the
+    # backend has no such field.
     cache_salt_field: str = ""
     # Whether the backend may receive URLs of media, which it then has to fetch.
     allows_remote_media: bool = True
     # Whether the backend applies the output limit of a request to reasoning too.
     bounds_reasoning: bool = True
-    # Whether the backend may bill reasoning that the client does not see.
+    # Whether the model reasons, so that the backend may bill reasoning that the client does not
+    # see.
     reasons: bool = False
     # The fee in picousd for a request that offers a tool run by the provider, by the tool's name.
     tool_prices: dict[str, int] = field(default_factory=dict)
@@ -114,7 +117,8 @@ class Model:
 
     @property
     def by_backend(self) -> tuple["Model", ...]:
-        """Returns one `Model` for each backend of the model, with the name and prices there."""
+        """Returns one `Model` for each backend that may serve the model, with that backend's model
+        name and prices."""
         return tuple(route.model for route in self.routes) or (self,)
 
     @property

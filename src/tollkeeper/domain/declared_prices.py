@@ -2,9 +2,9 @@
 tiers.
 
 A price tier has separate prices for prompts above a certain length. A service tier is a provider's
-class of service that multiplies the token prices. All prices that a call may have are computed once
-and exactly. A price that is not a multiple of 10^-12 USD is rejected, even if it results from a
-multiplier.
+class of service that multiplies the token prices. All prices that may apply to a call are computed
+in advance, without rounding. A price that is not a multiple of 10^-12 USD is rejected, even if it
+results from a multiplier.
 """
 
 import re
@@ -45,7 +45,8 @@ class DeclaredPrices:
     tiers: Sequence[DeclaredTier] = ()
     # The multipliers of token prices, by service tier.
     service_tiers: Mapping[str, str] = field(default_factory=dict)
-    # The service tier of answers to requests that name no tier; empty if the settings do not say.
+    # The service tier of answers to requests that name no tier; empty if the settings do not
+    # declare it.
     unasked_service_tier: str = ""
 
 
@@ -69,16 +70,16 @@ def read_price(declared: str, *, param: str) -> int:
 
 
 def pricing_with_variants(declared: DeclaredPrices, *, param: str = "") -> Pricing:
-    """Builds the prices for all service tiers and prompt lengths. Errors name a setting with
-    `param` in front."""
+    """Builds the prices for all service tiers and prompt lengths. `param` is the prefix of the
+    setting names in error messages."""
     base = pricing_from_declared(declared.prices, param=f"{param}pricing")
     tiers = _tiers(declared, f"{param}price_tiers")
     variants = [PriceVariant(None, from_tokens, prices) for from_tokens, prices in tiers]
     for name, multiplier in declared.service_tiers.items():
-        place = f"{param}service_tiers.{name}"
-        _check_service_tier(name, place)
+        setting = f"{param}service_tiers.{name}"
+        _check_service_tier(name, setting)
         for from_tokens, prices in ((0, base), *tiers):
-            multiplied = _multiplied(prices, multiplier, place)
+            multiplied = _multiplied(prices, multiplier, setting)
             variants.append(PriceVariant(name, from_tokens, multiplied))
     unasked = declared.unasked_service_tier
     if unasked and unasked != "default" and unasked not in declared.service_tiers:
@@ -88,7 +89,7 @@ def pricing_with_variants(declared: DeclaredPrices, *, param: str = "") -> Prici
     return replace(base, variants=tuple(variants), unasked_service_tier=unasked or None)
 
 
-def _tiers(declared: DeclaredPrices, place: str) -> list[tuple[int, Pricing]]:
+def _tiers(declared: DeclaredPrices, setting: str) -> list[tuple[int, Pricing]]:
     """Returns the price tiers: each with its minimum prompt length and its prices. A tier inherits
     the prices that are not per token, unless it declares them."""
     inherited = {
@@ -107,47 +108,47 @@ def _tiers(declared: DeclaredPrices, place: str) -> list[tuple[int, Pricing]]:
             raise InvalidRequest(
                 f"The tier needs every price per token that the model has; {', '.join(missing)} "
                 "is missing.",
-                param=f"{place}.{position}.pricing",
+                param=f"{setting}.{position}.pricing",
             )
         if tier.above_tokens + 1 in found:
             raise InvalidRequest(
                 f"Two tiers begin above {tier.above_tokens} tokens.",
-                param=f"{place}.{position}.above_tokens",
+                param=f"{setting}.{position}.above_tokens",
             )
         found[tier.above_tokens + 1] = pricing_from_declared(
-            {**inherited, **tier.prices}, param=f"{place}.{position}.pricing"
+            {**inherited, **tier.prices}, param=f"{setting}.{position}.pricing"
         )
     return sorted(found.items())
 
 
-def _check_service_tier(name: str, place: str) -> None:
+def _check_service_tier(name: str, setting: str) -> None:
     if name in _ORDINARY_TIERS:
         raise InvalidRequest(
             f"The service tier {name!r} has the ordinary prices and cannot be declared.",
-            param=place,
+            param=setting,
         )
     if _SERVICE_TIER.fullmatch(name) is None:
-        raise InvalidRequest("A service tier has 1 to 64 printable characters.", param=place)
+        raise InvalidRequest("A service tier has 1 to 64 printable characters.", param=setting)
 
 
-def _multiplied(prices: Pricing, multiplier: str, place: str) -> Pricing:
+def _multiplied(prices: Pricing, multiplier: str, setting: str) -> Pricing:
     """Multiplies the token prices by a decimal string without rounding."""
     match = _MULTIPLIER.fullmatch(multiplier)
     if match is None:
         raise InvalidRequest(
             f'{multiplier[:40]!r} is not a multiplier: a decimal string such as "0.5".',
-            param=place,
+            param=setting,
         )
     fraction = match["fraction"] or ""
     numerator, denominator = int(match["whole"] + fraction), 10 ** len(fraction)
     amounts = {name: getattr(prices, name) for name in PRICE_NAMES}
     for dimension in _TOKEN_PRICES:
         price = amounts[dimension]
-        amounts[dimension], rest = divmod(price * numerator, denominator)
-        if rest:
+        amounts[dimension], remainder = divmod(price * numerator, denominator)
+        if remainder:
             raise InvalidRequest(
                 f"{multiplier} times the {dimension} price, {usd_from_picousd(price)} USD, is "
                 "finer than the unit of account, 10^-12 USD.",
-                param=place,
+                param=setting,
             )
     return Pricing(**amounts, declared=prices.declared)

@@ -11,9 +11,9 @@ The weights are the lowest for which the estimate is high enough on every class 
 (words of many languages, code, JSON, tables, logs, numbers, emoji, base64, noise, white space,
 punctuation between letters). Eight tokenizers were measured, with vocabularies of 32,000 to 200,000
 tokens: those of SmolLM2, Mistral (three), Claude 2, Qwen and OpenAI (two). The estimate can be too
-low for other texts: random letters produce up to 1.6 times as many tokens, and an attacker who
-knows a tokenizer can find letters that produce twice as many. The only strict limit is the number
-of bytes.
+low for other texts: random letters produce up to 1.6 times the estimate, and an attacker who knows
+a tokenizer can find letters that produce twice the estimate. Only the number of bytes is a strict
+limit.
 
 Every pass over the text is one call into C code, so a megabyte takes about three milliseconds.
 """
@@ -32,7 +32,7 @@ from tollkeeper.domain.normal_form import added_bytes
 # Weights are in 64ths of a token. Every weight is less than 256, so that a translation table can
 # map each byte to its weight.
 _UNIT = 64
-_OTHER = 78
+_OTHER_WEIGHT = 78
 _WEIGHTS = {
     "etaoinshrdlu": 19,
     "cmfgpwybv": 48,
@@ -42,10 +42,10 @@ _WEIGHTS = {
     string.punctuation: 68,
     " ": 4,
 }
-_RUN_OF_LETTERS = 41
+_LETTER_RUN_WEIGHT = 41
 # A space belongs to the token of the word that follows. Before a number it is a separate token.
-_SPACE_BEFORE_DIGIT = 64
-_RUN_OF_SPACES = 60
+_SPACE_BEFORE_DIGIT_WEIGHT = 64
+_SPACE_RUN_WEIGHT = 60
 _SLICE_BYTES = 64 << 10
 
 
@@ -59,16 +59,16 @@ def _table(members: dict[str, int], other: int) -> bytes:
     return bytes(table)
 
 
-_WEIGHT_OF = _table(_WEIGHTS, _OTHER)
-# Replace each letter by "L", or each digit by "D", and the other bytes (except spaces in the second
-# table) by ".", so that runs can be counted.
+_WEIGHT_OF = _table(_WEIGHTS, _OTHER_WEIGHT)
+# These tables replace letters by "L" (first table) or digits by "D" (second table), and all other
+# bytes by ".", so that runs can be counted. The second table retains spaces.
 _LETTERS = _table({string.ascii_letters: ord("L")}, ord("."))
 _NUMBERS = _table({string.digits: ord("D"), " ": ord(" ")}, ord("."))
 
 
 # The lower half of an Adler-32 checksum is (1 + the sum of the bytes) modulo 65521. The sum of this
 # many weights is smaller than the modulus, so the checksum contains the exact sum.
-_SUMMED_AT_ONCE = 65519 // max(_OTHER, *_WEIGHTS.values())
+_SUMMED_AT_ONCE = 65519 // max(_OTHER_WEIGHT, *_WEIGHTS.values())
 _PIECES = re.compile(rb"(?s).{1,%d}" % _SUMMED_AT_ONCE).findall
 
 
@@ -105,13 +105,13 @@ def measure_text(text: str) -> TextSize:
         around = encoded[max(start - 1, 0) : start + _SLICE_BYTES]
         letters = around.translate(_LETTERS)
         runs = letters.count(b".L") + (start == 0 and letters.startswith(b"L"))
-        weight += _RUN_OF_LETTERS * runs
+        weight += _LETTER_RUN_WEIGHT * runs
         numbers = around.translate(_NUMBERS)
-        weight += _SPACE_BEFORE_DIGIT * numbers.count(b" D")
+        weight += _SPACE_BEFORE_DIGIT_WEIGHT * numbers.count(b" D")
         if b"  " in around:
             # Counts the ends of runs. If a slice ends inside a run, the part of the run before that
             # end counts as a run too.
             runs = numbers.count(b"  .") + numbers.count(b"  D") + numbers.endswith(b"  ")
-            weight += _RUN_OF_SPACES * runs
+            weight += _SPACE_RUN_WEIGHT * runs
     bytes_max = len(encoded) + added
     return TextSize(min(bytes_max, -(-weight // _UNIT) + added), bytes_max)

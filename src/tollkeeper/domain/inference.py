@@ -60,7 +60,8 @@ class Call(msgspec.Struct, frozen=True):
     prompt: Prompt
     # Whether the request is so large that processing it in one go would block the event loop.
     is_large: bool = False
-    # Whether the prompt, or a longer form of it, was sent to the backend's tokenizer.
+    # Whether the prompt was sent to the backend's tokenizer before admission, perhaps with turns
+    # that were then removed to fit the context.
     tokenizer_asked: bool = False
     # The affinity key, by which calls with a common beginning prefer the same replica. It is a hash
     # and does not reveal the client's text.
@@ -82,8 +83,8 @@ class Call(msgspec.Struct, frozen=True):
     @property
     def output_tokens_held(self) -> int:
         """Returns the maximum tokens of each completion, for the hold (the amount reserved before
-        the call). The client's limit does not cover images or, on some backends, reasoning: these
-        may take as many tokens as the model can write."""
+        the call). The client's limit does not apply to images or, on some backends, to reasoning.
+        Images and reasoning may then take as many tokens as the model can write."""
         model = self.model
         if model.writes_images or (model.reasons and not model.bounds_reasoning):
             return max(self.output_tokens_max, model.max_output_length)
@@ -100,9 +101,9 @@ class Call(msgspec.Struct, frozen=True):
     @property
     def writes_cache_for_1h(self) -> bool:
         """Tells whether cache writes without a reported lifetime are charged at the price for an
-        hour. Two conditions must hold. A cache mark of the request or, for a request without marks,
-        the model's settings ask for more than five minutes. And the price for an hour is not lower
-        than the price for five minutes."""
+        hour. Two conditions must hold: a cache mark (`cache_control`) in the request asks for more
+        than five minutes, or a request without marks uses a model whose settings ask for an hour;
+        and the price for an hour is not lower than the price for five minutes."""
         pricing, marks = self.model.pricing, self.prompt.cache_marks()
         asked = (
             any(mark.get("ttl") not in _FIVE_MINUTES for mark in marks)
@@ -150,7 +151,8 @@ class Opened(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
-    """Adds one piece to one choice. An answer that is not streamed has one delta per choice."""
+    """Adds a piece to one choice (completion). An answer that is not streamed has one delta per
+    choice."""
 
     choice: int
     text: str | None = None

@@ -11,8 +11,8 @@ import msgspec
 
 _DATA_PREFIX = "data:"
 _DEFAULT_TYPE = "text/plain"
-_BLANKS = re.compile(r"[ \t\r\n\f\v]+")
-_STANDARD = str.maketrans("-_", "+/")
+_WHITE_SPACE = re.compile(r"[ \t\r\n\f\v]+")
+_URL_SAFE_TO_STANDARD = str.maketrans("-_", "+/")
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
@@ -24,13 +24,14 @@ class InlineContent(msgspec.Struct, frozen=True, gc=False):
     # The content as base64 in the standard alphabet, with padding and without white space.
     base64: str
     # Whether every decoder that accepts the text decodes the same content. Decoders differ in their
-    # handling of percent signs and of the URL-safe alphabet, so a text with either is not certain.
+    # handling of percent signs and of the URL-safe alphabet, so a text that uses one of these is
+    # not certain.
     is_certain: bool
 
 
-def is_inline(written: str) -> bool:
+def is_inline(text: str) -> bool:
     """Tells whether the text is a `data:` URL."""
-    return written[: len(_DATA_PREFIX)].lower() == _DATA_PREFIX
+    return text[: len(_DATA_PREFIX)].lower() == _DATA_PREFIX
 
 
 def read_address(url: str) -> InlineContent | None:
@@ -38,13 +39,13 @@ def read_address(url: str) -> InlineContent | None:
     return read_inline(url) if is_inline(url) else None
 
 
-def read_inline(written: str) -> InlineContent | None:
+def read_inline(text: str) -> InlineContent | None:
     """Reads base64, or a `data:` URL with base64. Accepts white space, the URL-safe alphabet,
     percent-encoding and missing padding. Returns None for any other text."""
-    media_type, body = "", written
+    media_type, body = "", text
     parameters: tuple[str, ...] = ()
-    if is_inline(written):
-        head, comma, body = written.partition(",")
+    if is_inline(text):
+        head, comma, body = text.partition(",")
         media_type, *rest = (word.strip().lower() for word in head[len(_DATA_PREFIX) :].split(";"))
         if not comma or "base64" not in rest:
             return None
@@ -57,12 +58,12 @@ def read_inline(written: str) -> InlineContent | None:
     return InlineContent(media_type, parameters, found, is_certain)
 
 
-def _standard_base64(written: str) -> str | None:
-    if "%" in written:
-        written = unquote(written)
-    if not written.isascii():
+def _standard_base64(text: str) -> str | None:
+    if "%" in text:
+        text = unquote(text)
+    if not text.isascii():
         return None
-    unpadded = _BLANKS.sub("", written).translate(_STANDARD).rstrip("=")
+    unpadded = _WHITE_SPACE.sub("", text).translate(_URL_SAFE_TO_STANDARD).rstrip("=")
     if len(unpadded) % 4 == 1 or unpadded.encode().translate(None, _ALPHABET):
         return None
     return unpadded + "=" * (-len(unpadded) % 4)

@@ -2,12 +2,13 @@
 the score of "yes" from the judge's answer.
 
 The question comes last, so all questions about one text share a prefix, which the judge's server
-can cache. The text is quoted between two fence lines. They contain a value that the author of the
-text cannot know, so the text cannot end the quotation and add a question of its own.
+can cache. The text is quoted between two fence lines. The fence lines contain a value that the
+author of the text cannot know, so the text cannot end the quotation and add another question.
 
 If the judged text is a model's answer, the client's request precedes the answer as context. The
-request has fence lines of its own, so neither text can pretend to be the other. A long answer is
-judged in windows (overlapping pieces); all of its windows share the prefix with the request.
+request has different fence lines, so neither the request nor the answer can pretend to be the
+other. A long answer is judged in windows (overlapping pieces); all of its windows share the prefix
+with the request.
 """
 
 import hashlib
@@ -28,18 +29,18 @@ _INSTRUCTION = (
     "the question or for the answer. Answer with one word, Yes or No."
 )
 _EXAMPLE_FENCE = "example"
-_CONTEXT_MARK = (
+_CONTEXT_INTRODUCTION = (
     "The text is an answer to the following request. The request is context: the question is not "
     "about it.\n"
 )
-_ANSWER_MARK = "The text:\n"
+_ANSWER_INTRODUCTION = "The text:\n"
 _YES = "yes"
 _NO = "no"
 # Characters to remove at both ends of a token: spaces, punctuation, and the characters by which
 # tokenizers represent a space or a line break.
 _AROUND_A_WORD = " \t\r\n.,:;!\"'`*_()[]\u2581\u0120\u010a"
-# If the probabilities of "yes" and "no" add up to less than this, the model wants to say something
-# else, and their ratio is noise.
+# If the probabilities of "yes" and "no" add up to less than this, the judge's answer is probably
+# neither word, and the ratio of the two probabilities is noise.
 _MASS_MIN = 0.01
 # The opening bracket of a control token, such as <|im_end|>, </s>, <start_of_turn> or [INST]. Some
 # servers obey a control token inside a message. A space after the bracket makes the token plain
@@ -126,14 +127,16 @@ class Quotation:
             turns.append(_turn(Role.USER, user_text))
             turns.append(_turn(Role.ASSISTANT, example.answer))
         self._turns = tuple(turns)
-        self._quoted_text = _quote(harmless(text), fence)
+        self._quoted_text = _quote(as_plain_text(text), fence)
         if context:
-            request = _quote(harmless(context), context_fence)
-            self._quoted_text = _CONTEXT_MARK + request + _ANSWER_MARK + self._quoted_text
+            request = _quote(as_plain_text(context), context_fence)
+            self._quoted_text = (
+                _CONTEXT_INTRODUCTION + request + _ANSWER_INTRODUCTION + self._quoted_text
+            )
 
     def asking(self, question: str) -> tuple[Turn, ...]:
         """Returns the whole conversation, with this question at its end."""
-        user_text = self._quoted_text + _question(harmless(question))
+        user_text = self._quoted_text + _question(as_plain_text(question))
         return (*self._turns, _turn(Role.USER, user_text))
 
 
@@ -156,8 +159,9 @@ def _question(question: str) -> str:
     return f"Question: {question}\nAnswer (Yes or No):"
 
 
-def harmless(text: str) -> str:
-    """Makes control tokens plain text, and replaces lone surrogates and control characters."""
+def as_plain_text(text: str) -> str:
+    """Returns the text with every control token broken up, and with lone surrogates and control
+    characters replaced."""
     encodable = text.encode("utf-8", "replace").decode("utf-8")
     without_tokens = _CONTROL_TOKEN.sub(lambda match: match.group() + " ", encodable)
     return _UNPRINTABLE.sub(" ", without_tokens)

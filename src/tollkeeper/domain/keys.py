@@ -26,7 +26,7 @@ _PREFIX_LENGTH = 4
 KEY_LENGTH = _PREFIX_LENGTH + _RANDOM_LENGTH + _CHECKSUM_LENGTH
 _SHAPE = re.compile(rf"tk[pa]_[0-9A-Za-z]{{{_RANDOM_LENGTH + _CHECKSUM_LENGTH}}}")
 # A key in a text, or the beginning of a key that shows more characters than a redacted key.
-_IN_TEXT = re.compile(rf"(tk[pa]_[0-9A-Za-z]{{{_SHOWN_LENGTH}}})[0-9A-Za-z]+")
+_KEY_IN_TEXT = re.compile(rf"(tk[pa]_[0-9A-Za-z]{{{_SHOWN_LENGTH}}})[0-9A-Za-z]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def redact_key(value: str) -> str:
 
 def redact_keys(text: str) -> str:
     """Redacts every key in the text, even an incomplete one."""
-    return _IN_TEXT.sub(r"\1...", text) if "tk" in text else text
+    return _KEY_IN_TEXT.sub(r"\1...", text) if "tk" in text else text
 
 
 def checksum(body: str) -> str:

@@ -16,7 +16,7 @@ from tollkeeper.domain.pricing import Bounds, Pricing
 
 
 class Hold(AdmissionRequest, frozen=True, gc=False, kw_only=True):
-    """Describes the maximum cost of one call, which is reserved before the call is sent."""
+    """Describes the amount that is reserved before one call is sent: its maximum cost."""
 
     organization_id: OrganizationId
     id: UUID
@@ -30,7 +30,8 @@ class Hold(AdmissionRequest, frozen=True, gc=False, kw_only=True):
     verdicts_max: int = 0
 
     def judged_by(self, policies: PolicySet) -> "Hold":
-        """Returns the hold plus the price of all verdicts that the call may wait for."""
+        """Returns this hold, increased by the price of all verdicts of these policies that the call
+        may wait for."""
         price = policies.verdict_picousd
         verdicts = policies.verdicts_max(self.project_id, self.policy_ids) if price else 0
         if not verdicts:
@@ -84,7 +85,7 @@ class Ending(StrEnum):
 
     DONE = "done"
     # The reservation had already been resolved or marked, so nothing was changed.
-    BEFORE = "before"
+    ALREADY_ENDED = "already_ended"
     # The reservation does not exist.
     MISSING = "missing"
 

@@ -8,8 +8,8 @@ are decoded. The probabilities themselves contain no words.
 
 import msgspec
 
-# The property names by which backends describe a token. Other property names may be words, except
-# numbers, which are token ids.
+# The property names by which backends describe a token. Any other property name counts as a word,
+# unless it is a number (a token id).
 _TOKEN_PROPERTIES = frozenset(
     {"content", "refusal", "token", "logprob", "bytes", "top_logprobs", "decoded_token", "rank"}
 )
@@ -25,12 +25,12 @@ class LogprobText:
         self._bytes: dict[_Path, bytearray] = {}
         self.length = 0
 
-    def add(self, written: msgspec.Raw) -> None:
+    def add(self, logprobs: msgspec.Raw) -> None:
         try:
-            self._walk(msgspec.json.decode(written), (), is_position=False)
+            self._walk(msgspec.json.decode(logprobs), (), is_position=False)
         except (ValueError, RecursionError):
             # Text that is not JSON, or is nested too deeply, is collected as a whole.
-            self._add_words((), bytes(written).decode("utf-8", "replace"))
+            self._add_words((), bytes(logprobs).decode("utf-8", "replace"))
 
     def texts(self) -> list[str]:
         """Returns the collected texts, each once."""
@@ -46,17 +46,19 @@ class LogprobText:
                 self._add_words(path, value)
             case dict():
                 for rank, (name, inner) in enumerate(value.items()):
-                    is_name = name in _TOKEN_PROPERTIES
-                    if not is_name and not name.isdigit():
+                    is_property = name in _TOKEN_PROPERTIES
+                    if not is_property and not name.isdigit():
                         self._add_words((*path, "names", rank), name)
-                    self._walk(inner, (*path, name if is_name else rank), is_position=is_position)
+                    self._walk(
+                        inner, (*path, name if is_property else rank), is_position=is_position
+                    )
             case list() if value and all(map(_is_byte, value)):
                 self._bytes.setdefault(path, bytearray()).extend(value)
                 self.length += len(value)
             case list():
                 for rank, inner in enumerate(value):
-                    below = (*path, rank) if is_position else path
-                    self._walk(inner, below, is_position=True)
+                    inner_path = (*path, rank) if is_position else path
+                    self._walk(inner, inner_path, is_position=True)
 
     def _add_words(self, path: _Path, words: str) -> None:
         self._words.setdefault(path, []).append(words)

@@ -1,8 +1,8 @@
 """Extracts the readable text from an image, a recording or a file.
 
 The judge, which is the model that answers policy questions, can only read text. The base64 content
-of a file may be text (a note, a table), which is then judged. Other content cannot be judged, nor
-can content that backends may decode in different ways; such content is reported as unread.
+of a file may be text (a note, a table), which is then judged. Content that is not text, or that
+backends may decode in different ways, cannot be judged and is reported as unread.
 """
 
 import base64
@@ -80,25 +80,25 @@ class UnreadPart(msgspec.Struct, frozen=True, gc=False):
 
 
 class MediaText(msgspec.Struct, frozen=True, gc=False):
-    """Contains the readable text of one medium. `complete` means that a backend which reads the
-    medium as text cannot read any other text."""
+    """Contains the readable text of one medium. `complete` means that `texts` contains everything
+    that a backend can read from the medium as text."""
 
     texts: tuple[str, ...]
     complete: bool
 
 
-def read_media(written: str, filename: str | None = None) -> MediaText:
+def read_media(content_text: str, filename: str | None = None) -> MediaText:
     """Reads the URL or the base64 content of a media part. Does not fetch remote URLs."""
-    is_address = is_inline(written)
-    content = read_inline(written)
+    is_data_url = is_inline(content_text)
+    content = read_inline(content_text)
     if content is None:
         # The text is a remote URL, or content that is not base64. A backend may read such content
         # as text or decode it in an unknown way.
-        unquoted = (unquote(written.partition(",")[2]),) if is_address else ()
-        return MediaText((written, *unquoted), complete=False)
-    head, _, body = written.partition(",") if is_address else ("", "", written)
+        unquoted = (unquote(content_text.partition(",")[2]),) if is_data_url else ()
+        return MediaText((content_text, *unquoted), complete=False)
+    header, _, body = content_text.partition(",") if is_data_url else ("", "", content_text)
     shown: tuple[str, ...] = (
-        () if not head or _PLAIN_HEADER.fullmatch(head) is not None else (head,)
+        () if not header or _PLAIN_HEADER.fullmatch(header) is not None else (header,)
     )
     text = _decoded(content.base64)
     if len(body) < _SHOWN_LENGTH_MAX or (text is None and _may_be_words(body, content)):

@@ -12,7 +12,7 @@ from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.domain.inference import Call, Delta, Event, UsageReport
 from tollkeeper.domain.pricing import Pricing, cost_of
 from tollkeeper.domain.prompt import FreeObject
-from tollkeeper.domain.usage import ReportedUsage, Usage, merged, readings
+from tollkeeper.domain.usage import ReportedUsage, Usage, merged, possible_usages
 
 # Pieces of text are buffered and counted together when the buffer is full. Each piece uses its
 # length plus `_ROOM_PER_PIECE` of the buffer's `_ROOM`.
@@ -25,7 +25,8 @@ _CONTEXTS_MAX = 16
 _TOKENS_PER_IMAGE = 6_240
 # A report of more than this many searches per completion cannot be true.
 _SEARCHES_MAX = 10_000
-# The price that the backend states agrees with the gateway's price if they differ by at most 1/100.
+# A price that the backend states agrees with the gateway's price if the two differ by at most
+# 1/100.
 _PRICE_TOLERANCE_DIVISOR = 100
 
 
@@ -59,9 +60,9 @@ class Meter(msgspec.Struct):
     finish: str | None = None
     # The service tier that the answer names outside of usage reports.
     service_tier: str | None = None
-    # Whether any piece of the answer has arrived, even if only the end of a choice. From then on
-    # the call is charged.
-    delivered: bool = False
+    # Whether the answer has begun: a piece has arrived, even if only the end of a choice. From then
+    # on the call is charged.
+    has_begun: bool = False
     # Whether the answer contains reasoning. The backend may bill more reasoning than it sends.
     _has_reasoning: bool = False
     _pieces: int = 0
@@ -76,7 +77,7 @@ class Meter(msgspec.Struct):
     _is_nonsense: bool = False
     _is_stale: bool = False
 
-    def send_prompts(self, prompts: int) -> None:
+    def set_prompts_sent(self, prompts: int) -> None:
         """Sets how often the prompt is sent, which may be less often than the hold assumed."""
         self.prompt_tokens = self.prompt_tokens // self.prompts * prompts
         self.input_audio_tokens = self.input_audio_tokens // self.prompts * prompts
@@ -101,7 +102,7 @@ class Meter(msgspec.Struct):
 
     @property
     def reported_nonsense(self) -> bool:
-        """Tells whether the backend reported only impossible usage, so that an operator has to
+        """Tells whether all usage that the backend reported is impossible. An operator then has to
         check the call."""
         if self._is_stale:
             self._interpret_report()
@@ -128,8 +129,8 @@ class Meter(msgspec.Struct):
     def prompt_is_unknown(self) -> bool:
         """Tells whether the length of the prompt is unknown: the backend has reported no complete
         usage, and the gateway has no count of the whole prompt. A prompt count that the backend
-        reports before its answer suffices, unless the model searched: that count lacks the pages
-        found."""
+        reports before its answer suffices, unless the model searched the web: that count does not
+        include the pages that the search found."""
         if self.prompt_is_counted or self.usage is not None:
             return False
         first = self._usage_by_first_count()
@@ -162,12 +163,13 @@ class Meter(msgspec.Struct):
             estimate = self.estimate()
             return Charge(estimate, estimated=True, parts=self._estimated_parts(estimate))
         if usage.completion_tokens == 0 and self.output_tokens > 0:
-            # Text was delivered, so the backend's count of zero output tokens is wrong.
+            # Text was received, so the backend's count of zero output tokens is wrong.
             counted = min(self.output_tokens, self._output_bound)
             return Charge(
                 _with_completion(usage, counted),
                 estimated=True,
-                # Which part contains the text does not change the cost, so the first part gets it.
+                # The cost does not depend on the part that contains the text, so the first part
+                # gets all counted tokens.
                 parts=(_with_completion(parts[0], counted), *parts[1:]) if parts else (),
             )
         return Charge(usage, estimated=False, parts=parts)
@@ -180,15 +182,15 @@ class Meter(msgspec.Struct):
     @property
     def _estimated_output(self) -> int:
         """Returns the gateway's own count of the output, at most the held maximum. If there is
-        reasoning, returns the held maximum, because the delivered text may not include all billed
+        reasoning, returns the held maximum, because the received text may not include all billed
         reasoning."""
         if self._has_reasoning or self.call.model.reasons:
             return self._output_bound
         return min(self.output_tokens, self._output_bound)
 
     def estimate(self) -> Usage:
-        """Returns the usage by the gateway's own count. The prompt's count is the backend's if the
-        backend reported one before its answer."""
+        """Returns the usage by the gateway's own count. If the backend reported a prompt count
+        before its answer, that count is used for the prompt."""
         report, output = self.report, self._estimated_output
         return self._usage_by_first_count() or Usage(
             prompt_tokens=self.prompt_tokens,
@@ -252,7 +254,7 @@ class Meter(msgspec.Struct):
         return searches <= _SEARCHES_MAX * self.call.choices
 
     def _count_delta(self, delta: Delta) -> None:
-        self.delivered = True
+        self.has_begun = True
         if delta.finish is not None:
             self.finish = delta.finish
         if delta.text:
@@ -291,7 +293,7 @@ def read_usage(call: Call, report: ReportedUsage) -> Usage | None:
     several possible meanings and states a price, chooses the meaning whose cost at the gateway's
     prices matches that price. Otherwise returns the most likely meaning."""
     unnamed_is_1h = bool(report.cache_write_tokens) and call.writes_cache_for_1h
-    possible = readings(report, unnamed_is_1h=unnamed_is_1h)
+    possible = possible_usages(report, unnamed_is_1h=unnamed_is_1h)
     stated = report.cost_picousd
     if len(possible) > 1 and stated:
         pricing = call.model.pricing

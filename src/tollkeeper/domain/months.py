@@ -16,7 +16,7 @@ FIRST_ID = UUID(int=0)
 LAST_ID = UUID(int=2**128 - 1)
 
 _TIME_BITS = 48
-_BITS_BEHIND_TIME = 128 - _TIME_BITS
+_BITS_AFTER_TIME = 128 - _TIME_BITS
 _VERSION = 7
 _VARIANT = 2 << 62
 # The random bits of an id: all bits except time, version and variant.
@@ -31,7 +31,7 @@ _MONTH_FORMAT = re.compile(r"(\d{4})-(\d{2})")
 def request_id(now_ms: int, randomness: int) -> UUID:
     """Creates the id of a request that arrived at the time `now_ms`. The id contains the lowest
     `RANDOM_BITS` bits of `randomness`."""
-    time = now_ms << _BITS_BEHIND_TIME
+    time = now_ms << _BITS_AFTER_TIME
     high = (randomness >> 62 & _RANDOM_HIGH) << 64
     return UUID(int=time | (_VERSION << 76) | high | _VARIANT | (randomness & _RANDOM_LOW))
 
@@ -47,9 +47,9 @@ def id_of_text(text: str) -> UUID:
 
 
 def time_ms_of_id(identity: UUID) -> int:
-    """Returns the arrival time of the request with this id, in milliseconds since 1970. The clock
-    is that of the machine that received the request."""
-    return identity.int >> _BITS_BEHIND_TIME
+    """Returns the arrival time of the request with this id, in milliseconds since 1970, by the
+    clock of the machine that received the request."""
+    return identity.int >> _BITS_AFTER_TIME
 
 
 _new_uuid = object.__new__
@@ -85,7 +85,7 @@ class Month:
     @property
     def first_id(self) -> UUID:
         """Returns the smallest possible request id in this month."""
-        return UUID(int=(self.first_day * _MS_PER_DAY) << _BITS_BEHIND_TIME)
+        return UUID(int=(self.first_day * _MS_PER_DAY) << _BITS_AFTER_TIME)
 
     @property
     def end_id(self) -> UUID:

@@ -8,7 +8,7 @@ the number of bytes before normalization is not an upper limit of the number of 
 import re
 import unicodedata
 
-# All characters that become longer are in these ranges, together with characters that do not.
+# These ranges contain all characters that become longer, and also some characters that do not.
 _BLOCKS = (
     (0x00A8, 0x00BE),
     (0x013F, 0x0149),
@@ -36,10 +36,10 @@ _BLOCKS = (
     (0x1F12A, 0x1F12A),
     (0x1F200, 0x1F248),
 )
-# Combining marks below a letter. The normal form merges such a mark with its letter and writes the
-# accent that was merged with the letter before as a separate mark, which adds at most 3 bytes.
-_JOINING = re.compile("[\u031b-\u0331]")
-_WRITTEN_OUT_BYTES = 3
+# Combining marks that normalization merges with the letter before the mark. If that letter already
+# has an accent, as in é, the accent becomes a separate mark, which adds at most 3 bytes.
+_MERGED_MARKS = re.compile("[\u031b-\u0331]")
+_SEPARATE_ACCENT_BYTES = 3
 # Frequent characters that are not in normal form but do not become longer. After their removal, the
 # quick check `is_normalized` accepts most texts.
 _FREQUENT = "\u00a0\u2026\u2122\u3000\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f\uff5e"
@@ -81,4 +81,4 @@ def _added_bytes(piece: str) -> int:
     if unicodedata.is_normalized("NFKC", unusual):
         return 0
     grown = sum(map(_GROWTH.__getitem__, _GROWING.findall(unusual)))
-    return grown + _WRITTEN_OUT_BYTES * len(_JOINING.findall(unusual))
+    return grown + _SEPARATE_ACCENT_BYTES * len(_MERGED_MARKS.findall(unusual))

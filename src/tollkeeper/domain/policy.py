@@ -67,8 +67,8 @@ class PolicyVersion:
 
 @dataclass(frozen=True, slots=True)
 class JudgeFormat:
-    """Identifies the judge's model and the format of its prompt. Besides the rule and the text, a
-    score depends on both."""
+    """Identifies the judge's model and the format of its prompt. Scores for the same rule and text
+    can be compared only if both are equal."""
 
     model: str
     prompt_format: str

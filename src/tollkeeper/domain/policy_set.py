@@ -140,7 +140,7 @@ def _position(positioned: _Positioned) -> int:
     return positioned[0]
 
 
-EMPTY = PolicySet(epoch=0, active={}, paused=frozenset())
+NO_POLICIES = PolicySet(epoch=0, active={}, paused=frozenset())
 
 
 def policy_set(

@@ -118,10 +118,10 @@ class Pricing:
         dearest_input = max(
             self.prompt, self.input_cache_read, self.input_cache_write, self.input_cache_write_1h
         )
-        keep = object.__setattr__
-        keep(self, "dearest_input", dearest_input)
-        keep(self, "extra_input_audio", max(0, self.input_audio - dearest_input))
-        keep(self, "extra_output_audio", max(0, self.output_audio - self.completion))
+        set_field = object.__setattr__
+        set_field(self, "dearest_input", dearest_input)
+        set_field(self, "extra_input_audio", max(0, self.input_audio - dearest_input))
+        set_field(self, "extra_output_audio", max(0, self.output_audio - self.completion))
 
     def applying(self, service_tier: str | None, prompt_tokens: int) -> "Pricing":
         """Returns the prices that apply to an answer in this service tier. `prompt_tokens` counts
@@ -137,8 +137,8 @@ class Pricing:
         return found
 
     def possible(self, asked_tier: str | None, prompt_tokens: int) -> "tuple[Pricing, ...]":
-        """Returns all prices that may apply to a call with at most this many prompt tokens. The
-        backend answers a request that names a service tier in that tier or in the ordinary tier."""
+        """Returns all prices that may apply to a call with at most this many prompt tokens. If a
+        request names a service tier, the backend answers in that tier or in the ordinary tier."""
         if not self.variants:
             return (self,)
         tier = asked_tier or self.unasked_service_tier
@@ -216,8 +216,8 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
 
 
 def hold_picousd(pricing: Pricing, bounds: Bounds) -> int:
-    """Returns the maximum cost of a call: all completions, and each token at its highest price, by
-    the most expensive prices that may apply (`Pricing.possible`)."""
+    """Returns the maximum cost of a call: all completions have the maximum length, and each token
+    has the highest price that may apply (`Pricing.possible`)."""
     assert bounds.prompt_tokens >= 0 <= bounds.images
     assert bounds.choices >= 1 <= bounds.output_tokens_each
     assert bounds.prompts >= 1
@@ -230,8 +230,8 @@ def dearest_prices(pricing: Pricing, bounds: Bounds) -> Pricing:
     """Returns the prices, among the possible ones, at which a call within the bounds costs most. If
     the output may be images, the completion price is the higher of the completion and image
     prices."""
-    each_prompt = -(-bounds.prompt_tokens // bounds.prompts)
-    possible = pricing.possible(bounds.service_tier, each_prompt)
+    tokens_per_prompt = -(-bounds.prompt_tokens // bounds.prompts)
+    possible = pricing.possible(bounds.service_tier, tokens_per_prompt)
     if bounds.writes_images:
         possible = tuple(map(_with_dearer_output, possible))
     return max(possible, key=lambda prices: _hold_at(prices, bounds))
@@ -258,7 +258,7 @@ def _hold_at(prices: Pricing, bounds: Bounds) -> int:
 def cost_of(pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] = ()) -> Cost:
     """Computes the cost of a call. If `usage` is the sum of several answers, `parts` contains the
     usage of each answer, because prices depend on the prompt length and service tier of the single
-    answer. The price per request is charged once per call, not once per answer."""
+    answer. The highest price per request is charged once per call, not once per answer."""
     if not parts:
         return _cost_at(pricing.applying(usage.service_tier, usage.prompt_tokens), usage, images)
     total: dict[str, int] = {}

@@ -254,7 +254,7 @@ class UserLocation(msgspec.Struct, frozen=True, gc=False):
     region: str | None = None
     timezone: str | None = None
 
-    def given(self) -> dict[str, str]:
+    def set_fields(self) -> dict[str, str]:
         """Returns the fields that are set."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value}
 
@@ -321,7 +321,7 @@ class Sampling(msgspec.Struct, frozen=True, gc=False):
     seed: int | None = None
     stop: str | list[str] | None = None
 
-    def given(self) -> dict[str, float | str | list[str] | dict[str, float]]:
+    def set_fields(self) -> dict[str, float | str | list[str] | dict[str, float]]:
         """Returns the fields that are set."""
         if self == _DEFAULT_SAMPLING:
             return {}
@@ -349,8 +349,8 @@ class ReasoningWish(msgspec.Struct, frozen=True, gc=False):
 
     params: tuple[str, ...]
     effort: str | None = None
-    # Whether the effort without any other field requests reasoning. In the Messages protocol it
-    # does not.
+    # Whether `effort` alone, without another request field, asks for reasoning. In the Messages
+    # protocol it does not.
     asks_by_effort: bool = True
 
 
@@ -391,9 +391,9 @@ _ANONYMOUS = Identity()
 
 
 class Option(msgspec.Struct, frozen=True, gc=False):
-    """Represents a request field to which the interface gives no meaning. The model's `options` map
-    the option's name to a field of the backend's request; a model without an entry for the name
-    does not support the option. `value` is JSON."""
+    """Represents a request field that the interface does not define. The model's `options` map the
+    option's name to a field of the backend's request. A model without an entry for the name does
+    not support the option. `value` is a JSON value."""
 
     name: str
     value: object
@@ -435,24 +435,24 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
             contents = [part.content if isinstance(part, ToolResult) else (part,) for part in parts]
             found = chain.from_iterable(contents)
             media = tuple(part for part in found if isinstance(part, Media))
-        # Always overwrites both fields, because `replace` passes the original's values to a copy
-        # with other turns.
+        # Always overwrites both fields, because `replace` passes the values of the original prompt
+        # to a copy that may have other turns.
         _set(self, "parts", parts)
         _set(self, "media", media)
 
     def cache_marks(self) -> list[FreeObject]:
         """Returns every `cache_control` object that the client wrote in parts and in tools."""
-        places: list[FreeObject | None] = []
+        objects: list[FreeObject | None] = []
         for turn in self.turns:
             for part in turn.parts:
                 contents = part.content if isinstance(part, ToolResult) else ()
-                places += [content.extra for content in (part, *contents)]
+                objects += [content.extra for content in (part, *contents)]
         for tool in self.tools:
             if isinstance(tool, FunctionTool):
-                places += [tool.extra, tool.tool_extra]
+                objects += [tool.extra, tool.tool_extra]
             else:
-                places.append(tool.written)
-        marks = (place.get("cache_control") for place in places if place)
+                objects.append(tool.written)
+        marks = (found.get("cache_control") for found in objects if found)
         return [mark for mark in marks if isinstance(mark, dict)]
 
     @property

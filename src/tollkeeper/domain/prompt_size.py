@@ -28,12 +28,13 @@ from tollkeeper.domain.prompt import (
     Video,
 )
 
-# The tokens of one image in the answer to a token-counting request: Claude's maximum.
+# The tokens that count for one image of a prompt when a client only asks for a token count:
+# Claude's maximum.
 _IMAGE_TOKENS_GUESS = 4800
 # The tokens that a chat template adds around a message.
 _TOKENS_PER_TURN = 8
 
-# The number of searches that the hold of a call covers, unless the client explicitly allows more.
+# The number of searches that a hold covers if the client does not explicitly allow more.
 WEB_SEARCHES_MAX = 10
 # The maximum number of searches that a hold covers if the client allows more.
 _WEB_SEARCHES_ALLOWED_MAX = 1000
@@ -41,8 +42,8 @@ _WEB_SEARCHES_ALLOWED_MAX = 1000
 WEB_SEARCHES_SEEN_MAX = 40
 # The two fields by which a client limits how often the provider's tools are used: an option of the
 # request, and a property of the tool.
-_TOOL_USES = "max_tool_calls"
-_MAX_USES = "max_uses"
+_REQUEST_USES_OPTION = "max_tool_calls"
+_TOOL_USES_PROPERTY = "max_uses"
 
 # The ASCII characters that Jinja's `tojson` filter escapes, and the length of an escape (`\u003c`).
 _ESCAPED_FOR_HTML = "<>&'"
@@ -113,13 +114,13 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
             size = msgspec.structs.replace(self, text_tokens=self.text_bytes)
         if not (self.web_searches and bounds.search_rereads):
             return size.bound(model, counted)
-        context, found = model.context_length, bounds.web_search
+        context, tokens_per_search = model.context_length, bounds.web_search
         first = msgspec.structs.replace(size, web_searches=0).bound(model, counted)
-        if found is None:
+        if tokens_per_search is None:
             return first + self.web_searches * context
         # The model reads the prompt before the first search and again after each search.
         readings = self.web_searches + 1
-        return sum(min(first + known * found, context) for known in range(readings))
+        return sum(min(first + done * tokens_per_search, context) for done in range(readings))
 
     def audio_bound(self, model: Model, bound: int) -> int:
         """Returns the maximum audio tokens of a prompt with at most `bound` tokens. Videos may have
@@ -139,8 +140,8 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         return min(audio_tokens, bound)
 
     def guess(self) -> int:
-        """Returns the estimate for a token-counting request. Counts one token for each base64
-        character of a file, which suffices for most files, although their text may be
+        """Returns the estimate for a request that only asks for a token count. Counts one token for
+        each base64 character of a file. This is enough for most files, even if their text is
         compressed."""
         return self.text_tokens + _IMAGE_TOKENS_GUESS * self.images + self.file_characters
 
@@ -151,16 +152,16 @@ def measure_prompt(
     """Measures a prompt. `text` is the result of `prompt_text`, if already known. `by_bytes` means
     that `text_bytes` will be used as a limit, so it has to cover every known chat template."""
     measured = measure_text(prompt_text(prompt) if text is None else text)
-    around = _TOKENS_PER_TURN * len(prompt.turns)
+    template_tokens = _TOKENS_PER_TURN * len(prompt.turns)
     tools, media = prompt.tools, prompt.media
-    text_bytes = measured.bytes + around
+    text_bytes = measured.bytes + template_tokens
     if by_bytes and tools:
         text_bytes += _bytes_added_by_templates(tools)
     if not (tools or media or prompt.web_search):
-        return PromptSize(measured.tokens + around, text_bytes)
+        return PromptSize(measured.tokens + template_tokens, text_bytes)
     web_searches = _web_searches(prompt)
     return PromptSize(
-        text_tokens=measured.tokens + around,
+        text_tokens=measured.tokens + template_tokens,
         text_bytes=text_bytes,
         images=sum(isinstance(part, Image) for part in media),
         files=sum(isinstance(part, File) for part in media),
@@ -197,8 +198,8 @@ def _web_searches(prompt: Prompt) -> int:
 
 
 def _tool_uses_allowed(prompt: Prompt, provider_tools: list[FreeObject]) -> int:
-    limits: list[object] = [tool.get(_MAX_USES) for tool in provider_tools]
-    limits += [option.value for option in prompt.options if option.name == _TOOL_USES]
+    limits: list[object] = [tool.get(_TOOL_USES_PROPERTY) for tool in provider_tools]
+    limits += [option.value for option in prompt.options if option.name == _REQUEST_USES_OPTION]
     return max([limit for limit in limits if isinstance(limit, int)], default=0)
 
 

@@ -13,7 +13,7 @@ from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.pricing import PUBLIC_PRICES, Bounds, Pricing, hold_picousd
 from tollkeeper.domain.prompt_size import WEB_SEARCHES_SEEN_MAX
 
-# The maximum number of results of `PricesInForce.most` that are cached.
+# The maximum number of results of `PricesInForce.cost_max` that are cached.
 _CACHED_MAX = 64
 
 
@@ -24,9 +24,10 @@ def prices_by_backend(model: Model, now: int) -> dict[str, Pricing]:
 
 
 class PricesInForce:
-    """Contains the prices of a model that are in force at one time, until its next price change."""
+    """Contains the prices of a model between two price changes, and computes maximum costs with
+    them."""
 
-    __slots__ = ("_model", "_most_by_form", "_only", "by_backend", "since", "until")
+    __slots__ = ("_cost_max_by_form", "_model", "_only", "by_backend", "since", "until")
 
     def __init__(self, model: Model, now: int) -> None:
         models = (model, *(route.model for route in model.routes))
@@ -36,23 +37,24 @@ class PricesInForce:
         self.until = min((time for time in times if time > now), default=math.inf)
         self.by_backend = prices_by_backend(model, now)
         self._model = model
+        # The prices of a model with a single backend.
         self._only = None if model.routes else model.pricing_at(now)
-        self._most_by_form: dict[tuple[object, ...], int] = {}
+        self._cost_max_by_form: dict[tuple[object, ...], int] = {}
 
     def dearest(self, bounds: Bounds) -> Pricing:
-        """Returns the prices of the backend at which a call within the bounds costs most."""
+        """Returns the prices of the most expensive backend for a call within the bounds."""
         if self._only is not None:
             return self._only
         return max(self.by_backend.values(), key=lambda pricing: hold_picousd(pricing, bounds))
 
-    def most(self, bounds: Bounds) -> int:
+    def cost_max(self, bounds: Bounds) -> int:
         """Returns the highest possible cost of a call by the model's declared limits: a full
         context for each prompt, the longest output, and more searches than any known answer made.
-        An answer may exceed the bounds of the hold, but not these limits."""
+        An answer may exceed the bounds, from which its hold was computed, but not these limits."""
         model, prompts = self._model, bounds.prompts
         prompt_max, output_max = prompts * model.context_length, model.max_output_length
         if bounds.prompt_tokens > prompt_max or bounds.output_tokens_each > output_max:
-            return self._most(bounds)
+            return self._cost_max(bounds)
         # The result depends only on these fields, because the model's limits replace the token
         # counts.
         form = (
@@ -63,24 +65,24 @@ class PricesInForce:
             bounds.input_audio_tokens,
             bounds.service_tier,
         )
-        most = self._most_by_form.get(form)
-        if most is None:
-            if len(self._most_by_form) >= _CACHED_MAX:
-                self._most_by_form.clear()
-            most = self._most_by_form[form] = self._most(bounds)
-        return most
+        cost_max = self._cost_max_by_form.get(form)
+        if cost_max is None:
+            if len(self._cost_max_by_form) >= _CACHED_MAX:
+                self._cost_max_by_form.clear()
+            cost_max = self._cost_max_by_form[form] = self._cost_max(bounds)
+        return cost_max
 
-    def _most(self, bounds: Bounds) -> int:
+    def _cost_max(self, bounds: Bounds) -> int:
         model = self._model
         output_each = max(bounds.output_tokens_each, model.max_output_length)
-        most = replace(
+        limits = replace(
             bounds,
             prompt_tokens=max(bounds.prompt_tokens, bounds.prompts * model.context_length),
             output_tokens_each=output_each,
             output_audio_tokens_each=output_each if bounds.output_audio_tokens_each else 0,
             web_searches=max(bounds.web_searches, bounds.prompts * WEB_SEARCHES_SEEN_MAX),
         )
-        return hold_picousd(self.dearest(most), most)
+        return hold_picousd(self.dearest(limits), limits)
 
 
 def shown_prices(model: Model, now: int) -> dict[str, str]:

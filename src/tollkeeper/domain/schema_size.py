@@ -17,7 +17,7 @@ import msgspec
 _MAPS = ("properties", "patternProperties")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLES = ("items", "additionalProperties", "additionalItems", "contains", "not")
-# The schema keywords whose value is a list of choices.
+# The schema keywords whose value may be a list of choices.
 _BRANCHES = ("enum", "anyOf", "oneOf", "type")
 # References can multiply the number of choices. Counting stops at this number, which is far above
 # every limit, so that the integers stay small.
@@ -71,8 +71,8 @@ _TOO_DEEP = SchemaSize(choices=_COUNT_MAX)
 
 
 def measure_schema(schema: Mapping[str, Any], bounds: SchemaBounds) -> SchemaSize:
-    """Measures a schema and never fails. Invalid elements count no choices; the backend rejects an
-    invalid schema. If the schema exceeds the byte limit, its choices are not counted."""
+    """Measures a schema and never fails. Invalid elements do not count, because the backend rejects
+    an invalid schema. If the schema exceeds the byte limit, its choices are not counted."""
     size_of_text = SchemaSize(bytes=len(msgspec.json.encode(schema)))
     if size_of_text.excess(bounds):
         return size_of_text
@@ -80,9 +80,9 @@ def measure_schema(schema: Mapping[str, Any], bounds: SchemaBounds) -> SchemaSiz
 
 
 class _SchemaWalk:
-    """Visits a schema once. A definition counts each time that a `$ref` refers to it. Inside a
-    definition, a `$ref` to the same definition counts as nothing, so that the walk of a cycle
-    ends."""
+    """Measures a schema and visits each element only once. The choices of a definition count for
+    each `$ref` to the definition. A `$ref` inside its own definition counts as nothing, so that a
+    cycle of references ends."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root

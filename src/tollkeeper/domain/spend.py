@@ -94,5 +94,6 @@ class Fold(msgspec.Struct, frozen=True, gc=False):
     hold_picousd: int
     settled_picousd: int
     overage_picousd: int
-    # The highest possible overage of the calls, which was counted while they were in flight.
+    # The highest possible overage of these calls together, which counted as overage in flight until
+    # the holds ended.
     overage_max_picousd: int = 0

@@ -95,9 +95,9 @@ def charges_of(costs: Iterable[ProjectCost]) -> tuple[Charge, ...]:
 
 
 def statement_rows(statement: Statement) -> list[tuple[str, ...]]:
-    """Returns the statement as a table with a header row. Charges have negative amounts, so all
-    rows above the closing balance add up to it. The last row is the unsettled amount (held for
-    calls with unknown cost), which is not part of the balance."""
+    """Returns the statement as a table with a header row. Charges have negative amounts, so the
+    rows above the closing balance add up to the closing balance. The last row is the unsettled
+    amount (held for calls with unknown cost), which is not part of the balance."""
 
     def row(entry: str, amount: int, *columns: str) -> tuple[str, ...]:
         project_id, project, model, detail = (*columns, "", "", "", "")[:4]

@@ -2,7 +2,7 @@
 
 A roll-up contains sums that are updated when calls are recorded, so that reports need not read
 every record. Its smallest time span is a step of five minutes. Latencies are counted in buckets:
-each bucket's upper limit is a tenth higher than that of the bucket before.
+the upper limit of each bucket is a tenth higher than the upper limit of the previous bucket.
 """
 
 import math
@@ -52,8 +52,8 @@ class TrafficFilter:
 
 @dataclass(frozen=True, slots=True)
 class StepCount:
-    """Counts the calls with one HTTP status in one step. In a report about several days, counts
-    those in the whole hour that begins with the step."""
+    """Counts the calls with one HTTP status in one step or, in a report about several days, in the
+    hour that begins with this step."""
 
     step: int
     status: int
@@ -76,6 +76,7 @@ class BackendTraffic:
     completion_tokens: int
     cached_tokens: int
     duration_ms: int
+    # The calls with a measured time to the first piece (stream event), and the sum of these times.
     first_pieces: int
     first_piece_ms: int
     streamed_tokens: int

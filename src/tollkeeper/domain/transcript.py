@@ -1,5 +1,5 @@
-"""Writes a prompt or an answer as text for the judge, which is the model that answers the questions
-of policies.
+"""Writes a prompt or an answer as text for the judge, which is the model that answers policy
+questions.
 
 The text contains everything that a model may read: the keys, numbers and strings of every object
 that the client wrote, each under the name of its field. The struct `Prompt` lists the possible
@@ -92,11 +92,11 @@ def _rounded_numbers(prompt: Prompt) -> list[str]:
     read them in that form."""
     found: list[str] = []
 
-    def note(written: str) -> None:
+    def add_if_rounded(written: str) -> None:
         if _json(float(written)) != written:
             found.append(written)
 
-    reader = msgspec.json.Decoder(float_hook=note)
+    reader = msgspec.json.Decoder(float_hook=add_if_rounded)
     for raw in (prompt.written or {}).values():
         reader.decode(raw)
     return found
@@ -117,7 +117,7 @@ def _choice_texts(choice: ToolChoice) -> Iterator[str]:
 def _search_texts(search: WebSearch) -> Iterator[str]:
     yield search.context_size or ""
     if search.location is not None:
-        yield from search.location.given().values()
+        yield from search.location.set_fields().values()
     yield from _object_texts(search.extra)
 
 
@@ -136,8 +136,8 @@ class _Kind(IntEnum):
 
 class AnswerText:
     """Collects the texts of an answer, separately by choice, kind and tool call. In a stream, the
-    pieces of two tool calls, or of reasoning and text, may alternate; mixed, they would be
-    unreadable."""
+    pieces of two tool calls, or of reasoning and text, may alternate. Joined in the order of
+    arrival, they would be unreadable."""
 
     def __init__(self) -> None:
         # The key is (choice, kind, number of the tool call, whether the pieces are arguments).
@@ -244,8 +244,8 @@ def _media_texts(media: Media, unread: list[UnreadPart]) -> Iterator[str]:
     ]
     for content in contents:
         yield from content.texts
-    # Even a picture or a sound may consist of ASCII characters only, so a medium counts as readable
-    # text only if it is a file.
+    # The content of a picture or a sound may happen to be valid text, so only a file can count as
+    # readable text.
     can_be_text = isinstance(media, File) and media.id is None
     if not can_be_text or not all(content.complete for content in contents):
         unread.append(UnreadPart(UnreadKind(media.modality), media.place))
@@ -262,24 +262,24 @@ def _media_texts(media: Media, unread: list[UnreadPart]) -> Iterator[str]:
 def _object_texts(value: FreeObject | None) -> Iterator[str]:
     """Yields every key and value inside an object that the client wrote, at any depth and in order.
     Each value is one line, after its key."""
-    # A stack of (key, list key, value) instead of recursion, because the nesting may be deep. A
-    # value in a list has an empty key; `inside` is then the key of the list, and otherwise the
-    # value's own key.
+    # Uses a stack of (key, name, value) instead of recursion, because the nesting may be deep. A
+    # value in a list has an empty key, and its name is the key of the list. For other values, key
+    # and name are equal.
     stack: list[tuple[str, str, object]] = [
         (key, key, inner) for key, inner in reversed((value or {}).items())
     ]
     while stack:
-        key, inside, found = stack.pop()
+        key, name, found = stack.pop()
         if isinstance(found, dict):
             if key:
                 yield key
-            stack += [(name, name, inner) for name, inner in reversed(found.items())]
+            stack += [(inner_key, inner_key, inner) for inner_key, inner in reversed(found.items())]
         elif isinstance(found, list):
             if key:
                 yield key
-            stack += [("", inside, inner) for inner in reversed(found)]
+            stack += [("", name, inner) for inner in reversed(found)]
         else:
-            text = _scalar(found, is_arguments=inside == _ARGUMENTS)
+            text = _scalar(found, is_arguments=name == _ARGUMENTS)
             yield f"{key}: {text}" if key else text
 
 

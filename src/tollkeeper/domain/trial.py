@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tollkeeper.domain.calibration import Calibration, Labelled
+from tollkeeper.domain.calibration import Calibration, LabelledScore
 from tollkeeper.domain.percent import BASIS_POINTS
 
 BINS = 10
@@ -30,9 +30,9 @@ class Sample:
     score: float | None = None
 
 
-def labelled(samples: Iterable[Sample]) -> list[Labelled]:
+def labelled(samples: Iterable[Sample]) -> list[LabelledScore]:
     return [
-        Labelled(sample.score, sample.label)
+        LabelledScore(sample.score, sample.label)
         for sample in samples
         if sample.score is not None and sample.label is not None
     ]
@@ -129,22 +129,22 @@ def histogram(samples: Sequence[Sample]) -> tuple[Bin, ...]:
 
 
 def separate(samples: Sequence[Sample], *compared: int) -> Separation | None:
-    """Finds the best threshold. Returns None unless there is a text with a value for each label.
-    The result also shows the thresholds 10 %, 20 % and so on, and those in `compared`."""
-    ratings = _Ratings(samples)
-    if not ratings.yes or not ratings.no:
+    """Finds the best threshold. Returns None unless both labels have at least one text with a
+    value. The result also shows the thresholds 10 %, 20 % and so on, and those in `compared`."""
+    values = _LabelledValues(samples)
+    if not values.yes or not values.no:
         return None
     # Among cuts with equal F1, the higher precision wins, and then the higher threshold: missing a
     # match is less harmful than denying an acceptable text.
     suggested = max(
-        (ratings.cut(threshold) for threshold in ratings.thresholds()),
+        (values.cut(threshold) for threshold in values.thresholds()),
         key=lambda cut: (cut.f1, cut.precision, cut.threshold_basis_points),
     )
     table = {*_ROUND_THRESHOLDS, *compared, suggested.threshold_basis_points}
-    return Separation(suggested, tuple(map(ratings.cut, sorted(table))), ratings.auc())
+    return Separation(suggested, tuple(map(values.cut, sorted(table))), values.auc())
 
 
-class _Ratings:
+class _LabelledValues:
     """Contains the sorted values of labelled texts."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
@@ -160,19 +160,19 @@ class _Ratings:
         """Returns one threshold for each way to separate the texts. Each threshold is halfway
         between two neighbouring values, because the values of future texts will be slightly
         different."""
-        ratings = sorted({*self.yes, *self.no})
-        below = [THRESHOLD_MIN - 1, *ratings[:-1]]
-        middles = [(low + high + 1) // 2 for low, high in zip(below, ratings, strict=True)]
+        values = sorted({*self.yes, *self.no})
+        below = [THRESHOLD_MIN - 1, *values[:-1]]
+        middles = [(low + high + 1) // 2 for low, high in zip(below, values, strict=True)]
         return [min(max(middle, THRESHOLD_MIN), THRESHOLD_MAX) for middle in middles]
 
     def cut(self, threshold: int) -> Cut:
-        missed, rejected = bisect_left(self.yes, threshold), bisect_left(self.no, threshold)
+        missed, passed = bisect_left(self.yes, threshold), bisect_left(self.no, threshold)
         return Cut(
             threshold_basis_points=threshold,
             true_positives=len(self.yes) - missed,
-            false_positives=len(self.no) - rejected,
+            false_positives=len(self.no) - passed,
             false_negatives=missed,
-            true_negatives=rejected,
+            true_negatives=passed,
         )
 
     def auc(self) -> float:

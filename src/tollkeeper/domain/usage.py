@@ -2,7 +2,7 @@
 
 Backends report usage in different forms. The code of each wire (a protocol towards model servers)
 converts a report to a `ReportedUsage`, whose fields may be missing. `merged` combines the reports
-of one answer and retains the last value of each field. A report may be ambiguous: `readings`
+of one answer and retains the last value of each field. A report may be ambiguous: `possible_usages`
 returns a `Usage` for each possible meaning, in which no token is counted twice.
 `metering.read_usage` chooses one of these meanings.
 """
@@ -41,8 +41,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     output_image_tokens: int = 0
     # The service tier that the answer names.
     service_tier: str | None = None
-    # The detail objects as the backend wrote them, for clients that read other counts than those
-    # above.
+    # The detail objects as the backend wrote them, for clients that read counts other than the
+    # fields above.
     prompt_details: dict[str, Any] | None = None
     completion_details: dict[str, Any] | None = None
 
@@ -88,7 +88,8 @@ class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     # The usage of each answer, if the report is about several answers. All other counts are then
     # None.
     parts: tuple[Usage, ...] | None = None
-    # The price in picousd that the backend states. It is stored for reconciliation and not charged.
+    # The price in picousd that the backend states. It is not charged. It is stored, and it helps to
+    # choose between several meanings of the report.
     cost_picousd: int | None = None
     prompt_details: FreeObject | None = None
     completion_details: FreeObject | None = None
@@ -118,11 +119,11 @@ def merged(earlier: ReportedUsage | None, later: ReportedUsage) -> ReportedUsage
 def normalised(report: ReportedUsage) -> Usage | None:
     """Returns the most likely meaning of the report; None if the report lacks the count of the
     prompt or of the completion."""
-    possible = readings(report)
+    possible = possible_usages(report)
     return possible[0] if possible else None
 
 
-def readings(report: ReportedUsage, *, unnamed_is_1h: bool = False) -> list[Usage]:
+def possible_usages(report: ReportedUsage, *, unnamed_is_1h: bool = False) -> list[Usage]:
     """Returns the possible meanings of the report, the most likely first. Returns an empty list if
     the report lacks the count of the prompt or of the completion. `unnamed_is_1h` means that cache
     writes without a stated lifetime are for an hour instead of five minutes.
@@ -142,8 +143,8 @@ def readings(report: ReportedUsage, *, unnamed_is_1h: bool = False) -> list[Usag
     if not (read or written):
         return [_read_as(report, prompt, completion, writes, prompt, 0)]
     # Each possible meaning is a pair: the tokens of the whole prompt, and the tokens that were both
-    # read and written. `beside` counts cache tokens in addition to the prompt, and `again` as the
-    # same tokens of the prompt.
+    # read and written. `beside`: the cache tokens are not part of the prompt's count. `again`: tokens
+    # of the prompt were read from the cache and written to it again.
     beside = (prompt + read + written, 0)
     again = (prompt, min(read, written))
     if report.cache_adds_to_prompt or max(read, written) > prompt:

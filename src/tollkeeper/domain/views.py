@@ -105,7 +105,8 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class RareFilter:
-    """Contains the filters for which the roll-ups (stored sums) have no columns."""
+    """Contains the rarely used filters, for which the roll-ups (stored sums) have no columns.
+    `matched_only` applies only together with `policy_id`."""
 
     policy_id: str | None = None
     matched_only: bool = False
@@ -130,7 +131,7 @@ class StandingAlert:
     raised_at: int
 
     def about(self, names: Mapping[str, str]) -> str:
-        """Returns the alert's subject as text, with names instead of ids, and an owner before the
+        """Returns the alert's subject as text, with names instead of ids. Each owner precedes the
         objects that it owns."""
         parts = sorted(self.subject.items(), key=lambda part: _SUBJECT_PARTS.index(part[0]))
         return ", ".join(names.get(value, value) for _, value in parts)
@@ -144,7 +145,7 @@ class ReasonTotal:
     reservations: int
     hold_picousd: int
     # The time since the first of these reservations became unsettled. It is negative if the clock
-    # was set back after that.
+    # was set back since then.
     oldest_age_s: int
 
 

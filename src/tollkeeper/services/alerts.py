@@ -16,7 +16,7 @@ import structlog
 from tollkeeper.backends.port import Backend
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.alerts import (
-    CLEARED_BELOW,
+    CLEARING_MARGIN,
     FILL_LEVELS,
     AlertChange,
     AlertKind,
@@ -182,7 +182,7 @@ class Alerts:
     async def _conditions(self, connection: Connection) -> list[Condition]:
         # A fill is a cap or a credit with its used amount. Fills slightly below the lowest level are
         # read too, because an alert that was raised at this level is not cleared yet.
-        percent_min = min(FILL_LEVELS) - CLEARED_BELOW
+        percent_min = min(FILL_LEVELS) - CLEARING_MARGIN
         conditions = [_filled(fill) for fill in await alerts.find_fills(connection, percent_min)]
         conditions += [_negative(*row) for row in await alerts.find_negative(connection)]
         conditions += [_stopped(*row) for row in await alerts.find_stopped(connection)]

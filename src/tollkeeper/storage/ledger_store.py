@@ -231,5 +231,5 @@ async def _endings(
             remaining.remove(reservation_id)
             endings.append(Ending.DONE)
         else:
-            endings.append(Ending.MISSING if reservation_id in missing else Ending.BEFORE)
+            endings.append(Ending.MISSING if reservation_id in missing else Ending.ALREADY_ENDED)
     return endings

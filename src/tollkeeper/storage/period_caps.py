@@ -15,7 +15,7 @@ import msgspec
 
 from tollkeeper.domain.access import KeyId, OrganizationId
 from tollkeeper.domain.admission import AccountState
-from tollkeeper.domain.caps import CapPeriod, CapSubject, EndedHold, PeriodCap
+from tollkeeper.domain.caps import CapPeriod, CapSubject, PeriodCap, ResolvedHold
 from tollkeeper.domain.ledger import LockedAccounts
 from tollkeeper.domain.months import FIRST_ID
 from tollkeeper.domain.spend import Fold
@@ -76,7 +76,7 @@ def with_period_caps(
         hold = EndedHold(fold.project_id, *key_and_day, fold.hold_picousd, spent)
         holds.setdefault(organization_id, []).append(hold)
     for organization_id, ended_holds in holds.items():
-        states[organization_id] = states[organization_id].with_ended(*ended_holds)
+        states[organization_id] = states[organization_id].with_resolved(*ended_holds)
     return replace(locked, states=states)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.support.tables import each
 from tollkeeper.backends.anthropic.usage import UsageReader
-from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised, readings
+from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised, possible_usages
 
 
 def _merged(*reports: dict[str, Any], unnamed_is_1h: bool = False) -> Usage | None:
@@ -16,7 +16,7 @@ def _merged(*reports: dict[str, Any], unnamed_is_1h: bool = False) -> Usage | No
         assert usage is not None
         total = merged(total, usage)
     assert total is not None
-    return next(iter(readings(total, unnamed_is_1h=unnamed_is_1h)), None)
+    return next(iter(possible_usages(total, unnamed_is_1h=unnamed_is_1h)), None)
 
 
 def _counts(usage: Usage | None) -> tuple[int, ...]:

@@ -109,4 +109,8 @@ def test_the_most_that_a_call_costs_is_the_same_whether_it_was_computed_before()
         Bounds(1, 1, 1, 0, web_searches=1000),
     ):
         prices = PricesInForce(priced, 0)
-        assert prices.most(bounds) == prices.most(bounds) == PricesInForce(priced, 0)._most(bounds)
+        assert (
+            prices.cost_max(bounds)
+            == prices.cost_max(bounds)
+            == PricesInForce(priced, 0)._cost_max(bounds)
+        )

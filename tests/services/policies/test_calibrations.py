@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.judged_gateway import JUDGE_MODEL, JudgedGateway, assert_denied
-from tollkeeper.domain.calibration import Calibration, Fitted, Labelled, Shape, measure
+from tollkeeper.domain.calibration import Calibration, Fitted, LabelledScore, Shape, measure
 from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.judging import prompt_format
 from tollkeeper.domain.policy import JudgeFormat, Policy
@@ -15,7 +15,7 @@ _HALF = Calibration(Shape.LINE, ((0.5, 0.0),))
 
 
 def _fitted(calibration: Calibration = _HALF) -> Fitted:
-    found = measure([Labelled(float(number), number % 3 > 0) for number in range(-10, 10)])
+    found = measure([LabelledScore(float(number), number % 3 > 0) for number in range(-10, 10)])
     return Fitted(calibration, found.labels, found.before, found.after)
 
 

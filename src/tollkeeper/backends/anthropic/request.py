@@ -217,7 +217,7 @@ def _search_tool(search: WebSearch) -> FreeObject:
     if search.uses_max is not None:
         tool["max_uses"] = min(search.uses_max, WEB_SEARCHES_MAX)
     if search.location is not None:
-        tool["user_location"] = {"type": "approximate", **search.location.given()}
+        tool["user_location"] = {"type": "approximate", **search.location.set_fields()}
     return tool
 
 

@@ -96,7 +96,7 @@ def _encoded_fields(prompt: Prompt) -> FreeObject:
         "user": identity.short_user,
         "safety_identifier": identity.safety_identifier,
         "metadata": identity.metadata,
-        **prompt.sampling.given(),
+        **prompt.sampling.set_fields(),
         **_tool_fields(prompt),
     }
     if prompt.web_search is not None:
@@ -146,7 +146,10 @@ def _web_search(search: WebSearch) -> FreeObject:
     if search.context_size is not None:
         options["search_context_size"] = search.context_size
     if search.location is not None:
-        options["user_location"] = {"type": "approximate", "approximate": search.location.given()}
+        options["user_location"] = {
+            "type": "approximate",
+            "approximate": search.location.set_fields(),
+        }
     return options
 
 

@@ -167,7 +167,7 @@ def _declaration(tool: FunctionTool) -> FreeObject:
 
 def _check_search(search: WebSearch) -> None:
     check_search(search)
-    if search.location is not None and search.location.given():
+    if search.location is not None and search.location.set_fields():
         raise OptionUnsupported(
             "The backend accepts a search location only as coordinates.",
             param=f"{search.param}.user_location",

@@ -107,7 +107,7 @@ def _add_optional(body: FreeObject, fields: Mapping[str, Any]) -> None:
 
 
 def _refuse_unsupported(prompt: Prompt, *, salts_cache: bool) -> None:
-    requested = [*prompt.sampling.given()]
+    requested = [*prompt.sampling.set_fields()]
     requested += [
         modality.param
         for modality in prompt.output_modalities
@@ -196,7 +196,7 @@ def _search_tool(search: WebSearch) -> FreeObject:
     tool: FreeObject = {"type": "web_search"}
     _add_optional(tool, {"search_context_size": search.context_size})
     if search.location is not None:
-        tool["user_location"] = {**search.location.given(), "type": "approximate"}
+        tool["user_location"] = {**search.location.set_fields(), "type": "approximate"}
     return tool
 
 

@@ -39,7 +39,7 @@ class Admission:
         pricing, by_backend, highest = (
             prices.dearest(bounds),
             prices.by_backend,
-            prices.most(bounds),
+            prices.cost_max(bounds),
         )
         fee = tab.plan.tool_fee(call.prompt)
         if fee:

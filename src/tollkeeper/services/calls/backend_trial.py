@@ -82,7 +82,7 @@ class BackendTrial:
     def _result(
         self, check: str, meter: Meter, called_tools: set[str], failure: TollkeeperError | None
     ) -> TrialResult:
-        if failure is not None and not meter.delivered and meter.usage is None:
+        if failure is not None and not meter.has_begun and meter.usage is None:
             charged = " The request may have been charged." if failure.charged else ""
             return TrialResult(check, False, f"{failure.message}{charged}")
         charge = meter.charge()

@@ -25,7 +25,7 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.judging import context_of
 from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy import Direction
-from tollkeeper.domain.policy_set import EMPTY
+from tollkeeper.domain.policy_set import NO_POLICIES
 from tollkeeper.domain.pricing import Bounds
 from tollkeeper.domain.transcript import Transcript, transcript
 from tollkeeper.runtime.large_requests import run_in_thread
@@ -190,7 +190,7 @@ class Inference:
         policies that were in force at admission. Returns a gate for the answer if a policy applies
         to the answer, or if the check of the request is still running; otherwise None."""
         call = tab.call
-        policies = (tab.policies or EMPTY).applying(call.project_id, call.policy_ids)
+        policies = (tab.policies or NO_POLICIES).applying(call.project_id, call.policy_ids)
         answer_policies = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
         request_is_judged = any(policy.judges(Direction.REQUEST) for policy in policies)
         context_characters = self._checks.context_characters if answer_policies else 0
@@ -294,7 +294,7 @@ class Inference:
         if error is not None and not isinstance(error, TollkeeperError):
             # The gateway itself failed, so it is unknown how much the backend has generated.
             resolution_written = admission.leave_unsettled(tab, _GATEWAY_FAILED)
-        elif error is None or meter.delivered or meter.usage is not None or meter.reported_nonsense:
+        elif error is None or meter.has_begun or meter.usage is not None or meter.reported_nonsense:
             # The delivered output or the reported usage determines the cost.
             if error is not None:
                 error.charged = True

@@ -39,7 +39,7 @@ def require_supported(model: Model, prompt: Prompt) -> None:
             )
         if not model.allows_remote_media:
             _require_embedded_content(model, media)
-    for name in prompt.sampling.given():
+    for name in prompt.sampling.set_fields():
         if name not in model.supported_sampling_parameters:
             raise _unsupported(model, name)
     for feature, param in _features(prompt):

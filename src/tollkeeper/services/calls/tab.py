@@ -200,7 +200,7 @@ class Tab:
         self.replica = answer.replica
         self.backend = answer.backend or self.backend
         if answer.prompts and self.meter is not None:
-            self.meter.send_prompts(answer.prompts)
+            self.meter.set_prompts_sent(answer.prompts)
         self._prompts_begun = answer.prompts_begun
 
     def relay_text(self, answer: Answer) -> None:
@@ -223,7 +223,7 @@ class Tab:
         self.backend_call = None
         if self._prompts_begun is not None and self.meter is not None:
             # The backend has begun to answer, so at least one prompt was sent.
-            self.meter.send_prompts(max(1, self._prompts_begun()))
+            self.meter.set_prompts_sent(max(1, self._prompts_begun()))
 
     @contextmanager
     def judging(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import REFUSED_AS_UNKNOWN, Decision, decide
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.ledger import Hold, LockedAccounts
-from tollkeeper.domain.policy_set import EMPTY, PolicySet
+from tollkeeper.domain.policy_set import NO_POLICIES, PolicySet
 from tollkeeper.services.ledger.group_writer import GroupQueue
 from tollkeeper.services.ledger.handout import Handout
 from tollkeeper.services.ledger.hold_writes import HoldWrites
@@ -214,7 +214,7 @@ def _with_verdicts(holds: list[Hold], current: dict[OrganizationId, PolicySet]) 
     policies), if verdicts have a price."""
     if not any(found.verdict_picousd for found in current.values()):
         return holds
-    return [hold.judged_by(current.get(hold.organization_id, EMPTY)) for hold in holds]
+    return [hold.judged_by(current.get(hold.organization_id, NO_POLICIES)) for hold in holds]
 
 
 def _with_policies(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.policy import JudgeFormat, Policy
-from tollkeeper.domain.policy_set import EMPTY, PolicySet, policy_set
+from tollkeeper.domain.policy_set import NO_POLICIES, PolicySet, policy_set
 from tollkeeper.storage import policies
 from tollkeeper.storage.database import Connection
 
@@ -47,7 +47,7 @@ class PolicyDirectory:
         missing: dict[OrganizationId, int] = {}
         for organization_id, epoch in epochs.items():
             if epoch == _NEVER_PUBLISHED:
-                found[organization_id] = EMPTY
+                found[organization_id] = NO_POLICIES
                 continue
             cached = self._sets.get(organization_id)
             if cached is not None and cached.epoch == epoch:
