@@ -82,7 +82,7 @@ async def test_a_key_is_suspended_and_revoked(site: ConsoleSite, watched: Watche
     await expect(page.get_by_text("The key is suspended.")).to_be_visible()
     assert (await site.judged.chat()).status_code == 401
     await page.get_by_role("button", name="Unsuspend app").click()
-    await expect(page.get_by_text("The key is in use again.")).to_be_visible()
+    await expect(page.get_by_text("The key is active again.")).to_be_visible()
     assert (await site.judged.chat()).status_code == 200
     await page.get_by_role("button", name="Revoke app").click()
     await confirm(page, "Revoke key")

@@ -30,7 +30,7 @@ def _views(*replicas: ReplicaReport) -> ReplicaViews:
 @each(
     ("replicas", "badges"),
     [
-        ((), [Badge("no gateway reports", "calm")]),
+        ((), [Badge("not reported by any gateway", "calm")]),
         ((_HEALTHY, _HEALTHY), [Badge("healthy", "good")]),
         ((_EJECTED,), [Badge("ejected", "bad")]),
         ((_HEALTHY, _EJECTED, _PROBING), [Badge("ejected in 2 of 3", "bad")]),
@@ -59,7 +59,7 @@ def test_the_engine_is_known_by_its_name_whatever_its_address() -> None:
     reported = ReplicaReport("local", "http://127.0.0.1:4711/v1", "healthy")
     assert _views(reported).badges("local", "embedded engine") == [Badge("healthy", "good")]
     assert _views(reported).badges("other", "embedded engine") == [
-        Badge("no gateway reports", "calm")
+        Badge("not reported by any gateway", "calm")
     ]
     replicas = [
         ProbedReplica("local", "embedded engine", ok=True, detail=""),

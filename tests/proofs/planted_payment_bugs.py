@@ -25,7 +25,7 @@ PAYMENT_BUGS = {
     ),
     "an event without a valid signature is booked": Bug(
         "receive",
-        'if not console.is_signed(body, request.headers.get("stripe-signature", "")):',
+        'if not console.signature_is_valid(body, request.headers.get("stripe-signature", "")):',
         "if False:",
         ("console/test_payment_webhook.py",),
     ),

@@ -20,7 +20,7 @@ from tests.support.upstream import Upstream, chat
 from tollkeeper.bootstrap import master_secret
 from tollkeeper.console.context import Finding, MachineChecks, ProbedReplica
 from tollkeeper.console.sessions import COOKIE, Sessions, token_digest
-from tollkeeper.console.start import make_console
+from tollkeeper.console.start import create_console
 from tollkeeper.domain.people import Person
 from tollkeeper.domain.views import StandingAlert
 from tollkeeper.hosting.listeners import address_of, bind
@@ -107,7 +107,7 @@ async def serving_console(
             for url in backend.urls
         ]
 
-    app = make_console(
+    app = create_console(
         settings,
         services,
         token_digest(token),

@@ -56,8 +56,8 @@ class Question:
     # The label of the button that confirms the change.
     button: str
     facts: Mapping[str, object] = field(default_factory=dict)
-    # The fields that the confirmation form has in addition to those of the first form.
-    carried: Mapping[str, str] = field(default_factory=dict)
+    # Hidden fields that the confirmation form has in addition to the fields of the original form.
+    extra_fields: Mapping[str, str] = field(default_factory=dict)
 
 
 # The key of the notice that the next page shows, and the amount in it.
@@ -88,7 +88,7 @@ async def checked_form(request: Request) -> Form:
 async def _form_of_session(request: Request) -> Form:
     form = await read_form(request)
     sessions = console_of(request).sessions
-    if not sessions.form_is_ours(session_of(request), form.text("form_token", default="")):
+    if not sessions.form_token_is_right(session_of(request), form.text("form_token", default="")):
         raise PermissionDenied("This form is not from a page of this session: load the page again.")
     return form
 
@@ -101,8 +101,8 @@ def _require_not_sent_before(request: Request, form: Form) -> None:
 async def act(
     request: Request, actions: Mapping[str, Action[T]], subject: T, address: str, page: Page
 ) -> Response:
-    """Runs the action that the request's path names, with `subject` as the object to change.
-    Afterwards redirects to `address`."""
+    """Runs the action that the request's path names. `subject` is the object to change. Afterwards
+    redirects to `address`."""
     action = actions.get(request.path_params["action"])
     if action is None:
         raise NotFound("There is no such page.")
@@ -142,8 +142,8 @@ async def answer_form(
             question = await ask(form)
             if question is not None:
                 return _confirmation(request, question, form, back)
-            # console.js sends `asking` to find out whether there is a question, without making the
-            # change.
+            # console.js sends `asking` to find out whether the change needs a confirmation. The
+            # change is not made.
             if form.text("asking", default=""):
                 return Response(status_code=204)
         _require_not_sent_before(request, form)
@@ -160,15 +160,15 @@ async def answer_form(
 
 
 def _confirmation(request: Request, question: Question, form: Form, back: str) -> Response:
-    rewritten = ("form_token", "once", "asking", *question.carried)
-    hidden_fields = [(name, value) for name, value in form.text_items() if name not in rewritten]
+    replaced = ("form_token", "once", "asking", *question.extra_fields)
+    hidden_fields = [(name, value) for name, value in form.text_items() if name not in replaced]
     return render(
         request,
         "confirm.html",
         nav="",
         title=question.title,
         question=question,
-        fields=[*hidden_fields, *question.carried.items()],
+        fields=[*hidden_fields, *question.extra_fields.items()],
         back=back,
     )
 

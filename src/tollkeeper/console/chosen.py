@@ -11,8 +11,8 @@ from tollkeeper.domain.organization import Organization
 
 @dataclass(frozen=True, slots=True)
 class ChosenOrganization:
-    """Contains the selected organization, which is None if there are no organizations, and all
-    organizations."""
+    """Contains all organizations, and the selected organization, which is None if no organization
+    exists."""
 
     organization: Organization | None
     all: tuple[Organization, ...]

@@ -33,10 +33,11 @@ class ProbedReplica:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Contains the result of one check, for example by `tollkeeper doctor`."""
+    """Contains the result of one check of `tollkeeper doctor` or of a backend trial."""
 
     name: str
-    # A check of `tollkeeper doctor` gives ok, warning or bad.
+    # ok, warning or bad for a check of `tollkeeper doctor`; works, fails or not offered for a
+    # trial.
     verdict: str
     detail: str
 
@@ -47,18 +48,18 @@ Probe = Callable[[], Awaitable[list[ProbedReplica]]]
 
 @dataclass(frozen=True, slots=True)
 class MachineChecks:
-    """Provides the checks that have to run on this machine. The code of the commands implements
+    """Provides the checks that have to run on this machine. The commands (package `cli`) implement
     them."""
 
     # Probes every replica of every backend.
-    replicas: Probe
+    probe_replicas: Probe
     # Returns the alerts that the gateway on this machine has only in its memory.
     gateway_alerts: Callable[[], Awaitable[list[StandingAlert]]]
     # Runs the checks of `tollkeeper doctor`.
     doctor: Callable[[], Awaitable[list[Finding]]]
 
 
-# Tells whether the signature of a payment event's body is valid.
+# Tells whether the signature (second argument) of a payment event's body is valid.
 SignatureCheck = Callable[[bytes, str], bool]
 OpenJudge = Callable[[], AbstractAsyncContextManager[Judge]]
 
@@ -75,8 +76,8 @@ class Console:
     vault: Vault
     # None if users can sign in with the operator token only.
     provider: IdentityProvider | None
-    # Returns whether each replica could be reached at the last probe.
-    probe: Probe
+    # Returns the cached results of the last probe of all replicas (see `ReplicaWatch`).
+    last_probe: Probe
     machine: MachineChecks
     # Opens the judge (the model that answers policy questions) for trials; None if no judge is
     # configured.
@@ -84,11 +85,11 @@ class Console:
     # Whether cookies are sent over HTTPS only.
     secure: bool
     # Checks the signatures of payment events; None if the settings contain no secret for them.
-    is_signed: SignatureCheck | None = None
+    signature_is_valid: SignatureCheck | None = None
+    # Reads the bodies of payment events, whose senders are not authenticated yet.
     webhook_bodies: SmallBodies = field(default_factory=SmallBodies)
-    # Allows one trial, check or export at a time (see `turn`). A trial may start the embedded model
-    # server.
-    _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    # Allows one trial, check or export at a time (see `exclusive_run`).
+    _exclusive: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
     # Limits the number of long responses, which are live tails and downloads.
     _streams: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_STREAMS_MAX))
@@ -106,27 +107,29 @@ class Console:
     def require_stream(self) -> None:
         """Raises Unavailable if there are too many long responses already."""
         if self._streams.locked():
-            raise Unavailable(f"There are {_STREAMS_MAX} open tails and downloads; end one first.")
+            raise Unavailable(
+                f"There are {_STREAMS_MAX} open live tails and downloads; close one of them first."
+            )
 
     @asynccontextmanager
-    async def turn(self, deadline_s: float) -> AsyncIterator[None]:
-        """Lets one trial, check or export run at a time, because each of them may occupy the
-        machine or whole tables. Raises Unavailable if another one is running, and DeadlineExceeded
-        after `deadline_s` seconds."""
-        if self._turn.locked():
+    async def exclusive_run(self, deadline_s: float) -> AsyncIterator[None]:
+        """Lets one trial, check or export run at a time, because each may start the embedded model
+        server or read whole tables. Raises Unavailable if another trial, check or export is
+        running, and DeadlineExceeded after `deadline_s` seconds."""
+        if self._exclusive.locked():
             raise Unavailable(
                 "Another trial, check or export is running; try again when it has ended."
             )
         try:
-            async with self._turn, asyncio.timeout(deadline_s):
+            async with self._exclusive, asyncio.timeout(deadline_s):
                 yield
         except TimeoutError:
             raise DeadlineExceeded(f"This took longer than {deadline_s:.0f} s.") from None
 
 
 def console_of(request: Request) -> Console:
-    """Returns the console. For a user of an organization, its services are restricted to that
-    organization."""
+    """Returns the console. If the user belongs to an organization, the console's services are
+    restricted to that organization."""
     console = request.app.state.console
     assert isinstance(console, Console)
     session = request.scope["session"]

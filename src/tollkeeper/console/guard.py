@@ -89,7 +89,7 @@ class Guard:
         if _without_port(host) not in self._hosts:
             # Prevents DNS rebinding: another site could point its own host name at the console's
             # address and then read the console's pages.
-            return PlainTextResponse("This console does not have that name.", 421)
+            return PlainTextResponse("This console is not served under this host name.", 421)
         method, path = scope["method"], scope["path"]
         if method not in _SAFE_METHODS and not _same_origin(headers, host):
             return PlainTextResponse("This form comes from another site.", 403)
@@ -100,7 +100,7 @@ class Guard:
             return None
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
         try:
-            # Automatic refreshes must not extend an unused session.
+            # Automatic refreshes and live tails do not count as use, so an idle session can expire.
             used = _REFRESH not in headers and headers.get("accept") != "text/event-stream"
             scope["session"] = await self._sessions.read(cookie, used=used)
         except Unavailable as exc:
@@ -130,7 +130,7 @@ class Guard:
 
 
 def _limited(receive: Receive) -> Receive:
-    """Limits the size of the request body, and the waiting time for each piece of it."""
+    """Limits the size of the request body, and the time to wait for each piece of the body."""
     read, complete = 0, False
 
     async def receive_limited() -> Message:

@@ -177,14 +177,15 @@ class IdentityProvider:
         return "client_secret_basic" if "client_secret_basic" in known else "client_secret_post"
 
     async def _current_metadata(self, client: Any) -> dict[str, Any]:
-        """Returns the provider's discovery document. Concurrent sign-ins wait for the same request.
-        Raises ValueError if the document belongs to another provider."""
+        """Returns the provider's discovery document, which is cached. Concurrent sign-ins share one
+        request for the document. Raises ValueError if the document belongs to another provider."""
         async with self._reading:
             now = self._clock()
             if self._metadata and now - self._read_at < _METADATA_S:
                 return self._metadata
             if now - self._failed_at < _FAILURE_S:
                 raise Unavailable(_DOWN)
+            # Counts as a failure until the metadata is read and checked.
             self._failed_at = now
             issuer = self._settings.issuer
             found = await _read_json(
@@ -264,8 +265,8 @@ class IdentityProvider:
 
 
 def _scopes(metadata: Mapping[str, Any], claims: tuple[str, ...]) -> list[str]:
-    """Returns the scopes to request. For some providers, each claim needs a scope of the same name,
-    which the metadata then lists."""
+    """Returns the scopes to request. Some providers send a claim only if the scope with the claim's
+    name is requested. Their metadata lists such scopes."""
     published = metadata.get("scopes_supported")
     known = published if isinstance(published, list) else []
     return ["openid", "profile", "email", *(name for name in claims if name in known)]

@@ -21,8 +21,8 @@ class Offered(Extension):
 
 
 def _link(found: re.Match[str]) -> str:
-    """Wraps a link in a condition. A forbidden link that looks like a button disappears; of any
-    other forbidden link, the text stays."""
+    """Wraps a link in a condition. A forbidden link that looks like a button is removed. Any other
+    forbidden link becomes plain text."""
     question = f"{{% if may('GET', {_address(found[3])}) %}}"
     if "button" in found[2] or "offer" in found[2]:
         return f"{question}{found[0]}{{% endif %}}"
@@ -30,7 +30,7 @@ def _link(found: re.Match[str]) -> str:
 
 
 def _address(text: str) -> str:
-    """Converts the address in a template to an expression. If the address contains other text too,
-    its values are ids and become `x`, because the permission does not depend on an id."""
+    """Converts an address in a template to a template expression. In an address like `/keys/{{ id
+    }}`, every value is an id and becomes `x`, because permissions do not depend on ids."""
     whole = _VALUE.fullmatch(text)
     return whole[1].strip() if whole else repr(_VALUE.sub("x", text))

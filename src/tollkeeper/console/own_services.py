@@ -1,8 +1,7 @@
 """Restricts the services for users with the role `organization`: they may use only the listed use
 cases, and only for objects of their own organization.
 
-The restriction also protects against pages that forget to filter: such a page gets an error instead
-of another tenant's data.
+So a page that forgets to filter by organization gets an error instead of another tenant's data.
 """
 
 from collections.abc import Awaitable, Callable
@@ -37,9 +36,10 @@ async def _creates_default_key(
     services: Services, own: OrganizationId, arguments: Arguments
 ) -> bool:
     """Raises PermissionDenied if the form chooses permissions. The API for organizations gives
-    every new key the default permissions, so their users in the console may not choose either."""
+    every new key the default permissions, so an organization's users may not choose permissions in
+    the console either."""
     if arguments[2] is not None:
-        raise PermissionDenied("The permissions of a key are chosen by operators.")
+        raise PermissionDenied("Only operators may choose the permissions of a key.")
     return await _is_own_project(services, own, arguments)
 
 

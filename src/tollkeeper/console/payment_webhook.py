@@ -16,24 +16,24 @@ _log = structlog.get_logger("tollkeeper.console")
 
 
 async def receive(request: Request) -> Response:
-    """Processes one event. Answers 2xx unless sending the event again would help, because Stripe
-    repeats an event without a 2xx answer for days."""
+    """Processes one event. Stripe repeats an event for days until it gets a 2xx answer. So the
+    answer is 2xx unless a repetition of the event can succeed."""
     console = console_of(request)
-    if console.is_signed is None:
+    if console.signature_is_valid is None:
         raise HTTPException(404)
     try:
         body = await console.webhook_bodies.read(request)
     except (TimeoutError, ClientDisconnect):
         return PlainTextResponse("The event did not arrive in time.", 408)
-    if not console.is_signed(body, request.headers.get("stripe-signature", "")):
+    if not console.signature_is_valid(body, request.headers.get("stripe-signature", "")):
         return PlainTextResponse("The signature is not valid.", 400)
     event = read_event(body)
     with acting_as(Actor(ActorKind.SYSTEM, f"stripe {event.id}")):
         booking = await console.services.payments.payment_receive(event)
     if booking.outcome in OPEN_OUTCOMES:
         _log.warning("a payment event was not booked", id=event.id, reason=booking.detail)
-    # Lets Stripe repeat an event for an unknown organization: until then, an operator may have
-    # created the organization or restored a newer backup.
+    # Lets Stripe repeat an event for an unknown organization, because an operator may create the
+    # organization, or restore a newer backup, before the repetition.
     repeat = booking.outcome is EventOutcome.UNKNOWN_ORGANIZATION
-    words = f"{booking.outcome}: {booking.detail}" if booking.detail else booking.outcome
-    return PlainTextResponse(words, 422 if repeat else 200)
+    text = f"{booking.outcome}: {booking.detail}" if booking.detail else booking.outcome
+    return PlainTextResponse(text, 422 if repeat else 200)

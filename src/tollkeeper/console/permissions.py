@@ -143,8 +143,8 @@ PERMISSIONS = {
 
 
 def access_to(method: str, route: str, action: str | None) -> Access | None:
-    """Returns the roles that may use a route. Returns None if the table has no entry; then no user
-    may use the route."""
+    """Returns the roles that may use a route. Returns None if `PERMISSIONS` has no entry for the
+    route; no user may use such a route."""
     method = "GET" if method == "HEAD" else method
     path = route if action is None else route.replace("{action}", action)
     return PERMISSIONS.get(f"{method} {path}")

@@ -330,7 +330,7 @@ def labelled(table: str) -> Markup:
     return Markup(text)  # noqa: S704 - the template has escaped every value
 
 
-def _make_environment() -> Environment:
+def _create_environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -362,4 +362,4 @@ def _make_environment() -> Environment:
     return environment
 
 
-_environment = _make_environment()
+_environment = _create_environment()

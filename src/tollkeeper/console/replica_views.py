@@ -22,7 +22,8 @@ class ReplicaView:
 
     process: ProcessReport
     replica: ReplicaReport
-    # The Unix time until which the process does not call the replica; None if it calls the replica.
+    # The Unix time until which the process does not call the replica; None if the replica is not
+    # ejected.
     ejected_until: float | None
 
     @property
@@ -76,7 +77,7 @@ def _ejected_until(process: ProcessReport, replica: ReplicaReport, now: float) -
 
 def _badges(views: Sequence[ReplicaView]) -> list[Badge]:
     if not views:
-        return [Badge("no gateway reports", "calm")]
+        return [Badge("not reported by any gateway", "calm")]
     states = Counter(view.replica.state for view in views)
     if states["healthy"] == len(views):
         return [Badge("healthy", "good")]

@@ -7,29 +7,31 @@ from collections.abc import Awaitable, Callable
 
 from tollkeeper.console.context import ProbedReplica
 
-# The results of a probe are used for this long before the next probe starts.
+# Results that are older than this start a new probe.
 _FRESH_S = 5.0
 # The time that a page waits for a running probe before it shows the previous results.
 _PATIENCE_S = 0.25
 
 
 class ReplicaWatch:
-    def __init__(self, ask: Callable[[], Awaitable[list[ProbedReplica]]]) -> None:
-        self._ask = ask
-        self._known: list[ProbedReplica] = []
-        self._asked_at = float("-inf")
-        self._asking: asyncio.Task[None] | None = None
+    """Returns the results of the last probe, and starts a new probe if these results are too old."""
+
+    def __init__(self, probe: Callable[[], Awaitable[list[ProbedReplica]]]) -> None:
+        self._probe = probe
+        self._results: list[ProbedReplica] = []
+        self._probed_at = float("-inf")
+        self._probing: asyncio.Task[None] | None = None
 
     async def __call__(self) -> list[ProbedReplica]:
-        if time.monotonic() - self._asked_at > _FRESH_S and self._asking is None:
-            self._asking = asyncio.create_task(self._refresh())
-        if self._asking is not None:
-            await asyncio.wait([self._asking], timeout=_PATIENCE_S)
-        return self._known
+        if time.monotonic() - self._probed_at > _FRESH_S and self._probing is None:
+            self._probing = asyncio.create_task(self._refresh())
+        if self._probing is not None:
+            await asyncio.wait([self._probing], timeout=_PATIENCE_S)
+        return self._results
 
     async def _refresh(self) -> None:
         try:
-            self._known = await self._ask()
+            self._results = await self._probe()
         finally:
-            self._asked_at = time.monotonic()
-            self._asking = None
+            self._probed_at = time.monotonic()
+            self._probing = None

@@ -12,7 +12,7 @@ _KEEP_ALIVE_S = 30
 _GRACE_S = 3
 
 
-# Registers a function, which is called when a signal stops the process.
+# Registers the function to call when a signal stops the process.
 TakeSignals = Callable[[Callable[[], None]], None]
 
 

@@ -21,10 +21,10 @@ _FORM_TOKEN_BYTES = 16
 # `_WINDOW_S` seconds.
 _WINDOW_S = 300
 _WRONG_MAX = 10
-_WRONG_MAX_IN_ALL = 100
+_WRONG_MAX_TOTAL = 100
 # The maximum numbers of client addresses and of sent forms that are kept in memory.
 _ADDRESSES_MAX = 10_000
-_REMEMBERED_MAX = 20_000
+_SENT_FORMS_MAX = 20_000
 
 
 def new_token() -> str:
@@ -63,10 +63,10 @@ class Session:
 
 
 class NewestValues:
-    """Represents a set that drops its oldest value when it has more than `most` values."""
+    """Represents a set that drops its oldest value when it has more than `size_max` values."""
 
-    def __init__(self, most: int = _REMEMBERED_MAX) -> None:
-        self._most = most
+    def __init__(self, size_max: int = _SENT_FORMS_MAX) -> None:
+        self._size_max = size_max
         self._values: OrderedDict[bytes, None] = OrderedDict()
 
     def __contains__(self, value: bytes) -> bool:
@@ -74,14 +74,14 @@ class NewestValues:
 
     def add(self, value: bytes) -> None:
         self._values[value] = None
-        if len(self._values) > self._most:
+        if len(self._values) > self._size_max:
             self._values.popitem(last=False)
 
 
 class Sessions:
     """Begins, finds and ends sessions. The cookie is a random value, and the database contains its
-    digest. A session is valid as long as its credential does not change: the operator token, or the
-    settings of the identity provider."""
+    digest. A session is valid as long as the credential with which it began does not change: the
+    operator token, or the settings of the identity provider."""
 
     def __init__(
         self, vault: Vault, stored: ConsoleSessions, *, token_sha256: str, sign_in: bytes
@@ -109,7 +109,8 @@ class Sessions:
 
     async def read(self, cookie: str, *, used: bool = True) -> Session | None:
         """Returns the session with this cookie; None if the session has ended or its credential has
-        changed. `used` extends the session. Raises Unavailable if the database does not answer."""
+        changed. `used` means that the request counts as use, which postpones the end of an idle
+        session. Raises Unavailable if the database does not answer."""
         if not cookie:
             return None
         found = await self._stored.console_session_find(_digest(cookie), used=used)
@@ -134,12 +135,12 @@ class Sessions:
         they cannot submit forms in the user's name."""
         return self._vault.derive("console-form", session.digest)[:_FORM_TOKEN_BYTES].hex()
 
-    def form_is_ours(self, session: Session, presented: str) -> bool:
+    def form_token_is_right(self, session: Session, presented: str) -> bool:
         return hmac.compare_digest(presented.encode(), self.form_token(session).encode())
 
     def sent_before(self, once: str) -> bool:
-        """Records that the form with the id `once` was sent. Tells whether it had been sent before,
-        for example by a second click or a reload."""
+        """Tells whether the form with the id `once` was sent before, for example by a second click
+        or a reload. Records the form as sent."""
         known = once.encode() in self._sent_forms
         self._sent_forms.add(once.encode())
         return known
@@ -157,21 +158,21 @@ class SignInAttempts:
 
     clock: Clock
     _wrong: OrderedDict[str, deque[int]] = field(default_factory=OrderedDict)
-    _wrong_in_all: deque[int] = field(default_factory=deque)
+    _wrong_total: deque[int] = field(default_factory=deque)
 
     def _wait_s(self, address: str) -> int:
-        """Returns the number of seconds that the address has to wait before its next attempt; may
-        be 0."""
+        """Returns the seconds that the address has to wait before its next attempt; 0 if it need
+        not wait."""
         now = self.clock()
         own = self._wrong.get(address, deque())
-        for attempts, most in ((own, _WRONG_MAX), (self._wrong_in_all, _WRONG_MAX_IN_ALL)):
+        for attempts, most in ((own, _WRONG_MAX), (self._wrong_total, _WRONG_MAX_TOTAL)):
             while attempts and attempts[0] <= now - _WINDOW_S:
                 attempts.popleft()
             if len(attempts) >= most:
                 return attempts[0] + _WINDOW_S - now
         return 0
 
-    def was_wrong(self, address: str) -> int:
+    def count_wrong_token(self, address: str) -> int:
         """Counts a wrong token and returns 0. If the address had to wait before this attempt,
         returns the remaining seconds and does not count the token."""
         wait_s = self._wait_s(address)
@@ -179,7 +180,7 @@ class SignInAttempts:
             return wait_s
         self._wrong.setdefault(address, deque()).append(self.clock())
         self._wrong.move_to_end(address)
-        self._wrong_in_all.append(self.clock())
+        self._wrong_total.append(self.clock())
         if len(self._wrong) > _ADDRESSES_MAX:
             self._wrong.popitem(last=False)
         return 0

@@ -27,9 +27,9 @@ _ADDRESS = re.compile(r"/(?![/\\])[^\s\\]{0,2000}")
 PENDING_COOKIE = "tollkeeper_sign_in"
 _PENDING_PATH = "/sign-in"
 _PENDING_S = 600
-_SEAL = "console-sign-in"
+_SEAL_PURPOSE = "console-sign-in"
 _SIGNED_OUT = "signed-out"
-_STALE = "This sign-in was used or has expired. Sign in again."
+_STALE = "This sign-in has expired or was already used. Sign in again."
 _log = structlog.get_logger("tollkeeper.console")
 
 
@@ -47,7 +47,7 @@ async def sign_in(request: Request) -> Response:
     form = await read_form(request)
     next_page = _own_address(form.text("next", default="/"))
     if not console.sessions.token_is_right(form.text("token", default="")):
-        return _refused(request, next_page, console.attempts.was_wrong(address))
+        return _refused(request, next_page, console.attempts.count_wrong_token(address))
     response = RedirectResponse(next_page, 303)
     await _begin_session(request, response, TOKEN_HOLDER, console.sessions.token_credential)
     return response
@@ -64,7 +64,7 @@ async def show_provider(request: Request) -> Response:
     except TollkeeperError as exc:
         return _problem(request, next_page, exc)
     response = RedirectResponse(address, 303)
-    sealed = console.vault.seal(msgspec.json.encode(pending), _SEAL)
+    sealed = console.vault.seal(msgspec.json.encode(pending), _SEAL_PURPOSE)
     response.set_cookie(
         PENDING_COOKIE,
         base64.urlsafe_b64encode(sealed).decode(),
@@ -90,8 +90,8 @@ async def finish_sign_in(request: Request) -> Response:
     else:
         credential = console.sessions.sign_in_credential
         assert credential is not None, "there is an identity provider"
-        # Returns a page instead of a redirect. The session cookie has SameSite=Strict: after a
-        # navigation from another site, the browser would not send it, not even to the target of a
+        # Returns a page instead of a redirect. The session cookie has SameSite=Strict, so after a
+        # navigation from another site, the browser would not send the cookie to the target of a
         # redirect.
         response = render_outside("signed_in.html", next=next_page, person=person)
         await _begin_session(request, response, person, credential)
@@ -103,13 +103,13 @@ async def finish_sign_in(request: Request) -> Response:
 
 
 def _pending(console: Console, request: Request) -> PendingSignIn:
-    """Returns the sign-in that this browser began. Raises PermissionDenied if the request does not
-    belong to it, or if it has expired or was used before."""
+    """Returns the sign-in that this browser began. Raises PermissionDenied if the request belongs
+    to another sign-in, or if the sign-in has expired or was used before."""
     try:
         sealed = base64.urlsafe_b64decode(request.cookies.get(PENDING_COOKIE, ""))
     except (binascii.Error, ValueError):
         sealed = b""
-    plain = console.vault.unseal(sealed, _SEAL)
+    plain = console.vault.unseal(sealed, _SEAL_PURPOSE)
     if plain is None:
         raise PermissionDenied(_STALE)
     pending = msgspec.json.decode(plain, type=PendingSignIn)
@@ -210,8 +210,8 @@ def _page(request: Request, next_page: str, problem: str, notice: str = "") -> R
 
 
 def _callback(request: Request) -> str:
-    """Returns the URL to which the provider redirects the browser. Its host name is the one by
-    which the browser reached the console; the guard has checked it against
+    """Returns the URL to which the provider redirects the browser. The URL has the host name by
+    which the browser reached the console. The guard has checked this name against
     `console.allowed_hosts`."""
     return str(request.url.replace(path="/sign-in/callback", query=""))
 

@@ -1,4 +1,5 @@
-"""Starts the console: checks its address and host names, and creates its objects."""
+"""Starts the console: requires a safe address, determines the allowed host names, and creates the
+console's objects."""
 
 import ipaddress
 import socket
@@ -67,7 +68,7 @@ def is_secure(settings: Settings) -> bool:
     return bool(console.tls_files or console.trusted_proxies)
 
 
-def make_console(
+def create_console(
     settings: Settings,
     services: Services,
     token_sha256: str,
@@ -92,11 +93,11 @@ def make_console(
         attempts=SignInAttempts(services.clock),
         vault=vault,
         provider=_provider(settings, services.clock),
-        probe=ReplicaWatch(machine.replicas),
+        last_probe=ReplicaWatch(machine.probe_replicas),
         machine=machine,
         open_judge=judge,
         secure=is_secure(settings),
-        is_signed=signature_check(settings),
+        signature_is_valid=signature_check(settings),
     )
     return build_console(console, allowed_hosts(settings))
 
@@ -126,5 +127,5 @@ async def run_console(
         running_services(settings, conninfo) as services,
         held_lease(services.database),
     ):
-        app = make_console(settings, services, token_sha256, config=config, machine=machine)
+        app = create_console(settings, services, token_sha256, config=config, machine=machine)
         await serve(app, settings, listener, take_signals)

@@ -37,7 +37,7 @@ class StaticFile:
     content: bytes
     compressed: bytes
     media_type: str
-    tag: str
+    etag: str
 
 
 @cache
@@ -57,8 +57,8 @@ async def static_file(request: Request) -> Response:
     if name not in _FILES:
         return PlainTextResponse("There is no such file.", 404)
     found = _read(name)
-    headers = {"ETag": found.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
-    if request.headers.get("if-none-match") == found.tag:
+    headers = {"ETag": found.etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    if request.headers.get("if-none-match") == found.etag:
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"

@@ -30,7 +30,7 @@ from tollkeeper.services.use_cases import Services
 
 _LIMIT = 50
 _EXPORT_S = 600.0
-# A live tail ends after this time. The browser then opens another one, for which the session is
+# A live tail ends after this time. The browser then opens another live tail, so the session is
 # checked again.
 _TAIL_S = 60.0
 # A live tail looks for new calls at this interval, among the calls of the last `_TAIL_RANGE_S`
@@ -55,7 +55,7 @@ async def show(request: Request) -> Response:
     sort = optional(query, "sort")
     page = await services.traffic.activity_page(
         await _filter(services, query),
-        _rare(query),
+        _rare_filter(query),
         time,
         before=_position(query),
         limit=_LIMIT if sort is None else PAGE_MAX,
@@ -71,7 +71,7 @@ async def show(request: Request) -> Response:
         sort_max=PAGE_MAX,
         older=None if page.older is None else _position_text(page.older),
         total=sum(found.requests for found in page.steps),
-        rare=bool(_rare(query)),
+        rare=bool(_rare_filter(query)),
         ranges=RANGES_S,
         range=_range(query),
         chart=traffic_chart(page.steps, time),
@@ -93,19 +93,19 @@ async def export(request: Request) -> Response:
     console, query = console_of(request), request.query_params
     services = console.services
     try:
-        form = ExportFormat(query.get("format", "csv"))
+        export_format = ExportFormat(query.get("format", "csv"))
     except ValueError:
         raise InvalidRequest("A format is csv or jsonl.", param="format") from None
     pages = export_pages(
         services.traffic,
         await _filter(services, query),
-        _rare(query),
+        _rare_filter(query),
         time_range(query, services.clock()),
-        form,
+        export_format,
     )
     console.require_stream()
-    # Reads the first part before the response begins, so that an invalid filter can still be
-    # answered with an error page.
+    # Reads the first page of records before the response begins, so that an invalid filter can
+    # still be answered with an error page.
     first, _ = await anext(pages)
 
     async def texts() -> AsyncIterator[str]:
@@ -115,8 +115,10 @@ async def export(request: Request) -> Response:
 
     return StreamingResponse(
         console.stream(texts(), _EXPORT_S),
-        media_type="text/csv; charset=utf-8" if form is ExportFormat.CSV else "application/jsonl",
-        headers={"Content-Disposition": f'attachment; filename="activity.{form}"'},
+        media_type="text/csv; charset=utf-8"
+        if export_format is ExportFormat.CSV
+        else "application/jsonl",
+        headers={"Content-Disposition": f'attachment; filename="activity.{export_format}"'},
     )
 
 
@@ -125,7 +127,7 @@ async def tail(request: Request) -> Response:
     calls."""
     console, query = console_of(request), request.query_params
     services = console.services
-    traffic_filter, rare = await _filter(services, query), _rare(query)
+    traffic_filter, rare = await _filter(services, query), _rare_filter(query)
 
     async def newest() -> str:
         now = services.clock()
@@ -172,7 +174,7 @@ async def _filter(services: Services, query: QueryParams) -> TrafficFilter:
     )
 
 
-def _rare(query: QueryParams) -> RareFilter:
+def _rare_filter(query: QueryParams) -> RareFilter:
     cost = optional(query, "cost")
     return RareFilter(
         policy_id=optional(query, "policy"),

@@ -1,4 +1,5 @@
-"""Shows current alerts with their age, and the section of the runbook that helps."""
+"""Shows current alerts with their age, and for each alert the section of the runbook that explains
+what to do."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

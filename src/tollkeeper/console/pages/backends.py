@@ -15,7 +15,7 @@ async def show(request: Request) -> Response:
     services = console.services
     time = time_range(request.query_params, services.clock())
     report = await services.traffic.traffic_report(time)
-    replicas = await console.probe()
+    replicas = await console.last_probe()
     processes = await services.replica_reports.replica_report_list()
     names = [backend.name for backend in console.settings.backends]
     return render(

@@ -46,17 +46,19 @@ async def show(request: Request) -> Response:
         for number, use in enumerate(uses):
             owner = use.key_id or use.project_id
             name = chosen.organization.name if owner is None else names.get(str(owner), str(owner))
-            budgets.append(await _budget(services, identity, use, name, drawn=number < _CHARTS_MAX))
+            budgets.append(
+                await _budget(services, identity, use, name, with_chart=number < _CHARTS_MAX)
+            )
     return render(
         request, "budgets.html", nav="budgets", title="Budgets", chosen=chosen, budgets=budgets
     )
 
 
 async def _budget(
-    services: Services, identity: OrganizationId, use: CapUse, name: str, *, drawn: bool
+    services: Services, identity: OrganizationId, use: CapUse, name: str, *, with_chart: bool
 ) -> Budget:
     now, end = services.clock(), use.resets_at
-    if end is None or use.cap.period not in (CapPeriod.WEEK, CapPeriod.MONTH) or not drawn:
+    if end is None or use.cap.period not in (CapPeriod.WEEK, CapPeriod.MONTH) or not with_chart:
         return Budget(use, name, None)
     start = month_start(now) if use.cap.period is CapPeriod.MONTH else end - 7 * DAY_S
     page = await cost_report(

@@ -65,8 +65,7 @@ async def show(request: Request) -> Response:
         nav="activity",
         title="Call",
         entry=entry,
-        # Whether only the ledger has the call, because its process did not write the activity
-        # record.
+        # Whether the call is only in the ledger: its process has not written an activity record.
         unrecorded=entry.status is None,
         without_usage=_was_without_usage(story),
         ledger=story.ledger,
@@ -124,24 +123,24 @@ def _terms(hold: HoldTerms) -> list[Term]:
         terms.append(Term("Verdicts, at most", str(hold.verdicts_max), hold.price_verdict, amount))
     if prices["request"]:
         terms.append(Term("Request", "1", prices["request"], prices["request"]))
-    rest = hold.hold_picousd - sum(term.amount_picousd for term in terms)
-    if rest:
-        terms.append(Term("Other bounds", "", rest, rest))
+    remainder = hold.hold_picousd - sum(term.amount_picousd for term in terms)
+    if remainder:
+        terms.append(Term("Other bounds", "", remainder, remainder))
     return terms
 
 
 def _audio_terms(hold: HoldTerms, prompt_price: int) -> list[Term]:
-    """Returns the surcharge for audio tokens. The price of the same number of text tokens is
-    already in the rows for prompt and completion."""
+    """Returns the rows for the surcharge of audio tokens over text tokens. The rows for prompt and
+    completion already include audio tokens at the price of text tokens."""
     prices = hold.prices
     output = hold.choices * hold.output_audio_tokens_max
-    dearer = (
+    surcharges = (
         ("Audio in the prompt", hold.input_audio_tokens_max, prices["input_audio"] - prompt_price),
         ("Audio in the answer", output, prices["output_audio"] - prices["completion"]),
     )
     return [
         Term(name, f"{tokens} tokens", extra, extra * tokens)
-        for name, tokens, extra in dearer
+        for name, tokens, extra in surcharges
         if extra > 0 and tokens
     ]
 

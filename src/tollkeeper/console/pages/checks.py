@@ -28,7 +28,7 @@ async def show_doctor(
 async def run_doctor(request: Request) -> Response:
     async def handle(_form: Form) -> Response:
         console = console_of(request)
-        async with console.turn(_DOCTOR_S):
+        async with console.exclusive_run(_DOCTOR_S):
             findings = await console.machine.doctor()
         return await show_doctor(request, findings=findings)
 
@@ -67,8 +67,11 @@ async def run_trial(request: Request) -> Response:
         )
 
     async def handle(_form: Form) -> Response:
-        # The trial makes four calls, and each has the whole deadline.
-        async with console.turn(4 * deadline_s), running_backend(console.settings, name) as backend:
+        # The trial makes four calls, and each call may take the whole deadline.
+        async with (
+            console.exclusive_run(4 * deadline_s),
+            running_backend(console.settings, name) as backend,
+        ):
             trial = BackendTrial(backend, model, deadline_s=deadline_s)
             results = [
                 Finding(

@@ -1,5 +1,5 @@
-"""Closes and downloads months of the ledger, marks them as exported, and drops (removes) their
-rows."""
+"""Closes months of the ledger, sends their rows as files, marks months as exported, and drops
+(removes) their rows."""
 
 import gzip
 import tempfile
@@ -59,7 +59,7 @@ async def download(request: Request) -> Response:
         raw = stack.enter_context(tempfile.TemporaryFile())
         # An empty name and a fixed time in the gzip header, so that the same rows always give the
         # same bytes.
-        async with console.turn(_EXPORT_S):
+        async with console.exclusive_run(_EXPORT_S):
             with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
                 await console.services.months.ledger_export(month, file.write)
         raw.seek(0)

@@ -84,7 +84,7 @@ async def _ask_about_credit(services: Services, identity: OrganizationId, form: 
     verb, shown = ("Grant", amount) if amount > 0 else ("Withdraw", -amount)
     return Question(
         f"{verb} {exact_usd(shown)}?",
-        "The organization can spend it at once."
+        "The organization can spend this amount immediately."
         if amount > 0
         else "Calls are refused as soon as the remaining credit is spent.",
         f"{verb} {exact_usd(shown)}",
@@ -170,7 +170,7 @@ _ACTIONS: dict[str, Action[OrganizationId]] = {
 
 
 async def _key_names(services: Services, identity: OrganizationId) -> dict[KeyId, str]:
-    """Returns the names of the newest keys. The page shows the names of keys that have caps."""
+    """Returns the names of the newest keys, because the page shows the names of keys with caps."""
     keys = await services.project_keys.project_key_list_of_organization(
         identity, limit=_KEYS_NAMED_MAX
     )

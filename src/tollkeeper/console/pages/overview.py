@@ -34,7 +34,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
     time = time_range(request.query_params, services.clock())
     report = await services.traffic.traffic_report(time)
     money = await services.ledger_overview.ledger_overview()
-    replicas = await console.probe()
+    replicas = await console.last_probe()
     requests = sum(found.requests for found in report.steps)
     return render(
         request,

@@ -1,5 +1,5 @@
-"""Guides the operator from a new organization to its first call, and shows a call in the
-playground.
+"""Creates a new organization with everything that a first call needs, and sends test calls from the
+playground page.
 
 The playground shows the answer, the hold (the amount reserved before the call) and the settlement
 (the charge after the call).
@@ -33,9 +33,10 @@ _KEY_S = 600
 _SILENCE_S = 60.0
 _CALL_S = 300.0
 _PROMPT_LENGTH_MAX = 20_000
-# How often, and with which pause, the page reads the ledger until the call is resolved. The
-# settlement is durable before the last byte of an answer is sent.
-_SETTLED_TRIES, _SETTLED_PAUSE_S = 20, 0.25
+# The number of times that the page reads the ledger until the call is resolved, and the pause
+# between two reads. Usually one read suffices, because a settlement is stored before the last byte
+# of the answer is sent.
+_LEDGER_READS_MAX, _LEDGER_PAUSE_S = 20, 0.25
 # Marks the position of the answer in the template.
 _ANSWER_MARKER = "<!-- the answer -->"
 
@@ -133,8 +134,8 @@ async def call(request: Request) -> Response:
                     async for piece in answer:
                         yield piece
             finally:
-                # Revokes the key in a separate task, because a browser that disconnects cancels
-                # this one.
+                # Revokes the key in a separate task, because this task is cancelled if the browser
+                # disconnects.
                 actor = Actor(ActorKind.CONSOLE, session_of(request).actor)
                 await asyncio.shield(asyncio.create_task(_revoke(console, key.id, actor)))
             yield after
@@ -158,7 +159,7 @@ async def _answer(request: Request, key: str, model: str, prompt: str) -> AsyncG
             async for event in events:
                 if isinstance(event, Opened):
                     opened = event
-                    ledger = await _ledger(console, event, settled=False)
+                    ledger = await _ledger(console, event, wait_for_end=False)
                     yield fragment(request, "playground_hold.html", opened=event, ledger=ledger)
                 else:
                     yield str(escape(event.text))
@@ -166,22 +167,22 @@ async def _answer(request: Request, key: str, model: str, prompt: str) -> AsyncG
         yield fragment(request, "playground_hold.html", opened=None, problem=exc.message)
     yield "</pre>"
     if opened is not None:
-        ledger = await _ledger(console, opened, settled=True)
+        ledger = await _ledger(console, opened, wait_for_end=True)
         yield fragment(request, "playground_settlement.html", opened=opened, ledger=ledger)
 
 
-async def _ledger(console: Console, opened: Opened, *, settled: bool) -> CallLedger | None:
-    """Returns the data about the call in the ledger. With `settled`, waits until the call is
+async def _ledger(console: Console, opened: Opened, *, wait_for_end: bool) -> CallLedger | None:
+    """Returns the data about the call in the ledger. With `wait_for_end`, waits until the call is
     resolved or marked as unsettled (its cost is unknown)."""
     identity: UUID = request_id(opened.request_id)
     found: CallLedger | None = None
-    for _ in range(_SETTLED_TRIES):
+    for _ in range(_LEDGER_READS_MAX):
         try:
             found = (await console.services.traffic.call_story(identity)).ledger
         except NotFound:
             found = None
         ended = found is not None and (found.resolution or found.mark)
-        if (found and not settled) or ended or opened.status >= 400:
+        if (found and not wait_for_end) or ended or opened.status >= 400:
             break
-        await asyncio.sleep(_SETTLED_PAUSE_S)
+        await asyncio.sleep(_LEDGER_PAUSE_S)
     return found

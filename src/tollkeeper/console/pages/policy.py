@@ -29,8 +29,7 @@ _BASIS_POINTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Represents an added, removed or unchanged line of a rule that is compared with another
-    rule."""
+    """Represents an added, removed or unchanged line in the comparison of two rules."""
 
     kind: str
     text: str
@@ -72,7 +71,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         projects=projects,
         project_names={project.id: project.name for project in projects},
         steps=_steps(versions, services.default_threshold),
-        pending=_pending(policy, services.default_threshold),
+        draft_difference=_draft_difference(policy, services.default_threshold),
         report=report,
         asked=sum(one.asked for one in report.by_day),
         matched=sum(one.matched for one in report.by_day),
@@ -217,7 +216,7 @@ def _steps(versions: list[PolicyVersion], default_threshold: int) -> list[Versio
     ]
 
 
-def _pending(policy: Policy, default_threshold: int) -> tuple[Line, ...]:
+def _draft_difference(policy: Policy, default_threshold: int) -> tuple[Line, ...]:
     """Returns the differences between the published version and the draft."""
     if not policy.has_unpublished_changes:
         return ()

@@ -48,7 +48,7 @@ async def show(
         refused=refused,
         filled=filled,
         trial=trial,
-        calibration=None if trial is None else separate(trial.samples, threshold),
+        separation=None if trial is None else separate(trial.samples, threshold),
         threshold=threshold,
         chart=threshold_chart(
             sorted(points.items()), threshold, guarantees=_guarantees(trial) if trial else None
@@ -84,7 +84,7 @@ async def run(request: Request) -> Response:
             Direction.RESPONSE if form.text("direction") == "response" else Direction.REQUEST
         )
         texts = await _texts(form)
-        async with console.turn(_DEADLINE_S), open_judge() as judge:
+        async with console.exclusive_run(_DEADLINE_S), open_judge() as judge:
             judge.meter = console.services.judge_costs.note
             trial = await PolicyTrial(judge).try_rule(rule, texts, direction=direction)
         return await show(request, trial=trial, filled=form.filled)

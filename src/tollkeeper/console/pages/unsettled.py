@@ -64,10 +64,12 @@ async def resolve(request: Request) -> Response:
                 f"Release {hold}",
                 facts=facts,
             )
-        far = " This is more than twice the hold." if amount > 2 * (entry.hold_picousd or 0) else ""
+        warning = (
+            " This is more than twice the hold." if amount > 2 * (entry.hold_picousd or 0) else ""
+        )
         return Question(
             f"Settle the call with {exact_usd(amount)}?",
-            f"The organization pays this amount for the call.{far} This cannot be undone.",
+            f"The organization pays this amount for the call.{warning} This cannot be undone.",
             f"Charge {exact_usd(amount)}",
             facts=facts,
         )
@@ -120,7 +122,7 @@ async def resolve_all(request: Request) -> Response:
                 "Held for them": hold,
                 "Oldest": duration(max(reason.oldest_age_s for reason in backlog.reasons)),
             },
-            carried={"marked_before": marked_before.isoformat()},
+            extra_fields={"marked_before": marked_before.isoformat()},
         )
 
     async def handle(form: Form) -> Response:
@@ -134,6 +136,7 @@ async def resolve_all(request: Request) -> Response:
 
 
 def _amount(form: Form) -> int | None:
+    """Returns the amount to charge; None if the hold is to be released."""
     how = form.text("how")
     if how not in ("settle", "release"):
         raise InvalidRequest("Settle with an amount, or release.", param="how")
@@ -141,12 +144,14 @@ def _amount(form: Form) -> int | None:
 
 
 def _marked_before(form: Form) -> datetime:
-    """Returns the time limit that the confirmed question contained. Calls that became unsettled
-    after that time are not resolved, because the operator has not seen them."""
+    """Returns the time limit from the question that the operator confirmed. Calls that became
+    unsettled after that time are not resolved, because the question did not include them."""
     try:
         return datetime.fromisoformat(form.text("marked_before"))
     except ValueError:
-        raise InvalidRequest("Confirm the amount first.", param="marked_before") from None
+        raise InvalidRequest(
+            "The confirmation is missing or invalid: send the form again.", param="marked_before"
+        ) from None
 
 
 def _action(form: Form) -> BulkAction:
