@@ -291,7 +291,7 @@ async def test_a_key_is_rotated_with_a_grace(site: ConsoleSite, watched: Watched
     page, tenant = watched.page, site.judged.scripted.tenant
     await page.goto(f"{site.address}/keys?organization={tenant.organization_id}")
     await page.get_by_text("Rotate", exact=True).click()
-    await page.get_by_label("The old one works on for, hours").fill("2")
+    await page.get_by_label("Hours until the old key expires").fill("2")
     await page.get_by_role("button", name="Rotate now").click()
     await expect(page.get_by_text("It replaces app")).to_be_visible()
     value = await page.locator("#key-value").text_content()

@@ -33,7 +33,7 @@ async def test_every_action_is_inside_of_the_table(
     assert table is not None
     for action in (
         rotate,
-        row.get_by_label("The old one works on for, hours"),
+        row.get_by_label("Hours until the old key expires"),
         row.get_by_role("button", name="Rotate now"),
         page.get_by_role("button", name=f"Set cap of {key.name}"),
         *(
