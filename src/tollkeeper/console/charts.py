@@ -8,7 +8,7 @@ from tollkeeper.domain.traffic import STEP_S, STEPS_PER_HOUR, StepCount, TimeRan
 
 # The maximum number of bars in a chart over time.
 _BARS_MAX = 72
-# A bar that would cover more steps (of five minutes) than this covers whole hours instead.
+# A bar that would cover more than this many steps (of five minutes) covers whole hours instead.
 _STEPS_PER_BAR_MAX = 6
 _CLASSES = (("2xx", "good"), ("4xx", "warning"), ("5xx", "bad"))
 

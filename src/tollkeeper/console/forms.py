@@ -72,8 +72,8 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Contains the reason why a change was rejected, and the content of the form, so that the user
-    can correct it."""
+    """Contains the reason why a change was rejected, and the content of the form, which the user
+    can then correct."""
 
     error: TollkeeperError
     filled: Mapping[str, str]

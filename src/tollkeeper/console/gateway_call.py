@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.settings import Settings
 
-# For a gateway that listens on all addresses: the address to connect to.
+# The address to connect to if the gateway listens on all addresses.
 _LOOPBACK_OF_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, and not listened on
 _LINE_BYTES_MAX = 1_000_000
 

@@ -21,9 +21,9 @@ _log = structlog.get_logger("tollkeeper.console")
 
 @asynccontextmanager
 async def held_lease(database: Database) -> AsyncIterator[None]:
-    """Renews the lease by heartbeats during the context, and removes it at the end. If the database
-    schema becomes too new for this version of the code, sends SIGTERM to this process, so that the
-    context ends, and then raises StateConflict."""
+    """Renews the lease by heartbeats during the context, and removes the lease at the end. If the
+    database schema becomes too new for this version of the code, sends SIGTERM to this process,
+    which ends the context, and raises StateConflict at the end of the context."""
     lease = Lease(database, uuid4(), kind=KIND)
     outdated: list[str] = []
 

@@ -9,8 +9,8 @@ from tollkeeper.domain.reports import DAY_S, DayRange
 
 @dataclass(frozen=True, slots=True)
 class MonthsCompared:
-    """Contains three costs: of this month so far, of the previous month up to the same day, and of
-    the whole previous month."""
+    """Contains the costs of this month so far, of the previous month up to the same day, and of the
+    whole previous month."""
 
     this_picousd: int
     last_so_far_picousd: int

@@ -184,8 +184,8 @@ def _form_id() -> str:
 
 
 def usd(picousd: int | None) -> Markup | str:
-    """Formats an amount with up to four decimal places, or below one dollar with three significant
-    digits. If the amount is rounded, its tooltip has the exact amount."""
+    """Formats an amount with up to four decimal places. An amount below one dollar gets three
+    significant digits instead. If the amount is rounded, its tooltip shows the exact amount."""
     if picousd is None:
         return _DASH
     exact = usd_from_picousd(picousd)
@@ -311,8 +311,8 @@ def chart_data(value: Mapping[str, Any]) -> Markup:
 
 
 def labelled(table: str) -> Markup:
-    """Adds to each table cell the heading of its column. A narrow screen shows each row as a card,
-    in which each cell needs a heading."""
+    """Adds the heading of its column to each table cell. On a narrow screen, each row is shown as a
+    card, in which each cell needs a heading."""
     columns = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table, re.DOTALL)
     headings = [escape(Markup(text).striptags()) for text in columns]  # noqa: S704 - our own template
 

@@ -1,7 +1,7 @@
 """Defines names and values that the interface does not specify.
 
-Q numbers refer to rows in docs/open-questions.md. Some of these values are the defaults of
-settings.
+Q numbers refer to rows in docs/open-questions.md. Some of the values are defaults that settings can
+change.
 """
 
 # Q2: the `source` of an effective policy. The interface shows no other value.

@@ -66,7 +66,7 @@ def redact_key(value: str) -> str:
 
 
 def redact_keys(text: str) -> str:
-    """Redacts every key in the text, even an incomplete one."""
+    """Redacts every key in the text, even an incomplete key."""
     return _KEY_IN_TEXT.sub(r"\1...", text) if "tk" in text else text
 
 

@@ -46,8 +46,9 @@ class WithdrawalKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """Describes a refund or a dispute as one event reports it. Its stage number only increases, so
-    the event with the highest stage is the current one, even if events arrive out of order."""
+    """Describes a refund or a dispute as one event reports it. The stage number of a refund or
+    dispute only increases. So the event with the highest stage is the current one, even if events
+    arrive out of order."""
 
     id: str
     kind: WithdrawalKind
@@ -81,7 +82,8 @@ class PaymentEvent:
     report: PaymentReport | None
     # The reason why `report` is None.
     reason: str = ""
-    # Whether the event should have had a usable report, so that an operator has to check it.
+    # Whether an event of this type should have had a usable report. If so, an operator has to check
+    # the event.
     refused: bool = False
 
 

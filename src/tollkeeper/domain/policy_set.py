@@ -53,8 +53,8 @@ class ActivePolicy:
 
     @property
     def verdicts_max(self) -> int:
-        """Returns the number of verdicts of this policy that a call waits for: one for the request
-        and one for the answer, if the policy enforces there."""
+        """Returns the number of verdicts of this policy that a call waits for: one if the policy
+        can deny requests, and one if it can deny answers."""
         return sum(map(self.enforces, (Direction.REQUEST, Direction.RESPONSE)))
 
 

@@ -64,8 +64,8 @@ class DayRange:
 
 
 def days_of(start_time: int, end_time: int) -> DayRange:
-    """Returns the UTC days that overlap the time range; its end is exclusive. Returns no day if the
-    time range is empty."""
+    """Returns the UTC days that overlap the time range from `start_time` to `end_time` (exclusive).
+    Returns an empty range if the time range is empty."""
     if end_time <= start_time:
         return DayRange(first=0, last=0)
     return DayRange(first=start_time // DAY_S, last=(end_time - 1) // DAY_S + 1)

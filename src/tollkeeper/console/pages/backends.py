@@ -1,5 +1,6 @@
-"""Shows the backends with their settings and latencies. Shows for each replica (one address of a
-backend) whether it can be reached, and its health as each gateway process sees it."""
+"""Shows the backends with their settings and latencies. For each replica (one address of a
+backend), shows whether the console can reach it, and its health according to each gateway
+process."""
 
 from starlette.requests import Request
 from starlette.responses import Response

@@ -254,8 +254,8 @@ def _chart(table: CostTable, names: dict[str, str]) -> dict[str, object]:
 
 
 async def _names(services: Services, organization: OrganizationId, by: str) -> dict[str, str]:
-    """Returns the names of projects or keys by id. A name that several of them have is followed by
-    the beginning of the id."""
+    """Returns the names of projects or keys by id. If several have the same name, the beginning of
+    the id follows the name."""
     if by == "project":
         found = [
             (str(one.id), one.name) for one in await services.projects.project_list(organization)

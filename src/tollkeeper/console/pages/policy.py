@@ -1,5 +1,5 @@
 """Shows one policy: its versions and their differences, its verdicts (results for calls) over time,
-and the effect that another threshold would have."""
+and the number of matches at other thresholds."""
 
 import difflib
 from collections.abc import Iterator
