@@ -69,11 +69,11 @@ def with_period_caps(
         subject: CapSubject = None if scope == "organization" else subject_id
         states[organization_id].period_caps[subject, CapPeriod(period)] = PeriodCap(*counts)
     keys_and_days = {(row[0], row[1]): (row[2], row[3]) for row in ended_rows}
-    holds: dict[OrganizationId, list[EndedHold]] = {}
+    holds: dict[OrganizationId, list[ResolvedHold]] = {}
     for organization_id, reservation_id, fold in ended:
         spent = fold.settled_picousd + fold.overage_picousd
         key_and_day = keys_and_days[organization_id, reservation_id]
-        hold = EndedHold(fold.project_id, *key_and_day, fold.hold_picousd, spent)
+        hold = ResolvedHold(fold.project_id, *key_and_day, fold.hold_picousd, spent)
         holds.setdefault(organization_id, []).append(hold)
     for organization_id, ended_holds in holds.items():
         states[organization_id] = states[organization_id].with_resolved(*ended_holds)

@@ -98,6 +98,6 @@ async def test_a_collector_that_is_away_harms_no_call(traced: TracedGateway) -> 
 def test_without_the_extra_the_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert build_tracer() is None
     monkeypatch.setenv(telemetry.ENDPOINT, "http://127.0.0.1:4318")
-    monkeypatch.setitem(sys.modules, telemetry._SDK[1], None)
+    monkeypatch.setitem(sys.modules, telemetry._SDK_MODULES[1], None)
     with pytest.raises(SettingsError, match=r"install tollkeeper\[otel\]"):
         build_tracer()
