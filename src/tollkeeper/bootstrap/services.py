@@ -127,22 +127,16 @@ def build_services(
     policies = administration.policies
     backends, key_use = backends or {}, KeyUse()
     catalog, isolation = CurrentCatalog(build_catalog(settings)), Isolation(vault)
-    models, ledger_services = Models(database, catalog), build_ledger(administration)
+    models, accounting = Models(database, catalog), build_ledger(administration)
     judge_costs = JudgeCosts(database, clock, catalog)
     checks = _checks(settings, backends, vault, judge_costs, serving=serving)
-    records = _recording_services(
-        administration, backends, ledger_services.process_id, serving=serving
-    )
+    records = _recording_services(administration, backends, accounting.process_id, serving=serving)
     token_counting = TokenCounting(
         *(database, backends, administration.project_limits),
-        *(ledger_services.admissibility, ledger_services.admission, policies),
+        *(accounting.admissibility, accounting.admission, policies),
     )
-    inference = _inference(
-        settings, ledger_services, token_counting, policies, checks, records.recorder
-    )
-    watch = ProcessWatch(
-        database, backends, ledger_services.ledger, records.activity, inference, checks
-    )
+    inference = _inference(settings, accounting, token_counting, policies, checks, records.recorder)
+    watch = ProcessWatch(database, backends, accounting.ledger, records.activity, inference, checks)
     return Services(
         clock=clock,
         database=database,
@@ -163,11 +157,11 @@ def build_services(
         statements=administration.statements,
         caps=administration.caps,
         reconciliation=Reconciliation(database, verification_ages(settings)),
-        bulk_resolution=ledger_services.bulk_resolution,
+        bulk_resolution=accounting.bulk_resolution,
         bill_reconciliation=BillReconciliation(database),
-        request_log_comparison=ledger_services.request_log_comparison,
-        months=ledger_services.months,
-        recovery=ledger_services.recovery,
+        request_log_comparison=accounting.request_log_comparison,
+        months=accounting.months,
+        recovery=accounting.recovery,
         audit=administration.audit,
         alerts=records.alerts,
         activity=records.activity,
@@ -178,7 +172,7 @@ def build_services(
         replica_reports=records.replica_reports,
         upkeep=_upkeep(
             administration,
-            ledger_services,
+            accounting,
             records,
             key_use=key_use,
             judge_costs=judge_costs,
@@ -189,8 +183,8 @@ def build_services(
         reasoning_seal=ReasoningSeal(vault),
         token_counting=token_counting,
         inference=inference,
-        ledger=ledger_services.ledger,
-        lease=ledger_services.lease,
+        ledger=accounting.ledger,
+        lease=accounting.lease,
         backends=backends,
         checks=checks,
         recorder=records.recorder,
