@@ -184,7 +184,7 @@ async def test_a_bill_that_cannot_be_read(billed: Program, tmp_path: Path) -> No
     refused = await _refusal(billed, *line, *_NAMED)
     assert refused == "Line 2 column Amount: 'much' is not an amount in USD."
     refused = await _refusal(billed, *line, "--columns", "day=Date")
-    assert refused.startswith("Name the columns of the file: day, model and")
+    assert refused.startswith("Name the columns of the file for day, model and")
     refused = await _refusal(billed, *line, "--columns", "money=Amount")
     assert refused == "money is not a figure that can be compared."
     assert "bill.csv" in await _refusal(billed, *line[:3], tmp_path / "no" / "bill.csv", *_NAMED)

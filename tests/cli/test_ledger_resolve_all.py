@@ -171,7 +171,7 @@ async def test_wrong_usage(operator: Program, line: str) -> None:
     outcome = await _run(operator, "ledger", "resolve", *line.split())
     assert (outcome.code, outcome.out) == (2, "")
     if "--settle 1" in line:
-        assert "for one reservation" in outcome.err
+        assert "--settle USD cannot be combined with --all" in outcome.err
 
 
 @pytest.mark.slow

@@ -329,7 +329,7 @@ async def test_costs_are_what_the_help_says(operator: Program, books: Books) -> 
     await second.spend(5 * USD, 2 * USD)
     said = " ".join((await _run(operator, "costs", "--help")).out.replace("│", "").split())
     assert "A chart shows the total of each day" in said
-    assert "a table before the chart splits each day" in said
+    assert "a table before the chart splits the total of each day" in said
     assert "six days before the end" in said
     today = datetime.now(UTC).date()
     days = [str(today - timedelta(days=back)) for back in range(6, -1, -1)]

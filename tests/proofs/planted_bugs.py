@@ -49,7 +49,7 @@ BUGS = {
         ("backends/chat/test_usage.py",),
     ),
     "caches beside the prompt are not charged": Bug(
-        "readings",
+        "possible_usages",
         "if report.cache_adds_to_prompt or max(read, written) > prompt:",
         "if max(read, written) > prompt:",
         ("backends/chat/test_usage.py",),

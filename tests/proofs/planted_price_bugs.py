@@ -223,8 +223,8 @@ PRICE_BUGS = {
     ),
     "a multiplier is rounded": Bug(
         "_multiplied",
-        "if rest:",
-        "if rest < 0:",
+        "if remainder:",
+        "if remainder < 0:",
         PRICES,
     ),
     "audio from a cache is charged twice": Bug(

@@ -94,7 +94,10 @@ async def test_books_of_before_months_go_on(old_schema: str) -> None:
         assert await count(process.database, "SELECT count(*) FROM overages") > 0
         organization = OrganizationId(tenant.organization_id)
         resolution = Resolution(organization, ids[0], ResolutionKind.SETTLED, "test", prompt=3)
-        assert await process.store.resolve_all([resolution, resolution]) == ["done", "before"]
+        assert await process.store.resolve_all([resolution, resolution]) == [
+            "done",
+            "already_ended",
+        ]
         assert await process.store.mark_all([Mark(organization, ids[1], "nobody knows")]) == [
             "done"
         ]

@@ -169,9 +169,12 @@ async def test_all_segments_of_a_stream_are_one_verdict(priced: JudgedGateway, w
     await priced.scripted.balance()
 
 
-async def test_a_call_that_the_backend_refuses_pays_for_its_verdicts(priced: JudgedGateway) -> None:
-    """The backend's bill has no such request."""
-    before = await _billed(priced)
+async def test_a_call_that_the_backend_refuses_pays_for_its_verdicts(
+    priced: JudgedGateway, overlapping: JudgedGateway
+) -> None:
+    """The backend's bill has no such request. The other gateway of this file uses the same backend, so
+    it must not write records of earlier tests meanwhile."""
+    before = await _billed(overlapping, priced)
     await priced.enforce()
     priced.model.play(refuse(400))
     found = await priced.chat()
@@ -184,10 +187,11 @@ async def test_a_call_that_the_backend_refuses_pays_for_its_verdicts(priced: Jud
     assert (requests - before[0], cost - before[1]) == (1, COST)
 
 
-async def _billed(judged: JudgedGateway) -> tuple[int, int]:
-    await judged.scripted.gateway.services.recorder.drain()
-    await judged.scripted.gateway.services.activity.drain()
-    ((requests, cost),) = await judged.scripted.sql(
+async def _billed(*gateways: JudgedGateway) -> tuple[int, int]:
+    for judged in gateways:
+        await judged.scripted.gateway.services.recorder.drain()
+        await judged.scripted.gateway.services.activity.drain()
+    ((requests, cost),) = await gateways[0].scripted.sql(
         "SELECT coalesce(sum(requests), 0)::bigint, coalesce(sum(cost), 0) FROM backend_usage"
     )
     return requests, cost
