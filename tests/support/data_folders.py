@@ -55,6 +55,6 @@ def remove_outside_clusters(folder: Path) -> None:
 
 def do_as_told(refusal: str, command: str) -> None:
     """Runs the command that a message of the embedded PostgreSQL names, word for word."""
-    found = re.search(rf": ({command} .*?)(?: - |$)", refusal)
+    found = re.search(rf"`({command} [^`]*)`", refusal)
     assert found is not None, refusal
     subprocess.run(["/bin/sh", "-c", found[1]], check=True)

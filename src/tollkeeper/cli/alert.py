@@ -1,5 +1,5 @@
-"""Implements `tollkeeper alert`, which lists the current alerts: those in the database and those in the
-memory of the gateway on this machine."""
+"""Implements `tollkeeper alert`, which lists the current alerts: the alerts in the database, and the alerts
+in the memory of the gateway on this machine."""
 
 import asyncio
 from collections.abc import Mapping

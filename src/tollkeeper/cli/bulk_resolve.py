@@ -25,7 +25,7 @@ from tollkeeper.services.ledger.bulk_resolution import Backlog, BulkAction, Reso
 from tollkeeper.services.use_cases import Services
 
 # Each reservation has a reason why it is unsettled. Reasons are free text, so there may be many. The
-# report lists this number of the most frequent reasons, and sums up all others.
+# report lists up to this number of the most frequent reasons, and adds up all other reasons in one row.
 _REASONS_MAX = 20
 _OTHER_REASONS = "(other reasons)"
 _RESULT = {BulkAction.SETTLE_HOLD: "settled", BulkAction.RELEASE: "released"}

@@ -52,7 +52,7 @@ async def cap_set(
     project: ProjectOption = None,
     key: KeyOption = None,
 ) -> Record:
-    """Set the highest amount to hold and spend in a period.
+    """Set a spending cap: the highest sum of held and spent money.
 
     Calls that would exceed the cap are refused. Organizations and projects can have three caps: one per
     day, one per week, and one that is either per month or total. A key can have one cap per day, one

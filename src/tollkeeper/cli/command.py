@@ -114,6 +114,7 @@ def command(
                 raise  # The reader of the pipe has closed it, so no message can be printed.
             except OSError as exc:
                 _fail(f"{exc.filename or 'The system'}: {exc.strerror or exc}.")
+            # A listing of checks was printed completely. The command still fails if a check failed.
             if isinstance(output, Listing) and output.refusal:
                 _fail(output.refusal)
 
@@ -184,8 +185,8 @@ def _user() -> str:
 
 
 def _signature_with_shared_options(run: Callable[..., object]) -> inspect.Signature:
-    """Returns the parameters that Typer passes: the parameters of `run` except the first, which
-    `command` passes, and the shared options."""
+    """Returns the signature that Typer reads: the Typer context, the parameters of `run` without the first
+    one (`command` passes that argument), and the shared options `config` and `as_json`."""
     keyword, positional = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     _, *run_parameters = inspect.signature(run).parameters.values()
     return inspect.Signature(

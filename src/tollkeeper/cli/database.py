@@ -32,8 +32,9 @@ def command_database(settings: "Settings") -> Iterator[str]:
 def check_newest_server(
     settings: "Settings", conninfo: str, *, before_serving: bool = False
 ) -> "SchemaState":
-    """Finds the newest server and checks its configuration and schema. Raises an error with one line if
-    a check fails, or if only old servers accept writes (see `storage.fence`)."""
+    """Finds the newest database server and checks its configuration and schema. Raises TollkeeperError if a
+    check fails, or if only old servers accept writes. An old server is a former primary that came back after
+    a failover (see `storage.fence`)."""
     from tollkeeper.storage.fence import find_newest_server
     from tollkeeper.storage.schema import check_database
 

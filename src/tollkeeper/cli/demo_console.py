@@ -1,5 +1,5 @@
 """Runs the console as a child process of `tollkeeper demo`. The first start creates the operator token,
-and later starts use it again."""
+and later starts use the same token."""
 
 import os
 import socket

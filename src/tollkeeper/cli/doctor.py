@@ -94,7 +94,7 @@ def doctor(invocation: Invocation) -> Listing:
 
 
 def examine(invocation: Invocation) -> list[Finding]:
-    """Runs all checks. If the settings are invalid, no other check runs, because all others need them."""
+    """Runs all checks. If the settings are invalid, no other check runs, because each needs the settings."""
     try:
         settings = invocation.settings()
         build_catalog(settings)

@@ -47,22 +47,21 @@ def find_cluster(data_dir: Path, account: Account | None) -> Path:
     if recorded_path is None and is_cluster(inside):
         raise Unavailable(
             f"The embedded database is in {inside}, but the account {account.name}, which runs "
-            f"PostgreSQL, cannot enter it. Allow that account to enter every folder on this path, "
-            "for example this one. Run: "
-            f"chmod o+x {quote(str(inside.parent))}"
+            f"PostgreSQL, cannot enter it. Allow that account to enter every folder on this path. "
+            f"For the data folder, run: `chmod o+x {quote(str(inside.parent))}`"
         )
     if recorded_path not in (None, str(outside)):
         raise Unavailable(
-            f"{location} names {recorded_path}, which is the database of another data folder. If this folder "
-            f"was moved, stop every tollkeeper that uses it and run: mv {recorded_path} {outside} && "
-            f"echo {outside} > {quote(str(location))} - if it was copied, run this to begin with an "
-            f"empty database: rm {quote(str(location))}"
+            f"{location} names {recorded_path}, which is the database of another data folder. If this data "
+            f"folder was moved, stop every tollkeeper that uses it and run: `mv {recorded_path} {outside} && "
+            f"echo {outside} > {quote(str(location))}`. If this data folder was copied, begin with an "
+            f"empty database. Run: `rm {quote(str(location))}`"
         )
     if is_cluster(outside) is (recorded_path is None):
         raise Unavailable(
             f"{location} and the database in {outside} belong together, but only one of them is "
-            "there. Restore the other one, or remove both to begin with an empty database. Run: "
-            f"rm -rf {outside} {quote(str(location))}"
+            "there. Restore the missing one, or remove both to begin with an empty database. Run: "
+            f"`rm -rf {outside} {quote(str(location))}`"
         )
     return outside
 

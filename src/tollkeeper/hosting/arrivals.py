@@ -16,11 +16,11 @@ from tollkeeper.runtime.fair_turns import Callback, FairTurns
 PER_TURN = 16
 # The limit for the requests of one owner, while other owners have calls in progress.
 PER_TURN_OF_OWNER = 4
-# The limit for all requests of unknown owners ("strangers") together. The owner of a connection is known
-# after its first request with a valid key.
+# The limit for all requests of unknown owners ("strangers") together. An owner is unknown until the
+# connection has had a request with a valid key.
 PER_TURN_OF_STRANGERS = 1
-# Higher than needed: the queue has at most one entry for each connection, and the number of connections
-# has its own limit.
+# Never reached, because the queue has at most one entry for each connection, and `ConnectionRoom` limits
+# the number of connections.
 _STRANGERS_MAX = 1_000_000
 
 

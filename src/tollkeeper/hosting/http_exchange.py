@@ -157,8 +157,8 @@ class HttpExchange:
             return
         self.finished = True
         if self.body is None:
-            # The missing part of this request's body would have to be read before the next request on
-            # this connection.
+            # The client may still be sending this request's body, so the connection cannot serve another
+            # request.
             self.keep_alive = False
         head = answer_head(status, headers, keep_alive=self.keep_alive)
         link = self._link

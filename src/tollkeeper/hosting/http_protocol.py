@@ -192,7 +192,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if len(self._unparsed) <= _UNPARSED_BYTES_MAX:
             self.resume_reading()
         if self._closed:
-            # The transport closes only after it has sent the rest of its buffer.
+            # The transport closes only after it has sent its buffer. The timer limits that time.
             self._start_write_timer()
         elif self._current is None:
             self._start_next()
@@ -391,9 +391,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._idle_since = self._loop.time()
 
     def _fail(self, error: TollkeeperError) -> None:
-        """Handles invalid data. In a body, it makes the request fail. Elsewhere, the server answers it with
-        an error after the answers to all earlier requests. Data that does not begin like a request gets
-        this answer only if it is the first data on the connection."""
+        """Handles invalid data. Invalid data in a body makes the request fail. Invalid data outside a body is
+        answered with an error, after the answers to all earlier requests. If the data does not begin like a
+        request, it is answered only if it is the first data on the connection."""
         self._dropping = True
         exchange = self._parser.exchange
         if exchange is not None:

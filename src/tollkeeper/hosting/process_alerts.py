@@ -78,11 +78,11 @@ class ProcessAlerts:
 
 
 def _conditions(readiness: Readiness) -> list[Condition]:
-    """Returns the alert conditions for a readiness: one for outdated database servers that accept writes,
-    and one for the most important reason why the gateway is not ready.
+    """Returns the alert conditions for a readiness: one for old database servers that accept writes, and one
+    for the most important reason why the gateway is not ready.
 
-    If there are outdated servers and the database cannot be reached, only the first condition is returned,
-    because it explains the second.
+    If there are old servers and the database cannot be reached, only the condition for old servers is
+    returned, because it explains why the database cannot be reached.
     """
     subject = {"gateway": socket.gethostname()}
     kind = AlertKind.OLD_DATABASE_SERVER

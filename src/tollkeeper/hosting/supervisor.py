@@ -77,6 +77,8 @@ class Supervisor:
         # The reason why this code cannot use the database any more; None while it can.
         self._outdated_reason: str | None = None
         self._alerts = ProcessAlerts(alert_webhook(settings))
+        # Finds the newest database server. After a failover, the old primary may still accept writes. It is
+        # an old server then, and the gateway refuses it.
         self._fence = Fence(conninfo, settings.database.seen_file)
         self._database_check: asyncio.Task[SchemaState] | None = None
 
@@ -294,8 +296,8 @@ class Supervisor:
 
     def _reload_catalog(self) -> None:
         try:
-            # Only the model catalogue changes. Other settings apply to sockets and processes that
-            # already exist.
+            # A reload changes only the model catalogue. Other settings take effect at the next start, because
+            # the sockets and processes that use them already exist.
             changed = self._settings.model_copy(update={"models": self._reload().models})
             self._check_catalog(changed)
         except SettingsError as exc:
