@@ -41,8 +41,8 @@ def engine_context_length(settings: Settings) -> int:
 
 @asynccontextmanager
 async def running_engine(settings: Settings) -> AsyncIterator[EmbeddedEngine | None]:
-    """Runs an engine during a `with` block, for a command. Waits until the engine is ready or has failed,
-    which its status tells. Yields None if the settings need no engine."""
+    """Runs an engine during a `with` block, for a command. Waits until the engine is ready or has failed;
+    the engine's status tells which. Yields None if the settings need no engine."""
     engine = build_engine(settings)
     if engine is None:
         yield None

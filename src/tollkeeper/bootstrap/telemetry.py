@@ -32,8 +32,8 @@ CONTENT_BYTES = 16_384
 # The maximum number of spans in the queue and in one export.
 _QUEUED_SPANS_MAX = 2048
 _EXPORTED_SPANS_MAX = 512
-# The maximum bytes of content in the queue and in one export. They lower the number of spans if spans have
-# content.
+# The maximum bytes of content in the queue and in one export. If spans have content, fewer spans are allowed
+# accordingly.
 _QUEUED_CONTENT_BYTES_MAX = 64 << 20
 _EXPORTED_CONTENT_BYTES_MAX = 4 << 20
 _TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")

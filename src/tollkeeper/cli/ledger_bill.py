@@ -29,7 +29,7 @@ from tollkeeper.services.ledger.bill import (
 from tollkeeper.storage.backend_usage import ComparedFigure, Tolerance
 
 T = TypeVar("T")
-# The table shows this number of differing pairs of day and model. The JSON has all of them.
+# The table shows at most this number of differences (pairs of day and model). The JSON has all of them.
 _SHOWN_MAX = 200
 
 

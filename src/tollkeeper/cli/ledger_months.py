@@ -86,8 +86,8 @@ def ledger_export(
 
 @contextmanager
 def _whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file for writing under a temporary name. Gives the file its name when it is complete and
-    on disk, and deletes it if writing fails."""
+    """Opens a file for writing under a temporary name. Renames the file to `path` when it is complete and on
+    disk. Deletes the file if writing fails."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with partial.open("xb") as raw:

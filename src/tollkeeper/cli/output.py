@@ -49,8 +49,8 @@ class Listing:
     `summary` contains additional fields of the JSON document. `note` is printed after the table,
     but is not part of the JSON. If `refusal` is not empty, the command prints it as an error and fails.
 
-    On a narrow terminal, the ids in the columns `short_ids` are shortened to first characters that
-    commands accept. Then the columns in `optional` are omitted, the last one first.
+    If the terminal is too narrow, the ids in the columns `short_ids` are cut to their first characters, which
+    commands accept as ids. If the table is still too wide, columns in `optional` are omitted, the last first.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -188,7 +188,8 @@ def _table_width(columns: Mapping[str, Sequence[str]]) -> int:
 
 
 def _beginnings(ids: Sequence[str]) -> list[str]:
-    """Cuts all ids to the same length: the shortest at which different ids still differ."""
+    """Cuts all ids to the same length: the shortest one, from `_ID_BEGINNING_MIN` on, at which different ids
+    still differ."""
     length = next(
         (
             length

@@ -19,7 +19,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Contains a command's output in two forms: `content` is printed with `--json`, `picture` without.
+    """Contains a command's output in two forms: `content` for `--json`, and `picture` otherwise.
     If `refusal` is not empty, the command prints it as an error and fails."""
 
     content: Mapping[str, Any]

@@ -78,8 +78,8 @@ class Action(Generic[T]):
 
 
 async def checked_form(request: Request) -> Form:
-    """Reads the form. Raises an error if it does not come from a page of this session, or was sent
-    before."""
+    """Reads the form. Raises an error if the form does not come from a page of this session, or was
+    sent before."""
     form = await _form_of_session(request)
     _require_not_sent_before(request, form)
     return form

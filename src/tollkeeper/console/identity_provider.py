@@ -185,7 +185,7 @@ class IdentityProvider:
                 return self._metadata
             if now - self._failed_at < _FAILURE_S:
                 raise Unavailable(_DOWN)
-            # Counts as a failure until the metadata is read and checked.
+            # The attempt counts as failed until the metadata is read and checked.
             self._failed_at = now
             issuer = self._settings.issuer
             found = await _read_json(

@@ -137,7 +137,7 @@ async def _person(console: Console, request: Request, pending: PendingSignIn) ->
         if person.organization_id is not None:
             await _require_organization(console, person)
     except NoRole as exc:
-        # Ends the user's sessions from the time when the user still had a role.
+        # Ends sessions that began when the user still had a role.
         assert sessions.sign_in_credential is not None
         await sessions.end_all(sessions.sign_in_credential, exc.subject)
         _log.warning("a person without a role was refused", subject=exc.subject)

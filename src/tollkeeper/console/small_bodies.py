@@ -14,8 +14,8 @@ _DEADLINE_S = 10.0
 
 class SmallBodies:
     """Reads bodies concurrently. If `READING_MAX` bodies are being read, reading another body
-    cancels the oldest one. A deliberately slow body becomes the oldest, so slow senders cannot
-    block other senders."""
+    cancels the read that began first. A deliberately slow read becomes the oldest, so slow senders
+    cannot block other senders."""
 
     def __init__(self) -> None:
         self._reading: OrderedDict[asyncio.Timeout, None] = OrderedDict()

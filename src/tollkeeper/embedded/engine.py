@@ -30,15 +30,15 @@ from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.runtime.timeouts import timeout
 
 _PROGRAM = "tollkeeper.embedded.engine_process"
-# Loading a large model from a slow disk takes minutes. An engine that takes longer than this counts as
-# stuck.
+# Loading a large model from a slow disk takes minutes. An engine that is not ready after this time counts
+# as stuck.
 START_TIMEOUT_S = 300.0
 # The path that is requested to find out whether the engine hangs. The engine answers it in the loop that
-# computes tokens. `/health` is answered elsewhere: it still worked while a schema with thousands of enum
-# values blocked that loop for minutes.
+# computes tokens. `/health` is answered outside that loop: it still worked while a schema with thousands of
+# enum values blocked the loop for minutes.
 _PROBED_PATH = "/slots"
-# The environment variables that are passed to the engine. The others are not, because the gateway's
-# environment contains secrets.
+# The environment variables that are passed to the engine. Other variables are not passed, because they
+# may contain secrets of the gateway.
 _PASSED_VARIABLES = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH"),
     *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"),
@@ -46,8 +46,8 @@ _PASSED_VARIABLES = (
 _SIGNAL_HINTS: Mapping[int, str] = {signal.SIGILL: " (its wheel needs a processor with AVX2)"}
 _RESTART_PAUSE_S = 0.5
 _RESTART_PAUSE_S_MAX = 10.0
-# After a run of at least this time, failures are counted anew, and the pause before the restart is the
-# shortest again.
+# If the engine ran for at least this time, earlier failures are forgotten, and the pause before the restart
+# is the shortest again.
 _STABLE_AFTER_S = 30.0
 # After this many short runs in succession, the state is FAILED. The engine is still restarted.
 _FAILURES_UNTIL_FAILED = 3
@@ -108,7 +108,7 @@ class ProcessState(StrEnum):
     RESTARTING = "restarting"
     # The process has ended several times in succession. It is still being restarted.
     FAILED = "failed"
-    # The engine's package or its model file is missing or unusable. The status detail names it.
+    # The engine's package or its model file is missing or unusable. The status detail says which.
     ABSENT = "absent"
     STOPPED = "stopped"
 

@@ -25,8 +25,8 @@ class Account:
         return self.can_run("test", "-x", str(folder))
 
     def can_run(self, *command: str) -> bool:
-        """Tells whether a command succeeds if the account runs it. The command has only the account's main
-        group, like PostgreSQL."""
+        """Tells whether a command succeeds if the account runs it. Like PostgreSQL, the command runs with the
+        account's main group only."""
         try:
             result = subprocess.run(
                 command,
@@ -44,8 +44,8 @@ class Account:
 
 
 def owner_ids(account: Account | None) -> tuple[int, int]:
-    """Returns the user id and group id that PostgreSQL runs with. Without an account, they are those of
-    this process."""
+    """Returns the user id and group id that PostgreSQL runs with: the ids of the account or, without an
+    account, the ids of this process."""
     if account is None:
         return os.geteuid(), os.getegid()
     return account.uid, account.gid
@@ -83,7 +83,7 @@ def _find(name: str) -> Account | None:
 
 
 def _useradd(name: str) -> str:
-    """Runs useradd. Returns an explanation for the case that the account still does not exist."""
+    """Runs useradd. Returns the error text to show if the account does not exist afterwards."""
     command = ["useradd", "--system", "--no-create-home", "--shell", "/bin/false", name]
     try:
         result = subprocess.run(

@@ -1,5 +1,5 @@
 """Finds the programs of PostgreSQL, and copies them if the account that runs PostgreSQL cannot use the
-installed ones.
+installed programs.
 
 The Python package that contains the programs is not imported, because its import has side effects.
 """

@@ -2,10 +2,10 @@
 
 First the calls end, then the ledger writes their costs. A worker has a lease, which shows that the worker
 lives, and renews the lease with heartbeats. The heartbeats continue until the ledger has written
-everything. Without them, another process would consider the worker dead and mark its holds (the amounts
+everything. Without heartbeats, another process would consider the worker dead and mark its holds (the amounts
 reserved for its calls) as unsettled (with an unknown cost). At the end the worker signs off, which ends
-its lease. It does so only if it has no open holds and its heartbeats have stopped. Otherwise the lease
-expires, and another process marks the remaining holds as unsettled.
+its lease. A worker with open holds or running heartbeats does not sign off. Its lease expires, and another
+process marks the remaining holds as unsettled.
 """
 
 import asyncio

@@ -74,11 +74,11 @@ class Supervisor:
         self._ready_workers: set[int] = set()
         # True after all workers were ready for the first time.
         self._was_ready = False
-        # The reason why this code cannot use the database any more; None while it can.
+        # The reason why this code can no longer use the database; None while the database can be used.
         self._outdated_reason: str | None = None
         self._alerts = ProcessAlerts(alert_webhook(settings))
-        # Finds the newest database server. After a failover, the old primary may still accept writes. It is
-        # an old server then, and the gateway refuses it.
+        # Finds the newest database server, and refuses old servers: former primaries that still accept
+        # writes after a failover.
         self._fence = Fence(conninfo, settings.database.seen_file)
         self._database_check: asyncio.Task[SchemaState] | None = None
 
@@ -158,8 +158,8 @@ class Supervisor:
                 _log.exception("the gateway's readiness is not known")
 
     async def wait_for_engine(self, timeout_s: float) -> str:
-        """Waits up to `timeout_s` until the embedded engine is ready. Returns a sentence about its
-        state."""
+        """Waits up to `timeout_s` until the embedded engine is ready. Returns a sentence about the
+        engine's state."""
         if self._engine is None:
             return "none: no embedded backend is declared"
         if self._engine.address is not None:
@@ -271,7 +271,7 @@ class Supervisor:
                 on_ready()
         code = await worker.wait()
         self._ready_workers.discard(number)
-        # Deletes the worker's gauges (open requests, running calls). Its counters stay.
+        # Deletes the worker's gauges (open requests, running calls). The worker's counters stay.
         mark_process_dead(worker.pid, self._worker_starter.metrics_folder)  # type: ignore[no-untyped-call]
         if self._stopping.is_set():
             return

@@ -1,8 +1,8 @@
 """Starts worker processes for the supervisor, and exchanges messages with them over a socket pair.
 
 Importing modules takes most of a worker's start time. So the first worker process is created, and begins
-its imports, while the supervisor still reads the settings. This module itself imports only modules that
-load fast, so that this happens early. A worker begins to serve when the supervisor sends the instruction
+its imports, while the supervisor still reads the settings. To create that process early, this module
+imports only modules that load fast. A worker begins to serve when the supervisor sends the instruction
 `start`.
 
 Over the channel, the supervisor sends the listening socket and then instructions, one line of JSON

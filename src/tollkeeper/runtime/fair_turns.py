@@ -21,17 +21,17 @@ from tollkeeper.runtime.fair_queue import FairQueue
 
 Callback: TypeAlias = Callable[[], None]
 
-# Higher than needed: the queue has at most one entry for each call or connection, and their numbers have
-# their own limits.
+# Never reached, because the queue has at most one entry for each call or connection, and the numbers of
+# calls and connections are limited elsewhere.
 _WAITING_MAX = 1_000_000
 
 
 class FairTurns:
     """Runs at most `per_turn` callbacks in one iteration of the event loop.
 
-    At most `owner_max` of these callbacks belong to the same owner, if `is_shared(owner)` returns True: the
-    process then also works for other owners. `already_used` lowers `owner_max` for the owners that it
-    contains: its number for an owner counts as used in every iteration.
+    If `is_shared(owner)` returns True, the process also works for other owners. Then at most `owner_max` of
+    the callbacks in an iteration belong to this owner. `already_used` maps an owner to the number by which
+    `owner_max` is lowered for this owner.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class FairTurns:
         )
         # The number of callbacks that may still run in this iteration.
         self._left = per_turn
-        # The number of callbacks of each owner that have run in this iteration.
+        # For each owner, the number of its callbacks that have run in this iteration, plus `already_used`.
         self._used_by_owner: dict[Hashable, int] = {**already_used}
         self._already_used = already_used
         self._is_scheduled = False

@@ -47,9 +47,9 @@ WINDOW_S = 0.1
 # A window has at least this many samples. It lasts longer than `WINDOW_S` if the iterations are
 # long.
 _SAMPLES_MIN = 3
-# The pause before the next sample, if the sampled iteration was shorter than this.
+# The pause before the next sample. There is no pause after an iteration that took longer than this.
 _SAMPLE_S = 0.01
-# If a sample takes longer than the maximum times this factor, it is reported before it ends.
+# If a sample takes longer than `TURN_S_MAX` times this factor, it is reported before it ends.
 _REPORTED_AFTER = 1.5
 # The initial limit of active calls during an overload. With more calls, the calls would only wait
 # for each other. `SLOW_DATABASE_LIMIT` applies if the database is the bottleneck. More calls then

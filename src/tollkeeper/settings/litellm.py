@@ -195,7 +195,7 @@ _NO_REASON = "there is no such setting"
 
 @dataclass(frozen=True, slots=True)
 class Unmapped:
-    """Names a setting that was omitted or needs the operator's attention, and the reason."""
+    """Names a setting that was omitted or needs the operator's attention, and says why."""
 
     setting: str
     reason: str
@@ -573,7 +573,7 @@ def _limits_and_features(
 def _with_fallbacks(
     conversion: _Conversion, sections: Mapping[str, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Returns the models. The backends of a model are those of its own deployments, followed by the
+    """Returns the models. The backends of a model are the backends of its own deployments, followed by the
     backends of its fallbacks. In LiteLLM, a fallback is another model."""
     fallbacks: dict[str, list[str]] = {}
     default_fallbacks: list[str] = []

@@ -111,7 +111,7 @@ def _joined_source(base: Path, source: str) -> str:
 
 
 def configured_path() -> Path | None:
-    """Returns the settings file to use without `--config`. Returns None if only the packaged file is left."""
+    """Returns the settings file to use without `--config`. Returns None for the packaged file."""
     path = os.environ.get("TOLLKEEPER_CONFIG")
     if path:
         return Path(path)

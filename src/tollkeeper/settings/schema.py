@@ -228,8 +228,8 @@ def _checked_usd(amount: str, noun: str) -> str:
 
 
 class LedgerSettings(Section):
-    # After this time, calls of unknown cost (unsettled calls) are resolved as `unsettled_resolution`
-    # says. 0: they stay unsettled.
+    # After this time, unsettled calls (calls of unknown cost) are resolved as `unsettled_resolution` says. 0:
+    # such calls stay unsettled.
     unsettled_after_hours: int = Field(default=0, ge=0, le=87_600)
     unsettled_resolution: Literal["keep", "settle_hold", "release"] = "keep"
     # The amount by which an organization's balance may fall below zero. If the balance falls further, the
@@ -299,8 +299,8 @@ class JudgeSettings(Section):
     default_threshold_basis_points: int = Field(
         default=conventions.DEFAULT_THRESHOLD_BASIS_POINTS, ge=THRESHOLD_MIN, le=THRESHOLD_MAX
     )
-    # The deadline for all verdicts (results of policies) on one request together. All verdicts on one
-    # answer have the same deadline.
+    # The time for all verdicts (results of policies) on one request together. The verdicts on one answer get
+    # the same time again.
     deadline_s: Seconds = 20
     # A streamed answer is judged each time this number of characters has arrived. 0: the whole answer
     # is judged before any part is sent.

@@ -39,7 +39,7 @@ _SENTENCES = {
     "path_parsing": "must be a path",
     "misfit": "{words}",
 }
-# Pydantic appends this part to an error's location if the key of a table entry is invalid, not its value.
+# Pydantic appends this part to an error's location if the key (not the value) of a table entry is invalid.
 INVALID_KEY = "[key]"
 # Pydantic puts this text before the message of a ValueError that a validator raises.
 _VALUE_ERROR_PREFIX = "Value error, "
@@ -232,7 +232,7 @@ _REPLACEMENTS: Final = {
 
 
 def replacement(location: tuple[int | str, ...], value: Any = None) -> str:
-    """Returns the advice for a removed setting, section or value. Returns "" if it never existed."""
+    """Returns the advice for a removed setting, section or value. Returns "" if there is no advice."""
     name = ".".join(part for part in location if isinstance(part, str))
     advice = _REPLACEMENTS.get(f"{name} = {value}") or _REPLACEMENTS.get(name)
     return f"was removed; {advice}" if advice else ""

@@ -65,7 +65,7 @@ async def show(request: Request) -> Response:
         nav="activity",
         title="Call",
         entry=entry,
-        # Whether the call is only in the ledger: its process has not written an activity record.
+        # True if the call is only in the ledger, because its process has not written an activity record.
         unrecorded=entry.status is None,
         without_usage=_was_without_usage(story),
         ledger=story.ledger,

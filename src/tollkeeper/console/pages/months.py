@@ -57,7 +57,7 @@ async def download(request: Request) -> Response:
     month = month_of_text(request.path_params["month"])
     with ExitStack() as stack:
         raw = stack.enter_context(tempfile.TemporaryFile())
-        # An empty name and a fixed time in the gzip header, so that the same rows always give the
+        # The gzip header gets an empty name and a fixed time, so that the same rows always give the
         # same bytes.
         async with console.exclusive_run(_EXPORT_S):
             with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:

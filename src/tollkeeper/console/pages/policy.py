@@ -205,7 +205,7 @@ _ACTIONS: dict[str, Action[Policy]] = {
 
 
 def _steps(versions: list[PolicyVersion], default_threshold: int) -> list[VersionStep]:
-    """Returns the versions, newest first. Each is compared with the version before it."""
+    """Returns the versions, newest first, each with its differences from the version before."""
     rules = [*(version.rule for version in versions), None]
     return [
         VersionStep(

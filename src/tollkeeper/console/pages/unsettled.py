@@ -1,4 +1,4 @@
-"""Lists unsettled calls, whose cost is unknown, with reason and age. Resolves one of them, or many
+"""Lists unsettled calls, whose cost is unknown, with reason and age. Resolves one call, or many calls
 at once."""
 
 from datetime import datetime

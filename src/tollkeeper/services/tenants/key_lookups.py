@@ -1,7 +1,7 @@
 """Looks up API keys by their digests. One SQL statement looks up many keys.
 
 If no statement is running, a lookup starts at once. Lookups that arrive while a statement runs wait
-for the next statement, which does them together. So a lookup never returns data that was read
+for the next statement, which looks up all their keys. So a lookup never returns data that was read
 before the lookup began. The organization is unknown before the lookup, so the lookups of all
 organizations share one connection.
 """
