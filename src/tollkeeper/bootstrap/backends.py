@@ -198,9 +198,9 @@ def _tokenizer(declared: BackendSettings) -> Tokenizer:
         return Tokenizer.LLAMA_CPP
     if declared.tokenize_path == "none":
         return Tokenizer.NONE
-    known = PRESETS[declared.preset].tokenizer if declared.preset else None
-    if known is not None or WireProtocol(declared.protocol) not in _WITHOUT_TOKEN_COUNT:
-        return known or Tokenizer.PROTOCOL
+    preset_tokenizer = PRESETS[declared.preset].tokenizer if declared.preset else None
+    if preset_tokenizer is not None or WireProtocol(declared.protocol) not in _WITHOUT_TOKEN_COUNT:
+        return preset_tokenizer or Tokenizer.PROTOCOL
     return Tokenizer.VLLM if declared.tokenize_path else Tokenizer.NONE
 
 

@@ -58,8 +58,8 @@ from tollkeeper.storage.processes import LEASE_S
 from tollkeeper.storage.verification import Ages
 
 # After a client has disconnected, the gateway continues to read the answer for this time, because the
-# backend reports the usage at the end. Most answers end within this time. If no data has arrived until then,
-# the call is unsettled: its cost is unknown, and the amount reserved for it stays reserved.
+# backend reports the usage at the end. Most answers end within this time. If no data has arrived by then, the
+# call is unsettled: its cost is unknown, and the amount reserved for it stays reserved.
 DRAIN_S = 10.0
 # The maximum number of calls in flight in one process, for all organizations together: one for each
 # connection that a worker can have (`hosting.descriptors.CONNECTIONS_MAX`). The limit for one organization

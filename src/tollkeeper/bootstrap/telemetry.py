@@ -131,14 +131,14 @@ class OtelTracer:
     def _parent(self, header: bytes | None) -> Any:
         """Returns a context with the client's span as the parent. Returns None if the client's
         `traceparent` header is missing or invalid."""
-        found = None if header is None else _TRACEPARENT.fullmatch(header)
-        if found is None or not int(found[1], 16) or not int(found[2], 16):
+        match = None if header is None else _TRACEPARENT.fullmatch(header)
+        if match is None or not int(match[1], 16) or not int(match[2], 16):
             return None
         context = self._api.SpanContext(
-            trace_id=int(found[1], 16),
-            span_id=int(found[2], 16),
+            trace_id=int(match[1], 16),
+            span_id=int(match[2], 16),
             is_remote=True,
-            trace_flags=self._api.TraceFlags(int(found[3], 16)),
+            trace_flags=self._api.TraceFlags(int(match[3], 16)),
         )
         return self._api.set_span_in_context(self._api.NonRecordingSpan(context))
 

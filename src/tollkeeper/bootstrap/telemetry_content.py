@@ -215,11 +215,11 @@ def content_attributes(
     instructions = [part for turn in prompt.turns[:instruction_count] for part in turn.parts]
     attributes: dict[str, str | tuple[str, ...]] = {}
     cut: list[str] = []
-    left = limit
+    bytes_left = limit
 
     def put(name: str, encoded: str, *, is_cut: bool) -> None:
-        nonlocal left
-        left -= len(encoded.encode())
+        nonlocal bytes_left
+        bytes_left -= len(encoded.encode())
         attributes[name] = encoded
         if is_cut:
             cut.append(name)
@@ -234,7 +234,7 @@ def content_attributes(
         put(names.TOOL_DEFINITIONS, _encode(tools), is_cut=budget.is_cut)
     encoded, is_cut = answer.encoded(limit * _OUTPUT_SHARE // 8)
     put(names.OUTPUT_MESSAGES, encoded, is_cut=is_cut)
-    budget = _Budget(left)
+    budget = _Budget(bytes_left)
     messages = _messages(prompt.turns[instruction_count:], budget)
     put(names.INPUT_MESSAGES, _encode(messages), is_cut=budget.is_cut)
     if cut:
@@ -344,23 +344,23 @@ def _tools(prompt: Prompt, budget: _Budget) -> Iterator[_Object]:
         if isinstance(tool, FunctionTool):
             yield _function(tool, budget)
             continue
-        written = tool if isinstance(tool, dict) else tool.written
+        fields = tool if isinstance(tool, dict) else tool.written
         yield {
             name: budget.fit_text(value)
             for name in ("type", "name")
-            if isinstance(value := written.get(name), str)
+            if isinstance(value := fields.get(name), str)
         }
 
 
 def _function(tool: FunctionTool, budget: _Budget) -> _Object:
-    shown: _Object = {"type": "function", "name": budget.fit_text(tool.name)}
+    function: _Object = {"type": "function", "name": budget.fit_text(tool.name)}
     if tool.description is not None:
-        shown["description"] = budget.fit_text(tool.description)
+        function["description"] = budget.fit_text(tool.description)
     if tool.parameters is not None:
         parameters = budget.fit_json(msgspec.json.encode(tool.parameters).decode())
         if parameters is not None:
-            shown["parameters"] = parameters
-    return shown
+            function["parameters"] = parameters
+    return function
 
 
 def _is_json(text: str) -> bool:

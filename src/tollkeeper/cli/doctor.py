@@ -228,8 +228,8 @@ def _preset(backend: BackendSettings) -> str:
     """Describes a backend's preset, including the changes by the operator's own settings."""
     preset = PRESETS[backend.preset]
     is_identity = backend.credential in IDENTITY_CREDENTIALS
-    key = backend.credential if is_identity else shown_credential(backend)
-    parts = [f"protocol {backend.protocol}", key]
+    credential = backend.credential if is_identity else shown_credential(backend)
+    parts = [f"protocol {backend.protocol}", credential]
     if backend.protocol == "chat":
         if not preset.bounds_reasoning:
             parts.append("the output limit does not cover reasoning")
@@ -237,9 +237,9 @@ def _preset(backend: BackendSettings) -> str:
         parts += [
             f"{label} {', '.join(names)}"
             for label, names in (
-                ("refused", [name for name, other in fields if other is False]),
-                ("renamed", [f"{name} to {other}" for name, other in fields if other]),
-                ("omitted", [name for name, other in fields if other == ""]),
+                ("refused", [name for name, sent_as in fields if sent_as is False]),
+                ("renamed", [f"{name} to {sent_as}" for name, sent_as in fields if sent_as]),
+                ("omitted", [name for name, sent_as in fields if sent_as == ""]),
             )
             if names
         ]
@@ -258,11 +258,11 @@ def _engine(
         return CheckResult.BAD, state.detail
     engine_models = [model for model in settings.models if model.backend == backend.name]
     available = engine.report.context_length
-    larger = [model.id for model in engine_models if model.context_length > available]
-    if larger:
+    too_long = [model.id for model in engine_models if model.context_length > available]
+    if too_long:
         return (
             CheckResult.BAD,
-            f"{state.detail} These models declare a longer context: {', '.join(larger)}.",
+            f"{state.detail} These models declare a longer context: {', '.join(too_long)}.",
         )
     return CheckResult.OK, state.detail
 
@@ -278,7 +278,7 @@ def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[tuple[str, 
 
 
 async def _credential(name: str, backend: BackendSettings, source: SettingsSource) -> Finding:
-    """Obtains a token or keys in the same way as a call. The provider does not charge for this check."""
+    """Obtains a token or keys in the same way as a call does. The provider does not charge for this check."""
     try:
         return name, CheckResult.OK, await check_identity(backend)
     except SettingsError as exc:

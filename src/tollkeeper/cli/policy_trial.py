@@ -126,7 +126,7 @@ def trial_report(
         "threshold_basis_points": threshold,
         "data": [_sample_view(sample, threshold) for sample in trial.samples],
         "missing": sum(sample.probability_basis_points is None for sample in trial.samples),
-        "histogram": [asdict(one) for one in trial.histogram],
+        "histogram": [asdict(score_bin) for score_bin in trial.histogram],
         "calibration": None if separation is None else _separation_view(separation),
         "fitted": None if fitted is None else fitted.report(),
         "guarantees": {
@@ -257,12 +257,12 @@ def _samples_table(samples: Sequence[Sample], threshold: int, value: str) -> Tab
     words = {True: "yes", False: "no", None: "-"}
     for sample in samples:
         probability = sample.probability_basis_points
-        shown = printable(sample.text[:_SHOWN_LENGTH])
+        shown_text = printable(sample.text[:_SHOWN_LENGTH])
         table.add_row(
             "-" if probability is None else percent_of(probability),
             words[_matched(sample, threshold)],
             words[sample.label],
-            Text(shown + ("…" if len(sample.text) > _SHOWN_LENGTH else "")),
+            Text(shown_text + ("…" if len(sample.text) > _SHOWN_LENGTH else "")),
         )
     return table
 
@@ -270,16 +270,20 @@ def _samples_table(samples: Sequence[Sample], threshold: int, value: str) -> Tab
 def _histogram(bins: Sequence[Bin], value: str) -> Table:
     """Draws one bar for each bin. Texts labelled yes, texts labelled no and texts without a label have
     different colours."""
-    highest = max(each.count for each in bins)
+    highest = max(score_bin.count for score_bin in bins)
     table = Table(f"{value} from", "texts", "", box=SIMPLE_HEAD, pad_edge=False)
     table.columns[0].justify = table.columns[1].justify = "right"
-    for each in bins:
+    for score_bin in bins:
         bar = Text()
-        for count, style in ((each.yes, "green"), (each.no, "red"), (each.unlabelled, "cyan")):
+        for count, style in (
+            (score_bin.yes, "green"),
+            (score_bin.no, "red"),
+            (score_bin.unlabelled, "cyan"),
+        ):
             # The length is rounded up, so that even a single text is visible.
             bar.append("█" * -(-count * _BAR_WIDTH // max(highest, 1)), style=style)
-        table.add_row(percent_of(each.start_basis_points), str(each.count), bar)
-    if any(each.yes or each.no for each in bins):
+        table.add_row(percent_of(score_bin.start_basis_points), str(score_bin.count), bar)
+    if any(score_bin.yes or score_bin.no for score_bin in bins):
         table.caption = "green: labelled yes, red: labelled no"
     return table
 

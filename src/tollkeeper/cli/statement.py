@@ -38,35 +38,39 @@ async def statement(
 
     The statement has the opening balance, grants by kind, charges by project and model, adjustments,
     and the closing balance."""
-    found = await services.statements.statement_show(
+    month_statement = await services.statements.statement_show(
         await services.names.organization_named(organization),
         None if month is None else month_of_text(month),
     )
-    return Report(_view(found), _picture(found), text=_csv(found) if as_csv else "")
+    return Report(
+        _view(month_statement),
+        _picture(month_statement),
+        text=_csv(month_statement) if as_csv else "",
+    )
 
 
-def _view(found: Statement) -> dict[str, Any]:
+def _view(statement: Statement) -> dict[str, Any]:
     return {
-        "organization_id": found.organization_id,
-        "month": str(found.month),
-        "final": found.final,
-        "opening_balance": usd_from_picousd(found.opening_picousd),
+        "organization_id": statement.organization_id,
+        "month": str(statement.month),
+        "final": statement.final,
+        "opening_balance": usd_from_picousd(statement.opening_picousd),
         "grants": [
             {
                 "kind": grant.kind,
                 "count": grant.count,
                 "amount": usd_from_picousd(grant.amount_picousd),
             }
-            for grant in found.grants
+            for grant in statement.grants
         ],
-        "charges": [_charge_view(charge) for charge in found.charges],
+        "charges": [_charge_view(charge) for charge in statement.charges],
         "adjustments": [
-            _charge_view(charge) | {"day": charge.adjusts_day} for charge in found.adjustments
+            _charge_view(charge) | {"day": charge.adjusts_day} for charge in statement.adjustments
         ],
-        "closing_balance": usd_from_picousd(found.closing_picousd),
+        "closing_balance": usd_from_picousd(statement.closing_picousd),
         "unsettled": {
-            "calls": found.unsettled_calls,
-            "held": usd_from_picousd(found.unsettled_picousd),
+            "calls": statement.unsettled_calls,
+            "held": usd_from_picousd(statement.unsettled_picousd),
         },
     }
 
@@ -80,21 +84,21 @@ def _charge_view(charge: Charge) -> dict[str, Any]:
     }
 
 
-def _csv(found: Statement) -> str:
-    return csv_lines(statement_rows(found))
+def _csv(statement: Statement) -> str:
+    return csv_lines(statement_rows(statement))
 
 
-def _picture(found: Statement) -> Table:
-    state = "final" if found.final else "may change, because the month is not closed"
+def _picture(statement: Statement) -> Table:
+    state = "final" if statement.final else "may change, because the month is not closed"
     table = Table(
         *("entry", "project", "model", "detail"),
         box=SIMPLE_HEAD,
         pad_edge=False,
-        title=f"Statement {found.month} ({state})",
+        title=f"Statement {statement.month} ({state})",
         title_justify="left",
     )
     table.add_column("USD", justify="right")
-    _, *rows = statement_rows(found)
+    _, *rows = statement_rows(statement)
     for entry, _, *columns in rows:
         table.add_row(*(Text(printable(text)) for text in (entry, *columns)))
     return table

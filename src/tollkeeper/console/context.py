@@ -135,8 +135,8 @@ def console_of(request: Request) -> Console:
     session = request.scope["session"]
     if session is None or session.person.organization_id is None:
         return console
-    own = own_services(console.services, session.person.organization_id)
-    return replace(console, services=own)
+    restricted = own_services(console.services, session.person.organization_id)
+    return replace(console, services=restricted)
 
 
 def session_of(request: Request) -> Session:

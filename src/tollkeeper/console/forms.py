@@ -58,9 +58,9 @@ class Form:
         return int(text)
 
     def required_integer(self, name: str) -> int:
-        found = self.integer(name)
-        assert found is not None
-        return found
+        value = self.integer(name)
+        assert value is not None
+        return value
 
     def picousd(self, name: str) -> int:
         return picousd_from_usd(self.text(name), param=name)
@@ -116,13 +116,13 @@ def status_range(text: str | None) -> StatusRange | None:
         return None
     if text == "error":
         return StatusRange(400, 599)
-    found = re.fullmatch(r"([1-5])(?:xx|([0-9]{2}))", text)
-    if found is None:
+    match = re.fullmatch(r"([1-5])(?:xx|([0-9]{2}))", text)
+    if match is None:
         raise InvalidRequest(
             f"{text[:20]!r} is not a status: use 200, 4xx or error.", param="status"
         )
-    if found[2] is None:
-        return StatusRange(int(found[1]) * 100, int(found[1]) * 100 + 99)
+    if match[2] is None:
+        return StatusRange(int(match[1]) * 100, int(match[1]) * 100 + 99)
     return StatusRange(int(text), int(text))
 
 
@@ -146,17 +146,17 @@ def unix_time(text: str, param: str) -> int:
     """Reads Unix seconds, a date in UTC, or a date and time in UTC. Returns Unix seconds."""
     try:
         if text.isascii() and text.isdigit():
-            found = int(text)
+            timestamp = int(text)
         elif len(text) == len("2026-01-31"):
             day = date.fromisoformat(text)
-            found = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
+            timestamp = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
         else:
-            found = int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+            timestamp = int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
     except ValueError:
-        found = -1
-    if not 0 <= found <= TIME_MAX:
+        timestamp = -1
+    if not 0 <= timestamp <= TIME_MAX:
         raise InvalidRequest(f"{text[:40]!r} is not a date of the form YYYY-MM-DD.", param=param)
-    return found
+    return timestamp
 
 
 def _title(name: str) -> str:

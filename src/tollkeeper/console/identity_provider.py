@@ -173,8 +173,8 @@ class IdentityProvider:
     def _auth_method(self, metadata: Mapping[str, Any]) -> str:
         if not self._secret:
             return "none"
-        known = metadata.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
-        return "client_secret_basic" if "client_secret_basic" in known else "client_secret_post"
+        supported = metadata.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        return "client_secret_basic" if "client_secret_basic" in supported else "client_secret_post"
 
     async def _current_metadata(self, client: Any) -> dict[str, Any]:
         """Returns the provider's discovery document, which is cached. Concurrent sign-ins share one
@@ -188,16 +188,16 @@ class IdentityProvider:
             # The attempt counts as failed until the metadata is read and checked.
             self._failed_at = now
             issuer = self._settings.issuer
-            found = await _read_json(
+            metadata = await _read_json(
                 client, f"{issuer.rstrip('/')}/.well-known/openid-configuration"
             )
-            if found.get("issuer") != issuer:
-                raise ValueError(f"the metadata names the issuer {found.get('issuer')!r}")
+            if metadata.get("issuer") != issuer:
+                raise ValueError(f"the metadata names the issuer {metadata.get('issuer')!r}")
             for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
-                if not str(found[name]).startswith(issuer.partition("://")[0] + "://"):
+                if not str(metadata[name]).startswith(issuer.partition("://")[0] + "://"):
                     raise ValueError(f"{name} has another scheme than the issuer")
-            self._metadata, self._keys, self._read_at, self._failed_at = found, None, now, 0
-            return found
+            self._metadata, self._keys, self._read_at, self._failed_at = metadata, None, now, 0
+            return metadata
 
     async def _claims(self, client: Any, token: Mapping[str, Any], nonce: str) -> dict[str, Any]:
         """Returns the verified claims in the ID token. If the cached keys cannot verify the token,
@@ -207,18 +207,18 @@ class IdentityProvider:
         registry = JWSRegistry(
             algorithms=sorted(_ALGORITHMS.intersection(announced)), strict_check_header=False
         )
-        known = self._keys
+        keys = self._keys
         try:
-            if known is None:
-                known = self._keys = await self._read_keys(client)
-            found = jwt.decode(id_token, known, registry=registry)
+            if keys is None:
+                keys = self._keys = await self._read_keys(client)
+            decoded = jwt.decode(id_token, keys, registry=registry)
         except JoseError:
             self._keys = await self._read_keys(client)
-            found = jwt.decode(id_token, self._keys, registry=registry)
+            decoded = jwt.decode(id_token, self._keys, registry=registry)
         settings = self._settings
         claims = CodeIDToken(
-            found.claims,
-            found.header,
+            decoded.claims,
+            decoded.header,
             {
                 "iss": {"essential": True, "value": settings.issuer},
                 "aud": {"essential": True, "value": settings.client_id},
@@ -233,8 +233,8 @@ class IdentityProvider:
         return dict(claims)
 
     async def _read_keys(self, client: Any) -> KeySet:
-        found: Any = await _read_json(client, self._metadata["jwks_uri"])
-        return KeySet.import_key_set(found)
+        key_set: Any = await _read_json(client, self._metadata["jwks_uri"])
+        return KeySet.import_key_set(key_set)
 
     def _person(self, claims: Mapping[str, Any]) -> Person:
         subject = claims["sub"]
@@ -255,7 +255,7 @@ class IdentityProvider:
         ]
         if not roles:
             raise NoRole(subject)
-        role, organization = max(roles, key=lambda one: one.rank), None
+        role, organization = max(roles, key=lambda candidate: candidate.rank), None
         if role is Role.ORGANIZATION:
             try:
                 organization = OrganizationId(UUID(_claim(claims, _ORGANIZATION)))
@@ -268,27 +268,27 @@ def _scopes(metadata: Mapping[str, Any], claims: tuple[str, ...]) -> list[str]:
     """Returns the scopes to request. Some providers send a claim only if the scope with the claim's
     name is requested. Their metadata lists such scopes."""
     published = metadata.get("scopes_supported")
-    known = published if isinstance(published, list) else []
-    return ["openid", "profile", "email", *(name for name in claims if name in known)]
+    supported = published if isinstance(published, list) else []
+    return ["openid", "profile", "email", *(name for name in claims if name in supported)]
 
 
 async def _read_json(client: Any, address: str) -> dict[str, Any]:
     answer = await client.request("GET", address, withhold_token=True)
     answer.raise_for_status()
-    found = json.loads(answer.content)
-    if not isinstance(found, dict):
+    document = json.loads(answer.content)
+    if not isinstance(document, dict):
         raise ValueError(f"{address} is not a JSON object")  # noqa: TRY004 - the provider's fault
-    return found
+    return document
 
 
 def _claim(claims: Mapping[str, Any], name: str) -> Any:
     """Finds a claim by its name, or by a dotted path into nested objects."""
     if name in claims:
         return claims[name]
-    found: Any = claims
+    value: Any = claims
     for part in name.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _printable(text: str) -> str:

@@ -151,14 +151,16 @@ def _navigation(
     person: Person, may: Callable[[str, str], bool]
 ) -> list[tuple[str, list[NavEntry]]]:
     """Returns the navigation entries for the pages that the user may see."""
-    found = [
+    groups = [
         (heading, [entry for entry in entries if may("GET", entry.address)])
         for heading, entries in NAVIGATION
     ]
     if person.organization_id is not None:
-        own = NavEntry("organizations", f"/organizations/{person.organization_id}", "Organization")
-        found.insert(0, ("", [own]))
-    return [(heading, entries) for heading, entries in found if entries]
+        own_organization = NavEntry(
+            "organizations", f"/organizations/{person.organization_id}", "Organization"
+        )
+        groups.insert(0, ("", [own_organization]))
+    return [(heading, entries) for heading, entries in groups if entries]
 
 
 def render_outside(template: str, **values: Any) -> HTMLResponse:
@@ -169,13 +171,13 @@ def render_outside(template: str, **values: Any) -> HTMLResponse:
 
 def address_with(request: Request, **changes: object) -> str:
     """Returns the URL of this page with changed filters. A change to None removes a filter."""
-    kept = {
+    query = {
         name: value
         for name, value in request.query_params.items()
         if name not in (*NOTICE_FIELDS, *changes)
     }
-    kept |= {name: str(value) for name, value in changes.items() if value is not None}
-    return request.url.path + (f"?{urlencode(kept)}" if kept else "")
+    query |= {name: str(value) for name, value in changes.items() if value is not None}
+    return request.url.path + (f"?{urlencode(query)}" if query else "")
 
 
 def _form_id() -> str:

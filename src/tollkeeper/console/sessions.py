@@ -141,9 +141,9 @@ class Sessions:
     def sent_before(self, once: str) -> bool:
         """Tells whether the form with the id `once` was sent before, for example by a second click
         or a reload. Records the form as sent."""
-        known = once.encode() in self._sent_forms
+        was_sent = once.encode() in self._sent_forms
         self._sent_forms.add(once.encode())
-        return known
+        return was_sent
 
 
 def _digest(cookie: str) -> bytes:
@@ -164,11 +164,14 @@ class SignInAttempts:
         """Returns the seconds that the address has to wait before its next attempt; 0 if it need
         not wait."""
         now = self.clock()
-        own = self._wrong.get(address, deque())
-        for attempts, most in ((own, _WRONG_MAX), (self._wrong_total, _WRONG_MAX_TOTAL)):
+        of_address = self._wrong.get(address, deque())
+        for attempts, attempts_max in (
+            (of_address, _WRONG_MAX),
+            (self._wrong_total, _WRONG_MAX_TOTAL),
+        ):
             while attempts and attempts[0] <= now - _WINDOW_S:
                 attempts.popleft()
-            if len(attempts) >= most:
+            if len(attempts) >= attempts_max:
                 return attempts[0] + _WINDOW_S - now
         return 0
 

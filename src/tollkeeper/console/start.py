@@ -57,9 +57,9 @@ def _is_loopback(host: str) -> bool:
 def allowed_hosts(settings: Settings) -> frozenset[str]:
     """Returns the host names under which browsers may reach the console."""
     console = settings.console
-    own = f"[{console.host}]" if ":" in console.host else console.host
+    listening_host = f"[{console.host}]" if ":" in console.host else console.host
     loopback = ("localhost", "127.0.0.1", "[::1]") if _is_loopback(console.host) else ()
-    return frozenset(name.lower() for name in (own, *loopback, *console.allowed_hosts))
+    return frozenset(name.lower() for name in (listening_host, *loopback, *console.allowed_hosts))
 
 
 def is_secure(settings: Settings) -> bool:

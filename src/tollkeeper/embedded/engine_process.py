@@ -52,8 +52,8 @@ class Handshake:
 
 def main() -> NoReturn:
     options = _parse(sys.argv[1:])
-    first = json.loads(sys.stdin.buffer.readline())
-    handshake = Handshake(api_key=first["api_key"], parent_pid=first["parent_pid"])
+    first_line = json.loads(sys.stdin.buffer.readline())
+    handshake = Handshake(api_key=first_line["api_key"], parent_pid=first_line["parent_pid"])
     end_with_parent(handshake.parent_pid)
     forbid_core_dumps()
     report_descriptor = redirected_standard_output()

@@ -53,9 +53,9 @@ def owner_ids(account: Account | None) -> tuple[int, int]:
 
 def ensure_account(name: str = ACCOUNT_NAME) -> Account:
     """Returns the system account `name`, and creates it if necessary."""
-    found = _find(name)
-    if found is not None:
-        return found
+    account = _find(name)
+    if account is not None:
+        return account
     # If two processes run useradd at the same time, both can succeed, and the second useradd changes the
     # user id that the first one assigned. So a lock allows one useradd at a time. The wait for the lock is
     # limited, because useradd has a time limit.
@@ -65,13 +65,13 @@ def ensure_account(name: str = ACCOUNT_NAME) -> Account:
         failure = "" if _find(name) else _useradd(name)
     finally:
         os.close(descriptor)
-    found = _find(name)
-    if found is None:
+    account = _find(name)
+    if account is None:
         raise Unavailable(
             f"PostgreSQL cannot run as root, and the account {name} cannot be created: {failure}. "
             "Start tollkeeper as another user, or set database.url."
         )
-    return found
+    return account
 
 
 def _find(name: str) -> Account | None:

@@ -400,11 +400,11 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._parser.exchange = None
             exchange.fail_body(error)
             return
-        last = self._waiting[-1] if self._waiting else self._current
-        if last is not None and last.keep_alive and self._parser.has_target:
+        last_request = self._waiting[-1] if self._waiting else self._current
+        if last_request is not None and last_request.keep_alive and self._parser.has_target:
             self._refusal = error
-        elif last is not None:
-            last.keep_alive = False
+        elif last_request is not None:
+            last_request.keep_alive = False
         elif self._has_served and not self._parser.has_target:
             self._close()
         else:

@@ -87,9 +87,9 @@ def _conditions(readiness: Readiness) -> list[Condition]:
     subject = {"gateway": socket.gethostname()}
     kind = AlertKind.OLD_DATABASE_SERVER
     detail = "; ".join(readiness.old_servers)
-    old = [Condition(kind.value, kind, subject, detail)] if detail else []
-    if readiness.ready or (old and not readiness.database_reachable):
-        return old
+    old_server_conditions = [Condition(kind.value, kind, subject, detail)] if detail else []
+    if readiness.ready or (old_server_conditions and not readiness.database_reachable):
+        return old_server_conditions
     if not readiness.database_reachable:
         kind, detail = AlertKind.DATABASE_UNREACHABLE, readiness.parts["database"]
     elif not readiness.database_writable:
@@ -97,7 +97,7 @@ def _conditions(readiness: Readiness) -> list[Condition]:
     else:
         kind = AlertKind.NOT_READY
         detail = "; ".join(f"{part}: {line}" for part, line in readiness.parts.items())
-    return [*old, Condition(kind.value, kind, subject, detail)]
+    return [*old_server_conditions, Condition(kind.value, kind, subject, detail)]
 
 
 def _give_up(deliveries: Sequence[tuple[str, str]]) -> None:

@@ -105,13 +105,13 @@ class RequestParser:
             return self._take_unparsed(data[start : start + self._unparsed_left])
         end = self._piece_end(data, start)
         piece = data if end - start == len(data) else data[start:end]
-        begins = not self.overhead_bytes and self.exchange is None
+        begins_request = not self.overhead_bytes and self.exchange is None
         self.overhead_bytes += len(piece)
-        used = len(piece)
+        parsed = len(piece)
         try:
             self._llhttp.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
-            used = int(upgrade.args[0])
+            parsed = int(upgrade.args[0])
             if self._upgrading:
                 self._ignore_upgrade()
         except httptools.HttpParserError:
@@ -121,12 +121,12 @@ class RequestParser:
         if self.overhead_bytes > self._header_bytes_max:
             raise HeadersTooLarge
         if (
-            begins
+            begins_request
             and self.exchange is not None
             and self._different_headers < _DIFFERENT_HEADERS_MAX
         ):
             self._cache_headers(self.exchange, piece)
-        return used
+        return parsed
 
     def parse_repeated(self, data: bytes) -> HttpExchange | None:
         """Returns the request in `data` if its headers are certainly the same as those of the previous

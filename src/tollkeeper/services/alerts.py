@@ -45,7 +45,7 @@ _BACKEND_DOWN_INTERVALS = 3
 # The interval between two checks.
 INTERVAL_S = 60.0
 _DELIVERIES_AT_ONCE = 20
-# If a process has not finished a delivery after this time, another process may try it.
+# If a process has not finished a delivery after this time, another process may try the delivery.
 _CLAIMED_S = 120.0
 _QUEUED_MAX = 10_000
 _ATTEMPTS_MAX = 12
@@ -181,7 +181,7 @@ class Alerts:
 
     async def _conditions(self, connection: Connection) -> list[Condition]:
         # A fill is a cap or a credit with its used amount. Fills slightly below the lowest level are
-        # read too, because an alert that was raised at this level is not cleared yet.
+        # read too, because an alert is cleared only when its fill is below the level by the margin.
         percent_min = min(FILL_LEVELS) - CLEARING_MARGIN
         conditions = [_filled(fill) for fill in await alerts.find_fills(connection, percent_min)]
         conditions += [_negative(*row) for row in await alerts.find_negative(connection)]

@@ -101,11 +101,11 @@ class Audit:
         deleted = 0
         for _ in range(_DELETIONS_MAX):
             async with self._database.transaction() as connection:
-                found = await audit.delete_before(
+                deleted_now = await audit.delete_before(
                     connection, self._clock(), days=self._retention_days, limit=_DELETED_AT_ONCE
                 )
-            deleted += found
-            if found < _DELETED_AT_ONCE:
+            deleted += deleted_now
+            if deleted_now < _DELETED_AT_ONCE:
                 break
         if deleted:
             _log.info("old entries of the audit were deleted", count=deleted)

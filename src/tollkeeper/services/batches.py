@@ -239,7 +239,7 @@ class Batches(Generic[T]):
 
     def _drop_oldest(self) -> None:
         """Gives up the oldest items until the queue is within its limit. The newest items are kept,
-        because they are more likely to be read."""
+        because readers look for recent items more often."""
         while len(self._queue) > self._items_max or self._weight > self._weight_max:
             oldest = self._queue.popleft()
             if self._weigh is not None:

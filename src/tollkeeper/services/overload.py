@@ -13,9 +13,9 @@ A single long iteration is not an overload, and neither are many calls that wait
 
 During an overload, the number of active calls is limited, and further calls are rejected at once,
 before their body is read. An owner with less than its share of the active calls is not rejected. So
-a client with a few calls is served despite another client's flood. If there is such an owner, the
-limit is lowered further: every call takes several iterations, so the calls of this owner are fast
-only if the iterations are short. The limit is removed after one second without a rejection.
+a client with a few calls is served despite another client's flood. During such a flood, the limit
+is lowered further: every call takes several iterations, so the few calls are fast only if the
+iterations are short. The limit is removed after one second without a rejection.
 
 `tollkeeper.runtime.fair_turns` spreads the start of requests and the delivery of ledger results
 over several iterations. A sample (one measured duration) includes all work that was waiting when
@@ -152,8 +152,8 @@ class OverloadGate:
         self._asking_owners.add(owner)
         if self._active < limit:
             return
-        own = self._active_by_owner.get(owner, 0)
-        if own * len(self._active_by_owner) < limit:
+        active_of_owner = self._active_by_owner.get(owner, 0)
+        if active_of_owner * len(self._active_by_owner) < limit:
             return
         self._refused[owner] = self._refused.get(owner, 0) + 1
         _REFUSED.add(())

@@ -118,7 +118,7 @@ class RequestLog:
         self._render = render
         self._lines: list[RequestLine] = []
         self._dropped = 0
-        # The ids of requests for inference calls that have not ended yet.
+        # The ids of the open requests that have started an inference call.
         self._calls: set[str] = set()
         if render is not None:
             write_while_alive(self.write)

@@ -150,13 +150,13 @@ class Upkeep:
         rule = self.unsettled_rule
         if rule is None:
             return
-        found = await self.bulk_resolution.apply_rule(rule)
-        if found.reservations:
+        resolved = await self.bulk_resolution.apply_rule(rule)
+        if resolved.reservations:
             _log.warning(
                 "unsettled reservations were resolved by the rule of the settings",
                 rule=rule.resolved_by,
-                reservations=found.reservations,
-                hold=usd_from_picousd(found.hold_picousd),
+                reservations=resolved.reservations,
+                hold=usd_from_picousd(resolved.hold_picousd),
             )
 
     async def watch_ledger(self) -> None:

@@ -462,10 +462,12 @@ def _key(
         return {}
     else:
         base = preset_variable or provider.key_env or "BACKEND_API_KEY"
-        used = set(conversion.variables.values())
-        names = (base if number == 1 else f"{base}_{number}" for number in range(1, len(used) + 2))
+        used_names = set(conversion.variables.values())
+        names = (
+            base if number == 1 else f"{base}_{number}" for number in range(1, len(used_names) + 2)
+        )
         variable = conversion.variables.setdefault(
-            key, next(name for name in names if name not in used)
+            key, next(name for name in names if name not in used_names)
         )
         conversion.report_unmapped(
             f"{place}.api_key", f"{_NOT_COPIED}; put it into the variable {variable}"

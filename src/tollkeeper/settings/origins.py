@@ -81,8 +81,8 @@ def _toml(value: Any) -> str:
     """Returns the value in TOML."""
     match value:
         case BaseModel():
-            shown = {name: _shown(value, name) for name, _ in value}
-            return _table({name: text for name, text in shown.items() if text})
+            text_by_name = {name: _shown(value, name) for name, _ in value}
+            return _table({name: text for name, text in text_by_name.items() if text})
         case Mapping():
             # JSON in a variable may contain null, which does not exist in TOML.
             return _table({str(k): _toml(v) for k, v in value.items() if v is not None})

@@ -511,8 +511,8 @@ def _check_unique(section: str, setting: str, names: list[str]) -> list[str]:
 
 
 def _undeclared(name: str, names: list[str]) -> str:
-    known = f"; there are: {', '.join(names)}" if names else ""
-    return f"the backend {name!r} is not declared in backends{nearest(name, names)}{known}"
+    declared_names = f"; there are: {', '.join(names)}" if names else ""
+    return f"the backend {name!r} is not declared in backends{nearest(name, names)}{declared_names}"
 
 
 def environment_settings() -> dict[str, Any]:

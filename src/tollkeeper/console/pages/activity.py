@@ -187,10 +187,10 @@ def _position(query: QueryParams) -> Position | None:
     text = optional(query, "before")
     if text is None:
         return None
-    found = re.fullmatch(r"([0-9]{1,14})\.([0-9a-f-]{36})", text)
+    match = re.fullmatch(r"([0-9]{1,14})\.([0-9a-f-]{36})", text)
     try:
-        if found is not None:
-            return Position(int(found[1]), UUID(found[2]))
+        if match is not None:
+            return Position(int(match[1]), UUID(match[2]))
     except ValueError:
         pass
     raise InvalidRequest("This page of the list does not exist.", param="before")

@@ -57,11 +57,11 @@ async def show(request: Request) -> Response:
 async def shown_alerts(console: Console) -> list[ShownAlert]:
     """Returns the alerts from the database and from the gateway on this machine, oldest first."""
     stored = await console.services.alerts.alert_list()
-    found = [*stored, *await console.machine.gateway_alerts()]
+    alerts = [*stored, *await console.machine.gateway_alerts()]
     names = await console.services.names.names_of(
-        value for alert in found for value in alert.subject.values()
+        value for alert in alerts for value in alert.subject.values()
     )
-    shown = [_shown(alert, names) for alert in found]
+    shown = [_shown(alert, names) for alert in alerts]
     return sorted(shown, key=lambda alert: alert.raised_at)
 
 

@@ -168,14 +168,19 @@ def _backend_spans(entry: ActivityEntry) -> Iterator[Span]:
     the end of the answer. Yields nothing if no backend was called."""
     if entry.dispatched_ms is None or entry.duration_ms is None:
         return
-    sent = entry.dispatched_ms
-    end = entry.duration_ms if entry.upstream_ms is None else sent + entry.upstream_ms
-    first = entry.first_piece_ms
-    if first is None:
-        yield Span("Backend", min(sent, end), end, "accent")
+    sent_ms = entry.dispatched_ms
+    end_ms = entry.duration_ms if entry.upstream_ms is None else sent_ms + entry.upstream_ms
+    first_piece_ms = entry.first_piece_ms
+    if first_piece_ms is None:
+        yield Span("Backend", min(sent_ms, end_ms), end_ms, "accent")
         return
-    yield Span("Backend until the first piece", min(sent, first), first, "accent")
-    yield Span("Answer", first, max(first, end), "good")
+    yield Span(
+        "Backend until the first piece",
+        min(sent_ms, first_piece_ms),
+        first_piece_ms,
+        "accent",
+    )
+    yield Span("Answer", first_piece_ms, max(first_piece_ms, end_ms), "good")
 
 
 def _with_positions(spans: list[Span]) -> list[Span]:

@@ -181,11 +181,11 @@ async def show(request: Request) -> Response:
 
 async def _hours_chart(services: Services, identity: OrganizationId) -> dict[str, object] | None:
     """Returns a chart of hourly costs in the last two days; None if there were no costs."""
-    last = services.clock() // 3600 + 1
-    found = await services.ledger_overview.costs_by_hour(identity, last - _HOURS, last)
-    hours = range(last - _HOURS, last)
-    amounts = [usd_from_picousd(found.get(hour, 0)) for hour in hours]
-    return hourly(hours, amounts) if found else None
+    end = services.clock() // 3600 + 1
+    cost_by_hour = await services.ledger_overview.costs_by_hour(identity, end - _HOURS, end)
+    hours = range(end - _HOURS, end)
+    amounts = [usd_from_picousd(cost_by_hour.get(hour, 0)) for hour in hours]
+    return hourly(hours, amounts) if cost_by_hour else None
 
 
 async def _months(services: Services, identity: OrganizationId) -> MonthsCompared:
@@ -243,34 +243,35 @@ async def cost_table(
 
 def _chart(table: CostTable, names: dict[str, str]) -> dict[str, object]:
     groups = list(table.by_group.items())
-    shown = {
+    series = {
         names.get(group, group): [usd_from_picousd(amount) for amount in amounts]
         for group, amounts in groups[:_SERIES_MAX]
     }
     if len(groups) > _SERIES_MAX:
-        rest = zip(*(amounts for _, amounts in groups[_SERIES_MAX:]), strict=True)
-        shown[_OTHERS] = [usd_from_picousd(sum(column)) for column in rest]
-    return stacked_days(table.days, shown)
+        smaller_groups = zip(*(amounts for _, amounts in groups[_SERIES_MAX:]), strict=True)
+        series[_OTHERS] = [usd_from_picousd(sum(column)) for column in smaller_groups]
+    return stacked_days(table.days, series)
 
 
 async def _names(services: Services, organization: OrganizationId, by: str) -> dict[str, str]:
     """Returns the names of projects or keys by id. If several have the same name, the beginning of
     the id follows the name."""
     if by == "project":
-        found = [
-            (str(one.id), one.name) for one in await services.projects.project_list(organization)
+        named = [
+            (str(project.id), project.name)
+            for project in await services.projects.project_list(organization)
         ]
     elif by == "key":
         keys = await services.project_keys.project_key_list_of_organization(
             organization, limit=_NAMES_MAX
         )
-        found = [(str(key.id), key.name) for key in keys]
+        named = [(str(key.id), key.name) for key in keys]
     else:
         return {}
-    names = [name for _, name in found]
+    names = [name for _, name in named]
     return {
         identity: name if names.count(name) == 1 else f"{name} ({identity[:8]})"
-        for identity, name in found
+        for identity, name in named
     }
 
 

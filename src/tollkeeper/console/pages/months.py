@@ -90,12 +90,12 @@ async def _mark_exported(services: Services, month: Month, form: Form) -> Ledger
 
 
 async def _ask_about_drop(services: Services, month: Month, _: Form) -> Question:
-    found = await services.months.ledger_check_drop(month)
-    assert found.close is not None, "only a closed month can be dropped"
-    assert found.exported is not None, "only an exported month can be dropped"
+    ledger_month = await services.months.ledger_check_drop(month)
+    assert ledger_month.close is not None, "only a closed month can be dropped"
+    assert ledger_month.exported is not None, "only an exported month can be dropped"
     return Question(
-        f"Drop {number(found.close.reservations)} reservations of {month}?",
-        f"They will be in {found.exported.file_name} only. Their totals stay. This cannot be undone.",
+        f"Drop {number(ledger_month.close.reservations)} reservations of {month}?",
+        f"They will be in {ledger_month.exported.file_name} only. Their totals stay. This cannot be undone.",
         "Drop the rows",
     )
 

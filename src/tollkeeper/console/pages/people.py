@@ -47,8 +47,8 @@ async def end(request: Request) -> Response:
         )
 
     async def handle(form: Form) -> Response:
-        found = await find(form)
-        await sessions.end_all(found.credential, found.person.subject)
+        session = await find(form)
+        await sessions.end_all(session.credential, session.person.subject)
         return done(request, "/people", "sessions-ended")
 
     return await answer_form(request, handle, show, ask=ask, back="/people")

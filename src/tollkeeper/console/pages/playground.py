@@ -175,14 +175,14 @@ async def _ledger(console: Console, opened: Opened, *, wait_for_end: bool) -> Ca
     """Returns the data about the call in the ledger. With `wait_for_end`, waits until the call is
     resolved or marked as unsettled (its cost is unknown)."""
     identity: UUID = request_id(opened.request_id)
-    found: CallLedger | None = None
+    ledger: CallLedger | None = None
     for _ in range(_LEDGER_READS_MAX):
         try:
-            found = (await console.services.traffic.call_story(identity)).ledger
+            ledger = (await console.services.traffic.call_story(identity)).ledger
         except NotFound:
-            found = None
-        ended = found is not None and (found.resolution or found.mark)
-        if (found and not wait_for_end) or ended or opened.status >= 400:
+            ledger = None
+        ended = ledger is not None and (ledger.resolution or ledger.mark)
+        if (ledger and not wait_for_end) or ended or opened.status >= 400:
             break
         await asyncio.sleep(_LEDGER_PAUSE_S)
-    return found
+    return ledger

@@ -225,8 +225,8 @@ def _draft_difference(policy: Policy, default_threshold: int) -> tuple[Line, ...
 
 
 def _difference(before: Rule | None, after: Rule, default_threshold: int) -> Iterator[Line]:
-    old = [] if before is None else _lines(before, default_threshold)
-    for line in difflib.ndiff(old, _lines(after, default_threshold)):
+    lines_before = [] if before is None else _lines(before, default_threshold)
+    for line in difflib.ndiff(lines_before, _lines(after, default_threshold)):
         kind = {"+": "added", "-": "removed", " ": "kept"}.get(line[0])
         if kind is not None:
             yield Line(kind, line[2:])
@@ -248,10 +248,10 @@ def _lines(rule: Rule, default_threshold: int) -> list[str]:
 
 def _day_chart(report: PolicyReport) -> dict[str, object]:
     return counted_days(
-        [day(one.day * DAY_S) for one in report.by_day],
+        [day(counts.day * DAY_S) for counts in report.by_day],
         {
-            "asked": [one.asked for one in report.by_day],
-            "matched": [one.matched for one in report.by_day],
+            "asked": [counts.asked for counts in report.by_day],
+            "matched": [counts.matched for counts in report.by_day],
         },
     )
 

@@ -169,7 +169,7 @@ def _models_on(services: Services, backend: str | None) -> tuple[str, ...] | Non
     if backend is None:
         return None
     models = services.catalog.catalog.models
-    found = tuple(model.id for model in models if backend in model.backends)
-    if not found:
+    matching = tuple(model.id for model in models if backend in model.backends)
+    if not matching:
         raise InvalidRequest(f"No model is on the backend {backend[:80]!r}.", param="backend")
-    return found
+    return matching

@@ -50,9 +50,9 @@ class Authentication:
         return await self._authenticate(kind, key_digest(presented_key))
 
     async def recognise(self, presented_key: str) -> Caller:
-        """Works like `authenticate`, and also caches project keys for `cached`. Only inference
-        calls may use cached keys, which may have been revoked since: admission reads the key of a
-        call again, under a lock."""
+        """Works like `authenticate`, and also caches project keys for `cached`. A cached key may have
+        been revoked since. So only inference calls may use it: their admission reads the key again,
+        under a lock."""
         authenticated = await self.authenticate(presented_key)
         if isinstance(authenticated, ProjectCaller):
             digest = key_digest(presented_key)

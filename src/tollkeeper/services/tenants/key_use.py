@@ -35,7 +35,7 @@ class KeyUse:
 
     async def write(self, database: Database) -> None:
         """Writes the recorded times. If a write fails, the times that were not written stay for the
-        next write, except for keys that were used again: they keep their newer time."""
+        next write. If a key was used again meanwhile, only its newer time stays."""
         writers = {KeyKind.PROJECT: project_keys.record_use, KeyKind.ADMIN: admin_keys.record_use}
         for kind, write in writers.items():
             last_uses, self._last_uses[kind] = self._last_uses[kind], {}
