@@ -94,7 +94,7 @@ def _judge(
 
 
 def judge_secret(vault: Vault) -> bytes:
-    """Returns the secret for the delimiters around texts in judge prompts. It is the same in all processes."""
+    """Returns the secret for the delimiters around texts in judge prompts, the same in all processes."""
     return vault.derive("judge")
 
 

@@ -56,20 +56,20 @@ def build_catalog(settings: Settings) -> Catalog:
     for declared in settings.models:
         on_backends = [_on_backend(declared, backends[declared.backend])]
         on_backends += [
-            _on_backend(_on_alternative(declared, other), backends[other.backend])
-            for other in declared.alternatives
+            _on_backend(_on_alternative(declared, alternative), backends[alternative.backend])
+            for alternative in declared.alternatives
         ]
         models.append(combined(declared, on_backends, backends))
     return Catalog(tuple(models))
 
 
-def _on_alternative(declared: ModelSettings, other: AlternativeSettings) -> ModelSettings:
+def _on_alternative(declared: ModelSettings, alternative: AlternativeSettings) -> ModelSettings:
     """Returns the model's settings for an alternative backend."""
-    changes: dict[str, Any] = {"backend": other.backend}
-    if other.upstream_model:
-        changes["upstream_model"] = other.upstream_model
-    if other.pricing:
-        changes |= {name: getattr(other, name) for name in PricesSettings.model_fields}
+    changes: dict[str, Any] = {"backend": alternative.backend}
+    if alternative.upstream_model:
+        changes["upstream_model"] = alternative.upstream_model
+    if alternative.pricing:
+        changes |= {name: getattr(alternative, name) for name in PricesSettings.model_fields}
         # The declared price changes apply to the model's main backend.
         changes["price_changes"] = ()
     return declared.model_copy(update=changes)

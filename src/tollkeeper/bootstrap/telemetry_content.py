@@ -104,6 +104,7 @@ class AnswerContent:
     """Collects the beginning of an answer while the gateway sends the answer to the client."""
 
     def __init__(self, limit: int) -> None:
+        # The number of characters that are still collected. `encoded` limits the bytes.
         self._left = limit * _OUTPUT_SHARE // 8
         self._choices: dict[int, _Choice] = {}
         self._is_cut = False

@@ -16,22 +16,22 @@ _CLASSES = (("2xx", "good"), ("4xx", "warning"), ("5xx", "bad"))
 def traffic_chart(steps: Sequence[StepCount], time: TimeRange) -> dict[str, Any]:
     """Builds a bar chart of calls over time, stacked by class of HTTP status."""
     first, last = time.start // STEP_S, (time.end - 1) // STEP_S
-    width = -(-(last - first + 1) // _BARS_MAX)
-    if width > _STEPS_PER_BAR_MAX:
+    steps_per_bar = -(-(last - first + 1) // _BARS_MAX)
+    if steps_per_bar > _STEPS_PER_BAR_MAX:
         # The counts of a report about several days are hourly.
-        width = -(-width // STEPS_PER_HOUR) * STEPS_PER_HOUR
-    first -= first % width
-    starts = range(first, last + 1, width)
+        steps_per_bar = -(-steps_per_bar // STEPS_PER_HOUR) * STEPS_PER_HOUR
+    first -= first % steps_per_bar
+    starts = range(first, last + 1, steps_per_bar)
     counts = {name: [0] * len(starts) for name, _ in _CLASSES}
-    for found in steps:
-        name = f"{min(max(found.status // 100, 2), 5)}xx"
-        position = (found.step - first) // width
+    for count in steps:
+        name = f"{min(max(count.status // 100, 2), 5)}xx"
+        position = (count.step - first) // steps_per_bar
         if 0 <= position < len(starts):
-            counts["4xx" if name == "3xx" else name][position] += found.requests
+            counts["4xx" if name == "3xx" else name][position] += count.requests
     return {
         "kind": "bars",
         "x": [_iso(start * STEP_S) for start in starts],
-        "step_s": width * STEP_S,
+        "step_s": steps_per_bar * STEP_S,
         "unit": "calls",
         "zoom": True,
         "series": [{"name": name, "tone": tone, "values": counts[name]} for name, tone in _CLASSES],

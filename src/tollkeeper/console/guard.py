@@ -131,17 +131,17 @@ class Guard:
 
 def _limited(receive: Receive) -> Receive:
     """Limits the size of the request body, and the time to wait for each piece of the body."""
-    read, complete = 0, False
+    received_bytes, complete = 0, False
 
     async def receive_limited() -> Message:
-        nonlocal read, complete
+        nonlocal received_bytes, complete
         if complete:  # Only the disconnect message can follow. It may come after any time.
             return await receive()
         async with asyncio.timeout(_BODY_TIMEOUT_S):
             message = await receive()
         complete = not message.get("more_body", False)
-        read += len(message.get("body", b""))
-        if read > BODY_BYTES_MAX:
+        received_bytes += len(message.get("body", b""))
+        if received_bytes > BODY_BYTES_MAX:
             raise BodyTooLarge
         return message
 

@@ -28,15 +28,19 @@ def month_start(now: int) -> int:
 
 def compare_months(by_day: Mapping[int, int], now: int) -> MonthsCompared:
     today = now // DAY_S
-    this = _first_day(today)
-    last = _first_day(this - 1)
-    same_day = min(last + today - this, this - 1)
+    this_first_day = _first_day(today)
+    last_first_day = _first_day(this_first_day - 1)
+    same_day_last_month = min(last_first_day + today - this_first_day, this_first_day - 1)
     return MonthsCompared(
-        this_picousd=sum(amount for day, amount in by_day.items() if this <= day <= today),
-        last_so_far_picousd=sum(
-            amount for day, amount in by_day.items() if last <= day <= same_day
+        this_picousd=sum(
+            amount for day, amount in by_day.items() if this_first_day <= day <= today
         ),
-        last_picousd=sum(amount for day, amount in by_day.items() if last <= day < this),
+        last_so_far_picousd=sum(
+            amount for day, amount in by_day.items() if last_first_day <= day <= same_day_last_month
+        ),
+        last_picousd=sum(
+            amount for day, amount in by_day.items() if last_first_day <= day < this_first_day
+        ),
     )
 
 

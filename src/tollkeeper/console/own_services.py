@@ -16,31 +16,31 @@ Arguments = tuple[Any, ...]
 Check = Callable[[Services, OrganizationId, Arguments], Awaitable[bool]]
 
 
-async def _is_own_organization(_: Services, own: OrganizationId, arguments: Arguments) -> bool:
-    return bool(arguments[0] == own)
+async def _is_own_organization(_: Services, own_id: OrganizationId, arguments: Arguments) -> bool:
+    return bool(arguments[0] == own_id)
 
 
-async def _is_own_project(services: Services, own: OrganizationId, arguments: Arguments) -> bool:
-    return (await services.projects.project_show(arguments[0])).organization_id == own
+async def _is_own_project(services: Services, own_id: OrganizationId, arguments: Arguments) -> bool:
+    return (await services.projects.project_show(arguments[0])).organization_id == own_id
 
 
-async def _is_own_policy(services: Services, own: OrganizationId, arguments: Arguments) -> bool:
-    return await services.policies.policy_organization(arguments[0]) == own
+async def _is_own_policy(services: Services, own_id: OrganizationId, arguments: Arguments) -> bool:
+    return await services.policies.policy_organization(arguments[0]) == own_id
 
 
-async def _is_own_request(_: Services, own: OrganizationId, arguments: Arguments) -> bool:
-    return bool(arguments[-1].organization_id == own)
+async def _is_own_request(_: Services, own_id: OrganizationId, arguments: Arguments) -> bool:
+    return bool(arguments[-1].organization_id == own_id)
 
 
 async def _creates_default_key(
-    services: Services, own: OrganizationId, arguments: Arguments
+    services: Services, own_id: OrganizationId, arguments: Arguments
 ) -> bool:
     """Raises PermissionDenied if the form chooses permissions. The API for organizations gives
     every new key the default permissions, so an organization's users may not choose permissions in
     the console either."""
     if arguments[2] is not None:
         raise PermissionDenied("Only operators may choose the permissions of a key.")
-    return await _is_own_project(services, own, arguments)
+    return await _is_own_project(services, own_id, arguments)
 
 
 # The allowed use cases: everything that the API for organizations allows, and everything that the
@@ -84,9 +84,9 @@ _SHARED = frozenset({"clock", "catalog", "default_threshold"})
 class _OwnService:
     """Restricts one attribute of `Services`, such as `projects`."""
 
-    def __init__(self, services: Services, own: OrganizationId, service_name: str) -> None:
+    def __init__(self, services: Services, own_id: OrganizationId, service_name: str) -> None:
         self._services = services
-        self._own = own
+        self._own_id = own_id
         self._service_name = service_name
 
     def __getattr__(self, name: str) -> Any:
@@ -100,7 +100,7 @@ class _OwnService:
         async def checked(*arguments: Any, **options: Any) -> Any:
             # The checks read only positional arguments, so an id must not be a keyword argument.
             assert arguments, "the id of the object is a positional argument"
-            if not await check(self._services, self._own, arguments):
+            if not await check(self._services, self._own_id, arguments):
                 # Raises the same error as for an object that does not exist, so that users cannot
                 # find out which ids exist.
                 raise NotFound(f"There is no {arguments[0]}.")
@@ -109,18 +109,18 @@ class _OwnService:
         return checked
 
     async def _organization_list(self) -> list[Any]:
-        return [await self._services.organizations.organization_show(self._own)]
+        return [await self._services.organizations.organization_show(self._own_id)]
 
 
 class _OwnServices:
-    def __init__(self, services: Services, own: OrganizationId) -> None:
+    def __init__(self, services: Services, own_id: OrganizationId) -> None:
         self._services = services
-        self._own = own
+        self._own_id = own_id
 
     def __getattr__(self, service_name: str) -> Any:
         if service_name in _SHARED:
             return getattr(self._services, service_name)
-        return _OwnService(self._services, self._own, service_name)
+        return _OwnService(self._services, self._own_id, service_name)
 
 
 def own_services(services: Services, organization_id: OrganizationId) -> Services:

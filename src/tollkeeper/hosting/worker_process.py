@@ -166,8 +166,8 @@ class WorkerStarter:
 @contextmanager
 def worker_starter() -> Iterator[WorkerStarter]:
     with tempfile.TemporaryDirectory(prefix="tollkeeper-metrics-") as metrics_folder:
-        # The limit of open files is raised before the first process is created, because processes
-        # inherit it.
+        # The limit of open files is raised before the first process is created, because child processes
+        # inherit the limit.
         raise_limit()
         starter = WorkerStarter(metrics_folder)
         try:

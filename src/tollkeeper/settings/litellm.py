@@ -581,8 +581,8 @@ def _with_fallbacks(
     default_fallbacks: list[str] = []
     for name in ("litellm_settings", "router_settings"):
         for entry in _entries(sections[name].pop("fallbacks", []), f"{name}.fallbacks"):
-            for model, others in entry.items():
-                fallbacks[str(model)] = _names(others, f"{name}.fallbacks")
+            for model, fallback_names in entry.items():
+                fallbacks[str(model)] = _names(fallback_names, f"{name}.fallbacks")
         default_fallbacks += _names(
             sections[name].pop("default_fallbacks", []), f"{name}.default_fallbacks"
         )
@@ -606,10 +606,14 @@ def _with_fallbacks(
                 f"model_group_alias.{name}", "the alias's model is not in the file"
             )
             continue
-        others = fallbacks.get(name, fallbacks.get(target, default_fallbacks))
+        fallback_names = fallbacks.get(name, fallbacks.get(target, default_fallbacks))
         groups = [
             target,
-            *(other for other in others if other != target and other in conversion.models),
+            *(
+                fallback
+                for fallback in fallback_names
+                if fallback != target and fallback in conversion.models
+            ),
         ]
         models.append(_model(conversion, name, groups))
     return models
@@ -633,14 +637,14 @@ def _model(conversion: _Conversion, name: str, groups: Sequence[str]) -> dict[st
             f"model_list ({name})", f"only {_ALTERNATIVES_MAX + 1} of its deployments are used"
         )
     weights = _relative_weights([deployment["weight"] for _, deployment in deployments])
-    used: list[str] = []
+    backend_names: list[str] = []
     for _, deployment in deployments[: _ALTERNATIVES_MAX + 1]:
-        used.append(_backend_name(conversion, deployment["settings"], used))
-    (_, first), *rest = deployments[: _ALTERNATIVES_MAX + 1]
+        backend_names.append(_backend_name(conversion, deployment["settings"], backend_names))
+    (_, first_deployment), *other_deployments = deployments[: _ALTERNATIVES_MAX + 1]
     model = {
         "id": name,
-        "backend": used[0],
-        "upstream_model": first["upstream_model"],
+        "backend": backend_names[0],
+        "upstream_model": first_deployment["upstream_model"],
         "context_length": min(deployment["context_length"] for _, deployment in deployments),
         "max_output_length": min(deployment["max_output_length"] for _, deployment in deployments),
         "input_modalities": _common(
@@ -650,19 +654,19 @@ def _model(conversion: _Conversion, name: str, groups: Sequence[str]) -> dict[st
         "supported_features": _common(
             [deployment["supported_features"] for _, deployment in deployments]
         ),
-        "pricing": first["pricing"],
-        "price_tiers": first["price_tiers"],
+        "pricing": first_deployment["pricing"],
+        "price_tiers": first_deployment["price_tiers"],
     }
     model["alternatives"] = [
         {
-            "backend": used[index],
+            "backend": backend_names[index],
             "upstream_model": deployment["upstream_model"],
             "order": ranks.index((position, deployment["order"])),
             "weight": weights[index],
             "pricing": deployment["pricing"],
             "price_tiers": deployment["price_tiers"],
         }
-        for index, (position, deployment) in enumerate(rest, 1)
+        for index, (position, deployment) in enumerate(other_deployments, 1)
     ]
     return model
 
@@ -683,14 +687,16 @@ def _common(lists: Sequence[Sequence[str]]) -> list[str]:
     return [item for item in lists[0] if all(item in other for other in lists)]
 
 
-def _backend_name(conversion: _Conversion, settings: dict[str, Any], used: Sequence[str]) -> str:
+def _backend_name(
+    conversion: _Conversion, settings: dict[str, Any], used_names: Sequence[str]
+) -> str:
     """Returns the name of a backend with these settings, and adds this backend if there is none. A
-    model can name a backend only once, so the names in `used` are skipped: a second deployment with the
+    model can name a backend only once, so the names in `used_names` are skipped: a second deployment with the
     same settings gets another backend."""
     base = str(settings.get("preset") or "server")
     for number in range(1, len(conversion.backends) + 2):
         name = base if number == 1 else f"{base}-{number}"
-        if name in used:
+        if name in used_names:
             continue
         if conversion.backends.setdefault(name, settings) == settings:
             return name
