@@ -8,7 +8,7 @@ from tollkeeper.backends.claude_thinking import ENCRYPTED_REASONING
 from tollkeeper.domain.catalog import Model, Route
 from tollkeeper.settings import BackendSettings, ModelSettings
 
-# The protocols for Claude models. Encrypted reasoning from one of them is accepted by the others.
+# The protocols for Claude models. Each accepts encrypted reasoning that came over another of these protocols.
 _CLAUDE_PROTOCOLS = {"messages", "vertex_messages", "bedrock_messages"}
 
 

@@ -1,7 +1,7 @@
 """Provides services for a command, and builds them when the command first uses them.
 
-Each administration service is built by itself. All other services are built together when the command
-uses one of them.
+Each administration service is built separately. All other services are built together when the command
+first uses any of these other services.
 """
 
 from collections.abc import AsyncIterator

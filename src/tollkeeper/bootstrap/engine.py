@@ -28,7 +28,7 @@ def build_engine(settings: Settings) -> EmbeddedEngine | None:
 
 
 def engine_context_length(settings: Settings) -> int:
-    """Returns the context length of each slot (the context of one running call). It is the maximum of the
+    """Returns the context length of each slot (the context of one running call): the maximum of the
     models that use the engine. If the judge uses the engine, the packaged model counts too."""
     engines = {backend.name for backend in settings.backends if backend.kind == "embedded"}
     context_lengths = [

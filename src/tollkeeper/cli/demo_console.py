@@ -14,7 +14,7 @@ from pathlib import Path
 from tollkeeper.hosting.listeners import bind
 from tollkeeper.settings import Settings
 
-# The packages of the extra `tollkeeper[console]`. Without all of them, the demo has no console.
+# The packages of the extra `tollkeeper[console]`. If any of them is missing, the demo has no console.
 _REQUIRED_PACKAGES = (
     "authlib",
     "httpx2",

@@ -65,7 +65,7 @@ def hourly(hours: Sequence[int], amounts: Sequence[str]) -> dict[str, Any]:
 
 
 def burn_down(days: Sequence[str], left: Sequence[str], pace: Sequence[str]) -> dict[str, Any]:
-    """Builds a line chart of a cap's remaining amount. One line is the actual amount, and the other
+    """Builds a line chart of a cap's remaining amount: one line for the actual amount, and one for
     the amount at an even pace of spending. Amounts are decimal strings."""
     return {
         "kind": "lines",

@@ -106,7 +106,7 @@ class ProcessState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
-    # The process has ended several times in succession. It is still being restarted.
+    # The process has ended several times in succession. `EmbeddedEngine` still restarts it.
     FAILED = "failed"
     # The engine's package or its model file is missing or unusable. The status detail says which.
     ABSENT = "absent"

@@ -107,8 +107,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         # Received bytes that are not parsed yet.
         self._unparsed = bytearray()
         self._has_served = False
-        # The error for invalid data after valid requests. It is sent after the answers to those
-        # requests.
+        # The error for invalid data that follows valid requests. The server sends this error after the
+        # answers to the valid requests.
         self._refusal: TollkeeperError | None = None
         # True if the server ignores all further data from the client.
         self._dropping = False
@@ -373,6 +373,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if state.leaving:
             exchange.keep_alive = False
         work = state.app(exchange)
+        # If `work` is None, the application has already answered.
         if work is not None:
             state.exchanges.add(exchange)
             exchange.task = self._loop.create_task(exchange.serve(work, state.exchanges))

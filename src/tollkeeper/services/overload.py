@@ -1,7 +1,7 @@
 """Rejects calls while this process is overloaded. Calls of the owner (organization) with the most
 calls are rejected first.
 
-A call is active while the gateway admits or settles it. It is inactive while it waits for its
+A call is active while the gateway admits or settles it, and inactive while it waits for its
 backend or the judge (the model that answers policy questions). A process is overloaded if, for a
 whole tenth of a second,
 
@@ -40,7 +40,7 @@ TURN_S_MAX = 0.025
 # a whole window, the database cannot keep up.
 BACKLOG_MAX = 256
 # The number of active calls that are allowed if no iteration of a window is short. With more active
-# calls, each call waits a tenth of a second or longer for the others.
+# calls, each call waits a tenth of a second or longer for other calls.
 CROWD_MAX = 256
 # The time span (window) after which the process decides whether it is overloaded.
 WINDOW_S = 0.1

@@ -22,7 +22,7 @@ _WRITE_INTERVAL_S = 0.5
 # The maximum number of buffered values for one label set of a histogram. If there are more, they
 # are written before the interval ends.
 _VALUES_MAX = 4096
-# The write functions of all tallies of this process. They are called at the interval.
+# The write functions of all tallies of this process, which are called at the interval.
 _writers: list[Callable[[], None]] = []
 # Functions that add buffered data to tallies. They are called before the tallies are written.
 _collectors: list[Callable[[], None]] = []
@@ -119,8 +119,8 @@ def _add_while_alive(callbacks: list[Callable[[], None]], callback: Callable[[],
     callbacks.append(run_if_alive)
 
 
-# The event loop in which a write is scheduled. It is remembered because tests close event loops: a
-# closed loop never runs its write, so a new loop must schedule another one.
+# The event loop in which a write is scheduled. A flag would not suffice, because tests close event
+# loops: a closed loop never runs its write, so a new loop must schedule another write.
 _scheduled_in: asyncio.AbstractEventLoop | None = None
 
 

@@ -3,8 +3,8 @@ no equivalent.
 
 LiteLLM's `model_list` contains deployments. A deployment maps a model name for clients to a model at a
 provider. Deployments with the same name become one model: the first deployment becomes the
-model's own backend, and the others become its alternatives. Models share a backend if its settings are
-the same.
+model's own backend, and the other deployments become its alternatives. Deployments with the same backend
+settings share a backend, unless they belong to the same model.
 """
 
 import importlib
