@@ -319,7 +319,7 @@ BUGS = {
     ),
     "a live process that is not registered is taken for dead": Bug(
         "Recovery._observe",
-        "found in unregistered",
+        "process_id in unregistered",
         "True",
         ("services/ledger/test_recovery.py",),
     ),

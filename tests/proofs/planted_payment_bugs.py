@@ -5,7 +5,7 @@ from tests.proofs.bug import Bug, SqlBug
 PAYMENT_BUGS = {
     "a payment is granted again for each event": Bug(
         "Payments._book",
-        "(payment_kind, paid - granted)",
+        "(payment_kind, paid - booked_paid)",
         "(payment_kind, paid)",
         ("services/ledger/test_payments.py",),
     ),

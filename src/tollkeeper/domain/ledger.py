@@ -30,8 +30,8 @@ class Hold(AdmissionRequest, frozen=True, gc=False, kw_only=True):
     verdicts_max: int = 0
 
     def judged_by(self, policies: PolicySet) -> "Hold":
-        """Returns this hold, increased by the price of all verdicts of these policies that the call
-        may wait for."""
+        """Returns this hold, increased by the highest possible total cost of these policies'
+        verdicts."""
         price = policies.verdict_picousd
         verdicts = policies.verdicts_max(self.project_id, self.policy_ids) if price else 0
         if not verdicts:
@@ -93,11 +93,12 @@ class Ending(StrEnum):
 @dataclass(frozen=True, slots=True)
 class LockedAccounts:
     """Contains the accounts that a transaction has locked, and the database server's time. The
-    accounts include all resolutions and marks that were not yet folded (applied to the stored
-    account)."""
+    amounts already reflect all resolutions and marks, even if these are not yet folded (added to
+    the stored account)."""
 
     states: dict[OrganizationId, AccountState]
-    # The policy epoch of each organization.
+    # For each organization: the epoch, a number that changes with its published policies.
     epochs: dict[OrganizationId, int]
     now_us: int
+    # The UTC month of `now_us`, for example 202611.
     month: int

@@ -75,7 +75,7 @@ def assert_unpaid(found: httpx2.Response, *, waiting: bool, **amounts: int) -> N
     for word, amount in amounts.items():
         assert f"{word} {usd_from_picousd(amount)}" in error["message"], error["message"]
     assert found.headers.get("retry-after") == ("1" if waiting else None)
-    assert ("Running calls hold the rest" in error["message"]) is waiting
+    assert ("Running calls hold part of the amount" in error["message"]) is waiting
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"])

@@ -37,7 +37,8 @@ USD = 10**12
             PaymentRequired,
             (
                 "The organization's credit cannot cover this call: needed 1, available 0, held 1, "
-                "spent 0 USD. Running calls hold the rest: it may fit when they are settled."
+                "spent 0 USD. Running calls hold part of the amount: this call may fit when they "
+                "are settled."
             ),
             1,
         ),

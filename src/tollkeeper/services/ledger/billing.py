@@ -60,6 +60,7 @@ class LimitsInForce:
     project_id: ProjectId
     requests_per_minute: Limit
     concurrency: Limit
+    # The number of the project's calls in flight.
     live_holds: int
 
 

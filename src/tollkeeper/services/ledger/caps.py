@@ -208,6 +208,7 @@ async def _write_period_cap(
         today = day_at(locked.now_us)
         day = await caps.find_latest_day(connection, owner.organization_id, today)
     await caps.write_cap(connection, owner, cap, day)
+    # A new cap starts with the amounts that were already held and settled in its current period.
     if (_subject(owner), cap.period) not in state.period_caps:
         await cap_counts.recount(connection, owner.organization_id, owner.subject_id, cap.period)
 

@@ -26,6 +26,7 @@ from tollkeeper.storage import costs, project_keys, projects
 from tollkeeper.storage.database import Connection, Database
 
 _CURSOR = "cost-cursor"
+# The first and the last (excluded) of the days that are not reported yet.
 _POSITION = struct.Struct(">qq")
 # Ten years. A whole report is built in memory, so longer reports are rejected.
 WHOLE_REPORT_DAYS_MAX = 3660
@@ -52,12 +53,12 @@ class Costs:
         now = self._clock()
         today = now // DAY_S
         month = datetime.fromtimestamp(now, UTC).replace(day=1)
-        first = today - (datetime.fromtimestamp(now, UTC).date() - month.date()).days
+        first_of_month = today - (datetime.fromtimestamp(now, UTC).date() - month.date()).days
         async with self._database.reading(organization_id) as connection:
             rows = await costs.find_rows(
                 connection,
                 organization_id,
-                DayRange(first=first, last=today + 1),
+                DayRange(first=first_of_month, last=today + 1),
                 project_ids=[project_id],
                 api_key_ids=[key_id],
                 group_by=(),
@@ -77,7 +78,7 @@ class Costs:
             days = self._read_cursor(organization_id, query, page)
         page_days = DayRange(first=days.first, last=min(days.last, days.first + query.limit))
         async with self._database.reading(organization_id) as connection:
-            await _require_own(connection, organization_id, query)
+            await _check_ids_exist(connection, organization_id, query)
             # Count unsettled calls (of unknown cost) before reading the costs. Then a call that is
             # settled in between appears twice, as unsettled and as a cost, but is never missing
             # from both.
@@ -167,7 +168,7 @@ def _bad_cursor() -> InvalidRequest:
     )
 
 
-async def _require_own(
+async def _check_ids_exist(
     connection: Connection, organization_id: OrganizationId, query: CostQuery
 ) -> None:
     if query.project_ids:

@@ -22,7 +22,7 @@ QUEUED_OF_OWNER_MAX = 5_000
 
 
 def _no_owner(_item: object) -> None:
-    """Returns the same owner for all items, so that they share one lane of the queue."""
+    """Returns None for every item, so that all items share one lane of the queue."""
 
 
 class GroupQueue(Generic[T, R]):
@@ -104,8 +104,9 @@ class GroupQueue(Generic[T, R]):
         """Takes the next batch from the queue. The batch is empty if no item waits."""
         queued, self._batch = self._queued, {}
         while self._queue and not self._batch:
-            found = self._queue.take(BATCH_MAX)
-            self._batch = {one: queued.pop(one) for one in found if one in queued}
+            # All of the taken items may have been withdrawn. Then the loop takes more items.
+            taken = self._queue.take(BATCH_MAX)
+            self._batch = {result: queued.pop(result) for result in taken if result in queued}
             observe_batch(self._name, len(self._batch))
         return self._batch
 

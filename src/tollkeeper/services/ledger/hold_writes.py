@@ -11,7 +11,7 @@ from tollkeeper.storage.database import Contention, operator_reason
 from tollkeeper.storage.ledger_store import AccountBusy
 
 # Errors that one organization can cause, and that do not affect the holds of other organizations.
-_OF_ONE_ORGANIZATION = (AccountBusy, Contention)
+_ORGANIZATION_ERRORS = (AccountBusy, Contention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class HoldWrites:
     def noting_failures(self) -> Iterator[None]:
         try:
             yield
-        except _OF_ONE_ORGANIZATION:
+        except _ORGANIZATION_ERRORS:
             raise
         except TollkeeperError as exc:
             self._failure = operator_reason(exc)

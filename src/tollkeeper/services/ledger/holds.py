@@ -25,8 +25,8 @@ from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, LedgerSt
 
 # The maximum time that the common queue waits for the lock of one organization's account.
 _LOCK_WAIT_S = 0.1
-# The number of separate queues that may write at the same time. It is limited because each uses a
-# connection.
+# The number of separate queues that may write at the same time. It is limited because each
+# queue uses a connection.
 _SEPARATE_AT_ONCE = 3
 _CONTENTION_TRIES = 4
 _CONTENTION_PAUSE_S = 0.05
@@ -55,9 +55,9 @@ class Holds:
         unused: Callable[[Hold], None],
         in_doubt: Callable[[Hold], None],
     ) -> None:
-        """`committed` is called with each created hold, `unused` with each created hold whose
-        caller no longer waits, and `in_doubt` with each hold whose commit was not answered, so that
-        the hold may exist or not."""
+        """`handout` delivers the decisions to the waiting callers. `committed` is called with each
+        created hold, `unused` with each created hold whose caller no longer waits, and `in_doubt`
+        with each hold whose commit was not answered, so that the hold may exist or not."""
         self._store = store
         self._policies = policies
         self._committed = committed
@@ -206,13 +206,15 @@ class Holds:
 
 
 def admitted(holds: Sequence[Hold], decisions: Sequence[Decision]) -> list[Hold]:
-    return [hold for hold, found in zip(holds, decisions, strict=True) if found.refusal is None]
+    return [
+        hold for hold, decision in zip(holds, decisions, strict=True) if decision.refusal is None
+    ]
 
 
 def _with_verdicts(holds: list[Hold], current: dict[OrganizationId, PolicySet]) -> list[Hold]:
-    """Adds to each hold the highest cost of its verdicts (the results of the organization's
-    policies), if verdicts have a price."""
-    if not any(found.verdict_picousd for found in current.values()):
+    """Adds to each hold the highest possible total cost of the call's verdicts (the results of
+    policies), if verdicts have a price. `current` contains the policies of each organization."""
+    if not any(policies.verdict_picousd for policies in current.values()):
         return holds
     return [hold.judged_by(current.get(hold.organization_id, NO_POLICIES)) for hold in holds]
 
@@ -221,7 +223,7 @@ def _with_policies(
     holds: Sequence[Hold], decisions: list[Decision], current: dict[OrganizationId, PolicySet]
 ) -> list[Decision]:
     """Adds the organization's current policies to each decision that admits a call."""
-    if not any(found.active for found in current.values()):
+    if not any(policies.active for policies in current.values()):
         return decisions
     return [
         replace_fields(decision, policies=current[hold.organization_id])

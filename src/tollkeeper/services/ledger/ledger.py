@@ -39,7 +39,7 @@ _log = structlog.get_logger("tollkeeper.ledger")
 
 
 class _FinishedCall(msgspec.Struct, frozen=True, gc=False):
-    """Contains the outcome of a call, and the call's hold if the caller passed it."""
+    """Contains the outcome of a call, and the call's hold if the caller of `resolve` passed it."""
 
     outcome: Resolution | Mark
     hold: Hold | None
@@ -171,12 +171,12 @@ class Ledger:
     def _writers(self) -> list[GroupQueue[Any, Any]]:
         return [*self._holds.queues, self._resolutions, self._marks, self._in_doubt]
 
-    # Open, unused and in-doubt holds.
-
     def _note_open(self, hold: Hold) -> None:
         self._open.add(hold.id.int)
 
     def _note_in_doubt(self, hold: Hold) -> None:
+        """Queues the release of a hold that may exist or not, because its commit was not
+        answered."""
         self._open.add(hold.id.int)
         self._in_doubt.submit(hold)
 
@@ -226,16 +226,18 @@ class Ledger:
         batch: Sequence[_FinishedCall],
         write: Callable[[Sequence[_FinishedCall]], Awaitable[Sequence[Ending]]],
     ) -> Sequence[bool]:
+        """Writes the outcomes of the batch. If the database has lost holds of the batch, restores
+        these holds and writes their outcomes again."""
         endings = list(await _until_written(lambda: write(batch), len(batch)))
-        lost = [at for at, ending in enumerate(endings) if _is_lost(batch[at], ending)]
+        lost = [index for index, ending in enumerate(endings) if _is_lost(batch[index], ending)]
         if lost:
-            again = [batch[at] for at in lost]
-            holds = [call.hold for call in again if call.hold is not None]
+            lost_calls = [batch[index] for index in lost]
+            holds = [call.hold for call in lost_calls if call.hold is not None]
             _log.error("holds were lost by the database and are restored", count=len(holds))
             await _until_written(lambda: self._store.restore_all(holds), len(holds))
-            new_endings = await _until_written(lambda: write(again), len(again))
-            for at, ending in zip(lost, new_endings, strict=True):
-                endings[at] = ending
+            new_endings = await _until_written(lambda: write(lost_calls), len(lost_calls))
+            for index, ending in zip(lost, new_endings, strict=True):
+                endings[index] = ending
         self._open.difference_update(call.outcome.reservation_id.int for call in batch)
         return [ending is Ending.DONE for ending in endings]
 
@@ -249,8 +251,8 @@ def _is_lost(call: _FinishedCall, ending: Ending) -> bool:
 
 
 async def _until_written(work: Callable[[], Awaitable[T]], count: int) -> T:
-    """Repeats the work until it succeeds, after any `TollkeeperError`. The work must be safe to
-    repeat. `count` is the number of items, for the log."""
+    """Runs the work, and repeats it after each `TollkeeperError` until it succeeds. The work must be
+    safe to repeat. `count` is the number of items, for the log."""
     failures = 0
     while True:
         try:

@@ -58,7 +58,9 @@ _BOOKABLE = (Problem.MISSING, Problem.NOT_SETTLED)
 class LogDifference:
     call: LoggedCall
     problem: Problem
+    # The call's state in the ledger when it was compared.
     books: CallState
+    # Whether the comparison has then booked the call.
     is_booked: bool = False
 
 
@@ -78,14 +80,14 @@ class LogComparison:
     # Differences that are not stored.
     left_out: int = 0
 
-    def add(self, found: LogDifference) -> None:
-        if found.is_booked:
+    def add(self, difference: LogDifference) -> None:
+        if difference.is_booked:
             self.booked += 1
-            self.booked_picousd += found.call.cost_picousd or 0
+            self.booked_picousd += difference.call.cost_picousd or 0
         else:
             self.unbooked += 1
         if len(self.differences) < DIFFERENCES_MAX:
-            self.differences[found.call.key.id] = found
+            self.differences[difference.call.key.id] = difference
         else:
             self.left_out += 1
 
@@ -111,32 +113,32 @@ class RequestLogComparison:
             if not protected:
                 raise months_in_use()
             while batch := list(islice(remaining, _BATCH)):
-                # A call may be in several log files.
-                new = {one.key.id: one for one in batch if one.key.id not in result.differences}
+                # A call may be in several log files. Its difference is reported only once.
+                new = {call.key.id: call for call in batch if call.key.id not in result.differences}
                 result.calls += len(new)
-                for found in await self._compare(connection, list(new.values()), book=book):
-                    if found.books.month is MonthState.DROPPED:
+                for difference in await self._compare(connection, list(new.values()), book=book):
+                    if difference.books.month is MonthState.DROPPED:
                         result.dropped += 1
                     else:
-                        result.add(found)
+                        result.add(difference)
         return result
 
     async def _compare(
         self, connection: Connection, calls: Sequence[LoggedCall], *, book: bool
     ) -> list[LogDifference]:
-        different = await _differences(connection, calls)
-        bookable = [found for found in different if found.problem in _BOOKABLE]
+        differences = await _differences(connection, calls)
+        bookable = [found for found in differences if found.problem in _BOOKABLE]
         if not book or not bookable:
-            return different
-        done = await self._book(connection, bookable)
+            return differences
+        booked_ids = await self._book(connection, bookable)
         booked = [
             LogDifference(found.call, found.problem, found.books, is_booked=True)
             for found in bookable
-            if found.call.key.id in done
+            if found.call.key.id in booked_ids
         ]
         # Compare the other calls again, because another process may have resolved them in the
         # meantime.
-        others = [found.call for found in different if found.call.key.id not in done]
+        others = [found.call for found in differences if found.call.key.id not in booked_ids]
         return booked + await _differences(connection, others)
 
     async def _book(self, connection: Connection, bookable: Sequence[LogDifference]) -> set[UUID]:
@@ -144,12 +146,12 @@ class RequestLogComparison:
         one transaction. Returns the ids of the calls that this transaction has resolved or
         marked."""
         missing = [_hold(found.call) for found in bookable if found.problem is Problem.MISSING]
-        known = [found.call for found in bookable if found.call.cost_picousd is not None]
-        unknown = [found.call for found in bookable if found.call.cost_picousd is None]
+        with_cost = [found.call for found in bookable if found.call.cost_picousd is not None]
+        without_cost = [found.call for found in bookable if found.call.cost_picousd is None]
         async with connection.transaction():
             await ledger.restore_holds(connection, self._process_id, missing, arrived_earlier=True)
-            done = await resolutions.resolve(connection, [_settlement(call) for call in known])
-            for call in unknown:
+            done = await resolutions.resolve(connection, [_settlement(call) for call in with_cost])
+            for call in without_cost:
                 organization_id, ids = call.key.organization_id, [call.key.id]
                 if await resolutions.mark_unsettled(connection, organization_id, ids, _REASON):
                     done.add(call.key.id)
@@ -162,10 +164,10 @@ class RequestLogComparison:
 async def _differences(connection: Connection, calls: Sequence[LoggedCall]) -> list[LogDifference]:
     async with connection.transaction():
         states = await reservations.find_states(connection, [call.key for call in calls])
-    found = [(call, states[call.key.id]) for call in calls]
+    compared = [(call, states[call.key.id]) for call in calls]
     return [
         LogDifference(call, problem, state)
-        for call, state in found
+        for call, state in compared
         if (problem := _problem(call, state)) is not None
     ]
 

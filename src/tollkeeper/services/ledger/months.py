@@ -102,7 +102,7 @@ class LedgerMonths:
             await verification.allow_long_statements(connection)
             await ledger_months.seal_month(connection, month)
             await _check_resolved(connection, month)
-            await _check_counted(connection, month)
+            await _check_not_ahead(connection, month)
             reservations = await ledger_months.write_totals(connection, month)
             digest = await close_digest(
                 connection, month, reservations, None if previous is None else previous.digest
@@ -121,15 +121,15 @@ class LedgerMonths:
         from the text of the first export. The month counts as exported only after the caller has
         called `ledger_exported` too."""
         found = await self._require_closed_with_rows(month)
-        digest, lines = hashlib.sha256(), _Rows()
-        async with self._keeping_months() as connection, connection.transaction():
+        digest, row_counter = hashlib.sha256(), _RowCounter()
+        async with self._preventing_month_changes() as connection, connection.transaction():
             await verification.allow_long_statements(connection)
             async for piece in ledger_export.stream_csv(connection, month):
                 digest.update(piece)
-                lines.read(piece)
+                row_counter.read(piece)
                 write(piece)
-        export = Export(month, digest.digest(), lines.count)
-        assert found.close is not None, "it is closed"
+        export = Export(month, digest.digest(), row_counter.count)
+        assert found.close is not None, "the month is closed"
         if export.rows != found.close.reservations:
             raise StateConflict(
                 f"The month {month} was closed with {found.close.reservations} reservations, and "
@@ -202,7 +202,7 @@ class LedgerMonths:
         return found
 
     @asynccontextmanager
-    async def _keeping_months(self) -> AsyncIterator[Connection]:
+    async def _preventing_month_changes(self) -> AsyncIterator[Connection]:
         async with (
             self._database.reading() as connection,
             ledger_months.preventing_month_changes(connection) as protected,
@@ -285,7 +285,7 @@ async def _check_resolved(connection: Connection, month: Month) -> None:
     )
 
 
-async def _check_counted(connection: Connection, month: Month) -> None:
+async def _check_not_ahead(connection: Connection, month: Month) -> None:
     """Raises if calls of the month count for caps of a future month. Only `cap reset` could correct
     these calls, and `cap reset` cannot change a closed month."""
     found = await ledger_months.find_ahead_of_clock(connection, month)
@@ -315,7 +315,7 @@ def _with_steps(
     return LedgerMonth(month, close, *done)
 
 
-class _Rows:
+class _RowCounter:
     """Counts the rows of a CSV text that arrives in parts. A line break inside quotes does not end
     a row."""
 

@@ -54,12 +54,13 @@ class Payments:
         return booking
 
     async def payment_assign(self, payment_id: str, organization_id: OrganizationId) -> Payment:
-        """Assigns a payment whose events name no organization to an organization, and grants the
-        credit."""
+        """Assigns a payment to an organization and grants the credit, if the payment's events name
+        no organization."""
         async with self._database.transaction() as connection:
             if await organizations.find(connection, organization_id) is None:
                 raise no_organization(organization_id)
             await payments.assign(connection, payment_id, organization_id)
+            # `find_due` reads the stored payment with the amounts that its grants must equal.
             payment = await payments.find_due(connection, payment_id)
             if payment is None:
                 raise NotFound(f"There is no payment {payment_id}.")
@@ -86,8 +87,9 @@ class Payments:
     ) -> Booking:
         organization_id = await _find_organization(connection, report.organization)
         if not await payments.add_report(connection, report, organization_id, livemode=livemode):
-            mode = "test" if livemode else "live"
-            return Booking(EventOutcome.REFUSED, f"the payment was made in {mode} mode")
+            # The event has the other mode than the stored payment.
+            payment_mode = "test" if livemode else "live"
+            return Booking(EventOutcome.REFUSED, f"the payment was made in {payment_mode} mode")
         payment = await payments.find_due(connection, report.payment_id)
         assert payment is not None
         await self._book(connection, payment)
@@ -100,15 +102,17 @@ class Payments:
         if organization_id is None or paid is None:
             return
         locked = await lock_account(connection, self._limits, organization_id)
-        granted, withdrawn = await payments.find_granted(connection, organization_id, payment.id)
+        booked_paid, booked_withdrawn = await payments.find_granted(
+            connection, organization_id, payment.id
+        )
         payment_kind, refund_kind = (
             (GrantKind.PAYMENT, GrantKind.REFUND)
             if payment.livemode
             else (GrantKind.TEST_PAYMENT, GrantKind.TEST_REFUND)
         )
         changes = (
-            (payment_kind, paid - granted),
-            (refund_kind, withdrawn - payment.withdrawn_picousd),
+            (payment_kind, paid - booked_paid),
+            (refund_kind, booked_withdrawn - payment.withdrawn_picousd),
         )
         for kind, amount in changes:
             if amount:

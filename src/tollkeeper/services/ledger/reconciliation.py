@@ -22,8 +22,8 @@ _UNCONFIRMED_HOLDS_MAX = 2
 
 
 class FarAboveHold(StateConflict):
-    """Raised if an operator settles far more than was held without confirming the amount. Nothing
-    was changed."""
+    """Raised if the cost is far above the hold and the operator did not confirm it. Nothing was
+    changed."""
 
 
 class Reconciliation:
@@ -71,7 +71,7 @@ class Reconciliation:
         async with self._database.transaction() as connection:
             resolved = await resolutions.resolve(connection, [resolution])
             after = await reservations.find(connection, reservation_id)
-            assert after is not None, "a reservation is never deleted"
+            assert after is not None, "a month with an unsettled reservation is never dropped"
             if reservation_id not in resolved:
                 raise _not_unsettled(after)
             await record_change(

@@ -33,8 +33,8 @@ HEARTBEATS_PER_LEASE = 4
 # The number of heartbeat intervals that recovery watches a silent process before it declares the
 # process dead.
 _HEARTBEATS_OBSERVED = 2
-# The minimum time without activity after which a sweep (one run of recovery) counts as stopped. It
-# applies even if leases are shorter, because a busy machine may pause for seconds.
+# The minimum time without activity after which a sweep (one run of recovery) counts as stopped.
+# This minimum applies even if leases are shorter, because a busy machine may pause for seconds.
 _IDLE_S_MIN = 10.0
 # The number of reservations that one transaction marks.
 _MARKED_AT_ONCE = 1000
@@ -67,6 +67,7 @@ class OwnHolds(NamedTuple):
     is_open: Callable[[UUID], bool]
 
     def has_forgotten(self, hold: OpenHold) -> bool:
+        """Tells whether a hold that is open in the database is not open in this process."""
         return hold.process_id == self.process_id and not self.is_open(hold.id)
 
 
@@ -172,7 +173,7 @@ class Recovery:
         return LeasedHolds(len(left_s), reservations, ends_in_s)
 
     async def recover_silent(self) -> Recovered:
-        """Works like `ledger_recover`, but only for registered processes. This costs almost nothing
+        """Marks only the holds of dead processes that are registered. This costs almost nothing
         while all registered processes live."""
         return await self._sweep(unregistered_too=False)
 
@@ -180,10 +181,10 @@ class Recovery:
         idle_s = max(self._lease_s + 1, _IDLE_S_MIN)
         async with (
             self._database.reading() as connection,
-            processes.sweep_lock(connection, idle_s=idle_s) as is_taken,
+            processes.sweep_lock(connection, idle_s=idle_s) as has_lock,
         ):
-            if not is_taken:
-                # Another process is sweeping, so this sweep has nothing to do.
+            if not has_lock:
+                # Another process is sweeping, so this process has nothing to do.
                 return Recovered(0, 0)
             suspects: dict[UUID, datetime | None] = {
                 **await processes.find_silent(connection, lease_s=self._lease_s)
@@ -222,9 +223,13 @@ class Recovery:
             silent = await processes.find_silent(connection, lease_s=self._lease_s)
             unregistered = await processes.find_unregistered(connection, suspects)
             suspects = {
-                found: at
-                for found, at in suspects.items()
-                if (found in unregistered if at is None else silent.get(found) == at)
+                process_id: heartbeat_at
+                for process_id, heartbeat_at in suspects.items()
+                if (
+                    process_id in unregistered
+                    if heartbeat_at is None
+                    else silent.get(process_id) == heartbeat_at
+                )
             }
         return suspects
 
@@ -240,8 +245,8 @@ class Recovery:
         for process_id, heartbeat_at in dead.items():
             if heartbeat_at is not None:
                 await processes.forget_dead(connection, process_id, heartbeat_at)
-        silent = {found for found, heartbeat_at in dead.items() if heartbeat_at is not None}
-        return Recovered(len(silent | {hold.process_id for hold in holds}), marked)
+        registered = {process_id for process_id, at in dead.items() if at is not None}
+        return Recovered(len(registered | {hold.process_id for hold in holds}), marked)
 
 
 async def _mark(connection: Connection, holds: Sequence[OpenHold], reason: str) -> int:

@@ -28,9 +28,9 @@ def refusal_error(decision: Decision) -> TollkeeperError:
         case Refusal.OVERAGE:
             return PaymentRequired(
                 "The organization's calls are stopped, because its balance fell below "
-                f"{usd_from_picousd(-decision.limit)} USD; it is now "
-                f"{usd_from_picousd(decision.available_picousd)} USD. The operator of the service "
-                "has to clear this."
+                f"{usd_from_picousd(-decision.limit)} USD; the balance is now "
+                f"{usd_from_picousd(decision.available_picousd)} USD. Only the operator of the "
+                "service can allow calls again."
             )
         case Refusal.RATE:
             return RateLimited(
@@ -50,7 +50,7 @@ _OWNERS = {
     Refusal.PROJECT_CAP: "project",
     Refusal.KEY_CAP: "API key",
 }
-_WAITING = " Running calls hold the rest: it may fit when they are settled."
+_RETRY_HINT = " Running calls hold part of the amount: this call may fit when they are settled."
 
 
 def _not_enough_money(decision: Decision) -> str:
@@ -63,12 +63,12 @@ def _not_enough_money(decision: Decision) -> str:
         by = "" if decision.period is None else f" by {decision.period}"
         subject = f"The {_OWNERS[decision.refusal]}'s spending cap{by}"
         cap = f", cap {usd_from_picousd(decision.limit)}"
-    waiting = "" if decision.retry_after_s is None else _WAITING
+    retry_hint = "" if decision.retry_after_s is None else _RETRY_HINT
     return (
         f"{subject} cannot cover this call: needed {usd_from_picousd(decision.needed_picousd)}, "
         f"available {usd_from_picousd(decision.available_picousd)}, "
         f"held {usd_from_picousd(decision.held_picousd)}, "
-        f"spent {usd_from_picousd(decision.spent_picousd)}{cap} USD.{waiting}{_reset(decision)}"
+        f"spent {usd_from_picousd(decision.spent_picousd)}{cap} USD.{retry_hint}{_reset(decision)}"
     )
 
 

@@ -27,9 +27,9 @@ class RegularVerification:
         `ledger verify`. Returns whether this process has verified the ledger now."""
         async with (
             self._database.reading() as connection,
-            money_totals.verification_lock(connection) as is_taken,
+            money_totals.verification_lock(connection) as has_lock,
         ):
-            if not is_taken or not await money_totals.verification_is_due(connection, EVERY_HOURS):
+            if not has_lock or not await money_totals.verification_is_due(connection, EVERY_HOURS):
                 return False
             found = await self._verification.verify()
             await money_totals.write_verification(connection, len(found))

@@ -2,7 +2,7 @@
 
 A project's token bucket stays empty until its next refill. A request before the refill is rejected
 without reading its body and without the database. A refusal is remembered for one second at most,
-so that an operator's higher limit takes effect at once.
+so that a higher limit takes effect within that second.
 """
 
 import time
@@ -28,10 +28,10 @@ class StandingRefusals:
     def standing_refusal(self, project_id: ProjectId) -> Decision | None:
         if not self._refusals:
             return None
-        known = self._refusals.get(project_id)
-        if known is None:
+        entry = self._refusals.get(project_id)
+        if entry is None:
             return None
-        if time.monotonic() < known[0]:
-            return known[1]
+        if time.monotonic() < entry[0]:
+            return entry[1]
         del self._refusals[project_id]
         return None

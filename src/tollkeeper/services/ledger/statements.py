@@ -17,7 +17,7 @@ class Statements:
     async def statement_show(
         self, organization_id: OrganizationId, month: Month | None = None
     ) -> Statement:
-        """Returns the statement of the given month, or of the current month. Starts with the
+        """Returns the statement of the month (without `month`, of the current month). Starts with the
         current balance and subtracts later changes, so that only rows since the beginning of the
         month are read."""
         async with self._database.snapshot(organization_id) as connection:

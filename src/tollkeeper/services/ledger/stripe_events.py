@@ -145,13 +145,13 @@ def _report(kind: str, content: msgspec.Raw) -> PaymentReport:
 def _withdrawal(
     content: msgspec.Raw, kind: WithdrawalKind, stages: dict[str, tuple[int, bool]]
 ) -> PaymentReport:
-    found = _object(content, _Withdrawal)
-    if found.status not in stages:
+    reported = _object(content, _Withdrawal)
+    if reported.status not in stages:
         raise _Unbookable(f"the status of the {kind} is not known", refused=True)
-    stage, withdrawn = stages[found.status]
-    amount = _picousd(found.amount)
+    stage, withdrawn = stages[reported.status]
+    amount = _picousd(reported.amount)
     return PaymentReport(
-        _payment_of(found), withdrawal=Withdrawal(found.id, kind, amount, stage, withdrawn)
+        _payment_of(reported), withdrawal=Withdrawal(reported.id, kind, amount, stage, withdrawn)
     )
 
 
