@@ -62,8 +62,8 @@ PRICE_BUGS = {
     ),
     "tokens that were read and written again are charged as input too": Bug(
         "possible_usages",
-        "forms = [again, beside]",
-        "forms = [beside, again]",
+        "meanings = [read_and_rewritten, excluding_cache]",
+        "meanings = [excluding_cache, read_and_rewritten]",
         ("domain/test_reading_usage.py",),
     ),
     "the backend's own price does not decide what its report means": Bug(

@@ -122,7 +122,7 @@ class AccountState(msgspec.Struct, frozen=True):
             spend=project.spend.folded(fold),
             live_holds=project.live_holds - ended_holds,
         )
-        # A call is in flight only while its hold is live, so the same rule applies to its overage.
+        # A hold that became unsettled was already subtracted from the overage in flight.
         ended_overage = 0 if fold.was_unsettled else fold.overage_max_picousd
         return replace(
             self,
@@ -138,7 +138,7 @@ class AccountState(msgspec.Struct, frozen=True):
         return replace(
             self,
             # A hold restored after a crash may belong to a later day than `self.spending_day`.
-            spending_day=max([self.spending_day or 0, *(one.spending_day for one in resolved)]),
+            spending_day=max([self.spending_day or 0, *(hold.spending_day for hold in resolved)]),
             period_caps=with_resolved(self.period_caps, resolved),
         )
 
@@ -300,6 +300,7 @@ def _decide_one(
 
 
 def _refuse_by_credit(working: _BatchState, request: AdmissionRequest) -> Decision | None:
+    # With a negative available amount, even a request with a hold of zero is refused.
     if request.hold_picousd <= working.available and working.available >= 0:
         return None
     held = working.spend.held_picousd + working.spend.unsettled_picousd
@@ -351,7 +352,7 @@ def _refuse_by_cap(
 def _refuse_by_period_cap(
     state: AccountState, working: _BatchState, request: AdmissionRequest
 ) -> Decision | None:
-    for subject, period in _period_caps_of(state, working, request):
+    for subject, period in _period_cap_keys(state, working, request):
         cap = working.period_caps[subject, period]
         refusal, spend = Refusal.KEY_CAP, working.projects[request.project_id].spend
         if subject is None:
@@ -386,7 +387,7 @@ def _refuse_beyond(
     )
 
 
-def _period_caps_of(
+def _period_cap_keys(
     state: AccountState, working: _BatchState, request: AdmissionRequest
 ) -> list[tuple[CapSubject, CapPeriod]]:
     if not working.period_caps:
@@ -418,8 +419,8 @@ def _consume(
     state: AccountState, working: _BatchState, project: ProjectState, request: AdmissionRequest
 ) -> None:
     """Counts an admitted request in the state of the batch."""
-    for cap in _period_caps_of(state, working, request):
-        working.period_caps[cap] = working.period_caps[cap].with_hold(request.hold_picousd)
+    for key in _period_cap_keys(state, working, request):
+        working.period_caps[key] = working.period_caps[key].with_hold(request.hold_picousd)
     working.available -= request.hold_picousd
     working.overage_in_flight += request.overage_max_picousd
     working.spend = working.spend.with_hold(request.hold_picousd)

@@ -165,6 +165,8 @@ def _fit_line(labelled: Sequence[LabelledScore]) -> Calibration:
     slope, offset = 1.0, math.log((yes + 1) / (no + 1))
     loss = _loss(labelled, targets, slope, offset)
     for _ in range(_NEWTON_STEPS):
+        # The first and the second derivatives of the loss by slope and offset. The small numbers
+        # prevent a division by zero.
         gradient = [0.0, 0.0]
         curvature = [1e-9, 0.0, 1e-9]
         for one in labelled:
@@ -213,6 +215,7 @@ def _fit_steps(labelled: Sequence[LabelledScore]) -> Calibration:
     """Fits an isotonic regression: merges neighbouring pools of texts until their shares of yes
     increase with the score. Laplace's rule of succession keeps each pool's share strictly between 0
     and 1, because the lowest and the highest pool may have only a few texts, all with one label."""
+    # Each pool has its mean score, its number of texts, and its number of texts labelled yes.
     pools: list[list[float]] = []
     for one in sorted(labelled, key=lambda one: one.score):
         pools.append([one.score, 1.0, float(one.is_yes)])

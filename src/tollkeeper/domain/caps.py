@@ -56,7 +56,7 @@ def period_end(period: CapPeriod, number: int) -> int | None:
 
 
 def day_at(now_us: int) -> int:
-    """Returns the UTC day, counted from 1970-01-01."""
+    """Returns the UTC day that contains this time, counted from 1970-01-01."""
     return now_us // _DAY_US
 
 
@@ -140,7 +140,7 @@ PeriodCaps: TypeAlias = Mapping[tuple[CapSubject, CapPeriod], PeriodCap]
 
 
 class ResolvedHold(msgspec.Struct, frozen=True, gc=False):
-    """Contains the data of a resolved hold with which period caps are updated."""
+    """Contains the data of a resolved hold that period caps count."""
 
     project_id: ProjectId
     # The first key in the chain of rotations to which the call's key belongs.
@@ -172,10 +172,10 @@ def with_resolved(
 ) -> dict[tuple[CapSubject, CapPeriod], PeriodCap]:
     """Counts resolved holds in all caps to which they belong."""
     counted = dict(caps)
-    for one in resolved:
-        for cap_key in caps_of(counted, one.project_id, one.first_key_id):
-            number = period_number(cap_key[1], one.spending_day)
+    for hold in resolved:
+        for cap_key in caps_of(counted, hold.project_id, hold.first_key_id):
+            number = period_number(cap_key[1], hold.spending_day)
             counted[cap_key] = counted[cap_key].with_resolved(
-                number, one.hold_picousd, one.spent_picousd
+                number, hold.hold_picousd, hold.spent_picousd
             )
     return counted

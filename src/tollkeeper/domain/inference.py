@@ -101,16 +101,16 @@ class Call(msgspec.Struct, frozen=True):
     @property
     def writes_cache_for_1h(self) -> bool:
         """Tells whether cache writes without a reported lifetime are charged at the price for an
-        hour. Two conditions must hold: a cache mark (`cache_control`) in the request asks for more
-        than five minutes, or a request without marks uses a model whose settings ask for an hour;
-        and the price for an hour is not lower than the price for five minutes."""
+        hour. Two conditions are needed. First, a cache mark (`cache_control`) in the request asks
+        for more than five minutes or, if the request has no marks, the model's settings ask for an
+        hour. Second, the price for an hour is not lower than the price for five minutes."""
         pricing, marks = self.model.pricing, self.prompt.cache_marks()
-        asked = (
+        asks_for_1h = (
             any(mark.get("ttl") not in _FIVE_MINUTES for mark in marks)
             if marks
             else self.model.messages.caching is PromptCaching.ONE_HOUR
         )
-        return asked and pricing.input_cache_write_1h >= pricing.input_cache_write
+        return asks_for_1h and pricing.input_cache_write_1h >= pricing.input_cache_write
 
 
 class ToolCallPiece(msgspec.Struct, frozen=True, gc=False):

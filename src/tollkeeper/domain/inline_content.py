@@ -45,12 +45,13 @@ def read_inline(text: str) -> InlineContent | None:
     media_type, body = "", text
     parameters: tuple[str, ...] = ()
     if is_inline(text):
-        head, comma, body = text.partition(",")
-        media_type, *rest = (word.strip().lower() for word in head[len(_DATA_PREFIX) :].split(";"))
-        if not comma or "base64" not in rest:
+        header, comma, body = text.partition(",")
+        fields = header[len(_DATA_PREFIX) :].split(";")
+        media_type, *options = (field.strip().lower() for field in fields)
+        if not comma or "base64" not in options:
             return None
         media_type = media_type or _DEFAULT_TYPE
-        parameters = tuple(word for word in rest if word != "base64")
+        parameters = tuple(option for option in options if option != "base64")
     found = _standard_base64(body)
     if found is None:
         return None

@@ -84,8 +84,8 @@ EXAMPLES = (
 def prompt_format(examples: Sequence[Example] = EXAMPLES) -> str:
     """Returns an id of the conversation's format: all texts that the judge is shown except the
     judged text and the question. Scores with different formats cannot be compared."""
-    written = repr((Quotation("-", "", (), context="-").asking("-"), tuple(examples)))
-    return hashlib.sha256(written.encode()).hexdigest()[:12]
+    format_text = repr((Quotation("-", "", (), context="-").asking("-"), tuple(examples)))
+    return hashlib.sha256(format_text.encode()).hexdigest()[:12]
 
 
 class _Alternative(msgspec.Struct):

@@ -133,8 +133,8 @@ class Meter(msgspec.Struct):
         include the pages that the search found."""
         if self.prompt_is_counted or self.usage is not None:
             return False
-        first = self._usage_by_first_count()
-        return first is None or first.web_searches > 0
+        usage = self._usage_by_first_count()
+        return usage is None or usage.web_searches > 0
 
     @property
     def reported(self) -> FreeObject | None:
@@ -214,8 +214,8 @@ class Meter(msgspec.Struct):
             completion_tokens=output,
             output_image_tokens=min(self._image_tokens, output),
         )
-        known = read_usage(self.call, counted)
-        return known if known is not None and self._can_be_true(known) else None
+        usage = read_usage(self.call, counted)
+        return usage if usage is not None and self._can_be_true(usage) else None
 
     def _estimated_parts(self, estimate: Usage) -> tuple[Usage, ...]:
         """Splits the estimate into one usage for each prompt that was sent, because the price of a
@@ -270,8 +270,8 @@ class Meter(msgspec.Struct):
             self.count_text((piece.name or "") + piece.arguments)
         self._images += len(delta.images)
         if delta.function_call is not None:
-            called = delta.function_call
-            self.count_text((called.name or "") + called.arguments)
+            function_call = delta.function_call
+            self.count_text((function_call.name or "") + function_call.arguments)
 
     def count_text(self, text: str) -> None:
         """Counts another piece of text in an answer that has begun."""

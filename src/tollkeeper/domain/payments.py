@@ -132,5 +132,6 @@ class RecordedEvent:
     payment_id: str | None
     organization_id: OrganizationId | None
     detail: str
+    # How often the payment provider has delivered the event.
     deliveries: int
     received_at: int

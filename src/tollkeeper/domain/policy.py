@@ -34,6 +34,7 @@ class Mode(StrEnum):
 class Scope(StrEnum):
     ORGANIZATION = "organization"
     PROJECTS = "projects"
+    # The policy applies only to requests that name it.
     UNATTACHED = "unattached"
 
 

@@ -120,11 +120,15 @@ class PolicySet:
     def verdicts_max(self, project_id: ProjectId, named: Sequence[str]) -> int:
         """Returns the maximum number of verdicts that a call can wait for. A policy id that
         `applying` rejects adds no verdict."""
-        added = (policy for name in set(named) if (policy := self.active.get(name)) is not None)
+        in_request = (
+            policy for name in set(named) if (policy := self.active.get(name)) is not None
+        )
         return (
             self._verdicts[None]
             + self._verdicts[project_id]
-            + sum(policy.verdicts_max for policy in added if not policy.is_attached(project_id))
+            + sum(
+                policy.verdicts_max for policy in in_request if not policy.is_attached(project_id)
+            )
         )
 
     def find(self, policy_id: str, *, param: str) -> ActivePolicy:

@@ -142,14 +142,14 @@ class Pricing:
         if not self.variants:
             return (self,)
         tier = asked_tier or self.unasked_service_tier
-        named = self._declared_tier(tier)
+        declared_tier = self._declared_tier(tier)
         return (
             self,
             *(
                 variant.prices
                 for variant in self.variants
                 if variant.from_tokens <= prompt_tokens
-                and (tier is None or variant.service_tier in (None, named))
+                and (tier is None or variant.service_tier in (None, declared_tier))
             ),
         )
 

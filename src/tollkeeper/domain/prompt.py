@@ -230,7 +230,7 @@ class AllowedFunctions(msgspec.Struct, frozen=True, gc=False):
 
 
 class OtherChoice(msgspec.Struct, frozen=True, gc=False):
-    """Represents a choice of another kind. Only a wire with the protocol of the client's request
+    """Represents any other `tool_choice`. Only a wire with the protocol of the client's request
     can send such a choice."""
 
     written: FreeObject
@@ -349,8 +349,8 @@ class ReasoningWish(msgspec.Struct, frozen=True, gc=False):
 
     params: tuple[str, ...]
     effort: str | None = None
-    # Whether `effort` alone, without another request field, asks for reasoning. In the Messages
-    # protocol it does not.
+    # Whether `effort` asks for reasoning even without another request field. False for the Messages
+    # protocol.
     asks_by_effort: bool = True
 
 

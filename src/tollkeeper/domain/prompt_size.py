@@ -120,7 +120,9 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
             return first + self.web_searches * context
         # The model reads the prompt before the first search and again after each search.
         readings = self.web_searches + 1
-        return sum(min(first + done * tokens_per_search, context) for done in range(readings))
+        return sum(
+            min(first + searches * tokens_per_search, context) for searches in range(readings)
+        )
 
     def audio_bound(self, model: Model, bound: int) -> int:
         """Returns the maximum audio tokens of a prompt with at most `bound` tokens. Videos may have

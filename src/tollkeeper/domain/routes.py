@@ -27,30 +27,30 @@ class PricesInForce:
     """Contains the prices of a model between two price changes, and computes maximum costs with
     them."""
 
-    __slots__ = ("_cost_max_by_form", "_model", "_only", "by_backend", "since", "until")
+    __slots__ = ("_cost_max_by_form", "_model", "_only_pricing", "by_backend", "since", "until")
 
     def __init__(self, model: Model, now: int) -> None:
         models = (model, *(route.model for route in model.routes))
-        times = [change.valid_from for each in models for change in each.price_changes]
+        times = [change.valid_from for served in models for change in served.price_changes]
         # The times of the last and the next price change, in Unix seconds.
         self.since = max((time for time in times if time <= now), default=-math.inf)
         self.until = min((time for time in times if time > now), default=math.inf)
         self.by_backend = prices_by_backend(model, now)
         self._model = model
         # The prices of a model with a single backend.
-        self._only = None if model.routes else model.pricing_at(now)
+        self._only_pricing = None if model.routes else model.pricing_at(now)
         self._cost_max_by_form: dict[tuple[object, ...], int] = {}
 
     def dearest(self, bounds: Bounds) -> Pricing:
         """Returns the prices of the most expensive backend for a call within the bounds."""
-        if self._only is not None:
-            return self._only
+        if self._only_pricing is not None:
+            return self._only_pricing
         return max(self.by_backend.values(), key=lambda pricing: hold_picousd(pricing, bounds))
 
     def cost_max(self, bounds: Bounds) -> int:
         """Returns the highest possible cost of a call by the model's declared limits: a full
         context for each prompt, the longest output, and more searches than any known answer made.
-        An answer may exceed the bounds, from which its hold was computed, but not these limits."""
+        The hold is computed from `bounds`. An answer may exceed `bounds`, but not the limits."""
         model, prompts = self._model, bounds.prompts
         prompt_max, output_max = prompts * model.context_length, model.max_output_length
         if bounds.prompt_tokens > prompt_max or bounds.output_tokens_each > output_max:

@@ -82,9 +82,9 @@ def charges_of(costs: Iterable[ProjectCost]) -> tuple[Charge, ...]:
     and day."""
     sums: dict[tuple[str, ProjectId, str, str | None], int] = defaultdict(int)
     for cost in costs:
-        found = _LINE_ITEM.fullmatch(cost.line_item)
-        assert found is not None, cost.line_item
-        sums[cost.project_name, cost.project_id, found["model"], found["day"]] += (
+        match = _LINE_ITEM.fullmatch(cost.line_item)
+        assert match is not None, cost.line_item
+        sums[cost.project_name, cost.project_id, match["model"], match["day"]] += (
             cost.amount_picousd
         )
     ordered = sorted(sums.items(), key=lambda item: (*item[0][:3], item[0][3] or ""))

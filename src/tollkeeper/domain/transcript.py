@@ -77,12 +77,12 @@ def _fields(prompt: Prompt) -> Iterator[tuple[str, list[str]]]:
     stop = prompt.sampling.stop
     yield "stop", [stop] if isinstance(stop, str) else list(stop or ())
     # Omits boolean and numeric options, because they contain no words.
-    worded = {
+    options_with_words = {
         option.name: option.value
         for option in prompt.options
         if isinstance(option.value, str | dict | list)
     }
-    yield "options", list(_object_texts(worded))
+    yield "options", list(_object_texts(options_with_words))
     yield "numbers", _rounded_numbers(prompt)
 
 
@@ -151,7 +151,7 @@ class AnswerText:
 
     @property
     def length(self) -> int:
-        return self._length + sum(found.length for found in self._logprobs.values())
+        return self._length + sum(logprobs.length for logprobs in self._logprobs.values())
 
     def open(self, opened: Opened) -> None:
         self._add_logprobs(None, opened.prompt_logprobs)
@@ -188,9 +188,9 @@ class AnswerText:
             for key, pieces in sorted(self._parts.items())
         ]
         # Omits the texts of log-probabilities that only repeat the answer's text, as most do.
-        known = set(texts)
-        for found in self._logprobs.values():
-            texts += [text for text in found.texts() if text not in known]
+        answer_texts = set(texts)
+        for logprobs in self._logprobs.values():
+            texts += [text for text in logprobs.texts() if text not in answer_texts]
         return "\n\n".join(texts)
 
     def _add_logprobs(self, choice: int | None, written: msgspec.Raw | None) -> None:

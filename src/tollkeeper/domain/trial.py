@@ -112,7 +112,7 @@ class Separation:
 
     # The best cut.
     suggested: Cut
-    # The best cut and others to compare it with, by threshold.
+    # The best cut, and other cuts for comparison, in the order of their thresholds.
     cuts: tuple[Cut, ...]
     # The area under the ROC curve: the probability that a random text labelled yes has a higher
     # value than a random text labelled no.
@@ -140,8 +140,8 @@ def separate(samples: Sequence[Sample], *compared: int) -> Separation | None:
         (values.cut(threshold) for threshold in values.thresholds()),
         key=lambda cut: (cut.f1, cut.precision, cut.threshold_basis_points),
     )
-    table = {*_ROUND_THRESHOLDS, *compared, suggested.threshold_basis_points}
-    return Separation(suggested, tuple(map(values.cut, sorted(table))), values.auc())
+    thresholds = {*_ROUND_THRESHOLDS, *compared, suggested.threshold_basis_points}
+    return Separation(suggested, tuple(map(values.cut, sorted(thresholds))), values.auc())
 
 
 class _LabelledValues:

@@ -143,19 +143,19 @@ def possible_usages(report: ReportedUsage, *, unnamed_is_1h: bool = False) -> li
     if not (read or written):
         return [_read_as(report, prompt, completion, writes, prompt, 0)]
     # Each possible meaning is a pair: the tokens of the whole prompt, and the tokens that were both
-    # read and written. `beside`: the cache tokens are not part of the prompt's count. `again`: tokens
-    # of the prompt were read from the cache and written to it again.
-    beside = (prompt + read + written, 0)
-    again = (prompt, min(read, written))
+    # read and written. The prompt's count either excludes the cache tokens, or includes tokens that
+    # were read from the cache and written to it again.
+    excluding_cache = (prompt + read + written, 0)
+    read_and_rewritten = (prompt, min(read, written))
     if report.cache_adds_to_prompt or max(read, written) > prompt:
-        forms = [beside]
+        meanings = [excluding_cache]
     elif read + written <= prompt:
-        forms = [(prompt, 0), again] if read and written else [(prompt, 0)]
+        meanings = [(prompt, 0), read_and_rewritten] if read and written else [(prompt, 0)]
     elif report.total_tokens in _totals(prompt, completion, report.reasoning_tokens):
-        forms = [again, beside]
+        meanings = [read_and_rewritten, excluding_cache]
     else:
-        forms = [beside, again]
-    return [_read_as(report, prompt, completion, writes, *form) for form in forms]
+        meanings = [excluding_cache, read_and_rewritten]
+    return [_read_as(report, prompt, completion, writes, *meaning) for meaning in meanings]
 
 
 def all_writes(written: int | None, short: int | None, long: int | None) -> int | None:

@@ -40,7 +40,7 @@ class CapUse:
     # Includes unsettled holds.
     held_picousd: int
     spent_picousd: int
-    # For the cap of a key: the newest and the first key in the chain of rotations that share it.
+    # For the cap of a key: the newest and the first of the rotated keys that share the cap.
     key_id: KeyId | None = None
     first_key_id: KeyId | None = None
     # The start of the cap's next period, in seconds since 1970; None for a total cap.
@@ -87,7 +87,7 @@ class ActivityEntry:
     reported_usage: FreeObject | None
     reported_cost_picousd: int | None
     verdicts: tuple[VerdictRecord, ...]
-    # All three are None if the call was not sent to a backend.
+    # The next three fields are None if the call was not sent to a backend.
     dispatched_ms: int | None = None
     upstream_ms: int | None = None
     overhead_us: int | None = None
