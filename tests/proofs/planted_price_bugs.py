@@ -148,8 +148,8 @@ PRICE_BUGS = {
     ),
     "a prompt that is read again after each search is held once": Bug(
         "Inference._bounds",
-        "copies * held_tokens",
-        "copies * prompt_tokens",
+        "prompts_sent * held_tokens",
+        "prompts_sent * prompt_tokens",
         EXCHANGES,
     ),
     "an empty id of DashScope goes to the caller": Bug(

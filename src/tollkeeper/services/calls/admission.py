@@ -18,7 +18,7 @@ from tollkeeper.services.ledger.standing_refusals import StandingRefusals
 from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 
 _RESOLVED_BY_CALL = "call"
-# The number of calls of one project per minute that one process may reject before their admission.
+# The maximum number of calls per minute and project that one process rejects before admission.
 # These calls do not count against the project's rate limit, so they need their own limit.
 REFUSED_CALLS_PER_MINUTE = 6000
 
@@ -36,7 +36,7 @@ class Admission:
         call = tab.call
         now = self._clock()
         prices = tab.plan.prices_at(now)
-        pricing, by_backend, highest = (
+        pricing, by_backend, cost_max = (
             prices.dearest(bounds),
             prices.by_backend,
             prices.cost_max(bounds),
@@ -44,13 +44,16 @@ class Admission:
         fee = tab.plan.tool_fee(call.prompt)
         if fee:
             pricing = pricing.with_fee(fee)
-            by_backend = {backend: each.with_fee(fee) for backend, each in by_backend.items()}
+            by_backend = {
+                backend: backend_pricing.with_fee(fee)
+                for backend, backend_pricing in by_backend.items()
+            }
         amount = hold_picousd(pricing, bounds)
         hold = Hold(
             call.project_id,
             call.key_id,
             amount,
-            highest + fee - amount,  # the highest possible overage (cost beyond the hold)
+            cost_max + fee - amount,  # the highest possible overage (cost beyond the hold)
             call.model.id,
             organization_id=call.organization_id,
             id=id_of_text(call.request_id),
@@ -113,7 +116,7 @@ class Admission:
 
     def require_rate(self, project_id: ProjectId) -> None:
         """Raises RateLimited if this process remembers that the project has used up its rate limit,
-        or if it has rejected too many calls of the project for other reasons."""
+        or if this process has rejected too many calls of the project for other reasons."""
         decision = self._standing_refusals.standing_refusal(project_id)
         if decision is not None:
             raise refusal_error(decision)

@@ -166,22 +166,24 @@ class Inference:
         held_tokens = prompt_tokens = size.bound(model, counted)
         if size.web_searches or plan.holds_by_bytes:
             held_tokens = size.hold_bound(model, counted)
-        copies = plan.backend.prompts_sent(call)
+        prompts_sent = plan.backend.prompts_sent(call)
         is_text_only, audio_tokens = size.is_text_only, 0
         if not is_text_only:
-            audio_tokens = copies * size.audio_bound(model, prompt_tokens)
-        tab.meter = Meter(call, copies * prompt_tokens, copies, audio_tokens, is_text_only)
+            audio_tokens = prompts_sent * size.audio_bound(model, prompt_tokens)
+        tab.meter = Meter(
+            call, prompts_sent * prompt_tokens, prompts_sent, audio_tokens, is_text_only
+        )
         output_tokens = call.output_tokens_held
         return Bounds(
-            copies * held_tokens,
+            prompts_sent * held_tokens,
             call.choices,
             output_tokens,
-            copies * size.images,
-            copies * size.web_searches,
+            prompts_sent * size.images,
+            prompts_sent * size.web_searches,
             audio_tokens,
             output_tokens if model.writes_audio else 0,
             model.writes_images,
-            copies,
+            prompts_sent,
             call.asked_service_tier,
         )
 

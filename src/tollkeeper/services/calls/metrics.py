@@ -28,7 +28,7 @@ _CALLS = CounterTally(
 )
 _SETTLEMENTS = CounterTally(
     "tollkeeper_settlements",
-    "Calls by the end of their reservation: settled, released, unsettled or none.",
+    "Calls by the state of their reservation: settled, released, unsettled, or none (no reservation).",
     ["model", "settlement"],
 )
 _DURATION = HistogramTally(

@@ -79,9 +79,9 @@ class RunningCalls:
         self._alarms.give_back(tab.alarm)
         self._running.discard(tab)
         self._overload.mark_inactive(owner)
-        left = self._running_by_owner[owner] - 1
-        if left:
-            self._running_by_owner[owner] = left
+        still_running = self._running_by_owner[owner] - 1
+        if still_running:
+            self._running_by_owner[owner] = still_running
         else:
             del self._running_by_owner[owner]
         if tab in self._draining:

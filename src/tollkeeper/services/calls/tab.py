@@ -45,8 +45,8 @@ class AnswerSink(Protocol):
     async def take(self, batch: Batch) -> None: ...
 
     def held_back(self) -> None:
-        """Is called when the answer has begun but a policy check holds it back, perhaps for
-        long."""
+        """Is called when the answer has begun, but the gateway holds its events back until policies
+        have judged them."""
         ...
 
     def text_writer(self) -> TextWriter | None:
@@ -57,7 +57,7 @@ class AnswerSink(Protocol):
 
 
 class SettlementState(StrEnum):
-    """Names the possible ends of a call's reservation."""
+    """Lists the possible states of a call's reservation when the call has ended."""
 
     # Nothing was reserved.
     NONE = "none"
@@ -115,6 +115,7 @@ class Tab:
     dispatched_us: int | None = None
     upstream_us: int | None = None
     overhead_us: int | None = None
+    # Returns the number of prompts that the call is charged for; set if one call sends several.
     _prompts_begun: Callable[[], int] | None = None
     # The time by which the call must end; set by `end_by`. A time of the event loop's clock.
     _ends_by: float | None = None

@@ -57,13 +57,13 @@ class TrafficReport:
         self, measure: str, *, backend: str | None = None, model: str | None = None
     ) -> Latencies:
         by_bucket: dict[int, int] = {}
-        for found in self.latency_counts:
+        for count in self.latency_counts:
             if (
-                found.measure == measure
-                and backend in (None, found.backend)
-                and model in (None, found.model)
+                count.measure == measure
+                and backend in (None, count.backend)
+                and model in (None, count.model)
             ):
-                by_bucket[found.bucket] = by_bucket.get(found.bucket, 0) + found.requests
+                by_bucket[count.bucket] = by_bucket.get(count.bucket, 0) + count.requests
         return Latencies(by_bucket)
 
 
@@ -177,7 +177,8 @@ async def _find_in_steps(
     limit: int,
 ) -> tuple[list[ActivityEntry], Position | None]:
     """Returns records and, if there may be older records, the position at which the search ended.
-    The roll-up tells which steps have records, and how many steps a page needs."""
+    The roll-up contains the number of records in each step, so only the steps that the page needs
+    are read."""
     newest = None if before is None else before.started_at_ms // 1000 // STEP_S
     end = time.end if newest is None else min(time.end, (newest + 1) * STEP_S)
     searched_time = TimeRange(time.start, max(time.start, end))
@@ -222,7 +223,7 @@ async def _find_expensive_steps(
         )
         # The first step does not count, because the previous page may already have shown its
         # records. Neither does the last step, which only shows that there are older steps.
-        if len(steps) > _STEPS_MAX or sum(found[1] for found in steps[1:-1]) >= _READ_MAX:
+        if len(steps) > _STEPS_MAX or sum(records for _, records in steps[1:-1]) >= _READ_MAX:
             break
     return steps
 

@@ -89,7 +89,7 @@ class Evidence(msgspec.Struct):
 
     def take(self, verdicts: Iterable[VerdictRecord]) -> None:
         """Adds verdicts. If an answer is judged several times while it arrives, a later verdict
-        replaces the earlier verdict, but keeps the highest probability so far. If the later verdict
+        replaces the earlier verdict, but has the highest probability so far. If the later verdict
         is missing, the probability becomes None."""
         for verdict in verdicts:
             key = (verdict.policy_id, verdict.direction)
@@ -270,11 +270,11 @@ class PolicyChecks:
         waiting = [*self._watching, *self._started_checks]
         if not waiting:
             return
-        _, late = await asyncio.wait(waiting, timeout=_DRAIN_TIMEOUT_S)
-        for task in late:
+        _, unfinished = await asyncio.wait(waiting, timeout=_DRAIN_TIMEOUT_S)
+        for task in unfinished:
             task.cancel()
-        if late:
-            await asyncio.wait(late)
+        if unfinished:
+            await asyncio.wait(unfinished)
 
     async def _watch(
         self,
@@ -287,8 +287,8 @@ class PolicyChecks:
 
     def _watch_ended(self, task: asyncio.Task[None]) -> None:
         self._watching.discard(task)
-        if not task.cancelled() and (fault := task.exception()) is not None:
-            _log.error("watching policies failed", exc_info=fault)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("watching policies failed", exc_info=error)
 
     def _take_room(self, content: JudgedContent) -> bool:
         return self._room.take(
@@ -364,8 +364,10 @@ class PolicyChecks:
             opinion.is_ruled_out_by_first_judge = self._first.rules_out(policy, opinion)
             if not opinion.is_ruled_out_by_first_judge:
                 undecided.append(index)
-        decided = await ask(self._judge, [policies[index] for index in undecided], now + deadline_s)
-        for index, opinion in zip(undecided, decided, strict=True):
+        main_opinions = await ask(
+            self._judge, [policies[index] for index in undecided], now + deadline_s
+        )
+        for index, opinion in zip(undecided, main_opinions, strict=True):
             opinion.first_score = opinions[index].first_score
             opinion.seconds += opinions[index].seconds
             opinions[index] = opinion
@@ -394,8 +396,7 @@ def _record(
         probability = first
     matched = probability is not None and probability >= threshold
     if not opinion.complete and not matched:
-        # The judge has not read the whole text. The rest of the text could get a higher
-        # probability.
+        # The judge has not read the whole text. The unread part could have a higher probability.
         probability = None
     return VerdictRecord(
         policy_id=policy.id,

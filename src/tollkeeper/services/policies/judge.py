@@ -285,7 +285,7 @@ class Window:
         self.digest = _digest(f"{len(context)}:{context}{text}", secret)
         self.prefix_digest = _digest(f"context:{context}", secret) if context else self.digest
         self.is_too_long = False
-        self._first_ended: asyncio.Event | None = None
+        self._first_question_ended: asyncio.Event | None = None
 
     @asynccontextmanager
     async def after_first_question(self) -> AsyncIterator[None]:
@@ -293,15 +293,15 @@ class Window:
         ended, with or without an answer. If the text is short, delays no question."""
         if len(self._context) + len(self.text) < _WARM_UP_LENGTH_MIN:
             yield
-        elif self._first_ended is not None:
-            await self._first_ended.wait()
+        elif self._first_question_ended is not None:
+            await self._first_question_ended.wait()
             yield
         else:
-            self._first_ended = asyncio.Event()
+            self._first_question_ended = asyncio.Event()
             try:
                 yield
             finally:
-                self._first_ended.set()
+                self._first_question_ended.set()
 
     @cached_property
     def quotation(self) -> Quotation:

@@ -27,6 +27,7 @@ _SECONDS = Histogram(
 class Outcome(StrEnum):
     MATCHED = "matched"
     PASSED = "passed"
+    # The judge gave no probability.
     MISSING = "missing"
 
 

@@ -1,5 +1,5 @@
 """Creates, edits, publishes, pauses and resumes policies, and finds the policies that apply to a
-call. The module `checks` applies them."""
+call. The module `checks` applies the policies."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -71,7 +71,7 @@ class Policies:
             if replay is not None:
                 return await _find(connection, request.organization_id, replay.resource_id)
             await _require_own_projects(connection, request.organization_id, draft.project_ids)
-            await self._require_room(connection, request.organization_id)
+            await self._require_below_limit(connection, request.organization_id)
             await policies.insert(connection, policy)
             await _record_policy_change(connection, OPERATION_CREATE, None, policy)
         return policy
@@ -186,7 +186,9 @@ class Policies:
                 raise NotFound("There is no such project.", param="project_id")
             return await policies.find_effective(connection, organization_id, project_id)
 
-    async def _require_room(self, connection: Connection, organization_id: OrganizationId) -> None:
+    async def _require_below_limit(
+        self, connection: Connection, organization_id: OrganizationId
+    ) -> None:
         # The lock serialises creations, so that concurrent creations cannot exceed the limit.
         await organizations.lock(connection, organization_id)
         if await policies.count(connection, organization_id) >= POLICIES_MAX:

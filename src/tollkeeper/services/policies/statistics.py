@@ -28,7 +28,7 @@ class PolicyReport:
 class PolicyStatistics:
     def __init__(self, database: Database, clock: Clock, judge: JudgeFormat | None) -> None:
         """`judge` identifies the judge (the model that answers policy questions) for
-        `policy_drift`. It is None if no judge is configured, or if a first judge decides some
+        `policy_drift`. `judge` is None if no judge is configured, or if a first judge decides some
         questions before the main judge is asked: values of two judges cannot be compared."""
         self._judge = judge
         self._database = database
