@@ -307,8 +307,8 @@ BUGS = {
     ),
     "a hold whose end was lost stays held": Bug(
         "Recovery._mark_forgotten",
-        "[hold for hold in found if self._own.has_forgotten(hold)]",
-        "[hold for hold in found if not self._own]",
+        "[hold for hold in open_holds if self._own.has_forgotten(hold)]",
+        "[hold for hold in open_holds if not self._own]",
         ("services/ledger/test_recovery.py",),
     ),
     "a hold that was committed this moment is taken for forgotten": Bug(

@@ -61,8 +61,8 @@ MONTH_BUGS = {
     ),
     "a month that is not proven is dropped": Bug(
         "LedgerMonths.ledger_check_drop",
-        "if found.proven is None:",
-        "if found.proven is None and found.close is None:",
+        "if ledger_month.proven is None:",
+        "if ledger_month.proven is None and ledger_month.close is None:",
         ("services/ledger/test_month_drop.py",),
     ),
     "a settlement of a dropped month is charged again": SqlBug(

@@ -137,7 +137,7 @@ def sigmoid(score: float) -> float:
 def fit(labelled: Sequence[LabelledScore]) -> Calibration:
     """Fits a calibration. Raises InvalidRequest if there are too few labels or all labels are the
     same."""
-    yes = sum(one.is_yes for one in labelled)
+    yes = sum(sample.is_yes for sample in labelled)
     if len(labelled) < LABELS_MIN:
         raise InvalidRequest(
             f"A calibration needs at least {LABELS_MIN} labelled texts, and there are "
@@ -151,7 +151,7 @@ def fit(labelled: Sequence[LabelledScore]) -> Calibration:
 def measure(labelled: Sequence[LabelledScore]) -> Fitted:
     """Fits a calibration and measures its quality. Raises InvalidRequest as `fit` does."""
     calibration = fit(labelled)
-    before = quality([(sigmoid(one.score), one.is_yes) for one in labelled])
+    before = quality([(sigmoid(sample.score), sample.is_yes) for sample in labelled])
     return Fitted(calibration, len(labelled), before, quality(cross_validated(labelled)))
 
 
@@ -159,7 +159,7 @@ def _fit_line(labelled: Sequence[LabelledScore]) -> Calibration:
     """Fits the line in log-odds with the highest likelihood (Platt scaling). The target
     probabilities of the labels are slightly above 0 and slightly below 1. So the slope stays finite
     even if the scores separate the two labels perfectly."""
-    yes = sum(one.is_yes for one in labelled)
+    yes = sum(sample.is_yes for sample in labelled)
     no = len(labelled) - yes
     targets = {True: (yes + 1) / (yes + 2), False: 1 / (no + 2)}
     slope, offset = 1.0, math.log((yes + 1) / (no + 1))
@@ -169,13 +169,13 @@ def _fit_line(labelled: Sequence[LabelledScore]) -> Calibration:
         # prevent a division by zero.
         gradient = [0.0, 0.0]
         curvature = [1e-9, 0.0, 1e-9]
-        for one in labelled:
-            probability = sigmoid(slope * one.score + offset)
-            error, weight = probability - targets[one.is_yes], probability * (1 - probability)
-            gradient[0] += error * one.score
+        for sample in labelled:
+            probability = sigmoid(slope * sample.score + offset)
+            error, weight = probability - targets[sample.is_yes], probability * (1 - probability)
+            gradient[0] += error * sample.score
             gradient[1] += error
-            curvature[0] += weight * one.score * one.score
-            curvature[1] += weight * one.score
+            curvature[0] += weight * sample.score * sample.score
+            curvature[1] += weight * sample.score
             curvature[2] += weight
         determinant = curvature[0] * curvature[2] - curvature[1] ** 2
         step = (
@@ -204,10 +204,12 @@ def _loss(
     labelled: Sequence[LabelledScore], targets: dict[bool, float], slope: float, offset: float
 ) -> float:
     total = 0.0
-    for one in labelled:
-        logit = slope * one.score + offset
+    for sample in labelled:
+        logit = slope * sample.score + offset
         # Computes log(1 + exp(logit)) - target * logit without overflow.
-        total += max(logit, 0.0) + math.log1p(math.exp(-abs(logit))) - targets[one.is_yes] * logit
+        total += (
+            max(logit, 0.0) + math.log1p(math.exp(-abs(logit))) - targets[sample.is_yes] * logit
+        )
     return total
 
 
@@ -217,8 +219,8 @@ def _fit_steps(labelled: Sequence[LabelledScore]) -> Calibration:
     and 1, because the lowest and the highest pool may have only a few texts, all with one label."""
     # Each pool has its mean score, its number of texts, and its number of texts labelled yes.
     pools: list[list[float]] = []
-    for one in sorted(labelled, key=lambda one: one.score):
-        pools.append([one.score, 1.0, float(one.is_yes)])
+    for sample in sorted(labelled, key=lambda sample: sample.score):
+        pools.append([sample.score, 1.0, float(sample.is_yes)])
         while len(pools) > 1 and (
             pools[-1][0] == pools[-2][0]
             or pools[-2][2] / pools[-2][1] >= pools[-1][2] / pools[-1][1]
@@ -240,21 +242,22 @@ def cross_validated(labelled: Sequence[LabelledScore]) -> list[tuple[float, bool
     calibration that was fitted without the text (cross-validation). Texts of each label are
     distributed over the folds in the order of their scores, so the folds are similar for any order
     of the texts."""
-    found: list[tuple[float, bool]] = []
+    judged: list[tuple[float, bool]] = []
     folds: list[list[LabelledScore]] = [[] for _ in range(_FOLDS)]
     for label in (True, False):
         with_label = sorted(
-            (one for one in labelled if one.is_yes is label), key=lambda one: one.score
+            (sample for sample in labelled if sample.is_yes is label),
+            key=lambda sample: sample.score,
         )
-        for number, one in enumerate(with_label):
-            folds[number % _FOLDS].append(one)
+        for number, sample in enumerate(with_label):
+            folds[number % _FOLDS].append(sample)
     for number, fold in enumerate(folds):
-        others = [one for other in range(_FOLDS) if other != number for one in folds[other]]
+        others = [sample for other in range(_FOLDS) if other != number for sample in folds[other]]
         fit_shape = _fit_line if len(labelled) < _ISOTONIC_FROM else _fit_steps
-        if fold and len({one.is_yes for one in others}) > 1:
+        if fold and len({sample.is_yes for sample in others}) > 1:
             calibration = fit_shape(others)
-            found += [(calibration.probability(one.score), one.is_yes) for one in fold]
-    return found
+            judged += [(calibration.probability(sample.score), sample.is_yes) for sample in fold]
+    return judged
 
 
 def quality(judged: Sequence[tuple[float, bool]]) -> Quality:
@@ -294,8 +297,8 @@ def threshold_for_false_denials(
     """
     values = sorted(passing)
     beyond = _values_beyond(len(values), rate, confidence)
-    found = None if beyond is None else values[-1 - beyond] + 1
-    return Threshold(found, len(values), labels_needed(rate, confidence))
+    threshold = None if beyond is None else values[-1 - beyond] + 1
+    return Threshold(threshold, len(values), labels_needed(rate, confidence))
 
 
 def threshold_for_misses(matching: Sequence[int], rate: float, confidence: float) -> Threshold:
@@ -304,8 +307,8 @@ def threshold_for_misses(matching: Sequence[int], rate: float, confidence: float
     basis points."""
     values = sorted(matching)
     beyond = _values_beyond(len(values), rate, confidence)
-    found = None if beyond is None else values[beyond]
-    return Threshold(found, len(values), labels_needed(rate, confidence))
+    threshold = None if beyond is None else values[beyond]
+    return Threshold(threshold, len(values), labels_needed(rate, confidence))
 
 
 def labels_needed(rate: float, confidence: float) -> int:
@@ -350,16 +353,16 @@ def guarantees(
     this confidence, of the share of false denials and of the share of misses. `matching` and
     `passing` contain the values of texts labelled yes and no, in basis points."""
     yes, no = sorted(matching), sorted(passing)
-    found = []
+    rates = []
     for threshold in range(_PERCENT, BASIS_POINTS, _PERCENT):
         denied, missed = len(no) - bisect_left(no, threshold), bisect_left(yes, threshold)
-        found.append(
+        rates.append(
             (
                 round(guaranteed_rate(denied, len(no), confidence), 4),
                 round(guaranteed_rate(missed, len(yes), confidence), 4),
             )
         )
-    return found
+    return rates
 
 
 def stability_index(before: Sequence[int], now: Sequence[int]) -> float:

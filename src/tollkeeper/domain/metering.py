@@ -113,17 +113,17 @@ class Meter(msgspec.Struct):
         contain many reports."""
         self._is_stale = False
         report = self.report
-        found = None if report is None else read_usage(self.call, report)
-        if found is None:
+        usage = None if report is None else read_usage(self.call, report)
+        if usage is None:
             self._usage = None
             searches = 0 if report is None else report.web_searches or 0
             absurd = self.absurd_report is not None
             self._is_nonsense = absurd or not self._can_have_searched(searches)
             return
-        self._is_nonsense = not self._can_be_true(found)
-        if found.service_tier is None and self.service_tier is not None:
-            found = msgspec.structs.replace(found, service_tier=self.service_tier)
-        self._usage = None if self._is_nonsense else found
+        self._is_nonsense = not self._can_be_true(usage)
+        if usage.service_tier is None and self.service_tier is not None:
+            usage = msgspec.structs.replace(usage, service_tier=self.service_tier)
+        self._usage = None if self._is_nonsense else usage
 
     @property
     def prompt_is_unknown(self) -> bool:
@@ -297,9 +297,9 @@ def read_usage(call: Call, report: ReportedUsage) -> Usage | None:
     stated = report.cost_picousd
     if len(possible) > 1 and stated:
         pricing = call.model.pricing
-        found = min(possible, key=lambda usage: _distance(pricing, usage, stated))
-        if _distance(pricing, found, stated) * _PRICE_TOLERANCE_DIVISOR <= stated:
-            return found
+        closest = min(possible, key=lambda usage: _distance(pricing, usage, stated))
+        if _distance(pricing, closest, stated) * _PRICE_TOLERANCE_DIVISOR <= stated:
+            return closest
     return possible[0] if possible else None
 
 

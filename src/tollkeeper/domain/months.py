@@ -122,7 +122,7 @@ def month_of_day(day: int) -> Month:
 
 def month_of_text(text: str) -> Month:
     """Reads `YYYY-MM`."""
-    found = _MONTH_FORMAT.fullmatch(text)
-    if found is None or not 1 <= int(found[2]) <= _MONTHS_PER_YEAR or int(found[1]) < 1970:
+    match = _MONTH_FORMAT.fullmatch(text)
+    if match is None or not 1 <= int(match[2]) <= _MONTHS_PER_YEAR or int(match[1]) < 1970:
         raise InvalidRequest(f"A month is written YYYY-MM, as in 2026-09: {text}", param="month")
-    return Month(int(found[1]), int(found[2]))
+    return Month(int(match[1]), int(match[2]))

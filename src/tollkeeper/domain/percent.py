@@ -17,8 +17,8 @@ def percent_of(basis_points: int) -> str:
 def basis_points_of(percent: str) -> int:
     """Reads a threshold in percent, with or without a percent sign. Raises InvalidRequest if it is
     not a threshold."""
-    found = re.fullmatch(r"([0-9]{1,2})(?:\.([0-9]{1,2}))?\s*%?", percent.strip())
-    basis_points = int(found[1] + (found[2] or "").ljust(2, "0")) if found else 0
+    match = re.fullmatch(r"([0-9]{1,2})(?:\.([0-9]{1,2}))?\s*%?", percent.strip())
+    basis_points = int(match[1] + (match[2] or "").ljust(2, "0")) if match else 0
     if not basis_points:
         raise InvalidRequest(
             f"{percent[:40]!r} is not a threshold: give a percentage from 0.01 % to 99.99 %.",

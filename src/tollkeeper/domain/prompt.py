@@ -452,7 +452,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
                 objects += [tool.extra, tool.tool_extra]
             else:
                 objects.append(tool.written)
-        marks = (found.get("cache_control") for found in objects if found)
+        marks = (properties.get("cache_control") for properties in objects if properties)
         return [mark for mark in marks if isinstance(mark, dict)]
 
     @property

@@ -269,17 +269,19 @@ def _object_texts(value: FreeObject | None) -> Iterator[str]:
         (key, key, inner) for key, inner in reversed((value or {}).items())
     ]
     while stack:
-        key, name, found = stack.pop()
-        if isinstance(found, dict):
+        key, name, current = stack.pop()
+        if isinstance(current, dict):
             if key:
                 yield key
-            stack += [(inner_key, inner_key, inner) for inner_key, inner in reversed(found.items())]
-        elif isinstance(found, list):
+            stack += [
+                (inner_key, inner_key, inner) for inner_key, inner in reversed(current.items())
+            ]
+        elif isinstance(current, list):
             if key:
                 yield key
-            stack += [("", name, inner) for inner in reversed(found)]
+            stack += [("", name, inner) for inner in reversed(current)]
         else:
-            text = _scalar(found, is_arguments=name == _ARGUMENTS)
+            text = _scalar(current, is_arguments=name == _ARGUMENTS)
             yield f"{key}: {text}" if key else text
 
 

@@ -131,10 +131,10 @@ class Billing:
         """Returns the current balance. It includes settlements that are not yet folded into (added
         to) the account row."""
         async with self._database.reading() as connection:
-            found = await accounts.find_balance(connection, organization_id)
-        if found is None:
+            balance = await accounts.find_balance(connection, organization_id)
+        if balance is None:
             raise no_organization(organization_id)
-        return found
+        return balance
 
     async def overage_set(
         self, organization_id: OrganizationId, bound_picousd: int | None
@@ -174,17 +174,17 @@ class Billing:
             return await self._overage(connection, organization_id)
 
     async def _overage(self, connection: Connection, organization_id: OrganizationId) -> OverageUse:
-        found = await accounts.find_overage(connection, organization_id)
-        if found is None:
+        stored = await accounts.find_overage(connection, organization_id)
+        if stored is None:
             raise no_organization(organization_id)
         default = self._limits.overage_bound_picousd
-        own = found.own_bound_picousd
+        own = stored.own_bound_picousd
         return OverageUse(
-            balance_picousd=found.balance_picousd,
-            overage_picousd=found.overage_picousd,
+            balance_picousd=stored.balance_picousd,
+            overage_picousd=stored.overage_picousd,
             bound_picousd=default if own is None else own,
             is_default=own is None,
-            stopped=found.stopped,
+            stopped=stored.stopped,
         )
 
     async def limit_set(
@@ -243,10 +243,10 @@ class Billing:
 
     async def _organization_of(self, project_id: ProjectId) -> OrganizationId:
         async with self._database.reading() as connection:
-            found = await projects.find_anywhere(connection, project_id)
-        if found is None:
+            project = await projects.find_anywhere(connection, project_id)
+        if project is None:
             raise NotFound(f"There is no project {project_id}.")
-        return found.organization_id
+        return project.organization_id
 
     async def _lock(
         self,

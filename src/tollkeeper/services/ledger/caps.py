@@ -156,10 +156,10 @@ class Caps:
         """Returns the caps of one key. The caps of its project and organization are not
         included."""
         async with self._database.reading() as connection:
-            found = await caps.find_first_key(connection, organization_id, key_id)
-            if found is None:
+            first_key_and_project = await caps.find_first_key(connection, organization_id, key_id)
+            if first_key_and_project is None:
                 raise NotFound(f"There is no key {key_id} in this organization.")
-            return await caps.find_uses(connection, organization_id, [found[0]])
+            return await caps.find_uses(connection, organization_id, [first_key_and_project[0]])
 
     async def _lock(
         self,
@@ -171,13 +171,13 @@ class Caps:
         if key_id is None:
             locked = await lock_account(connection, self._limits, organization_id, project_id)
             return CapOwner(organization_id, project_id), locked
-        found = await caps.find_first_key(connection, organization_id, key_id)
-        if found is None or project_id not in (None, found[1]):
+        first_key_and_project = await caps.find_first_key(connection, organization_id, key_id)
+        if first_key_and_project is None or project_id not in (None, first_key_and_project[1]):
             raise NotFound(f"There is no key {key_id} in this organization.")
         locked = await lock_account(
-            connection, self._limits, organization_id, found[1], keys=[key_id]
+            connection, self._limits, organization_id, first_key_and_project[1], keys=[key_id]
         )
-        return CapOwner(organization_id, found[1], found[0]), locked
+        return CapOwner(organization_id, first_key_and_project[1], first_key_and_project[0]), locked
 
 
 def _uses_account_counters(owner: CapOwner, period: CapPeriod) -> bool:
@@ -195,8 +195,8 @@ def _cap_of(state: AccountState, owner: CapOwner, period: CapPeriod) -> Cap | No
     monthly or a total cap, so for each of these two periods the existing cap is returned."""
     if _uses_account_counters(owner, period):
         return state.cap if owner.project_id is None else state.projects[owner.project_id].cap
-    found = state.period_caps.get((_subject(owner), period))
-    return None if found is None else Cap(found.amount_picousd, period)
+    period_cap = state.period_caps.get((_subject(owner), period))
+    return None if period_cap is None else Cap(period_cap.amount_picousd, period)
 
 
 async def _write_period_cap(

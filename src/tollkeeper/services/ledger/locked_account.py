@@ -28,13 +28,13 @@ async def lock_account(
     locked = await ledger.lock_accounts(
         connection, [(organization_id, project_id or _NO_PROJECT)], keys, limits
     )
-    found = locked.states.get(organization_id)
-    if found is None:
+    stored_state = locked.states.get(organization_id)
+    if stored_state is None:
         raise no_organization(organization_id)
-    if project_id is not None and project_id not in found.projects:
+    if project_id is not None and project_id not in stored_state.projects:
         raise NotFound(f"There is no project {project_id} in this organization.")
     # Without requests, `decide` only brings the state up to date.
-    state, _ = decide(found, (), now_us=locked.now_us, month=locked.month)
+    state, _ = decide(stored_state, (), now_us=locked.now_us, month=locked.month)
     states: dict[OrganizationId, AccountState] = {organization_id: state}
     await ledger.write_states(connection, states)
     report_stopped(locked.states, states)

@@ -127,27 +127,39 @@ class RequestLogComparison:
         self, connection: Connection, calls: Sequence[LoggedCall], *, book: bool
     ) -> list[LogDifference]:
         differences = await _differences(connection, calls)
-        bookable = [found for found in differences if found.problem in _BOOKABLE]
+        bookable = [difference for difference in differences if difference.problem in _BOOKABLE]
         if not book or not bookable:
             return differences
         booked_ids = await self._book(connection, bookable)
         booked = [
-            LogDifference(found.call, found.problem, found.books, is_booked=True)
-            for found in bookable
-            if found.call.key.id in booked_ids
+            LogDifference(difference.call, difference.problem, difference.books, is_booked=True)
+            for difference in bookable
+            if difference.call.key.id in booked_ids
         ]
         # Compare the other calls again, because another process may have resolved them in the
         # meantime.
-        others = [found.call for found in differences if found.call.key.id not in booked_ids]
+        others = [
+            difference.call
+            for difference in differences
+            if difference.call.key.id not in booked_ids
+        ]
         return booked + await _differences(connection, others)
 
     async def _book(self, connection: Connection, bookable: Sequence[LogDifference]) -> set[UUID]:
         """Writes the reservations, the resolutions or marks, and the audit entries of the calls in
         one transaction. Returns the ids of the calls that this transaction has resolved or
         marked."""
-        missing = [_hold(found.call) for found in bookable if found.problem is Problem.MISSING]
-        with_cost = [found.call for found in bookable if found.call.cost_picousd is not None]
-        without_cost = [found.call for found in bookable if found.call.cost_picousd is None]
+        missing = [
+            _hold(difference.call)
+            for difference in bookable
+            if difference.problem is Problem.MISSING
+        ]
+        with_cost = [
+            difference.call for difference in bookable if difference.call.cost_picousd is not None
+        ]
+        without_cost = [
+            difference.call for difference in bookable if difference.call.cost_picousd is None
+        ]
         async with connection.transaction():
             await ledger.restore_holds(connection, self._process_id, missing, arrived_earlier=True)
             done = await resolutions.resolve(connection, [_settlement(call) for call in with_cost])
@@ -155,7 +167,7 @@ class RequestLogComparison:
                 organization_id, ids = call.key.organization_id, [call.key.id]
                 if await resolutions.mark_unsettled(connection, organization_id, ids, _REASON):
                     done.add(call.key.id)
-            booked = [found.call for found in bookable if found.call.key.id in done]
+            booked = [difference.call for difference in bookable if difference.call.key.id in done]
             await _record(connection, booked)
         await self._bulk.fold([call.key.organization_id for call in booked])
         return done

@@ -120,7 +120,7 @@ class LedgerMonths:
         """Passes the CSV text of a closed month to `write` in parts. Raises if the text differs
         from the text of the first export. The month counts as exported only after the caller has
         called `ledger_exported` too."""
-        found = await self._require_closed_with_rows(month)
+        ledger_month = await self._require_closed_with_rows(month)
         digest, row_counter = hashlib.sha256(), _RowCounter()
         async with self._preventing_month_changes() as connection, connection.transaction():
             await verification.allow_long_statements(connection)
@@ -129,15 +129,15 @@ class LedgerMonths:
                 row_counter.read(piece)
                 write(piece)
         export = Export(month, digest.digest(), row_counter.count)
-        assert found.close is not None, "the month is closed"
-        if export.rows != found.close.reservations:
+        assert ledger_month.close is not None, "the month is closed"
+        if export.rows != ledger_month.close.reservations:
             raise StateConflict(
-                f"The month {month} was closed with {found.close.reservations} reservations, and "
+                f"The month {month} was closed with {ledger_month.close.reservations} reservations, and "
                 f"{export.rows} were read. Run `ledger verify --full`."
             )
-        if found.exported is not None and found.exported.csv_digest != export.digest:
+        if ledger_month.exported is not None and ledger_month.exported.csv_digest != export.digest:
             raise StateConflict(
-                f"This export of {month} differs from the first one, {found.exported.file_name}. "
+                f"This export of {month} differs from the first one, {ledger_month.exported.file_name}. "
                 "Run `ledger verify --full`."
             )
         return export
@@ -157,14 +157,14 @@ class LedgerMonths:
 
     async def ledger_check_drop(self, month: Month) -> LedgerMonth:
         """Raises an error with the reason if the month must not be dropped."""
-        found = await self._require_closed_with_rows(month)
-        if found.proven is None:
+        ledger_month = await self._require_closed_with_rows(month)
+        if ledger_month.proven is None:
             raise StateConflict(f"The month {month} is not proven yet. Run `ledger verify` first.")
-        if found.exported is None:
+        if ledger_month.exported is None:
             raise StateConflict(
                 f"The month {month} is not exported yet. Run `ledger export {month} --to FILE`."
             )
-        return found
+        return ledger_month
 
     async def ledger_drop(self, month: Month) -> LedgerMonth:
         """Drops the rows of a month that is closed, proven and exported; its totals stay."""
@@ -194,12 +194,12 @@ class LedgerMonths:
 
     async def _require_closed_with_rows(self, month: Month) -> LedgerMonth:
         async with self._database.reading() as connection:
-            found = await _find(connection, month)
-        if found.close is None:
+            ledger_month = await _find(connection, month)
+        if ledger_month.close is None:
             raise StateConflict(f"The month {month} is not closed. Run `ledger close {month}`.")
-        if found.dropped is not None:
-            raise StateConflict(dropped_message(found))
-        return found
+        if ledger_month.dropped is not None:
+            raise StateConflict(dropped_message(ledger_month))
+        return ledger_month
 
     @asynccontextmanager
     async def _preventing_month_changes(self) -> AsyncIterator[Connection]:
@@ -214,16 +214,16 @@ class LedgerMonths:
 
 async def find_dropped(connection: Connection, identity: UUID) -> LedgerMonth | None:
     """Returns the ledger month of a reservation id if that month was dropped, otherwise None."""
-    found = await _find(connection, month_of_id(identity))
-    return None if found.dropped is None else found
+    ledger_month = await _find(connection, month_of_id(identity))
+    return None if ledger_month.dropped is None else ledger_month
 
 
-def dropped_message(found: LedgerMonth) -> str:
-    assert found.exported is not None, "a month is exported before it is dropped"
-    digest = (found.exported.csv_digest or b"").hex()
+def dropped_message(ledger_month: LedgerMonth) -> str:
+    assert ledger_month.exported is not None, "a month is exported before it is dropped"
+    digest = (ledger_month.exported.csv_digest or b"").hex()
     return (
-        f"The month {found.month} was exported to {found.exported.file_name} (SHA-256 {digest}) and "
-        "dropped: its reservations are in that file only."
+        f"The month {ledger_month.month} was exported to {ledger_month.exported.file_name} "
+        f"(SHA-256 {digest}) and dropped: its reservations are in that file only."
     )
 
 
@@ -276,7 +276,8 @@ async def _check_resolved(connection: Connection, month: Month) -> None:
         return
     named = await ledger_months.find_unresolved(connection, month, _UNRESOLVED_NAMED_MAX)
     names = ", ".join(
-        f"{found.id} ({'unsettled' if found.unsettled else 'held'})" for found in named
+        f"{reservation.id} ({'unsettled' if reservation.unsettled else 'held'})"
+        for reservation in named
     )
     more = f" and {count - len(named)} more" if count > len(named) else ""
     raise StateConflict(
@@ -286,13 +287,13 @@ async def _check_resolved(connection: Connection, month: Month) -> None:
 
 
 async def _check_not_ahead(connection: Connection, month: Month) -> None:
-    """Raises if calls of the month count for caps of a future month. Only `cap reset` could correct
-    these calls, and `cap reset` cannot change a closed month."""
-    found = await ledger_months.find_ahead_of_clock(connection, month)
-    if found is not None:
+    """Raises if caps count calls of the month on a future day. Only `cap reset` could correct these
+    calls, and `cap reset` cannot change a closed month."""
+    organization_id = await ledger_months.find_ahead_of_clock(connection, month)
+    if organization_id is not None:
         raise StateConflict(
             f"The month {month} has calls that count for a later month than the present one: the "
-            f"clock of the database once ran ahead. Run `tollkeeper cap reset {found}` first."
+            f"clock of the database once ran ahead. Run `tollkeeper cap reset {organization_id}` first."
         )
 
 

@@ -46,8 +46,8 @@ class OpenHolds:
         # The pages are read outside the snapshot, because a long snapshot prevents PostgreSQL from
         # removing old row versions.
         for organization_id in search.incomplete:
-            async for found in _pages(connection, organization_id):
-                search.add(hold for hold in found if search.was_missing(hold))
+            async for page in _pages(connection, organization_id):
+                search.add(hold for hold in page if search.was_missing(hold))
                 if organization_id not in search.incomplete:
                     break
         if search.missing:

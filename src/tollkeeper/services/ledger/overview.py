@@ -31,7 +31,7 @@ class MoneyAtRisk:
 
     @property
     def unsettled_calls(self) -> int:
-        return sum(found.reservations for found in self.unsettled)
+        return sum(total.reservations for total in self.unsettled)
 
 
 class LedgerOverview:

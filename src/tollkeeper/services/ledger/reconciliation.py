@@ -36,10 +36,10 @@ class Reconciliation:
     ) -> list[Difference]:
         """Verifies the ledger and stores the number of differences. Returns the differences between
         balances and rows; an empty list means that all invariants hold."""
-        found = await self._verification.verify(full=full, on_progress=on_progress)
+        differences = await self._verification.verify(full=full, on_progress=on_progress)
         async with self._database.transaction() as connection:
-            await money_totals.write_verification(connection, len(found))
-        return found
+            await money_totals.write_verification(connection, len(differences))
+        return differences
 
     async def ledger_unsettled(self, *, limit: int = UNSETTLED_LIST_MAX) -> list[ReservationEntry]:
         """Returns unsettled reservations, oldest first."""
@@ -55,14 +55,17 @@ class Reconciliation:
         `confirmed`."""
         if settle_picousd is not None and not 0 <= settle_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A settlement is an amount of 0 USD or more.", param="settle")
-        found = await self._find(reservation_id)
-        if found.status is not ReservationStatus.UNSETTLED:
-            raise _not_unsettled(found)
-        if not confirmed and (settle_picousd or 0) > _UNCONFIRMED_HOLDS_MAX * found.hold_picousd:
-            raise _far_above_hold(found, settle_picousd or 0)
+        reservation = await self._find(reservation_id)
+        if reservation.status is not ReservationStatus.UNSETTLED:
+            raise _not_unsettled(reservation)
+        if (
+            not confirmed
+            and (settle_picousd or 0) > _UNCONFIRMED_HOLDS_MAX * reservation.hold_picousd
+        ):
+            raise _far_above_hold(reservation, settle_picousd or 0)
         released = settle_picousd is None
         resolution = Resolution(
-            organization_id=found.organization_id,
+            organization_id=reservation.organization_id,
             reservation_id=reservation_id,
             kind=ResolutionKind.RELEASED if released else ResolutionKind.SETTLED,
             resolved_by=_RESOLVED_BY,
@@ -76,24 +79,26 @@ class Reconciliation:
                 raise _not_unsettled(after)
             await record_change(
                 connection,
-                found.organization_id,
+                reservation.organization_id,
                 "ledger_resolve",
                 "reservation",
                 reservation_id,
-                before=_shown(found),
+                before=_shown(reservation),
                 after=_shown(after),
             )
         return after
 
     async def _find(self, reservation_id: UUID) -> ReservationEntry:
         async with self._database.reading() as connection:
-            found = await reservations.find(connection, reservation_id)
-            dropped = None if found is not None else await find_dropped(connection, reservation_id)
+            reservation = await reservations.find(connection, reservation_id)
+            dropped = (
+                None if reservation is not None else await find_dropped(connection, reservation_id)
+            )
         if dropped is not None:
             raise NotFound(f"There is no reservation {reservation_id}. {dropped_message(dropped)}")
-        if found is None:
+        if reservation is None:
             raise NotFound(f"There is no reservation {reservation_id}.")
-        return found
+        return reservation
 
 
 def _shown(entry: ReservationEntry) -> dict[str, str | None]:
@@ -105,20 +110,20 @@ def _shown(entry: ReservationEntry) -> dict[str, str | None]:
     }
 
 
-def _far_above_hold(found: ReservationEntry, settle_picousd: int) -> FarAboveHold:
-    hold, cost = usd_from_picousd(found.hold_picousd), usd_from_picousd(settle_picousd)
+def _far_above_hold(reservation: ReservationEntry, settle_picousd: int) -> FarAboveHold:
+    hold, cost = usd_from_picousd(reservation.hold_picousd), usd_from_picousd(settle_picousd)
     return FarAboveHold(
-        f"{cost} USD for the reservation {found.id} are more than twice its hold of {hold} USD. "
-        f"Confirm it: `tollkeeper ledger resolve {found.id} --settle {cost} --yes`."
+        f"{cost} USD for the reservation {reservation.id} are more than twice its hold of {hold} USD. "
+        f"Confirm it: `tollkeeper ledger resolve {reservation.id} --settle {cost} --yes`."
     )
 
 
-def _not_unsettled(found: ReservationEntry) -> StateConflict:
-    if found.status is ReservationStatus.HELD:
+def _not_unsettled(reservation: ReservationEntry) -> StateConflict:
+    if reservation.status is ReservationStatus.HELD:
         return StateConflict(
-            f"The reservation {found.id} is held: its call may still be running. "
+            f"The reservation {reservation.id} is held: its call may still be running. "
             "Holds of dead processes become unsettled by `ledger recover`."
         )
     return StateConflict(
-        f"The reservation {found.id} was {found.status} already, by {found.resolved_by}."
+        f"The reservation {reservation.id} was {reservation.status} already, by {reservation.resolved_by}."
     )

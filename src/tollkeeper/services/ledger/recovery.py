@@ -165,10 +165,10 @@ class Recovery:
         """Counts the holds of processes whose leases have not ended. These processes are alive, or
         died less than one lease ago."""
         async with self._database.reading() as connection:
-            found = await self._open_holds.find_all(connection)
-            holders = {hold.process_id for hold in found}
+            open_holds = await self._open_holds.find_all(connection)
+            holders = {hold.process_id for hold in open_holds}
             left_s = await processes.find_leases(connection, holders, lease_s=self._lease_s)
-        reservations = sum(hold.process_id in left_s for hold in found)
+        reservations = sum(hold.process_id in left_s for hold in open_holds)
         ends_in_s = math.ceil(max(left_s.values())) if left_s else None
         return LeasedHolds(len(left_s), reservations, ends_in_s)
 
@@ -191,21 +191,21 @@ class Recovery:
             }
             forgotten = 0
             if unregistered_too:
-                found = await self._open_holds.find_all(connection)
-                holders = {hold.process_id for hold in found}
+                open_holds = await self._open_holds.find_all(connection)
+                holders = {hold.process_id for hold in open_holds}
                 unregistered = await processes.find_unregistered(connection, holders)
                 suspects.update(dict.fromkeys(unregistered))
-                forgotten = await self._mark_forgotten(connection, found)
+                forgotten = await self._mark_forgotten(connection, open_holds)
             suspects = await self._observe(connection, suspects)
             return replace(await self._recover(connection, suspects), forgotten=forgotten)
 
-    async def _mark_forgotten(self, connection: Connection, found: Sequence[OpenHold]) -> int:
+    async def _mark_forgotten(self, connection: Connection, open_holds: Sequence[OpenHold]) -> int:
         """Marks the holds of this process that are open only in the database. A hold that was
         committed just now may not be known to this process yet, so a hold is marked only if the
         previous sweep found it too."""
         if self._own is None:
             return 0
-        forgotten = [hold for hold in found if self._own.has_forgotten(hold)]
+        forgotten = [hold for hold in open_holds if self._own.has_forgotten(hold)]
         found_twice = [hold for hold in forgotten if hold.id in self._forgotten_before]
         self._forgotten_before = {hold.id for hold in forgotten}
         return await _mark(connection, found_twice, _END_LOST)

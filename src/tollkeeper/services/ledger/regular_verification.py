@@ -31,14 +31,14 @@ class RegularVerification:
         ):
             if not has_lock or not await money_totals.verification_is_due(connection, EVERY_HOURS):
                 return False
-            found = await self._verification.verify()
-            await money_totals.write_verification(connection, len(found))
-        for difference in found[:_LOGGED_MAX]:
+            differences = await self._verification.verify()
+            await money_totals.write_verification(connection, len(differences))
+        for difference in differences[:_LOGGED_MAX]:
             _log.error(
                 "the ledger has a difference",
                 invariant=difference.invariant,
                 subject=difference.subject,
                 detail=difference.detail,
             )
-        _log.info("the ledger was verified", differences=len(found))
+        _log.info("the ledger was verified", differences=len(differences))
         return True

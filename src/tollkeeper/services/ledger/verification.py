@@ -55,7 +55,7 @@ class _Findings:
 
     def add(self, differences: Sequence[tuple[str, str, str]]) -> None:
         room = DIFFERENCES_MAX - len(self._stored)
-        self._stored += [Difference(*found) for found in differences[:room]]
+        self._stored += [Difference(*difference) for difference in differences[:room]]
         self._left_out += max(0, len(differences) - room)
 
     def slice_done(self) -> None:
@@ -101,10 +101,10 @@ class Verification:
         pages = await verification.count_organizations(connection) // ORGANIZATIONS_PER_SLICE + 1
         findings.slices = 1 + len(closes) + pages * (1 + len(ranges) + len(to_prove))
         async with _slice(connection):
-            found = await verification.find_in_slice(
+            differences = await verification.find_in_slice(
                 connection, verification.SCHEMA, Slice(), self._ages
             )
-        findings.add(found)
+        findings.add(differences)
         findings.slice_done()
         await _check_chain(connection, closes, findings)
         unproven: set[Month] = set()
@@ -132,8 +132,8 @@ class Verification:
     ) -> None:
         began = asyncio.get_running_loop().time()
         async with _slice(connection):
-            found = await verification.find_in_slice(connection, queries, part, self._ages)
-        findings.add(found)
+            differences = await verification.find_in_slice(connection, queries, part, self._ages)
+        findings.add(differences)
         findings.slice_done()
         await self._rest_since(began)
 
@@ -149,14 +149,14 @@ class Verification:
         began = asyncio.get_running_loop().time()
         rows = replace(organizations, first_id=month.first_id, last_id=_before(month.end_id))
         async with _slice(connection):
-            found = await close_proof.find_close_differences(connection, month, organizations)
-            found += await verification.find_in_slice(
+            differences = await close_proof.find_close_differences(connection, month, organizations)
+            differences += await verification.find_in_slice(
                 connection, verification.ROWS, rows, self._ages
             )
-        findings.add(found)
+        findings.add(differences)
         findings.slice_done()
         await self._rest_since(began)
-        return not found
+        return not differences
 
 
 @asynccontextmanager
@@ -194,14 +194,14 @@ async def _check_chain(
                 close.reservations,
                 None if previous is None else previous.digest,
             )
-        found = []
+        differences = []
         if digest != close.digest:
             detail = f"closed with digest {close.digest.hex()}, its totals have {digest.hex()}"
-            found.append((CLOSES_ARE_UNCHANGED, str(close.month), detail))
+            differences.append((CLOSES_ARE_UNCHANGED, str(close.month), detail))
         if close.previous_month != (None if previous is None else previous.month):
             detail = f"follows {close.previous_month}, not the close before it"
-            found.append((CLOSES_ARE_UNCHANGED, str(close.month), detail))
-        findings.add(found)
+            differences.append((CLOSES_ARE_UNCHANGED, str(close.month), detail))
+        findings.add(differences)
         findings.slice_done()
         previous = close
 

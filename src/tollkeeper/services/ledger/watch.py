@@ -23,9 +23,11 @@ class LedgerWatch:
             oldest_hold_s = await self._open_holds.oldest_age_s(connection)
             verified = await money_totals.find_verification(connection)
         counts: Counter[ReasonLabel] = Counter()
-        for found in reasons:
-            counts[reason_label(found.reason)] += found.reservations
-        metrics.show_unsettled(counts, max([0, *(found.oldest_age_s for found in reasons)]))
+        for reason_total in reasons:
+            counts[reason_label(reason_total.reason)] += reason_total.reservations
+        metrics.show_unsettled(
+            counts, max([0, *(reason_total.oldest_age_s for reason_total in reasons)])
+        )
         metrics.show_totals(totals)
         metrics.show_stopped_accounts(totals.stopped)
         metrics.show_oldest_hold(oldest_hold_s)

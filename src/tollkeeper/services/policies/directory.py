@@ -43,21 +43,21 @@ class PolicyDirectory:
         """Returns the policy set of each organization at its epoch. The caller must hold the locks
         of the accounts, or must have read the epochs on this connection in the same database
         snapshot."""
-        found: dict[OrganizationId, PolicySet] = {}
+        sets: dict[OrganizationId, PolicySet] = {}
         missing: dict[OrganizationId, int] = {}
         for organization_id, epoch in epochs.items():
             if epoch == _NEVER_PUBLISHED:
-                found[organization_id] = NO_POLICIES
+                sets[organization_id] = NO_POLICIES
                 continue
             cached = self._sets.get(organization_id)
             if cached is not None and cached.epoch == epoch:
                 self._sets.move_to_end(organization_id)
-                found[organization_id] = cached
+                sets[organization_id] = cached
             else:
                 missing[organization_id] = epoch
         if missing:
-            found |= await self._read(connection, missing)
-        return found
+            sets |= await self._read(connection, missing)
+        return sets
 
     async def _read(
         self, connection: Connection, epochs: Mapping[OrganizationId, int]
@@ -69,7 +69,7 @@ class PolicyDirectory:
         }
         for policy in await policies.find_published(connection, list(epochs)):
             published[policy.organization_id].append(policy)
-        found = {
+        sets = {
             organization_id: policy_set(
                 epoch,
                 published[organization_id],
@@ -79,9 +79,9 @@ class PolicyDirectory:
             )
             for organization_id, epoch in epochs.items()
         }
-        for organization_id, current in found.items():
+        for organization_id, current in sets.items():
             self._cache(organization_id, current)
-        return found
+        return sets
 
     def _cache(self, organization_id: OrganizationId, current: PolicySet) -> None:
         before = self._sets.pop(organization_id, None)
