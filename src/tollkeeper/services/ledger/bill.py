@@ -221,7 +221,7 @@ def _invalid_line(reader: Iterator[list[str]], problem: str) -> InvalidRequest:
     return InvalidRequest(f"Line {line} {problem}.", param="file")
 
 
-# The maximum number of pairs of day and model in a bill. The bill of one backend has fewer.
+# The maximum number of pairs of day and model in a bill. A real bill of one backend has fewer.
 ENTRIES_MAX = 200_000
 
 

@@ -7,6 +7,7 @@ from tollkeeper.domain.months import Month
 from tollkeeper.storage import ledger_months
 from tollkeeper.storage.database import Connection
 
+# Stands for the digest of the previous close in the digest of the first close.
 _NO_CLOSE_BEFORE = bytes(32)
 
 

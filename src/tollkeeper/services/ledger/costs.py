@@ -71,6 +71,7 @@ class Costs:
     async def cost_report(
         self, organization_id: OrganizationId, query: CostQuery, page: str | None
     ) -> CostPage:
+        """Returns one page of the report: the first page, or the page at the cursor `page`."""
         if page is None:
             end = self._clock() if query.end_time is None else query.end_time
             days = days_of(query.start_time, end)

@@ -124,12 +124,12 @@ class GroupQueue(Generic[T, R]):
 
     def fail(self, waiting: Iterable[asyncio.Future[R]], error: Exception) -> None:
         """Delivers a separate copy of the error to each caller."""
-        for one in waiting:
-            if not one.done():
-                one.set_exception(own_error(error))
+        for future in waiting:
+            if not future.done():
+                future.set_exception(own_error(error))
                 # Mark the error as retrieved, so that the event loop does not log it if no caller
                 # waits.
-                one.exception()
+                future.exception()
 
     async def drain(self) -> None:
         """Waits until all submitted items are written."""

@@ -187,8 +187,8 @@ class Ledger:
         if hold.id.int in self._open:
             self._release_unused(hold)
         else:
-            # The hold is being written now. The cancelled result makes `Holds` release it if it is
-            # admitted.
+            # The hold is being written now. Because its result is cancelled, `Holds` releases the
+            # hold if it is admitted.
             result.cancel()
 
     def _release_unused(self, hold: Hold) -> None:
