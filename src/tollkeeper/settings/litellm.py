@@ -122,7 +122,7 @@ _JSON_PRESETS = ("openai", "azure", "gemini", "vertex-gemini")
 
 # The reasons for omitting a setting.
 _BY_CLIENT = "clients send it with each request; there are no defaults for a model"
-_HEALTH = "replicas are probed and ejected without settings; docs/reliability.md says how"
+_HEALTH = "replicas are probed and ejected without settings; docs/console.md says how"
 _LIMITS = "rates are limited for projects, not for deployments: tollkeeper limit set"
 _BUDGETS = "an organization has credit and caps: tollkeeper credit grant, tollkeeper cap set"
 _DEADLINE = "all calls have one deadline, limits.inference_deadline_s"
