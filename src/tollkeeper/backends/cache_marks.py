@@ -24,8 +24,8 @@ class Marks:
         self.has_marks = False
 
     def read(self, extra: FreeObject | None, place: str) -> FreeObject:
-        """Checks the additional properties of a part or tool. Returns the fields to add to its block:
-        the cache mark, or no field."""
+        """Checks the additional properties of a part or tool. Returns the fields to add to the
+        block of the part or tool: the cache mark, or no field."""
         if not extra:
             return {}
         check_extra(extra, place)

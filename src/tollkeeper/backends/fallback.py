@@ -150,7 +150,7 @@ def attempt_order(routes: Sequence[Route], affinity: bytes | None) -> list[Route
     """Returns the routes in the order in which a call tries them: by `order`, and at random by weight
     among routes of the same `order`. Calls with the same affinity key get the same result, so that
     they find their prompt in the same backend's cache."""
-    generator = random.Random(affinity)  # noqa: S311 - it decides on load, not on secrets
+    generator = random.Random(affinity)  # noqa: S311 - the order affects only the load of backends
     # With this exponent, the chance to get the highest value is proportional to the weight.
     drawn = [(route, generator.random() ** (1 / route.weight)) for route in routes]
     drawn.sort(key=lambda pair: (pair[0].order, -pair[1]))

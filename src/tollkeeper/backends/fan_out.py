@@ -213,8 +213,8 @@ class _FanOutCall:
         """Stores the service tier of a part, because the part's price depends on the tier. The usage
         report of the part may name the tier again."""
         if service_tier is not None:
-            named = ReportedUsage(service_tier=service_tier)
-            self._reports[part] = merged(self._reports[part], named)
+            tier_report = ReportedUsage(service_tier=service_tier)
+            self._reports[part] = merged(self._reports[part], tier_report)
 
     def _prompts_begun(self) -> int:
         return self._parts_begun - self._parts_refused
@@ -235,10 +235,10 @@ def merged_usage(call: Call, reports: Sequence[ReportedUsage | None]) -> Reporte
     if not known or len(known) < len(usages):
         return None
     costs = [report.cost_picousd for report in reports if report is not None]
-    stated = [cost for cost in costs if cost is not None]
+    stated_costs = [cost for cost in costs if cost is not None]
     return ReportedUsage(
         parts=tuple(known),
-        cost_picousd=sum(stated) if len(stated) == len(reports) else None,
+        cost_picousd=sum(stated_costs) if len(stated_costs) == len(reports) else None,
         written={"parts": [report.written for report in reports if report is not None]},
     )
 
@@ -249,8 +249,8 @@ def _part_call(call: Call, part: int) -> Call:
     seed = call.prompt.sampling.seed
     if part == 0 or seed is None:
         return replace(call, choices=1)
-    varied = seed + part if seed <= _SEED_MAX - part else seed - part
-    return replace(call, choices=1, prompt=call.prompt.with_seed(varied))
+    part_seed = seed + part if seed <= _SEED_MAX - part else seed - part
+    return replace(call, choices=1, prompt=call.prompt.with_seed(part_seed))
 
 
 def _may_have_been_charged(worker: asyncio.Task[None]) -> bool:

@@ -92,13 +92,13 @@ class Replica:
         address of the replica; if `path` begins with a slash, it is relative to the scheme, host
         and port. `own_headers` are additional header lines for this request only. Raises the errors
         of `Credential.headers_for`."""
-        head = self._prepared_headers.get((path, accept)) or self._prepare_headers(path, accept)
+        prepared = self._prepared_headers.get((path, accept)) or self._prepare_headers(path, accept)
         headers = self._credential.fixed_headers
         if headers is None:
-            outgoing = OutgoingRequest(self._netloc, head.path, body)
+            outgoing = OutgoingRequest(self._netloc, prepared.path, body)
             headers = await self._credential.headers_for(outgoing, deadline=deadline)
         return b"%b%b%bcontent-length: %d\r\n\r\n" % (
-            head.encoded,
+            prepared.encoded,
             headers,
             own_headers,
             len(body),
@@ -114,8 +114,8 @@ class Replica:
             self._shared_headers,
             accept,
         )
-        head = self._prepared_headers[path, accept] = _PreparedHeaders(full_path, encoded)
-        return head
+        prepared = self._prepared_headers[path, accept] = _PreparedHeaders(full_path, encoded)
+        return prepared
 
     def doubt_credential(self) -> None:
         self._credential.doubt()

@@ -99,7 +99,7 @@ class ChatAssembly:
                 self._opened = event
 
     def held_back(self) -> None:
-        """Is called while a policy check holds the answer back. Does nothing, because the client gets
+        """Is called when a policy check starts to hold the answer back. Does nothing, because the client gets
         nothing before the answer is complete anyway."""
 
     def text_writer(self) -> None:

@@ -84,6 +84,8 @@ class ChatStream:
             await self._stream.write(joined)
 
     def held_back(self) -> None:
+        """Is called when a policy check starts to hold the answer back. Until the policy check releases
+        the answer, the client gets only comments that keep the connection alive."""
         assert self._stream is not None
         self._stream.mark_held_back()
 

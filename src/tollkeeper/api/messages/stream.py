@@ -69,6 +69,8 @@ class MessageStream:
             await self._stream.write(b"".join(records))
 
     def held_back(self) -> None:
+        """Is called when a policy check starts to hold the answer back. Until the policy check releases
+        the answer, the client gets only pings that keep the connection alive."""
         assert self._stream is not None
         self._stream.mark_held_back()
 

@@ -143,9 +143,9 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
             self._emit(Delta(0, annotations=annotations))
 
     def _read_usage(self, usage: msgspec.Raw, *, is_final: bool) -> None:
-        found = value_or_none(usage)
-        if found is not None:
-            report = self._usage.read(decode_any(found), is_final=is_final)
+        raw_usage = value_or_none(usage)
+        if raw_usage is not None:
+            report = self._usage.read(decode_any(raw_usage), is_final=is_final)
             self._report(report, is_final=is_final)
 
     def _read_stop(self, record: BlockDelta | records.Message) -> None:
@@ -166,5 +166,5 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
 def report_from_usage(usage: msgspec.Raw) -> UsageReport | None:
     """Converts the usage of an answer whose other content cannot be read. Returns None if there is no
     usage."""
-    found = value_or_none(usage)
-    return None if found is None else UsageReader().read(decode_any(found), is_final=True)
+    raw_usage = value_or_none(usage)
+    return None if raw_usage is None else UsageReader().read(decode_any(raw_usage), is_final=True)

@@ -153,7 +153,7 @@ def decode_block(raw: msgspec.Raw) -> Block | None:
 
 def is_search_result(raw: msgspec.Raw) -> bool:
     """Tells whether a block contains the results of a web search. Returns False for a failed search,
-    because the provider does not charge for it."""
+    because the provider does not charge for failed searches."""
     if _SEARCH_RESULT not in bytes(raw):
         return False
     block = decode_any(raw)
@@ -165,8 +165,8 @@ def is_search_result(raw: msgspec.Raw) -> bool:
 
 
 def _type_of(record: bytes | msgspec.Raw) -> str | None:
-    found = decode(_type_decoder, record).type
-    return found if isinstance(found, str) else None
+    type_name = decode(_type_decoder, record).type
+    return type_name if isinstance(type_name, str) else None
 
 
 def decode_start(raw: msgspec.Raw) -> Message:

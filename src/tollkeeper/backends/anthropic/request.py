@@ -67,9 +67,9 @@ class Input(ConversationWithIds):
 
     call_id_pattern = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
-    def __init__(self, marks: Marks, *, takes_image_urls: bool) -> None:
+    def __init__(self, cache_marks: Marks, *, takes_image_urls: bool) -> None:
         super().__init__()
-        self._marks = marks
+        self._cache_marks = cache_marks
         self._takes_image_urls = takes_image_urls
 
     def text_block(self, text: str) -> FreeObject:
@@ -102,8 +102,9 @@ class Input(ConversationWithIds):
     def marked(
         self, block: FreeObject | None, extra: FreeObject | None, place: str
     ) -> list[FreeObject]:
-        fields = self._marks.read(extra, place)
-        return [] if block is None else [{**block, **fields}]
+        """Returns the block with the cache mark (`cache_control`) from `extra`, if the client set one."""
+        cache_mark = self._cache_marks.read(extra, place)
+        return [] if block is None else [{**block, **cache_mark}]
 
 
 def messages_request(
@@ -114,9 +115,9 @@ def messages_request(
     prompt = call.prompt
     refuse_unsupported(prompt, sampling=SAMPLING_PARAMETERS, output_modalities=OUTPUT_MODALITIES)
     _check_temperature(prompt)
-    marks = Marks(call.model.messages.caching)
-    tools = _tool_fields(prompt, marks)
-    conversation = Input(marks, takes_image_urls=takes_image_urls)
+    cache_marks = Marks(call.model.messages.caching)
+    tools = _tool_fields(prompt, cache_marks)
+    conversation = Input(cache_marks, takes_image_urls=takes_image_urls)
     conversation.add(prompt.turns)
     thinking = thinking_fields(call, is_signed)
     output = {"effort": thinking.effort, "format": _output_format(prompt)}
@@ -125,7 +126,7 @@ def messages_request(
         **tools,
         "thinking": thinking.thinking,
         "output_config": {name: value for name, value in output.items() if value is not None},
-        "cache_control": marks.automatic(),
+        "cache_control": cache_marks.automatic(),
         "temperature": prompt.sampling.temperature,
         "top_p": prompt.sampling.top_p,
         "stop_sequences": _stop(prompt.sampling.stop),
@@ -189,8 +190,8 @@ def _output_format(prompt: Prompt) -> FreeObject | None:
     return {"type": "json_schema", "schema": schema}
 
 
-def _tool_fields(prompt: Prompt, marks: Marks) -> FreeObject:
-    tools = [_tool(tool, marks) for tool in offered_functions(prompt)]
+def _tool_fields(prompt: Prompt, cache_marks: Marks) -> FreeObject:
+    tools = [_tool(tool, cache_marks) for tool in offered_functions(prompt)]
     if prompt.web_search is not None:
         tools.append(_search_tool(prompt.web_search))
     if not tools:
@@ -198,16 +199,18 @@ def _tool_fields(prompt: Prompt, marks: Marks) -> FreeObject:
     return {"tools": tools, "tool_choice": _tool_choice(prompt)}
 
 
-def _tool(tool: FunctionTool, marks: Marks) -> FreeObject:
-    described: FreeObject = {"name": tool.name, "input_schema": tool.parameters or _NO_PARAMETERS}
+def _tool(tool: FunctionTool, cache_marks: Marks) -> FreeObject:
+    definition: FreeObject = {"name": tool.name, "input_schema": tool.parameters or _NO_PARAMETERS}
     if tool.description is not None:
-        described["description"] = tool.description
+        definition["description"] = tool.description
     if tool.strict:
-        described["strict"] = True
+        definition["strict"] = True
+    # A chat client may set the cache mark in the function object (`extra`), or in the tool object
+    # that contains the function object (`tool_extra`).
     return {
-        **described,
-        **marks.read(tool.extra, tool.place),
-        **marks.read(tool.tool_extra, tool.place),
+        **definition,
+        **cache_marks.read(tool.extra, tool.place),
+        **cache_marks.read(tool.tool_extra, tool.place),
     }
 
 

@@ -126,5 +126,5 @@ def _sum(count: int | None, more: int | None) -> int | None:
 
 
 def _details(reported: FreeObject, name: str) -> FreeObject:
-    found = reported.get(name)
-    return found if isinstance(found, dict) else {}
+    details = reported.get(name)
+    return details if isinstance(details, dict) else {}

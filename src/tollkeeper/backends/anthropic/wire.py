@@ -69,8 +69,8 @@ def adapt_to_bedrock(body: FreeObject) -> None:
 
 
 class Endpoint(StrEnum):
-    """Lists the services with this protocol, with their paths. The services also differ in the
-    version of the protocol, and in the position of the model's name."""
+    """Lists the services that offer this protocol. The comments show their paths. The services also
+    differ in the version of the protocol, and in the position of the model's name."""
 
     # {url}/messages
     ANTHROPIC = "anthropic"

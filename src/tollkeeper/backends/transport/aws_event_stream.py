@@ -20,12 +20,12 @@ _PRELUDE = struct.Struct(">III")
 _CHECKSUM = struct.Struct(">I")
 _OVERHEAD = _PRELUDE.size + _CHECKSUM.size
 _HEADERS_BYTES_MAX = 128 << 10
-# The cache of record beginnings by frame headers (`_beginnings`) has at most this many entries.
+# Limits of the cache `AwsEventStreamParser._beginnings`: the number of entries, and the length of one
+# key (the headers of a frame).
 _BEGINNINGS_MAX = 32
-# Longer headers are not cached.
 _CACHED_HEADERS_BYTES_MAX = 1024
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
-# Integers by header type. Type 5 is an integer of eight bytes.
+# The formats of integers, by header type. Type 5, an integer of eight bytes, has the format `_LONG`.
 _NUMBERS = {2: struct.Struct(">b"), 3: struct.Struct(">h"), 4: struct.Struct(">i")}
 _LONG = struct.Struct(">q")
 _LENGTH = struct.Struct(">H")
@@ -46,7 +46,7 @@ class AwsEventStreamParser:
 
     __slots__ = ("_beginnings", "_frame_length", "_pending", "frame_bytes_max")
 
-    # See `RecordParser`. Only a whole frame is progress.
+    # See `RecordParser`. Only a whole frame restarts the idle timeout.
     counts_lines = False
     at_record_start = False
 
@@ -55,8 +55,8 @@ class AwsEventStreamParser:
         self._pending = bytearray()
         # The length of the pending frame; 0 until its prelude has arrived.
         self._frame_length = 0
-        # A cache: the bytes of a record before its content, by the bytes of the frame headers.
-        # Frames of the same event have the same headers.
+        # A cache. The key is the headers of a frame. The value is the record's bytes before its content.
+        # The cache stays small, because all frames with the same type of event have the same headers.
         self._beginnings: dict[bytes, bytes] = {}
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -103,7 +103,7 @@ class AwsEventStreamParser:
             ):
                 self._beginnings[headers] = beginning
         if not beginning.endswith(b":"):
-            # It is a whole record, or the frame is ignored.
+            # `beginning` is the whole record of an `error` frame, or empty if the frame is ignored.
             return beginning
         payload = frame[payload_start:end] or b"{}"
         if not payload.isascii() and not _is_utf8(payload):

@@ -21,11 +21,11 @@ class Framing(StrEnum):
 class RecordParser(Protocol):
     """Splits one stream into records."""
 
-    # Whether a chunk with a whole line restarts the idle timeout, even if the chunk completes no record.
+    # Whether a chunk with a line end restarts the idle timeout, even if the chunk completes no record.
     counts_lines: bool
     frame_bytes_max: int
-    # True only if the next chunk begins with a new record. A parser may always say False:
-    # then text is never relayed without creating events.
+    # True only if the next chunk begins with a new record. A parser may always say False: then all
+    # text is delivered as events, and no text is relayed directly to the client.
     at_record_start: bool
 
     def feed(self, chunk: bytes) -> list[bytes]:

@@ -102,12 +102,11 @@ class Connection(asyncio.Protocol):
         self._unsent: memoryview | None = None
         # Whether the event loop asked to stop writing, because the server reads too slowly.
         self._writing_paused = False
-        # These two are set by the pool: the organization whose call uses the connection, and the
-        # time since which the connection has been idle.
+        # The pool sets the next two attributes: the organization whose call uses the connection, and
+        # the time since which the connection has been idle.
         self.organization: Hashable = None
         self.idle_since = 0.0
-        # All attributes below are the state of the current exchange. `send` and `_end_exchange`
-        # reset them.
+        # All attributes below are the state of the current exchange.
         self._head: ResponseHead | None = None
         self._headers: dict[bytes, bytes] = {}
         # The number of bytes that are not body (headers, chunk extensions, trailers), counted since
@@ -262,12 +261,12 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         relay, waiter = self._relay, self._waiter
         if relay is not None and self._at_chunk_start and waiter is not None and not waiter.done():
-            taken = relay(data)
-            if taken:
+            relayed_bytes = relay(data)
+            if relayed_bytes:
                 self._progress_at = self._loop.time()
-                if taken == len(data):
+                if relayed_bytes == len(data):
                     return
-                data = data[taken:]
+                data = data[relayed_bytes:]
         elif not self._busy:
             # No request was sent, so the next exchange could mistake the data for its answer.
             self.abort()
@@ -365,8 +364,8 @@ class Connection(asyncio.Protocol):
         assert self._socket_transport is not None
         if self._unsent is not None:
             return False
-        waiting = self._transport.get_write_buffer_size()
-        return waiting == 0 and self._socket_transport.get_write_buffer_size() == 0
+        unwritten_bytes = self._transport.get_write_buffer_size()
+        return unwritten_bytes == 0 and self._socket_transport.get_write_buffer_size() == 0
 
     def _continue_writing(self) -> None:
         while self._unsent is not None and not self._writing_paused and not self.closing:
@@ -419,10 +418,10 @@ class Connection(asyncio.Protocol):
             return
         now = self._loop.time()
         idle_until = self._progress_at + self._idle_s
-        waits = self._waiter is not None and not self._waiter.done()
+        has_waiting_read = self._waiter is not None and not self._waiter.done()
         if now >= self._deadline:
             self._fail(DeadlinePassed("the deadline passed"))
-        elif self._progressed and waits and now >= idle_until:
+        elif self._progressed and has_waiting_read and now >= idle_until:
             self._fail(PeerSilent("the backend sent no data for too long"))
         else:
             # A passed idle timeout is ignored if no read waits, or before the first progress.

@@ -24,7 +24,7 @@ class EventStreamParser:
     """Parses one stream. The payloads do not depend on where the network splits the stream into
     chunks."""
 
-    # See `RecordParser.counts_lines`. A chunk without a whole line is not progress.
+    # See `RecordParser.counts_lines`.
     counts_lines = True
 
     __slots__ = (
@@ -80,8 +80,8 @@ class EventStreamParser:
             self._scanned = max(0, len(rest) - 1)
         self.at_record_start = self._started and not self._pending and not self._after_cr
         payloads = self._read_records(records)
-        # The added 1 is for the line end after the last line of the record, which is pending until
-        # the blank line that ends the record arrives.
+        # The added 1 is for the line end of the record's last line. This line end is pending until
+        # the blank line after the record arrives.
         if len(self._pending) > self.frame_bytes_max + 1:
             raise MalformedEventStream("a record is too large", payloads)
         return payloads
