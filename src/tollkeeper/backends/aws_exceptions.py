@@ -1,5 +1,5 @@
-"""Reads AWS exceptions, which are frames that end a stream with an error, and converts them to errors
-of the gateway by way of an HTTP status."""
+"""Reads AWS exceptions, which are frames that end a stream with an error. Maps each exception to an
+HTTP status, and converts the status to an error of the gateway."""
 
 import msgspec
 

@@ -102,8 +102,8 @@ class BackendConfig:
     # Fields that are added to every request, because this kind of server needs them.
     extra_fields: Mapping[str, Any]
 
-    # This field and the next four are only for the chat protocol. This one names the field of a
-    # request that contains the output limit.
+    # The next five fields are only for the chat protocol. `output_bound` names the field of a request
+    # that contains the output limit.
     output_bound: OutputBound
     # Whether a request for a stream asks for usage with `stream_options`.
     include_usage: bool

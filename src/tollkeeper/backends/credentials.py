@@ -119,7 +119,8 @@ class KeyInFile(_StaticCredential):
         self._key = key
         self._headers = key_header(kind, key)
         self._previous_key: str | None = None
-        # None, so that the first call reads the file: the file may have changed since then.
+        # The file's version (see `version_of`) at the last read. None, so that the first call reads the
+        # file, which may have changed since the settings were read.
         self._version: tuple[int, ...] | None = None
 
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:

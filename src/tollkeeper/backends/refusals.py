@@ -115,8 +115,8 @@ def refusal(
 
 def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
     """Returns the error for an error object that came in place of an answer, with the status 200.
-    Some servers send their status before they check the request. The object's `code` is then the
-    real status, or a word for it."""
+    Some servers send the status 200 before they check the request. The object's `code` is then the
+    real status, or a word for the error."""
     code = record.get("code") if isinstance(record, dict) else None
     word = code if isinstance(code, str) else None
     if code in (400, 422) or word in _REJECTED:  # not a set: `code` may be an unhashable value
@@ -160,12 +160,12 @@ def _refuses_the_key(body: Any) -> bool:
 
 def _retry_delay(body: Any) -> bytes | None:
     """Returns the number of seconds after which a retry is allowed, rounded up, as Google states it
-    in the details of an error. Returns None if the error does not state it."""
+    in the details of an error. Returns None if the error states no delay."""
     for detail in _details(body):
         delay = detail.get("retryDelay")
-        found = _DELAY.fullmatch(delay) if isinstance(delay, str) else None
-        if found is not None:
-            return b"%d" % (int(found[1]) + bool(found[2].strip(".0")))
+        seconds = _DELAY.fullmatch(delay) if isinstance(delay, str) else None
+        if seconds is not None:
+            return b"%d" % (int(seconds[1]) + bool(seconds[2].strip(".0")))
     return None
 
 

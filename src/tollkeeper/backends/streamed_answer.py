@@ -120,8 +120,8 @@ class StreamedAnswer:
         # marks the progress before the next read.
         idle_timeout_runs = reader.failing or (reader.accepted and not events)
         if idle_timeout_runs and (payloads or (self._parser.counts_lines and b"\n" in chunk)):
-            # Only a record or a whole line is progress. Otherwise a backend could prevent the idle
-            # timeout with single bytes.
+            # Only a record or a line end restarts the idle timeout. Otherwise a backend could prevent
+            # the timeout with single bytes.
             connection.mark_progress()
         return events
 

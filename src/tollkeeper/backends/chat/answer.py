@@ -74,7 +74,8 @@ class _Part(msgspec.Struct, gc=False):
 
 
 class _Message(msgspec.Struct, gc=False):
-    """Represents a whole message, or the delta of a message in a chunk. Both have the same fields."""
+    """Represents a whole message, or the delta of a message in a chunk, which has the same
+    fields."""
 
     content: str | list[_Part] | None = None
     reasoning: str | None = None
@@ -152,16 +153,16 @@ def opened(answer: Chunk | Completion) -> Opened:
 
 def usage_report(usage: msgspec.Raw, service_tier: str | None = None) -> UsageReport | None:
     """Converts the usage in a chunk or an answer to a report; returns None if there is no usage."""
-    found = value_or_none(usage)
-    if found is None:
+    raw_usage = value_or_none(usage)
+    if raw_usage is None:
         return None
-    return read_chat_usage(decode_any(found), service_tier=service_tier)
+    return read_chat_usage(decode_any(raw_usage), service_tier=service_tier)
 
 
 def chunk_usage(chunk: Chunk, service_tier: str | None = None) -> UsageReport | None:
-    """Returns the usage report in a chunk; None if there is none. Servers use different fields for
-    the usage. If a chunk has the usage twice, the values are the same. `service_tier` is the tier
-    that the stream has named so far."""
+    """Returns the usage report in a chunk; None if the chunk has no usage. Servers use different
+    fields for the usage. If a chunk has the usage in two fields, the values are the same.
+    `service_tier` is the tier that the stream has named so far."""
     report = usage_report(chunk.usage, service_tier)
     if report is None and chunk.x_groq is not None:
         report = usage_report(chunk.x_groq.usage, service_tier)

@@ -14,7 +14,8 @@ import msgspec
 from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.transport.framing import RecordParser
 
-# More data than this is left to the reader, which lets other tasks run between its slices.
+# If more bytes than this arrive at once, the relay leaves them to the reader. The reader splits them,
+# and lets other tasks run in between.
 _READ_BYTES_MAX = 16 << 10
 _LINE_END = b"\r\n"
 _DATA = b"data: "
@@ -29,7 +30,7 @@ _CONTENT = re.compile(rb'"content"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")')
 _PIECES_PER_GUESS = 8
 # After more failed guesses than this, the relay learns no more.
 _FAILED_GUESSES_MAX = 4
-# Neither a record nor a size line begins with these bytes, so they never match.
+# A placeholder for unknown bytes. No record and no size line begins with it, so it never matches.
 _UNKNOWN = b"\n"
 # HTTP chunks below this size are recognised by a table lookup (`_SIZE_LINES`).
 _ONE_CHUNK_BYTES_MAX = 1024
@@ -88,12 +89,12 @@ class TextRelay:
         self._write = write
         self._count = count
         self._text_of = text_of
-        # These two lists are shared with the reader, and have one element, for the only choice.
+        # The reader shares the next two lists. They have one element, for the only choice.
         self._pieces = pieces
         self._finished = finished
         self._pieces_max = pieces_max
-        # A record is not larger than the data that contains it, so this also enforces the maximum
-        # size of a record.
+        # A record is not larger than the data that contains it, so this limit also enforces the
+        # maximum size of a record.
         self._read_bytes_max = min(_READ_BYTES_MAX, parser.frame_bytes_max)
         # The learned bytes of a record before and after its text. They include the text's quotes.
         self._before = self._after = _UNKNOWN
@@ -123,10 +124,10 @@ class TextRelay:
                 json_text = data[len(line) + self._text_from : self._text_to]
                 end = size
             else:
-                found = self._find_text(data, start)
-                if found is None:
+                text_and_end = self._find_text(data, start)
+                if text_and_end is None:
                     break
-                json_text, end = found
+                json_text, end = text_and_end
             try:
                 text = _decode_text(json_text)
             except ValueError:

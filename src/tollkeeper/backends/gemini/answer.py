@@ -209,12 +209,12 @@ class GeminiAnswer(EventReader):
 
     def _read_usage(self, usage: Raw, *, is_final: bool) -> None:
         searches = 0 if self._grounded is None else self._grounded.searches
-        found = value_or_none(usage)
-        if found is None:
+        raw_usage = value_or_none(usage)
+        if raw_usage is None:
             if searches:
                 self._events.append(UsageReport(ReportedUsage(web_searches=searches)))
             return
-        report = read_usage(decode_any(found), is_final=is_final, searches=searches)
+        report = read_usage(decode_any(raw_usage), is_final=is_final, searches=searches)
         # Even a running total shows that the backend has run the call, if the total is readable.
         self._report(report, is_final=is_final or report.usage is not None)
 
@@ -237,5 +237,5 @@ class GeminiAnswer(EventReader):
 def report_from_usage(usage: Raw) -> UsageReport | None:
     """Converts the usage of an answer whose other content cannot be read. Returns None if there is no
     usage."""
-    found = value_or_none(usage)
-    return None if found is None else read_usage(decode_any(found), is_final=True)
+    raw_usage = value_or_none(usage)
+    return None if raw_usage is None else read_usage(decode_any(raw_usage), is_final=True)

@@ -85,14 +85,14 @@ class Input(Conversation):
 
     def _call(self, call: ToolCall, signature: str | None) -> FreeObject:
         check_extra(call.extra, call.place)
-        described: FreeObject = {"name": call.name, "args": arguments_object(call)}
+        function_call: FreeObject = {"name": call.name, "args": arguments_object(call)}
         if not call.legacy:
             if not call.id:
                 raise InvalidRequest("A tool call needs an id.", param=f"{call.place}.id")
             self._names[call.id] = call.name
             if self._sends_ids:
-                described = {"id": call.id, **described}
-        part: FreeObject = {"functionCall": described}
+                function_call = {"id": call.id, **function_call}
+        part: FreeObject = {"functionCall": function_call}
         if signature is not None:
             part["thoughtSignature"] = signature
         return part

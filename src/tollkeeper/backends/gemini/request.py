@@ -157,12 +157,12 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
 
 
 def _declaration(tool: FunctionTool) -> FreeObject:
-    described: FreeObject = {"name": tool.name}
+    declaration: FreeObject = {"name": tool.name}
     if tool.description is not None:
-        described["description"] = tool.description
+        declaration["description"] = tool.description
     if tool.parameters:
-        described["parametersJsonSchema"] = tool.parameters
-    return described
+        declaration["parametersJsonSchema"] = tool.parameters
+    return declaration
 
 
 def _check_search(search: WebSearch) -> None:

@@ -2,9 +2,9 @@
 reasoning.
 
 The provider signs its reasoning. A signature belongs to one part of an answer (a tool call, a text or
-a thought), and the provider accepts it in a later request only in the same part. Towards clients, the
-gateway sends each signature as one sealed value, which also contains the position of the part: the id
-of the tool call, or the range of the answer's text.
+a thought). In a later request, the provider accepts the signature only in the same part. The gateway
+sends each signature to clients as one sealed value, which also identifies the part: by the id of the
+tool call, the text of the thought, or the range of the answer's text.
 """
 
 from collections.abc import Iterable

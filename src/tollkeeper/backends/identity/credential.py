@@ -129,11 +129,11 @@ class Signature:
         region = self._regions.get(host)
         if region is None:
             region = self._regions[host] = region_in(host) or self._region
-        covered = SignedRequest("POST", request.path, {"host": host}, request.body)
-        added = signing_headers(
-            keys, covered, region=region, service=self._service, now=self._now()
+        signed_parts = SignedRequest("POST", request.path, {"host": host}, request.body)
+        headers = signing_headers(
+            keys, signed_parts, region=region, service=self._service, now=self._now()
         )
-        return "".join(f"{name}: {value}\r\n" for name, value in added.items()).encode("ascii")
+        return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("ascii")
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -180,9 +180,9 @@ class Renewed(Generic[_Value]):
                 with contextlib.suppress(TimeoutError), timeout(pause_s):
                     await self._skip_pause.wait()
         finally:
-            unanswered, self._attempt = self._attempt, None
-            if unanswered is not None:
-                unanswered.set_result(None)
+            open_attempt, self._attempt = self._attempt, None
+            if open_attempt is not None:
+                open_attempt.set_result(None)
 
     async def _make_attempt(self) -> float | None:
         """Obtains a value. Returns the number of seconds until the next attempt; None if no further
@@ -219,8 +219,8 @@ class Renewed(Generic[_Value]):
         times = self._times
         valid_s = self._usable_until - asyncio.get_running_loop().time()
         # While the current value is valid, the next attempt starts before the value expires.
-        longest = min(times.pause_s_max, valid_s) if valid_s > 0 else times.pause_s_max_without
-        pause_s = min(max(longest, times.pause_s), times.pause_s * 2.0 ** min(failures - 1, 16))
+        longest_s = min(times.pause_s_max, valid_s) if valid_s > 0 else times.pause_s_max_without
+        pause_s = min(max(longest_s, times.pause_s), times.pause_s * 2.0 ** min(failures - 1, 16))
         # If the attempts of many processes fail at the same time, random pauses keep the processes from
         # retrying at the same time.
-        return pause_s * random.uniform(0.8, 1.0)  # noqa: S311 - it spreads load only
+        return pause_s * random.uniform(0.8, 1.0)  # noqa: S311 - only spreads the load

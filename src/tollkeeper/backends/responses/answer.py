@@ -44,7 +44,7 @@ class _Item:
     call_index: int | None = None
     # Whether the item is a call of a custom tool.
     is_custom: bool = False
-    # The kind of reasoning that came first, as text or as a summary. The other kind is not emitted.
+    # The kind of reasoning that came first: REASONING or SUMMARY. The other kind is not emitted.
     reasoning_kind: TextKind | None = None
     # Whether the encrypted reasoning has been emitted.
     sealed: bool = False
@@ -229,7 +229,7 @@ class ResponsesAnswer(EventReader):
         self._emit_call(item.call_index, id_, record.name or "", is_custom=item.is_custom)
 
     def _emit_item(self, item: _Item, record: records.Item) -> None:
-        """Emits that content of the item which was not emitted before."""
+        """Emits the content of the item that was not emitted before."""
         if record.type == records.MESSAGE:
             for index, part in enumerate(record.content or ()):
                 self._emit_part(item, index, part)
@@ -253,8 +253,8 @@ class ResponsesAnswer(EventReader):
         cannot be matched with the items of the stream by index, because some servers number them
         differently. So text is skipped if any text of its kind was emitted before. Tool calls are
         matched by their ids."""
-        emitted = frozenset(self._emitted_kinds)
-        sealed = any(item.sealed for item in self._items.values())
+        emitted_kinds = frozenset(self._emitted_kinds)
+        was_sealed_emitted = any(item.sealed for item in self._items.values())
         for raw in result.output or ():
             record = records.decode_item(raw)
             if record is None:
@@ -263,10 +263,10 @@ class ResponsesAnswer(EventReader):
                 item = self._items_by_call_id.get(record.call_id or record.id or "") or _Item()
                 self._emit_item(item, record)
             elif record.type == records.REASONING:
-                if emitted & {TextKind.REASONING, TextKind.SUMMARY}:
+                if emitted_kinds & {TextKind.REASONING, TextKind.SUMMARY}:
                     record.content = record.summary = None
-                self._emit_item(_Item(sealed=sealed), record)
-            elif not emitted & {TextKind.TEXT, TextKind.REFUSAL}:
+                self._emit_item(_Item(sealed=was_sealed_emitted), record)
+            elif not emitted_kinds & {TextKind.TEXT, TextKind.REFUSAL}:
                 self._emit_item(_Item(), record)
 
     def _end(self, result: records.Response, status: str) -> None:

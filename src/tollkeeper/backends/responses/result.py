@@ -233,15 +233,15 @@ def chat_logprobs(raw: msgspec.Raw) -> msgspec.Raw | None:
 
 
 def usage_report(result: Response, searches_in_stream: int = 0) -> UsageReport | None:
-    """Returns the usage report in a result, or None. `searches_in_stream` is the number of web
-    searches in the stream so far. The result may omit them."""
-    found = value_or_none(result.usage)
-    if found is None:
+    """Returns the usage report in a result; None if the result has no usage. `searches_in_stream` is
+    the number of web searches in the stream so far. The result may omit these searches."""
+    raw_usage = value_or_none(result.usage)
+    if raw_usage is None:
         return None
     ended = result.status in (None, "completed")
     searches = sum(is_search(item, ended=ended) for item in result.output or ())
     return read_responses_usage(
-        decode_any(found),
+        decode_any(raw_usage),
         searches_in_output=max(searches_in_stream, searches),
         service_tier=used_tier(result),
     )
@@ -249,7 +249,7 @@ def usage_report(result: Response, searches_in_stream: int = 0) -> UsageReport |
 
 def used_tier(result: Response) -> str | None:
     """Returns the service tier that served the call; None if it is unknown. The value "auto" only
-    repeats the request."""
+    repeats the request and names no tier."""
     return result.service_tier if result.service_tier != "auto" else None
 
 
@@ -258,8 +258,8 @@ def is_search(raw: msgspec.Raw, *, ended: bool) -> bool:
     in a page, the item has the same type, but another action. OpenAI charges only for searches.
 
     `ended` means that the item, or the response with the item, has ended. In this case the item
-    counts unless it failed, because Azure does not update the status of ended items: it stays
-    "searching"."""
+    counts unless it failed, because Azure does not update the status of ended items: the
+    status stays "searching"."""
     if _SEARCH not in bytes(raw):
         return False
     item = decode_any(raw)
