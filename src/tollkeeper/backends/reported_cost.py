@@ -1,5 +1,5 @@
 """Reads the price that a backend states for a call, in picousd (10⁻¹² USD). The ledger stores this
-price next to the gateway's own price, which is the one that is charged."""
+price next to the gateway's own price. Only the gateway's own price is charged."""
 
 from decimal import Decimal, InvalidOperation
 

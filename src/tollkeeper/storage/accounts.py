@@ -1,6 +1,6 @@
 """Contains the SQL for accounts as operators see them: balances, grants and limits.
 
-Before a caller changes an account, it must lock the account with `storage/ledger`. This also folds
+A caller must lock an account with `storage/ledger` before it changes the account. Locking also folds
 (adds) all resolved holds into the account.
 """
 
@@ -119,7 +119,7 @@ class Overage:
 
     balance_picousd: int
     overage_picousd: int
-    # None means that the bound of the settings applies.
+    # None means that the bound in the settings applies.
     own_bound_picousd: int | None
     stopped: bool
 
@@ -142,7 +142,7 @@ async def write_overage_bound(
     connection: Connection, organization_id: OrganizationId, bound_picousd: int | None
 ) -> None:
     """Sets the organization's own overage bound: the limit for a negative balance that overage
-    causes. None means that the bound of the settings applies."""
+    causes. None means that the bound in the settings applies."""
     await connection.execute(
         "UPDATE accounts SET overage_bound = %s WHERE organization_id = %s",
         (bound_picousd, organization_id),

@@ -85,7 +85,7 @@ _FIND_FILLS: LiteralString = with_balances(
 
 
 async def find_negative(connection: Connection) -> list[tuple[OrganizationId, int]]:
-    """Returns the organizations whose available credit is negative, with that amount."""
+    """Returns the organizations whose available credit is negative, with their available credit."""
     cursor = await connection.execute(_FIND_NEGATIVE, prepare=False)
     return [(row[0], row[1]) for row in await cursor.fetchall()]
 

@@ -30,8 +30,8 @@ class Tolerance:
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
     """Contains one figure (for example output tokens) of a day and model, as in the bill (`bill`)
-    and as in the ledger (`books`). Each is None without an entry for the day and model. In the
-    totals, day and model are None."""
+    and as in the ledger (`books`). `bill` or `books` is None if it has no entry for the day and model.
+    In the totals, day and model are None."""
 
     day: int | None
     model: str | None
@@ -123,7 +123,7 @@ async def compare_bill(
 # each question counts as a request.
 #
 # `recorded` is also true for a call from before today and before the oldest activity partition,
-# because its record existed and has expired. A record without a backend belongs to a call that was
+# because the record of such a call has expired. A record without a backend belongs to a call that was
 # not sent, so no provider charges for that call.
 _USAGE: LiteralString = """
     WITH marked AS (

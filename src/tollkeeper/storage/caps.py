@@ -3,8 +3,8 @@ project or a key may spend).
 
 A monthly or total cap of an organization or a project is a column of its account, and uses the
 account's counters. All other caps are period caps: rows in `period_caps` with their own counters.
-Before a caller changes a cap, it must lock the account and fold (add) all resolved holds into the
-account's counters. A spending day is the day on which caps count a call.
+A caller must lock the account and fold (add) all resolved holds into the account's counters before it
+changes a cap. A spending day is the day on which caps count a call.
 """
 
 from collections.abc import Sequence
@@ -71,8 +71,8 @@ async def find_latest_day(
         {"organization": organization_id, "today": today, "tomorrow": (today + 1) * DAY_S},
         prepare=False,
     )
-    [[found]] = await cursor.fetchall()
-    return int(found)
+    [[latest_day]] = await cursor.fetchall()
+    return int(latest_day)
 
 
 async def write_account_cap(connection: Connection, owner: CapOwner, cap: Cap | None) -> None:

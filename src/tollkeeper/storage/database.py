@@ -265,10 +265,10 @@ class _RoundTripsBlock(AbstractAsyncContextManager[RoundTrips]):
                     await connection.rollback()
             finally:
                 await database._kept.give_back(connection)
-        except Exception as failed:
-            if (translated := database._translated(failed)) is failed:
+        except Exception as error:
+            if (translated := database._translated(error)) is error:
                 raise
-            raise translated from failed
+            raise translated from error
         if isinstance(exc, Exception):
             translated = database._translated(exc)
             if translated is not exc:

@@ -56,8 +56,8 @@ _ACCEPT: LiteralString = """
     UPDATE server_fence SET epoch = %(epoch)s, seen_epoch = %(epoch)s,
         seen_timeline = %(timeline)s, seen_system_identifier = %(system_identifier)s
 """
-# Commits do not wait for a synchronous standby, because an old primary's standby no longer follows
-# it.
+# Commits do not wait for a synchronous standby, because the standby of an old primary no longer
+# follows the old primary.
 _COMMIT_WITHOUT_STANDBY: LiteralString = "SET LOCAL synchronous_commit TO local"
 
 
@@ -67,8 +67,8 @@ class ServerFenced(psycopg.OperationalError):
 
 
 class Standing(NamedTuple):
-    """Contains a server's rank: how new it is. The epoch counts more than the timeline; an operator
-    increments the epoch with `tollkeeper database accept`."""
+    """Contains a server's rank, which tells how new the server is. The epoch counts more than the
+    timeline; an operator increments the epoch with `tollkeeper database accept`."""
 
     epoch: int
     timeline: int

@@ -105,12 +105,12 @@ def lock_statements(
 
 
 def locked_accounts(
-    found: Sequence[Rows], limits: ProjectLimits
+    results: Sequence[Rows], limits: ProjectLimits
 ) -> tuple[LockedAccounts, list[EndedReservation]]:
     """Builds the account states from the rows that `lock_statements` return. Also returns the ended
     reservations that period caps (caps with their own counters) have to count. The caller passes
     these reservations to `period_caps.read_statements` to read the caps."""
-    accounts, clock_and_keys, projects = found
+    accounts, clock_and_keys, projects = results
     now_us, month = clock_and_keys[0][:2]
     states: dict[OrganizationId, AccountState] = {}
     epochs: dict[OrganizationId, int] = {}
@@ -165,10 +165,10 @@ _READ_CLOCK_AND_KEYS = Statement(
 # Reads the projects of the batch, and the projects that have rows in `unfolded`: resolutions, and
 # marks of unsettled calls (of unknown cost), that are not yet added to the accounts. Each row of
 # `unfolded` is folded only once, because this statement deletes the row. If a resolved reservation
-# has a visible mark, the mark was folded before or its row is deleted by this statement too. Marks
-# come first (`ORDER BY f.kind DESC`), because the resolution of a marked reservation reduces the
-# unsettled amount. If an organization has period caps, each reservation is a separate fold, because
-# the caps need the reservation's day and key.
+# has a visible mark, then either the mark was folded before, or this statement also deletes the mark's
+# row in `unfolded`. Marks come first (`ORDER BY f.kind DESC`), because the resolution of a marked
+# reservation reduces the unsettled amount. If an organization has period caps, each reservation is a
+# separate fold, because the caps need the reservation's day and key.
 _PROJECTS_AND_FOLDS = Statement(
     "tollkeeper_projects_and_folds",
     """
@@ -229,7 +229,8 @@ def write_holds_statements(
     The statements also renew the process's lease, which shows that the process is alive. If another
     process has declared this process dead, the statements register this process again, so that
     every hold belongs to a registered process."""
-    counted_in = {
+    # For each organization id (as an integer): the month and the day in which caps count the holds.
+    cap_periods = {
         organization_id.int: {"month": state.spend.month, **_other_day(state, accounts.now_us)}
         for organization_id, state in accounts.states.items()
     }
@@ -250,15 +251,15 @@ def write_holds_statements(
             "web_searches": hold.bounds.web_searches,
             "input_audio_tokens_max": hold.bounds.input_audio_tokens,
             "output_audio_tokens_max": hold.bounds.output_audio_tokens_each,
-            **counted_in[hold.organization_id.int],
+            **cap_periods[hold.organization_id.int],
         }
         for hold in holds
     ]
     documents = _state_documents(accounts.states)
-    written = _WRITE_HOLDS.bind(
+    write_holds = _WRITE_HOLDS.bind(
         *documents, process_id, process_id, accounts.now_us, _document(rows)
     )
-    return written, *period_caps.write_statements(accounts.states)
+    return write_holds, *period_caps.write_statements(accounts.states)
 
 
 def _other_day(state: AccountState, now_us: int) -> dict[str, int]:

@@ -66,11 +66,11 @@ async def preventing_month_changes(connection: Connection) -> AsyncIterator[bool
     same time. Yields False if a change is in progress. Takes the lock outside a transaction, so
     that no snapshot stays open."""
     cursor = await connection.execute("SELECT pg_try_advisory_lock_shared(%s)", (_MONTHS_LOCK,))
-    [[protected]] = await cursor.fetchall()
+    [[is_locked]] = await cursor.fetchall()
     try:
-        yield bool(protected)
+        yield bool(is_locked)
     finally:
-        if protected and not connection.closed:
+        if is_locked and not connection.closed:
             await connection.execute("SELECT pg_advisory_unlock_shared(%s)", (_MONTHS_LOCK,))
 
 
@@ -181,8 +181,8 @@ async def seal_month(connection: Connection, month: Month) -> None:
 
 async def count_unresolved(connection: Connection, month: Month) -> int:
     cursor = await connection.execute("SELECT count(*)" + _UNRESOLVED, _ids(month), prepare=False)
-    [[found]] = await cursor.fetchall()
-    return int(found)
+    [[number]] = await cursor.fetchall()
+    return int(number)
 
 
 async def find_unresolved(connection: Connection, month: Month, limit: int) -> list[Unresolved]:

@@ -138,7 +138,7 @@ class _HoldBlock(AbstractAsyncContextManager[HoldTransaction]):
         if isinstance(error, pg.RestrictViolation):
             return MonthClosed()
         if isinstance(error, (pg.IntegrityError, pg.DataError, Contention, AccountBusy)):
-            return error  # the server rejected a statement, so it did not commit
+            return error  # the server rejected a statement, so the transaction was not committed
         # After any other error the commit may or may not have happened.
         return CommitInDoubt() if self._transaction.commit_sent else error
 

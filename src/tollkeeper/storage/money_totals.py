@@ -75,8 +75,8 @@ async def sum_cost_of_day(connection: Connection, day: int) -> int:
         (day,),
         prepare=False,
     )
-    [[found]] = await cursor.fetchall()
-    return int(found)
+    [[cost]] = await cursor.fetchall()
+    return int(cost)
 
 
 async def find_costs_by_organization(
@@ -147,11 +147,11 @@ async def verification_lock(connection: Connection) -> AsyncIterator[bool]:
     """Tries to take the lock for the automatic verification while the block runs. Yields False if
     another process has the lock."""
     cursor = await connection.execute("SELECT pg_try_advisory_lock(%s)", (_VERIFICATION_LOCK,))
-    [[taken]] = await cursor.fetchall()
+    [[is_locked]] = await cursor.fetchall()
     try:
-        yield bool(taken)
+        yield bool(is_locked)
     finally:
-        if taken and not connection.closed:
+        if is_locked and not connection.closed:
             await connection.execute("SELECT pg_advisory_unlock(%s)", (_VERIFICATION_LOCK,))
 
 

@@ -98,6 +98,7 @@ async def assign(connection: Connection, payment_id: str, organization_id: Organ
 
 
 async def find_due(connection: Connection, payment_id: str) -> Payment | None:
+    """Returns the payment with its paid and withdrawn amounts, as the provider's events report them."""
     cursor = await connection.execute(DUE + "WHERE p.id = %s GROUP BY p.id", (payment_id,))
     row = await cursor.fetchone()
     return None if row is None else Payment(*row)

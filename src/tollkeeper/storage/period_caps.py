@@ -59,11 +59,11 @@ def read_statements(
 
 
 def with_period_caps(
-    locked: LockedAccounts, ended: Sequence[EndedReservation], found: Sequence[Rows]
+    locked: LockedAccounts, ended: Sequence[EndedReservation], results: Sequence[Rows]
 ) -> LockedAccounts:
     """Adds the period caps from the rows of `read_statements` to the accounts, and then counts the
     resolved holds in these caps."""
-    ended_rows, caps = found
+    ended_rows, caps = results
     states = dict(locked.states)
     for organization_id, scope, subject_id, period, *counts in caps:
         subject: CapSubject = None if scope == "organization" else subject_id

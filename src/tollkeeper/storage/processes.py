@@ -19,8 +19,8 @@ HEARTBEAT: LiteralString = """
 """
 
 # A process without a heartbeat for this time is declared dead, and its holds (amounts reserved
-# before calls) become unsettled (of unknown cost). This would also happen to the calls of a live
-# process, so the time is longer than a pause of the machine or a short database failover. It is
+# before calls) become unsettled (of unknown cost). A live process whose heartbeats are late is declared
+# dead too, so the time is longer than a pause of the machine or a short database failover. The time is
 # short enough that the holds of a dead process do not block credit for long.
 LEASE_S = 15.0
 # Finds the live processes whose code is older than the revision `floor`. `to_jsonb` makes the query

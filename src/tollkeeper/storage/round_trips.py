@@ -1,8 +1,8 @@
 """Runs transactions in one or two network round trips, instead of one round trip for each
 statement.
 
-The driver's own pipeline waits for the socket once for each statement. In a busy process that takes
-more time than all other work of an admission. Here each statement is prepared once per connection.
+The driver's own pipeline waits for the socket once for each statement. In a busy process these waits
+take more time than all other work of an admission. Here each statement is prepared once per connection.
 All statements of a round trip are sent together, and then their results are read together, through
 the driver's public interface to libpq.
 """

@@ -54,7 +54,7 @@ def single_hosts(conninfo: str) -> list[tuple[str, str]]:
     contains only this host."""
     parts = conninfo_to_dict(conninfo)
     hosts = str(parts.get("host") or parts.get("hostaddr") or "").split(",")
-    found = []
+    hosts_and_addresses = []
     for number, host in enumerate(hosts):
         host_parts: dict[str, str] = {}
         for name in ("host", "hostaddr", "port"):
@@ -64,8 +64,8 @@ def single_hosts(conninfo: str) -> list[tuple[str, str]]:
                 host_parts[name] = values[number] if len(values) == len(hosts) else values[0]
         port = host_parts.get("port") or _DEFAULT_PORT
         shown = host if host.startswith("/") else f"{host or 'the default host'}:{port}"
-        found.append((shown, make_conninfo(conninfo, **host_parts)))
-    return found
+        hosts_and_addresses.append((shown, make_conninfo(conninfo, **host_parts)))
+    return hosts_and_addresses
 
 
 def shown_hosts(conninfo: str) -> str:

@@ -471,5 +471,5 @@ async def find_organizations_end(connection: Connection, after: UUID, size: int)
 
 async def count_organizations(connection: Connection) -> int:
     cursor = await connection.execute("SELECT count(*) FROM accounts", prepare=False)
-    [[found]] = await cursor.fetchall()
-    return int(found)
+    [[number]] = await cursor.fetchall()
+    return int(number)

@@ -59,11 +59,11 @@ class _Logprobs:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
         for name, values in lists.items():
-            known = joined.setdefault(name, values)
-            if known is None:
+            joined_values = joined.setdefault(name, values)
+            if joined_values is None:
                 joined[name] = values
-            elif values is not None and known is not values:
-                known += values
+            elif values is not None and joined_values is not values:
+                joined_values += values
 
 
 class _Choice(msgspec.Struct):
@@ -183,10 +183,10 @@ def content_parts(text: str, images: Iterable[str]) -> list[dict[str, Any]]:
 def called_tool_view(piece: ToolCallPiece, *, custom: bool) -> tuple[str, dict[str, str]]:
     """Returns the name of the tool call field that describes the called tool ("function" or
     "custom"), and the values that the piece adds to this field."""
-    named = {} if piece.name is None else {"name": piece.name}
+    name_field = {} if piece.name is None else {"name": piece.name}
     if custom:
-        return "custom", {**named, "input": piece.arguments}
-    return "function", {**named, "arguments": piece.arguments}
+        return "custom", {**name_field, "input": piece.arguments}
+    return "function", {**name_field, "arguments": piece.arguments}
 
 
 def annotation_view(annotation: Annotation) -> wire.Annotation:
@@ -239,12 +239,14 @@ def _prompt_logprobs(logprobs: msgspec.Raw | None) -> msgspec.Raw | None:
 def _add_tool_call(calls: dict[int, dict[str, Any]], piece: ToolCallPiece) -> None:
     call = calls.get(piece.index)
     # The first piece of a call determines whether the tool is custom or a function.
-    kind, added = called_tool_view(piece, custom=piece.custom if call is None else "custom" in call)
+    kind, tool_fields = called_tool_view(
+        piece, custom=piece.custom if call is None else "custom" in call
+    )
     if call is None:
         call = calls[piece.index] = {"id": "", "type": kind, kind: {"name": ""}}
     if piece.id is not None:
         call["id"] = piece.id
-    for name, text in added.items():
+    for name, text in tool_fields.items():
         call[kind][name] = call[kind].get(name, "") + text
 
 

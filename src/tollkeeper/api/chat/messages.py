@@ -1,12 +1,11 @@
 """Turns the messages of a chat request into the turns of a prompt (the typed form of a request, the
 same for all protocols).
 
-`wire.ChatMessage` checks types and names. It drops properties of content parts that are not listed in
-the interface, which is the specification of the gateway's API. Clients may send such properties, and
-the backend must get them. Therefore a request with content parts is decoded a second time, with all
-properties.
+`wire.ChatMessage` checks types and names, and drops properties of content parts that the interface (the
+specification of the gateway's API) does not list. Clients may send further properties, and the backend
+must get them. Therefore a request with content parts is decoded a second time, with all properties.
 
-A place is the path of a value in the request, such as `messages[0].content`. Error messages name it.
+A place is the path of a value in the request, such as `messages[0].content`. Error messages name the place.
 """
 
 from collections.abc import Sequence
@@ -300,8 +299,10 @@ def _media_part(kind: str, content: Any, extra: FreeObject, place: str) -> Conte
         case "input_audio":
             source = _object(content, content_place)
             data = _text(source.pop("data", None), f"{content_place}.data")
-            form = _optional_text(source.pop("format", None), f"{content_place}.format")
-            return Audio(data=data, format=form, place=place, extra=_joined(extra, source, kind))
+            format_name = _optional_text(source.pop("format", None), f"{content_place}.format")
+            return Audio(
+                data=data, format=format_name, place=place, extra=_joined(extra, source, kind)
+            )
         case "file":
             return _file_part(_object(content, content_place), extra, place, content_place)
     source = {"url": content} if isinstance(content, str) else _object(content, content_place)

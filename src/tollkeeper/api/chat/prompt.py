@@ -1,9 +1,9 @@
 """Turns a chat request into a prompt, the typed form of a request that is the same for all protocols.
 
 The prompt also contains the client's original bytes. If the model's backend has a chat API too, the
-gateway sends it these bytes instead of encoding the prompt again.
+gateway sends these bytes to the backend instead of encoding the prompt again.
 
-A place is the path of a value in the request, such as `tools[0]`. Error messages name it.
+A place is the path of a value in the request, such as `tools[0]`. Error messages name the place.
 """
 
 from collections.abc import Iterator, Mapping
@@ -163,7 +163,7 @@ def _tool(
     tool. An object that is not a function as OpenAI's chat protocol defines it becomes an `OtherTool`,
     which contains the object unchanged. `path` is the path from the tool to the function."""
     try:
-        known = msgspec.convert(function, _Function)
+        typed = msgspec.convert(function, _Function)
     except msgspec.ValidationError:
         return OtherTool(tool, place, legacy)
     assert isinstance(function, dict)
@@ -172,10 +172,10 @@ def _tool(
     extra = {name: value for name, value in function.items() if name not in _FUNCTION_FIELDS}
     tool_extra = {name: value for name, value in tool.items() if name not in _TOOL_FIELDS}
     return FunctionTool(
-        name=known.name,
-        description=known.description,
-        parameters=known.parameters,
-        strict=known.strict,
+        name=typed.name,
+        description=typed.description,
+        parameters=typed.parameters,
+        strict=typed.strict,
         place=place,
         schema_place=f"{place}.{path}parameters",
         legacy=legacy,
@@ -282,11 +282,11 @@ def _web_search(requested: FreeObject | None) -> WebSearch | None:
     location = None
     if "user_location" in extra:
         try:
-            user = msgspec.convert(extra["user_location"], _Location).approximate
+            area = msgspec.convert(extra["user_location"], _Location).approximate
         except msgspec.ValidationError:
             pass
         else:
-            location = UserLocation(user.city, user.country, user.region, user.timezone)
+            location = UserLocation(area.city, area.country, area.region, area.timezone)
             del extra["user_location"]
     return WebSearch(
         "web_search_options", size if isinstance(size, str) else None, location, extra or None

@@ -57,7 +57,7 @@ class HeaderContext:
         self.path = path
         self.headers = headers
         # The API key in the headers, and its digest. The caller (the owner of the key, with the key's
-        # permissions) is not fixed here, because it may change between two requests.
+        # permissions) is not fixed here, because the caller may change between two requests.
         self.key = ""
         self.digest = b""
         self.query: Any = None
@@ -200,8 +200,8 @@ class Endpoint(Generic[B, Q]):
     # because PostgreSQL's text type cannot store it. The body's size counts towards the administration
     # rate.
     stored: bool = False
-    # Whether a request goes through admission, which reads its key from the database again. Only then
-    # may authentication use a cached key.
+    # Whether a request goes through admission, which reads the request's key from the database again.
+    # Authentication may use a cached key only for such requests.
     admitted: bool = False
     # Whether a request counts towards the request rate of its project. A request above the rate is
     # rejected before its body is read.

@@ -105,7 +105,7 @@ class Exchange(StreamWriter, Protocol):
 
 
 Work: TypeAlias = Coroutine[Any, Any, None]
-# Answers the request, and returns None. If this takes longer, returns a coroutine instead, which the
-# server runs in a task. The application sends every failure as an answer, so the server handles no
-# exceptions of the application.
+# Either answers the request at once and returns None, or returns a coroutine that answers the request.
+# The server runs the coroutine in a task. The application sends every failure as an answer, so the
+# server handles no exceptions of the application.
 Application: TypeAlias = Callable[[Exchange], Work | None]

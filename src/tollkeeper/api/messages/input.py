@@ -2,9 +2,9 @@
 the same for all protocols).
 
 Requests for answers (calls) and for token counts use the same code, but calls are checked more
-strictly. A call is rejected if the model would
-not get some content unchanged, or if the reasoning of an earlier answer was changed or comes from
-another project. A token count ignores content that does not change the number of tokens.
+strictly. A call is rejected if the model would not get some content unchanged. A call is also rejected
+if the reasoning of an earlier answer was changed or comes from another project. A token count ignores
+content that does not change the number of tokens.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -170,8 +170,8 @@ class MessagesConversation:
 
     def _reasoning(self, sealed: str | None, text: str, place: str) -> Iterator[Reasoning]:
         """Reads the reasoning of an earlier answer. `sealed` is the encrypted form in which the gateway
-        sent the reasoning to the client. It may contain values that only a backend can read. Such values
-        are sent only to the model that wrote them."""
+        sent the reasoning to the client. `sealed` may contain values that only a backend can read. These
+        values are sent only to the model that wrote them."""
         unsealed = None if sealed is None else self._unseal(sealed)
         if not self._for_token_count and (unsealed is None or unsealed.text != text):
             raise InvalidRequest(

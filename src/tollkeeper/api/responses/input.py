@@ -174,8 +174,8 @@ class Conversation:
 
     def _add_turn(self, turn: Turn) -> None:
         """Adds a turn that is not from the assistant. Drops pending reasoning, because no message or
-        function call of the same answer follows it. If the answer has other parts, keeps reasoning that
-        a backend sealed, because it may belong to these parts."""
+        function call of the same answer follows. If the answer has other parts, keeps reasoning that a
+        backend sealed, because such reasoning may belong to these parts."""
         if self._answer:
             self._answer += [part for part in self._pending_reasoning if part.sealed]
         self._end_answer()

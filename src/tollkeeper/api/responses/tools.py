@@ -252,7 +252,8 @@ def _add_web_search(tools: Tools, tool: wire.WebSearchTool, place: str) -> None:
         raise InvalidRequest("tools may contain only one web search.", param=place)
     if tool.external_web_access is False:
         # Such a search may find only pages that the provider has stored. No backend stores pages, so
-        # the search is dropped. It is not rejected, because Codex CLI sends one with every request.
+        # the search is dropped. The search is not rejected, because Codex CLI sends such a search with
+        # every request.
         tools.offline_search_place = place
         return
     _refuse_unsupported(

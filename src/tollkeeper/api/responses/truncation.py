@@ -33,10 +33,10 @@ async def truncated(services: Services, call: Call) -> Call:
     tokens_max = call.model.context_length - call.output_tokens_max
     if (await measure(call)).guess() <= tokens_max:
         return call
-    is_counted = await services.token_counting.should_count(call)
+    may_count = await services.token_counting.should_count(call)
     search = await asyncio.to_thread(_Cuts, call, tokens_max)
     deadline = tokenizer_deadline()
-    for _ in range(_COUNTS_MAX if is_counted else 0):
+    for _ in range(_COUNTS_MAX if may_count else 0):
         dropped = await asyncio.to_thread(search.next_cut)
         if dropped is None:
             break
@@ -44,13 +44,13 @@ async def truncated(services: Services, call: Call) -> Call:
         if counted is None:
             break
         await asyncio.to_thread(search.learn, dropped, counted)
-    return replace(search.without(search.best), tokenizer_asked=is_counted)
+    return replace(search.without(search.best), tokenizer_asked=may_count)
 
 
 class _Cuts:
     """Finds how many of the oldest groups have to be dropped. This number is called a cut. Cuts below
-    `_fewest` do not fit. `best` is the smallest cut that is known to fit, or the largest allowed cut if
-    none fits."""
+    `_fewest` do not fit. `best` is the smallest cut that is known to fit, or the largest allowed cut
+    (`_most`) if none fits."""
 
     def __init__(self, call: Call, tokens_max: int) -> None:
         self._call = call

@@ -40,9 +40,9 @@ class ChatDialect:
             if name in body and not _is_default(name, body[name]):
                 raise OptionUnsupported(f"The backend does not support {name}.", param=name)
             body.pop(name, None)
-        for name, other in self.renamed.items():
+        for name, server_name in self.renamed.items():
             if name in body:
-                body[other] = body.pop(name)
+                body[server_name] = body.pop(name)
 
 
 def _omit_in_messages(body: FreeObject, paths: list[str]) -> None:

@@ -51,15 +51,15 @@ class ChatWire:
         if record is not None:
             return _failed_answer(call, completion, refusal_record(record, secrets=secrets))
         events: list[Event] = [opened(completion)]
-        seen: set[int] = set()
+        seen_choices: set[int] = set()
         unfinished = call.choices
         for choice in completion.choices or ():
             delta = delta_of_completion(choice)
-            if 0 <= delta.choice < call.choices and delta.choice not in seen:
-                seen.add(delta.choice)
+            if 0 <= delta.choice < call.choices and delta.choice not in seen_choices:
+                seen_choices.add(delta.choice)
                 events.append(delta)
                 unfinished -= delta.finish is not None
-        if not seen:
+        if not seen_choices:
             raise MalformedAnswer("it has no choice")
         report = usage_report(completion.usage, completion.service_tier)
         if report is not None:
@@ -71,8 +71,8 @@ class ChatWire:
         )
 
     def read_usage(self, body: bytes) -> UsageReport | None:
-        partial = decode_usage_only(body)
-        return usage_report(partial.usage, partial.tier)
+        usage_only = decode_usage_only(body)
+        return usage_report(usage_only.usage, usage_only.tier)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return AnswerStream(call, secrets=secrets)

@@ -70,8 +70,8 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
                 piece = records.decode_delta(content)
                 self._read_block(piece.content_block_index, piece.delta or Block())
             case records.BLOCK_START:
-                begun = records.decode_start(content)
-                self._read_block(begun.content_block_index, begun.start or Block())
+                beginning = records.decode_start(content)
+                self._read_block(beginning.content_block_index, beginning.start or Block())
             case records.BLOCK_STOP:
                 self._end_block(records.decode_delta(content).content_block_index)
             case records.MESSAGE_STOP:
@@ -93,8 +93,9 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
                     self._emit(Delta(0, cited.text))
         reasoning = block.reasoning_content
         if reasoning is not None:
-            whole = reasoning.reasoning_text or reasoning
-            self._emit_reasoning(open_block, whole.text, whole.signature)
+            # Only an answer that is not streamed has `reasoning_text`.
+            signed = reasoning.reasoning_text or reasoning
+            self._emit_reasoning(open_block, signed.text, signed.signature)
             if reasoning.redacted_content:
                 open_block.redacted.append(reasoning.redacted_content)
         if block.tool_use is not None and block.tool_use.type != records.SERVER_TOOL_USE:
@@ -144,6 +145,6 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
 
 
 def report_from_metadata(metadata: Metadata) -> UsageReport | None:
-    """Returns the usage report in a metadata record or a whole answer; None if there is none."""
-    found = value_or_none(metadata.usage)
-    return None if found is None else read_usage(decode_any(found), metadata.tier)
+    """Returns the usage report in a metadata record or a whole answer; None if it has no usage."""
+    raw_usage = value_or_none(metadata.usage)
+    return None if raw_usage is None else read_usage(decode_any(raw_usage), metadata.tier)

@@ -25,9 +25,9 @@ class Input(ConversationWithIds):
 
     call_id_pattern = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 
-    def __init__(self, marks: Marks) -> None:
+    def __init__(self, cache_marks: Marks) -> None:
         super().__init__()
-        self._marks = marks
+        self._cache_marks = cache_marks
         self._documents = Documents()
 
     def text_block(self, text: str) -> FreeObject:
@@ -51,15 +51,16 @@ class Input(ConversationWithIds):
         return {"toolUse": {"toolUseId": call_id, "name": name, "input": arguments}}
 
     def result_block(self, result: ToolResult, turn: Turn, content: list[FreeObject]) -> FreeObject:
-        described: FreeObject = {"toolUseId": self.answered_id(result, turn), "content": content}
+        tool_result: FreeObject = {"toolUseId": self.answered_id(result, turn), "content": content}
         if result.is_error:
-            described["status"] = "error"
-        return {"toolResult": described}
+            tool_result["status"] = "error"
+        return {"toolResult": tool_result}
 
     def marked(
         self, block: FreeObject | None, extra: FreeObject | None, place: str
     ) -> list[FreeObject]:
-        point = cache_point(self._marks.read(extra, place).get("cache_control"))
+        """Returns the block, and a cache point after the block if `extra` has a cache mark."""
+        point = cache_point(self._cache_marks.read(extra, place).get("cache_control"))
         return [] if block is None else [block, *point]
 
 

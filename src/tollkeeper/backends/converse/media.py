@@ -84,8 +84,8 @@ class Documents:
         if format_name is None and not content.media_type:
             # The file is treated as PDF, because clients that omit the type usually send PDF.
             format_name = "pdf"
-        described = _format_and_source(format_name, content, _EXTENSIONS, file.place)
-        return {"document": {"name": self._name(file.filename), **described}}
+        format_and_source = _format_and_source(format_name, content, _EXTENSIONS, file.place)
+        return {"document": {"name": self._name(file.filename), **format_and_source}}
 
     def _name(self, filename: str | None) -> str:
         plain = _NOT_IN_NAMES.sub("-", (filename or "document")[:_NAME_MAX])

@@ -54,11 +54,11 @@ def converse_request(call: Call, *, extra: Mapping[str, Any]) -> FreeObject:
         raise OptionUnsupported(
             "The backend's protocol does not support web search.", param=prompt.web_search.param
         )
-    marks = Marks(call.model.messages.caching)
-    tools = _tools(prompt, marks)
-    conversation = Input(marks)
+    cache_marks = Marks(call.model.messages.caching)
+    tools = _tools(prompt, cache_marks)
+    conversation = Input(cache_marks)
     conversation.add(prompt.turns)
-    point = cache_point(marks.automatic())
+    point = cache_point(cache_marks.automatic())
     if point and conversation.messages:
         conversation.messages[-1]["content"] += point
     reasoning = reasoning_fields(call)
@@ -118,12 +118,12 @@ def _text_format(prompt: Prompt) -> FreeObject | None:
     return {"type": "json_schema", "structure": {"jsonSchema": schema}}
 
 
-def _tools(prompt: Prompt, marks: Marks) -> list[FreeObject]:
+def _tools(prompt: Prompt, cache_marks: Marks) -> list[FreeObject]:
     tools: list[FreeObject] = []
     for tool in offered_functions(prompt):
         tools.append({"toolSpec": _specification(tool)})
         for extra in (tool.extra, tool.tool_extra):
-            tools += cache_point(marks.read(extra, tool.place).get("cache_control"))
+            tools += cache_point(cache_marks.read(extra, tool.place).get("cache_control"))
     return tools
 
 

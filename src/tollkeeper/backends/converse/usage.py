@@ -20,7 +20,7 @@ def read_usage(reported: Any, service_tier: str | None = None) -> UsageReport:
 
 
 def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
-    # Each of these numbers has two possible names. Some answers contain both.
+    # The fields of `cached` and `written` each have two possible names. Some answers contain both.
     cached = read_count(reported.get("cacheReadInputTokens"))
     if cached is None:
         cached = read_count(reported.get("cacheReadInputTokenCount"))
@@ -46,11 +46,11 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
 
 def _by_lifetime(details: Any) -> tuple[int | None, int | None]:
     """Returns the tokens written to the cache for five minutes, and those written for one hour."""
-    found = (
+    parts = (
         [part for part in details if isinstance(part, dict)] if isinstance(details, list) else []
     )
-    if not found:
+    if not parts:
         return None, None
-    counts = [(part.get("ttl"), read_count(part.get("inputTokens")) or 0) for part in found]
+    counts = [(part.get("ttl"), read_count(part.get("inputTokens")) or 0) for part in parts]
     long = sum(count for lifetime, count in counts if lifetime == _ONE_HOUR)
     return sum(count for _, count in counts) - long, long
