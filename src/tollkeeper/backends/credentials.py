@@ -2,8 +2,8 @@
 
 The gateway asks the credential for its headers before every call, so that a key can change while the
 gateway runs: a key from a file is read again if the file has changed. Credentials with expiring
-tokens or with signatures are in `backends/identity`. They have the same interface: `headers_for` gets
-the request, because a signature covers the request. The method may wait for a token.
+tokens or with signatures are in `backends/identity` and have the same interface. `headers_for` gets
+the request, because a signature covers the request. `headers_for` may wait for a token.
 
 No message, log line or `repr` of this module contains a key.
 """

@@ -129,13 +129,9 @@ class ReplicaHealth:
             if len(self._failed_for) < _REMEMBERED_MAX:
                 self._failed_for.add(organization)
             rule = self._rule
-            organizations_needed = min(
-                rule.organizations_to_eject, rule.failures_to_eject, organizations_active
-            )
-            if (
-                self._failures >= rule.failures_to_eject
-                and len(self._failed_for) >= organizations_needed
-            ):
+            # The number of organizations whose calls must have failed.
+            needed = min(rule.organizations_to_eject, rule.failures_to_eject, organizations_active)
+            if self._failures >= rule.failures_to_eject and len(self._failed_for) >= needed:
                 self.is_failing = is_last_healthy
                 if not is_last_healthy:
                     self._eject(now)

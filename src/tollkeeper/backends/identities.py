@@ -76,5 +76,5 @@ Identity = GoogleIdentity | EntraIdentity | AwsIdentity
 
 def region_in(host: str) -> str | None:
     """Returns the AWS region in a host name; None if the name contains no region."""
-    found = _REGION.search(host)
-    return None if found is None else found[1]
+    region = _REGION.search(host)
+    return None if region is None else region[1]

@@ -37,8 +37,8 @@ class Preset:
     # Whether the server supports `n`: several completions in one call.
     native_n: bool = True
     tokenizer: Tokenizer | None = None
-    # Fields of a chat request that the server does not support. The gateway answers such a request
-    # with 501.
+    # Fields of a chat request that the server does not support. The gateway answers a
+    # request with one of these fields with 501.
     refused: tuple[str, ...] = ()
     # Fields of a chat request that have another name at this server.
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ _REASONING_MODELS = re.compile(
     r"|thinking|reason|deep-research|magistral|minimax-m|glm-[4-9]|compound"
 )
 
-# The names of models that need a token budget for reasoning: those before Claude 4.6 and Gemini 3.
+# The names of models that need a token budget for reasoning: models before Claude 4.6 and Gemini 3.
 _BUDGET_MODELS = re.compile(
     r"claude-[123]|claude-(opus|sonnet|haiku)-4([-.@][0-5])?(?![0-9]|[-.][6-9](?![0-9]))"
     r"|gemini-(1|2)[.-]"
@@ -116,8 +116,8 @@ def reasons_unasked(upstream_model: str) -> bool:
     return _REASONING_MODELS.search(upstream_model.lower()) is not None
 
 
-# Fields with which a client identifies its end user or labels the request. They do not affect the
-# answer.
+# Fields with which a client identifies its end user or labels the request. These fields do not
+# affect the answer.
 _CLIENT_LABELS = ("user", "safety_identifier", "metadata")
 # Fields that contain the reasoning of earlier answers. Some servers answer 422 to a message with an
 # unknown field, so these fields are not sent to them.

@@ -59,7 +59,7 @@ class WholeAnswer(msgspec.Struct, frozen=True):
     """Contains the events of an answer that was not streamed."""
 
     events: list[Event]
-    # The error that says why the answer is incomplete. It is raised after the events were delivered.
+    # The error that says why the answer is incomplete. The error is raised after the events were delivered.
     shortfall: TollkeeperError | None = None
 
 

@@ -53,7 +53,8 @@ def _cap(pair: list[str | None]) -> Cap | None:
 
 
 def key_status_of(revoked: bool, suspended: bool, expired: bool) -> KeyStatus:
-    # The database has already compared the expiry with its clock. 0 and 1 only pass on the result.
+    # The database has already compared the expiry with its clock. The times 0 and 1 only pass on the
+    # result of this comparison.
     return key_status(
         revoked=revoked, suspended=suspended, expires_at=0 if expired else None, now=1
     )

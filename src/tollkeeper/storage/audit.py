@@ -75,8 +75,8 @@ async def find_page(
         parameters.append(organization_id)
     if object_id is not None:
         # A complete id is found by an index. The beginning of an id is searched in all rows.
-        whole = len(object_id) >= _WHOLE_ID_LENGTH
-        filters.append("object_id = %s" if whole else "starts_with(object_id, %s)")
+        is_whole_id = len(object_id) >= _WHOLE_ID_LENGTH
+        filters.append("object_id = %s" if is_whole_id else "starts_with(object_id, %s)")
         parameters.append(object_id)
     if since is not None:
         filters.append("at >= to_timestamp(%s)")

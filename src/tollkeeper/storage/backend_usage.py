@@ -59,8 +59,8 @@ class UsageQuery:
     first_day: int
     last_day: int
     # The models whose first backend is this backend. The unsettled calls (of unknown cost) of a
-    # process that died have no activity record, so their backend is unknown. They count for the
-    # first backend of their model.
+    # process that died have no activity record, so their backend is unknown. These calls count
+    # for the first backend of their model.
     models: tuple[str, ...]
 
 

@@ -83,6 +83,6 @@ async def find_close_differences(
             parameters,
             prepare=False,
         )
-        found = await cursor.fetchall()
-        differences += [(CLOSE_IS_ITS_ROWS, row[0], row[1]) for row in found]
+        rows = await cursor.fetchall()
+        differences += [(CLOSE_IS_ITS_ROWS, row[0], row[1]) for row in rows]
     return differences

@@ -17,7 +17,7 @@ from tollkeeper.storage.revisions import code_revision, serving_revision
 _TABLES: LiteralString = "SELECT to_regclass('alembic_version'), to_regclass('schema_revisions')"
 _REVISION: LiteralString = "SELECT version_num FROM alembic_version"
 # `compatible_from` is NULL if the current revision has no row. Then another program created the
-# schema, and it is unknown which code works with it.
+# schema, and it is unknown which code works with the schema.
 _STATE: LiteralString = """
     SELECT v.version_num, CASE
         WHEN EXISTS (SELECT FROM schema_revisions r WHERE r.revision = v.version_num)
@@ -86,14 +86,14 @@ def read_schema_state(connection: psycopg.Connection) -> SchemaState:
     assert row is not None
     if row[0] is None:
         return SchemaState(None, None)
-    found = connection.execute(_REVISION if row[1] is None else _STATE).fetchone()
-    if found is None:
+    state = connection.execute(_REVISION if row[1] is None else _STATE).fetchone()
+    if state is None:
         return SchemaState(None, None)
-    return SchemaState(str(found[0]), None if row[1] is None else found[1])
+    return SchemaState(str(state[0]), None if row[1] is None else state[1])
 
 
 async def find_schema_state(connection: Connection) -> SchemaState:
     """Reads the schema state in a serving process, which has already checked that the tables
     exist."""
-    found = await (await connection.execute(_STATE)).fetchone()
-    return SchemaState(None, None) if found is None else SchemaState(*found)
+    state = await (await connection.execute(_STATE)).fetchone()
+    return SchemaState(None, None) if state is None else SchemaState(*state)

@@ -84,8 +84,8 @@ _FIND_ALL: LiteralString = _SELECT + _GROUPED
 
 def _counts(row: tuple[Any, ...]) -> ValueCounts:
     organization_id, policy_id, name, number, bins, now = row
-    bins, now = (_decoded(found) for found in (bins, now))
-    at_calibration = tuple(0 if one is None else one["count"] for one in bins or [None] * 10)
+    bins, now = (_decoded(column) for column in (bins, now))
+    at_calibration = tuple(0 if tenth is None else tenth["count"] for tenth in bins or [None] * 10)
     return ValueCounts(
         organization_id,
         policy_id,
@@ -96,5 +96,5 @@ def _counts(row: tuple[Any, ...]) -> ValueCounts:
     )
 
 
-def _decoded(found: Any) -> Any:
-    return msgspec.json.decode(found) if isinstance(found, str | bytes) else found
+def _decoded(column: Any) -> Any:
+    return msgspec.json.decode(column) if isinstance(column, str | bytes) else column

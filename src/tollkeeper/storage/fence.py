@@ -33,9 +33,9 @@ from tollkeeper.storage.watched_connection import WatchedConnection
 _ANSWER_WITHIN_S = 1.0
 _log = LateLogger("tollkeeper.fence")
 
-# The timeline is NULL on a standby. It is read from the name of the current WAL file, which begins
-# with the timeline in hex, because `pg_control_checkpoint` still shows the old timeline for a short
-# time after a promotion.
+# The timeline is NULL on a standby. The query reads the timeline from the name of the current WAL file,
+# which begins with the timeline in hex, because `pg_control_checkpoint` still shows the old timeline
+# for a short time after a promotion.
 _IDENTIFY: LiteralString = """
     SELECT c.system_identifier,
         CASE WHEN NOT pg_is_in_recovery() THEN

@@ -27,7 +27,7 @@ class KeptConnections:
         # Idle retained connections, each with the time until which it may be retained. The most
         # recently used connection is the last.
         self._idle: list[tuple[Connection, float]] = []
-        # The same time for each retained connection that is in use.
+        # For each retained connection that is in use: the time until which it may be retained.
         self._kept_until: dict[Connection, float] = {}
         self._is_closed = False
 

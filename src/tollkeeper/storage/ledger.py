@@ -386,7 +386,7 @@ async def restore_holds(
             "model": hold.model,
             **hold_prices(hold),
             # A hold must equal its prices times its limits. The limits of a restored hold are zero,
-            # and the price per request is not multiplied by a limit, so it must be zero too.
+            # and the price per request is not multiplied by a limit, so this price must be zero too.
             "price_request": 0,
             "held_at_ms": time_ms_of_id(hold.id) if arrived_earlier else None,
         }

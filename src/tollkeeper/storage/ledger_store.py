@@ -166,7 +166,7 @@ class LedgerStore:
             raise Rollback
 
     async def release_in_doubt(self, holds: Sequence[Hold]) -> None:
-        """Releases those of the holds that were written. First waits for the locks of their
+        """Releases the holds in `holds` that were written. First waits for the locks of their
         accounts, because a transaction whose commit was not answered keeps the accounts locked
         until the transaction is committed or rolled back."""
         async with self._database.transaction() as connection:

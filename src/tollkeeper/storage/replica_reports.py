@@ -6,8 +6,8 @@ from uuid import UUID
 
 from tollkeeper.storage.database import Connection
 
-# The maximum number of reports that are read, one for each process. It is more than a page can
-# show.
+# The maximum number of reports that are read, one for each process. The number is more than a page
+# can show.
 _PROCESSES_MAX = 256
 
 

@@ -1,4 +1,4 @@
-"""Lists the migrations of this code, each with the oldest code that works with the schema after it.
+"""Lists the migrations of this code. Each migration names the oldest code that still works afterwards.
 
 The migration files are parsed and not imported, because a serving process must not need Alembic.
 """
@@ -19,7 +19,7 @@ class Revision:
 
     number: str
     compatible_from: str
-    # True if some code that works before this migration no longer works after it.
+    # True if some code that works before this migration no longer works afterwards.
     contracts: bool
 
     @property
@@ -33,14 +33,14 @@ class Revision:
 def revisions() -> tuple[Revision, ...]:
     """Returns all migrations in their order. The name of each file begins with the number of its
     revision."""
-    found: list[Revision] = []
+    migrations: list[Revision] = []
     floor = ""
     for path in sorted(VERSIONS.glob("[0-9]*.py")):
         declared = _COMPATIBLE_FROM.search(path.read_text())
         assert declared is not None, f"{path.name} does not declare compatible_from"
-        found.append(Revision(path.name[:4], declared[1], contracts=declared[1] > floor))
+        migrations.append(Revision(path.name[:4], declared[1], contracts=declared[1] > floor))
         floor = max(floor, declared[1])
-    return tuple(found)
+    return tuple(migrations)
 
 
 def code_revision() -> str:
@@ -51,4 +51,4 @@ def code_revision() -> str:
 def serving_revision() -> str:
     """Returns the oldest revision of the schema with which this code can serve. All later
     migrations can wait."""
-    return next(one.number for one in reversed(revisions()) if not one.can_wait)
+    return next(migration.number for migration in reversed(revisions()) if not migration.can_wait)

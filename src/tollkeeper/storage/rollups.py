@@ -1,6 +1,6 @@
 """Contains the SQL that maintains the roll-ups (sums for reports) of activity records and of
 verdicts (the results of policies). `ROLL_UP_ACTIVITY` and `ROLL_UP_VERDICTS` are the last part of
-the statements that insert the records. They read from `fresh`, the rows that were really inserted,
+the statements that insert the records. Both read from `fresh`, the rows that were really inserted,
 so that a record that is written again is not counted twice."""
 
 from typing import LiteralString
@@ -31,8 +31,8 @@ _CALLS_OF_BACKENDS: LiteralString = (
     + added("duration_ms", "first_pieces", "first_piece_ms", "streamed_tokens", "streaming_ms")
 )
 # A step is five minutes. 300 is `domain.traffic.STEP_S`, 12 is `STEPS_PER_HOUR`, and 1.1 is
-# `BUCKET_RATIO` of the same module. Each roll-up writes its rows in a fixed order, and its condition
-# `count(*) ... >= 0` makes it wait for the previous roll-up. So two processes that write the same
+# `BUCKET_RATIO` of the same module. Each roll-up writes its rows in a fixed order. The condition
+# `count(*) ... >= 0` makes a roll-up wait for the previous roll-up. So two processes that write the same
 # rows do not deadlock. Latencies are counted by hour, under the first step of the hour.
 # `rung` is the number of a latency bucket. Overhead is in microseconds, all other latencies are in
 # milliseconds.

@@ -1,4 +1,4 @@
-"""Contains the SQL for the monthly statements of organizations. It reads only the grants and the
+"""Contains the SQL for the monthly statements of organizations. Reads only the grants and the
 roll-up (stored sums) of costs, because both remain when a ledger month is dropped."""
 
 from tollkeeper.domain.access import OrganizationId
@@ -52,12 +52,12 @@ async def sum_changes_from(
         """,
         {"organization": organization_id, "day": day, "time": day * DAY_S},
     )
-    [[found]] = await cursor.fetchall()
-    return int(found)
+    [[change]] = await cursor.fetchall()
+    return int(change)
 
 
 async def read_open_day(connection: Connection) -> int:
     """Returns the first day after the last closed month."""
     cursor = await connection.execute("SELECT ledger_open_day()")
-    [[found]] = await cursor.fetchall()
-    return int(found)
+    [[open_day]] = await cursor.fetchall()
+    return int(open_day)

@@ -1,5 +1,5 @@
-"""Counts requests that reserve no money against a project's rate limit, which is a token bucket.
-Contains the SQL for this."""
+"""Applies the rate limit of a project, which is a token bucket, to requests that reserve no money.
+Contains the SQL for the token bucket."""
 
 from typing import LiteralString
 

@@ -43,8 +43,8 @@ async def read_time_before(connection: Connection, seconds: float) -> datetime:
     cursor = await connection.execute(
         "SELECT clock_timestamp() - make_interval(secs => %s)", (seconds,)
     )
-    [[found]] = await cursor.fetchall()
-    return found  # type: ignore[no-any-return]
+    [[earlier]] = await cursor.fetchall()
+    return earlier  # type: ignore[no-any-return]
 
 
 async def total_by_reason(

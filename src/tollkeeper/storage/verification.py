@@ -424,9 +424,9 @@ async def find_in_slice(
 ) -> list[tuple[str, str, str]]:
     """Returns (invariant, id of the row, explanation) for each row of the slice that violates one
     of the invariants in `queries`. Must be called in a transaction."""
-    # If a table has no statistics, the planner expects few rows in every slice. It would then
-    # materialize one table and compare each of its rows with every row of another table. With this
-    # plan disabled, the planner looks up rows by their keys.
+    # If a table has no statistics, the planner expects few rows in every slice. The planner would
+    # then materialize one table and compare each of its rows with every row of another table. With
+    # this plan disabled, the planner looks up rows by their keys.
     await connection.execute("SET LOCAL enable_material TO off")
     parameters = {**asdict(part), **asdict(ages), "limit": DIFFERENCES_PER_QUERY_MAX}
     differences = []

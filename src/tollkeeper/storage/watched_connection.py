@@ -37,8 +37,8 @@ class PreparedStatements:
 
 
 class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
-    # The time after which the connection is closed if the server has not answered. It is longer
-    # than the server's statement timeout.
+    # The time after which the connection is closed if the server has not answered. The time is
+    # longer than the server's statement timeout.
     answer_within_s: float = math.inf
     # True if the statements of the current transaction may take as long as the server allows.
     allows_long_statements: bool = False

@@ -81,8 +81,8 @@ class _Choice(msgspec.Struct):
 
 
 class ChatAssembly:
-    """Collects the events of an answer that is not streamed. It is the call's sink (the receiver of the
-    events)."""
+    """Collects the events of an answer that is not streamed. Used as the call's sink (the receiver of
+    the events)."""
 
     def __init__(self, call: Call, body: wire.ChatRequest, created: int) -> None:
         self._call = call

@@ -170,7 +170,7 @@ async def decode_body(
         if body:
             raise InvalidRequest("This operation takes no body.")
         return None, False
-    # These numbers may be too high, because brackets and commas in strings are counted too.
+    # Both numbers may be too high, because brackets and commas in strings are counted too.
     openings = body.count(b"{") + body.count(b"[")
     elements = openings + body.count(b",")
     is_large = len(body) > strict_json.SMALL_BYTES or elements > strict_json.FEW_ELEMENTS

@@ -83,8 +83,8 @@ class _Block:
 
 
 class MessageAssembly:
-    """Collects the events of an answer that is not streamed. It is the call's sink (the receiver of the
-    events). It builds the message from the Messages events that a stream would send to the client."""
+    """Collects the events of an answer that is not streamed. Used as the call's sink (the receiver of
+    the events). Builds the message from the Messages events that a stream would send to the client."""
 
     def __init__(self, prepared: PreparedMessage) -> None:
         self._call = prepared.call

@@ -19,8 +19,8 @@ from tollkeeper.services.use_cases import Services
 
 
 class ResponseAssembly:
-    """Collects the events of an answer that is not streamed. It is the call's sink (the receiver of the
-    events)."""
+    """Collects the events of an answer that is not streamed. Used as the call's sink (the receiver of
+    the events)."""
 
     def __init__(self, prepared: PreparedResponse) -> None:
         self._prepared = prepared

@@ -1,2 +1,2 @@
 """Defines the wire types: structs for the JSON of requests and responses, with the limits of all
-fields. They contain no logic."""
+fields. The structs contain no logic."""

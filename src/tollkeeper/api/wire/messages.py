@@ -122,7 +122,7 @@ class MessagesRequest(TokenCountRequest):
 
 
 class MessagesQuery(StrictRequestObject):
-    # The beta APIs of client SDKs send this parameter. It has no effect.
+    # The beta APIs of client SDKs send this parameter. The parameter has no effect.
     beta: Literal["true", "false"] | None = None
 
 

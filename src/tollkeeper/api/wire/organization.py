@@ -144,8 +144,8 @@ class ProjectKey(ResponseObject):
     owner: ProjectKeyOwner
     status: Literal["active", "revoked", "expired", "suspended"]
     permissions: list[str]
-    # The full key. Only the answer to the request that creates the key contains it, also if the client
-    # repeats this request within 24 hours.
+    # The full key. Set only in the answer to the request that creates the key, and in the answers to
+    # repetitions of this request within 24 hours.
     value: str | UnsetType = UNSET
 
 

@@ -40,7 +40,7 @@ Metadata = Annotated[
     Meta(max_length=16),
 ]
 # The type of fields that refer to stored objects. The gateway stores no objects, so these fields must be
-# null. They are decoded as `Any`, so that the error can explain what the client should send instead.
+# null. The fields are decoded as `Any`, so that the error can tell the client what to send instead.
 NotStored = Annotated[Any, Meta(extra_json_schema={"type": "null"})]
 # Items and tools are not decoded together with the request. Each is decoded later, by its `type`.
 AnyObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]

@@ -48,8 +48,8 @@ class _Input(NamedTuple):
         return _Input(*(_sum(count, more) for count, more in zip(self, later, strict=True)))
 
     def updated(self, later: "_Input") -> "_Input":
-        """Returns the later numbers. Keeps those numbers of this report that the later report does
-        not contain."""
+        """Returns the later numbers. Keeps the numbers of this report that the later report does not
+        contain."""
         return _Input(*(old if new is None else new for old, new in zip(self, later, strict=True)))
 
 
@@ -61,7 +61,7 @@ class UsageReader:
         self._input = _Input()
 
     def read(self, reported: Any, *, is_final: bool) -> UsageReport:
-        return usage_report(reported, lambda found: self._read(found, is_final))
+        return usage_report(reported, lambda usage: self._read(usage, is_final))
 
     def _read(self, reported: FreeObject, is_final: bool) -> ReportedUsage:
         counts = _input(reported)

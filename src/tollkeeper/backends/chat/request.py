@@ -45,7 +45,7 @@ def encode_request(
     dialect: ChatDialect = OPENAI_DIALECT,
 ) -> bytes:
     """Encodes the body of the request. A request for a stream also asks for a usage report, because
-    the gateway computes the price from the report. Some dialects do not need this."""
+    the gateway computes the price from the report. A dialect can disable this (`include_usage`)."""
     prompt = call.prompt
     body: FreeObject = dict(_encoded_fields(prompt) if prompt.written is None else prompt.written)
     _add_gateway_fields(body, prompt, call.model.cache_salt_field or "cache_salt")
@@ -123,9 +123,9 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
 def _tool(tool: FunctionTool) -> FreeObject:
     """Returns the tool without the cache mark (`cache_control`), because a chat server may reject
     this field."""
-    described = tool.described()
-    described.pop(_CACHE_MARK, None)
-    return described
+    definition = tool.described()
+    definition.pop(_CACHE_MARK, None)
+    return definition
 
 
 def _tool_choice(requested: ToolChoice | None) -> str | FreeObject | None:

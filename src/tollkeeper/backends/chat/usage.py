@@ -147,17 +147,17 @@ _NO_SPLIT = (None, None)
 def _split(reported: FreeObject, name: str) -> tuple[int | None, int | None]:
     """Returns the tokens written for five minutes and those written for one hour, if the report
     separates the two."""
-    found = _object(reported, name) or {}
+    writes = _object(reported, name) or {}
     return (
-        read_count(found.get("ephemeral_5m_input_tokens")),
-        read_count(found.get("ephemeral_1h_input_tokens")),
+        read_count(writes.get("ephemeral_5m_input_tokens")),
+        read_count(writes.get("ephemeral_1h_input_tokens")),
     )
 
 
 def _read_at_top(reported: FreeObject, prompt: int | None) -> int | None:
     """Returns the cached tokens at the top level, which are included in the prompt. Returns None if
-    they exceed the prompt (Cohere): then they are not what the provider bills, and must not reduce
-    the price."""
+    the cached tokens exceed the prompt (Cohere): the provider bills the prompt, so the cached tokens
+    must not reduce the price."""
     count = first_count(reported, _CACHED_AT_TOP)
     return None if count is not None and prompt is not None and count > prompt else count
 
@@ -174,8 +174,8 @@ def _audio_in_total(
 
 def _object(reported: FreeObject, *names: str) -> FreeObject | None:
     for name in names:
-        if isinstance(found := reported.get(name), dict):
-            return found
+        if isinstance(value := reported.get(name), dict):
+            return value
     return None
 
 

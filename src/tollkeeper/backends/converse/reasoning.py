@@ -2,7 +2,7 @@
 encodes the reasoning of earlier answers.
 
 The provider signs each block of reasoning, and accepts a block in a later request only if the
-block is unchanged. Towards clients, the gateway sends such a block as one sealed value: the JSON of
+block is unchanged. The gateway sends each signed block to clients as one sealed value: the JSON of
 the block as a text.
 """
 
@@ -47,7 +47,7 @@ class ReasoningFields(msgspec.Struct, frozen=True):
 
     # Fields of `additionalModelRequestFields`.
     additional: FreeObject
-    # The field `effort` of `outputConfig`. None means that it is not sent.
+    # The field `effort` of `outputConfig`. None means that the field is not sent.
     effort: str | None = None
 
 

@@ -88,8 +88,8 @@ def count_request(call: Call) -> FreeObject:
             "The backend cannot count the tokens of server-side tools.", param="tools"
         )
     body = converse_request(call, extra={})
-    counted = {name: body[name] for name in _COUNT_FIELDS if name in body}
-    return {"input": {"converse": counted}}
+    counted_fields = {name: body[name] for name in _COUNT_FIELDS if name in body}
+    return {"input": {"converse": counted_fields}}
 
 
 def _inference_config(call: Call) -> FreeObject:
@@ -128,15 +128,15 @@ def _tools(prompt: Prompt, cache_marks: Marks) -> list[FreeObject]:
 
 
 def _specification(tool: FunctionTool) -> FreeObject:
-    described: FreeObject = {
+    specification: FreeObject = {
         "name": tool.name,
         "inputSchema": {"json": tool.parameters or _NO_PARAMETERS},
     }
     if tool.description:
-        described["description"] = tool.description
+        specification["description"] = tool.description
     if tool.strict:
-        described["strict"] = True
-    return described
+        specification["strict"] = True
+    return specification
 
 
 def _tool_config(
@@ -147,7 +147,7 @@ def _tool_config(
     choice = chosen_tool(prompt)
     if choice is ToolMode.NONE:
         # The protocol cannot forbid tool calls. To prevent them, the request is sent without tools.
-        # That is not possible if an earlier message contains a tool call or a result, because the
+        # Omitting the tools is not possible if an earlier message contains a tool call or a result, because the
         # provider then requires the tools.
         assert prompt.tool_choice is not None
         if _has_tool_blocks(messages):

@@ -16,7 +16,7 @@ _ONE_HOUR = "1h"
 def read_usage(reported: Any, service_tier: str | None = None) -> UsageReport:
     """Reads a usage report. `service_tier` is the tier that the answer names outside of its
     report."""
-    return usage_report(reported, lambda found: _read(found, service_tier), service_tier)
+    return usage_report(reported, lambda usage: _read(usage, service_tier), service_tier)
 
 
 def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:

@@ -30,7 +30,7 @@ class Input(Conversation):
 
     def __init__(self, *, sends_ids: bool, needs_signatures: bool) -> None:
         super().__init__()
-        # Whether to send the ids of tool calls. False for Vertex AI, which has no field for ids: it
+        # Whether to send the ids of tool calls. False for Vertex AI, which has no field for ids and
         # matches tool results with calls by their order.
         self._sends_ids = sends_ids
         self._needs_signatures = needs_signatures
@@ -47,6 +47,7 @@ class Input(Conversation):
     def marked(
         self, block: FreeObject | None, extra: FreeObject | None, place: str
     ) -> list[FreeObject]:
+        """Returns the block without a cache mark, because the protocol has no field for cache marks."""
         check_extra(extra, place)
         return [] if block is None else [block]
 

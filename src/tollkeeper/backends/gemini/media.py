@@ -42,10 +42,10 @@ def _file_part(file: File) -> FreeObject:
         raise OptionUnsupported(
             "The backend does not accept file ids: send the content.", param=file.place
         )
-    guessed = mimetypes.guess_type(file.filename or "")[0]
+    guessed_type = mimetypes.guess_type(file.filename or "")[0]
     # If the type is unknown, the file is treated as PDF, because clients that omit the type usually
     # send PDF.
-    return _inline(file.data, guessed or _PDF, file.place)
+    return _inline(file.data, guessed_type or _PDF, file.place)
 
 
 def _by_address(url: str, place: str) -> FreeObject:

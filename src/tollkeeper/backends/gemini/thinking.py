@@ -51,8 +51,8 @@ _BUDGETS = {
 _BUDGET_SHARE_MAX = 80
 _BUDGET_TOKENS_MAX = 1 << 20
 
-# A value that the provider accepts in place of a signature. It is needed for a tool call without a
-# signature: another model wrote the call, or the client has not stored the signature. Models from
+# A value that the provider accepts in place of a signature. A tool call has no signature if another
+# model wrote the call, or if the client has not stored the signature. Models from
 # Gemini 3 on reject tool calls without any signature.
 UNSIGNED = "skip_thought_signature_validator"
 

@@ -33,7 +33,7 @@ _TIERS = {
 def read_usage(reported: Any, *, is_final: bool, searches: int = 0) -> UsageReport:
     """Reads a usage report. `is_final` means that the answer has ended. `searches` is the number of
     web searches in the answer so far, which the report does not contain."""
-    return usage_report(reported, lambda found: _read(found, is_final, searches))
+    return usage_report(reported, lambda usage: _read(usage, is_final, searches))
 
 
 def _read(reported: FreeObject, is_final: bool, searches: int) -> ReportedUsage:

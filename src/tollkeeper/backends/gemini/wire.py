@@ -15,8 +15,8 @@ from tollkeeper.domain.inference import Call, UsageReport
 
 
 class Endpoint(StrEnum):
-    """Lists the services with this protocol, with their paths. Only the Gemini API has a field for
-    the ids of tool calls."""
+    """Lists the services that offer this protocol. The comments show their paths. Only the Gemini API
+    has a field for the ids of tool calls."""
 
     # {url}/models/{model}:generateContent
     GEMINI = "gemini"
@@ -50,12 +50,12 @@ class GeminiWire:
         return encoded(generate_request(call, extra=extra, sends_ids=not self._is_vertex))
 
     def encode_count(self, call: Call) -> bytes:
-        counted = count_request(call, sends_ids=not self._is_vertex)
+        body = count_request(call, sends_ids=not self._is_vertex)
         if not self._is_vertex:
             # Without `generateContentRequest`, the Gemini API would count only `contents`.
             model = f"models/{call.model.upstream_model}"
-            counted = {"generateContentRequest": {"model": model, **counted}}
-        return encoded(counted)
+            body = {"generateContentRequest": {"model": model, **body}}
+        return encoded(body)
 
     def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
         answer = GeminiAnswer(call, secrets=secrets)

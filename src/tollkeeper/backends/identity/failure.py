@@ -5,8 +5,8 @@ import re
 import traceback
 
 _SHOWN_LENGTH_MAX = 300
-# The published error codes of token services. Of a token service's answer, only such a code is shown:
-# other text may quote data that the gateway sent.
+# The published error codes of token services. Only these codes are shown from a token service's
+# answer, because other text may quote data that the gateway sent.
 _CODES = re.compile(
     r"\b(AADSTS[0-9]{4,9}|access_denied|invalid_client|invalid_grant|invalid_request|invalid_scope"
     r"|invalid_target|temporarily_unavailable|unauthorized_client|unsupported_grant_type)\b"

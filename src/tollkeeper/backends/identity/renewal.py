@@ -45,8 +45,8 @@ class RenewalTimes:
     pause_s_max: float = 60.0
     # The longest pause while there is no valid value.
     pause_s_max_without: float = 10.0
-    # The shortest time between two successful attempts. It is needed because a token service may
-    # return the same value again until shortly before the value expires.
+    # The shortest time between two successful attempts. Without this minimum, a token service that
+    # returns the same value until shortly before the value expires would be asked too often.
     interval_s_min: float = 30.0
 
 

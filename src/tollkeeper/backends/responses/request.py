@@ -126,9 +126,9 @@ def _text(prompt: Prompt) -> FreeObject | None:
         return None
     if not isinstance(output, SchemaOutput):
         return {"format": output.described()}
-    described: FreeObject = {"type": "json_schema", "name": output.name, "schema": output.schema}
-    _add_optional(described, {"description": output.description, "strict": output.strict})
-    return {"format": described}
+    schema: FreeObject = {"type": "json_schema", "name": output.name, "schema": output.schema}
+    _add_optional(schema, {"description": output.description, "strict": output.strict})
+    return {"format": schema}
 
 
 def _reasoning(prompt: Prompt) -> FreeObject | None:
@@ -164,7 +164,7 @@ def _tool(tool: Tool) -> FreeObject:
             )
         return _custom_tool(custom)
     check_extra(tool.tool_extra, tool.place)
-    described: FreeObject = {
+    definition: FreeObject = {
         "type": "function",
         "name": tool.name,
         "parameters": tool.parameters,
@@ -173,19 +173,19 @@ def _tool(tool: Tool) -> FreeObject:
         "strict": tool.strict or False,
         **(tool.extra or {}),
     }
-    _add_optional(described, {"description": tool.description})
-    return described
+    _add_optional(definition, {"description": tool.description})
+    return definition
 
 
 def _custom_tool(custom: FreeObject) -> FreeObject:
     """Converts the custom tool of a chat request. The chat protocol nests the fields of the tool in an
     object `custom`, and the fields of its grammar in an object `grammar`. This protocol does not have
     these two objects."""
-    described = {**custom, "type": "custom"}
+    definition = {**custom, "type": "custom"}
     input_format = custom.get("format")
     if isinstance(input_format, dict) and isinstance(input_format.get("grammar"), dict):
-        described["format"] = {**input_format["grammar"], "type": "grammar"}
-    return described
+        definition["format"] = {**input_format["grammar"], "type": "grammar"}
+    return definition
 
 
 def _search_tool(search: WebSearch) -> FreeObject:

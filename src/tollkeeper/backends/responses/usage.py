@@ -32,7 +32,7 @@ def read_responses_usage(
     """Reads a usage report. `service_tier` is the tier that the answer names outside of its report.
     `searches_in_output` is used if the report does not count web searches."""
     return usage_report(
-        reported, lambda found: _read(found, searches_in_output, service_tier), service_tier
+        reported, lambda usage: _read(usage, searches_in_output, service_tier), service_tier
     )
 
 
@@ -64,11 +64,11 @@ def _web_searches(reported: FreeObject) -> int | None:
     """Returns the number of web searches in the report; None if the report has no such number. The
     gateway requests no other server-side tool than web search, so the number of uses of server-side
     tools is the number of searches."""
-    for name, counted in (
+    for name, count_field in (
         ("server_side_tool_usage_details", "web_search_calls"),
         ("server_tool_use_details", "web_search_requests"),
     ):
-        count = read_count((_details(reported, name) or {}).get(counted))
+        count = read_count((_details(reported, name) or {}).get(count_field))
         if count is not None:
             return count
     tools = _details(reported, "tool_calls_details")
@@ -84,5 +84,5 @@ def _invocations(used: object) -> int:
 
 
 def _details(reported: FreeObject, name: str) -> FreeObject | None:
-    found = reported.get(name)
-    return found if isinstance(found, dict) else None
+    details = reported.get(name)
+    return details if isinstance(details, dict) else None

@@ -31,11 +31,11 @@ class ResponsesWire:
         return answer.whole_answer(answer.read_result(decode_result(body)))
 
     def read_usage(self, body: bytes) -> UsageReport | None:
-        partial = decode_usage_only(body)
-        usage = value_or_none(partial.usage)
+        usage_only = decode_usage_only(body)
+        usage = value_or_none(usage_only.usage)
         if usage is None:
             return None
-        return read_responses_usage(decode_any(usage), service_tier=partial.tier)
+        return read_responses_usage(decode_any(usage), service_tier=usage_only.tier)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return ResponsesAnswer(call, secrets=secrets)

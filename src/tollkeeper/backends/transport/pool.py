@@ -50,8 +50,8 @@ class ConnectionPool:
         self._limits = limits
         # Connections that can be used now. The connection with the longest idle time comes first.
         self._idle: deque[Connection] = deque()
-        # Connections whose last stream ended less than `_COOLDOWN_S` ago, in the same order. They cannot
-        # be used yet.
+        # Connections that cannot be used yet, because their last stream ended less than `_COOLDOWN_S`
+        # ago. The order is the same as in `_idle`.
         self._cooling_down: deque[Connection] = deque()
         self._connections: set[Connection] = set()
         self._connecting = 0

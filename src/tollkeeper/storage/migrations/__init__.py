@@ -30,8 +30,8 @@ _MIGRATION_LOCK = 7461_0001
 # The maximum time to wait for that lock, and the interval of the attempts to take it.
 _LOCK_WAIT_S = 600.0
 _LOCK_POLL_S = 0.2
-# The maximum wait for the lock of a table in one attempt. It is short, because all other users of
-# the table have to wait during that time.
+# The maximum wait for the lock of a table in one attempt. The wait is short, because all other
+# users of the table have to wait during that time.
 _LOCK_TIMEOUT_MS = 500
 # The time for which a migration is retried, and the pause after each attempt.
 _LOCK_ATTEMPTS_S = 120.0
@@ -81,11 +81,11 @@ def _lock_migrations(connection: Connection) -> None:
     transaction blocks the concurrent index builds of the other run."""
     deadline = time.monotonic() + _LOCK_WAIT_S
     while True:
-        taken = connection.scalar(
+        is_locked = connection.scalar(
             text("SELECT pg_try_advisory_lock(:key)"), {"key": _MIGRATION_LOCK}
         )
         connection.commit()
-        if taken:
+        if is_locked:
             return
         if time.monotonic() > deadline:
             raise Unavailable("Another `tollkeeper migrate` has been running for ten minutes.")
@@ -149,17 +149,17 @@ def _require_no_older_code(connection: Connection, revision: Revision, lease_s: 
     if connection.scalar(text("SELECT to_regclass('processes')")) is None:
         return
     connection.execute(text("LOCK TABLE processes IN SHARE ROW EXCLUSIVE MODE"))
-    found = connection.execute(
+    older = connection.execute(
         text(FIND_LIVE_BELOW), {"lease_s": lease_s, "floor": revision.compatible_from}
     ).all()
-    if not found:
+    if not older:
         return
     listed = ", ".join(
         f"{f'the {kind} on ' if kind else ''}{host or 'an unknown host'} pid {pid or 'unknown'} "
         f"(code {code or 'before 0019'}, seen {seen} s ago)"
-        for kind, host, pid, code, seen in found[:_NAMED_PROCESSES_MAX]
+        for kind, host, pid, code, seen in older[:_NAMED_PROCESSES_MAX]
     )
-    more = len(found) - _NAMED_PROCESSES_MAX
+    more = len(older) - _NAMED_PROCESSES_MAX
     raise StateConflict(
         f"Migration {revision.number} was not applied: the new schema requires code of revision "
         f"{revision.compatible_from} or later, but older code is still running: {listed}"
