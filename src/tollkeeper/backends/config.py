@@ -113,8 +113,8 @@ class BackendConfig:
     omitted_fields: tuple[str, ...]
 
     tokenizer: Tokenizer
-    # The path of the token count request. If it starts with "/", it is relative to the scheme, host
-    # and port of the URL, otherwise to the URL. None means the default path.
+    # The path of the token count request. A path that starts with "/" is relative to the scheme, host
+    # and port of the URL; any other path is relative to the URL. None means the default path.
     tokenize_path: str | None
     # The maximum size of one stream record.
     frame_bytes_max: int

@@ -84,9 +84,9 @@ class _FanOutCall:
         self._parts_refused = 0
         # The batches that the reader has not read yet.
         self._waiting: deque[list[Event]] = deque()
-        # Set when there is a new batch, or when a part ends. The reader waits for it.
+        # Set when there is a new batch, or when a part ends. The reader waits for this event.
         self._changed = asyncio.Event()
-        # Set when the reader has read a batch. The parts wait for it if too many batches wait.
+        # Set when the reader has read a batch. If too many batches wait, the parts wait for this event.
         self._room = asyncio.Event()
         self._reports: list[ReportedUsage | None] = [None] * call.choices
         # A usage report with an impossible count (`UsageReport.absurd`).

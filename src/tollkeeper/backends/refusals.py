@@ -30,7 +30,7 @@ class StatusRule:
     statuses: Collection[int]
     may_have_run: bool
     # The end of a sentence that begins with "the call". The sentence is part of the error for a
-    # call that may have run, and the database stores it with the call's reservation.
+    # call that may have run, and the database stores the sentence with the call's reservation.
     reason: str
 
 

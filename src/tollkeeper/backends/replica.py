@@ -170,7 +170,7 @@ class ReplicaCall:
     _stream: StreamedAnswer | None = None
     _completed = False
     _failed = False
-    # Whether the request was passed to a connection. The backend may receive it from then on.
+    # Whether the request was passed to a connection. From then on, the backend may receive the request.
     sent = False
 
     def __init__(self, replica: Replica, call: Call, deadline: float) -> None:

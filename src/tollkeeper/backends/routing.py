@@ -267,8 +267,8 @@ class _RoutedCall:
         replica."""
         now, is_late = asyncio.get_running_loop().time(), isinstance(error, DeadlineExceeded)
         if is_late and now >= self._deadline:
-            # The deadline of the call passed. A client can cause that, so it does not count as a
-            # failure of the replica.
+            # The deadline of the call passed. A client can cause a passed deadline, so the
+            # attempt does not count as a failure of the replica.
             replica.health.abandoned(kind, now)
         elif is_late or (isinstance(error, BackendFailed) and is_fault_of_replica(error)):
             self._backend.failed(replica, kind, self._call, error)

@@ -35,7 +35,7 @@ __all__ = ["Connection", "Contention", "Database", "RoundTrips", "operator_reaso
 _RECONNECT_TIMEOUT_S = 2
 # The time limit of one statement.
 STATEMENT_TIMEOUT_S = 10.0
-# The maximum time that a request waits for a connection. Then it is answered with 503. The time is
+# The maximum time that a request waits for a connection. Then the answer is 503. The time is
 # longer than a transaction takes under load, and shorter than clients wait.
 POOL_TIMEOUT_S = 5.0
 # The server cancels a statement at the statement timeout. If the server does not answer within this

@@ -13,7 +13,7 @@ from tollkeeper.storage.reachability import Reachability
 from tollkeeper.storage.round_trips import Connection
 
 # The maximum time that a connection is retained. Then the connection must be returned to the pool,
-# because the pool replaces an old connection only when it is returned.
+# because the pool replaces an old connection only when the connection is returned.
 _KEPT_S_MAX = 60.0
 
 

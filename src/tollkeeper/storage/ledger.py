@@ -149,7 +149,7 @@ _LOCK_ACCOUNTS = Statement(
     """,
 )
 # Reads the server's clock (in UTC) once for the whole batch, and the keys. The statement is
-# separate from `_LOCK_ACCOUNTS` because it must begin after the accounts are locked. Otherwise a
+# separate from `_LOCK_ACCOUNTS`, because this statement must begin after the accounts are locked. Otherwise a
 # transaction could see an earlier time than the transaction that held the lock before.
 _READ_CLOCK_AND_KEYS = Statement(
     "tollkeeper_clock_and_keys",

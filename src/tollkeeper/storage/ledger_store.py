@@ -52,7 +52,7 @@ class MonthClosed(Unavailable):
 class HoldTransaction:
     """Runs one transaction that creates holds (amounts reserved before calls), in two network round
     trips: `lock`, and then `write`, which also commits. If an organization has period caps (caps
-    with their own counters), `lock` needs another round trip to read them."""
+    with their own counters), `lock` needs another round trip to read the period caps."""
 
     def __init__(self, trips: RoundTrips, process_id: UUID, limits: ProjectLimits) -> None:
         self._trips = trips

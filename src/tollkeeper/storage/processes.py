@@ -86,7 +86,7 @@ async def sweep_lock(connection: Connection, *, idle_s: float = 10) -> AsyncIter
         row = await cursor.fetchone()
         yield row is not None and bool(row[0])
     finally:
-        # Unlock even if the statement above was cancelled, because the server may have executed it.
+        # Unlock even if the statement above was cancelled, because the server may have taken the lock.
         await connection.execute("SELECT pg_advisory_unlock_all(); RESET idle_session_timeout")
 
 

@@ -94,8 +94,8 @@ async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[Prese
     return [PresentedProjectKey(*row) for row in rows]
 
 
-# Runs for every call whose key is not cached, so it is prepared and sent in one round trip, like
-# the statements that admit a call.
+# Runs for every call whose key is not cached, so the statement is prepared and sent in one round trip,
+# like the statements that admit a call.
 _FIND_BY_DIGESTS = Statement(
     "tollkeeper_keys_by_digest",
     """
@@ -213,7 +213,7 @@ async def write_models(connection: Connection, key: ProjectKey, models: Sequence
 async def replace(
     connection: Connection, key: ProjectKey, replaced_by: KeyId, expires_at: int
 ) -> bool:
-    """Records the key that replaces `key`, and makes `key` expire at `expires_at`, unless it
+    """Records the key that replaces `key`, and makes `key` expire at `expires_at`, unless `key`
     expires sooner. Returns False if `key` was already replaced."""
     cursor = await connection.execute(
         """

@@ -68,7 +68,7 @@ class _Logprobs:
 
 class _Choice(msgspec.Struct):
     texts: list[str] = []
-    # The content parts if the answer has images: each image, preceded by the text before it.
+    # The content parts if the answer has images: for each image, the text before the image and the image.
     parts: list[dict[str, Any]] = []
     reasoning: list[str] = []
     refusal: list[str] = []

@@ -53,8 +53,8 @@ _CONTENT_PROPERTIES = {
 _MEDIA_PROPERTIES = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"})
 # Properties that may be null in any part. The value null has no effect.
 _NULLABLE_PROPERTIES = frozenset({*_CONTENT_PROPERTIES.values(), "detail"})
-# The interface makes the type of a part optional. If it is missing, one of these properties determines
-# the type.
+# The interface makes the type of a part optional. If the type is missing, one of these properties
+# determines the type.
 _TYPE_PROPERTIES = ("text", "image_url")
 
 

@@ -19,7 +19,7 @@ class HttpConventions:
     key_usage: bool = False
     # Whether POST /v1/messages is served (not part of the interface).
     messages: bool = False
-    # The name of the response header with a call's cost in USD. If it is empty, no such header is sent.
+    # The name of the response header with a call's cost in USD. If the name is empty, the header is not sent.
     cost_header: str = ""
     # The maximum number of elements in all arrays and objects of one body together. A body with more
     # elements is answered with 400 before it is decoded.

@@ -197,8 +197,8 @@ class Endpoint(Generic[B, Q]):
     headers: tuple[HeaderParameter, ...] = ()
     result_headers: tuple[ResultHeader, ...] = ()
     # Whether the body is stored in the database. Such a body must not contain the character U+0000,
-    # because PostgreSQL's text type cannot store it. The body's size counts towards the administration
-    # rate.
+    # because PostgreSQL's text type cannot store this character. The body's size counts towards the
+    # administration rate.
     stored: bool = False
     # Whether a request goes through admission, which reads the request's key from the database again.
     # Authentication may use a cached key only for such requests.

@@ -195,7 +195,7 @@ def _shown_text(text: wire.ResponsesText | None) -> dict[str, Any]:
     if text is not None and text.format is not None:
         shown["format"] = msgspec.to_builtins(text.format)
         if isinstance(text.format, wire.ResponsesJsonSchemaFormat):
-            # In a result, the field must be a boolean. In a request, it may be null.
+            # In a result, `strict` must be a boolean. In a request, `strict` may be null.
             shown["format"]["strict"] = text.format.strict is True
     if text is not None and text.verbosity is not None:
         shown["verbosity"] = text.verbosity

@@ -37,7 +37,7 @@ _SEARCH_RESULT = b"web_search_tool_result"
 _KNOWN_BLOCKS = frozenset({TEXT, THINKING, REDACTED_THINKING, TOOL_USE})
 
 # The reasons why an answer ended. `pause_turn` means that the answer is not complete, and that the
-# client has to send another request to continue it.
+# client has to send another request to continue the answer.
 FINISHES = {
     "end_turn": Finish.STOP,
     "stop_sequence": Finish.STOP,

@@ -145,6 +145,6 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
 
 
 def report_from_metadata(metadata: Metadata) -> UsageReport | None:
-    """Returns the usage report in a metadata record or a whole answer; None if it has no usage."""
+    """Returns the usage report in a metadata record or a whole answer; None if there is no usage."""
     raw_usage = value_or_none(metadata.usage)
     return None if raw_usage is None else read_usage(decode_any(raw_usage), metadata.tier)

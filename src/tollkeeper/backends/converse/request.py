@@ -147,8 +147,8 @@ def _tool_config(
     choice = chosen_tool(prompt)
     if choice is ToolMode.NONE:
         # The protocol cannot forbid tool calls. To prevent them, the request is sent without tools.
-        # Omitting the tools is not possible if an earlier message contains a tool call or a result, because the
-        # provider then requires the tools.
+        # Omitting the tools is not possible if an earlier message contains a tool call or a result,
+        # because the provider then requires the tools.
         assert prompt.tool_choice is not None
         if _has_tool_blocks(messages):
             raise OptionUnsupported(

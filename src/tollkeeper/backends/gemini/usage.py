@@ -76,7 +76,7 @@ def _charged_total(reported: FreeObject) -> int | None:
     """Returns the total without the tokens of search results."""
     total = read_count(reported.get("totalTokenCount"))
     results = read_count(reported.get("toolUsePromptTokenCount"))
-    # If the total is smaller than the tokens of search results, it does not include them.
+    # A total that is smaller than the tokens of search results does not include these tokens.
     return (
         total - results if total is not None and results is not None and total >= results else total
     )

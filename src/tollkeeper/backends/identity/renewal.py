@@ -81,11 +81,11 @@ class Renewed(Generic[_Value]):
         self._times = times
         self._value: _Value | None = None
         self._previous: _Value | None = None
-        # This and the other times below are times of the event loop's clock.
+        # All times below are times of the event loop's clock.
         self._usable_until = 0.0
         self._renewing: asyncio.Task[None] | None = None
         # A future that is done when the attempt in progress ends. Calls without a valid value wait
-        # for it.
+        # for this future.
         self._attempt: asyncio.Future[None] | None = None
         self._next_attempt_at = 0.0
         self._obtained_at = 0.0

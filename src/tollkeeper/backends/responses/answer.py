@@ -200,7 +200,7 @@ class ResponsesAnswer(EventReader):
 
     def _begin_item(self, event: records.StreamEvent) -> None:
         """Begins an item; if the item is a tool call, emits the beginning of the call. Ignores the
-        content of the item, because it comes again in deltas or at the end of the item."""
+        content of the item, because the content comes again in deltas or at the end of the item."""
         record = records.decode_item(event.item)
         if record is not None:
             item = self._item(event, record)
@@ -238,8 +238,8 @@ class ResponsesAnswer(EventReader):
             arguments = record.arguments or record.input or ""
             self._emit_complete_text(item, TextKind.ARGUMENTS, 0, arguments)
         elif record.type == records.REASONING:
-            # Only the first kind of reasoning is emitted. The text comes first here, because it is
-            # preferred to the summary.
+            # Only the first kind of reasoning is emitted. The text comes first here, because the
+            # text is preferred to the summary.
             for index, part in enumerate(record.content or ()):
                 self._emit_complete_text(item, TextKind.REASONING, index, part.text_or_refusal)
             for index, part in enumerate(record.summary or ()):

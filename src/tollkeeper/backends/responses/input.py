@@ -37,7 +37,7 @@ class Input:
     """Collects the instructions and the input items of one request."""
 
     def __init__(self) -> None:
-        # The text of the first turn, if it is a system turn that contains only text.
+        # The text of the first turn, if this turn is a system turn that contains only text.
         self.instructions: str | None = None
         self.items: list[FreeObject] = []
         self._reasoning_items = 0

@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
         self._idle_s = idle_s
         now = self._progress_at = self._loop.time()
         due = min(deadline, now + idle_s)
-        # The timer of an earlier exchange may still run. If it fires early enough, it is kept.
+        # The timer of an earlier exchange may still run. A timer that fires early enough is kept.
         if self._timer is None or due < self._timer_at:
             self._set_timer(due)
         if len(body) <= _PIECE_BYTES:
