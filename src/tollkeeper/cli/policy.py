@@ -88,8 +88,8 @@ ProjectsOption = Annotated[
     typer.Option(
         "--project",
         metavar="P",
-        help="Apply the policy to this project. May be repeated. Without --scope, the scope becomes "
-        "projects.",
+        help="Apply the policy to this project. May be repeated. Without --scope, it also sets "
+        "--scope to `projects`.",
     ),
 ]
 ThresholdOption = Annotated[
@@ -106,7 +106,7 @@ FalseDenialsOption = Annotated[
     float | None,
     typer.Option(
         metavar="1%",
-        help="Find a threshold at which at most this share of the texts labelled no is denied.",
+        help="Find a threshold that denies at most this share of the texts with the label `no`.",
         parser=share_of,
     ),
 ]
@@ -114,7 +114,7 @@ MissesOption = Annotated[
     float | None,
     typer.Option(
         metavar="1%",
-        help="Find a threshold at which at most this share of the texts labelled yes is missed.",
+        help="Find a threshold that misses at most this share of the texts with the label `yes`.",
         parser=share_of,
     ),
 ]
@@ -122,7 +122,7 @@ ConfidenceOption = Annotated[
     float,
     typer.Option(
         metavar="95%",
-        help="The certainty that a threshold for --false-denials or --misses keeps its limit.",
+        help="How certain it must be that --false-denials or --misses is not exceeded.",
         parser=share_of,
     ),
 ]

@@ -18,7 +18,7 @@ def traffic_chart(steps: Sequence[StepCount], time: TimeRange) -> dict[str, Any]
     first, last = time.start // STEP_S, (time.end - 1) // STEP_S
     steps_per_bar = -(-(last - first + 1) // _BARS_MAX)
     if steps_per_bar > _STEPS_PER_BAR_MAX:
-        # The counts of a report about several days are hourly.
+        # For a range of several days, `steps` has hourly counts, so a bar must cover whole hours.
         steps_per_bar = -(-steps_per_bar // STEPS_PER_HOUR) * STEPS_PER_HOUR
     first -= first % steps_per_bar
     starts = range(first, last + 1, steps_per_bar)
@@ -79,14 +79,14 @@ def burn_down(days: Sequence[str], left: Sequence[str], pace: Sequence[str]) -> 
 
 
 def counted_days(days: Sequence[str], series: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """Builds a bar chart of daily counts. The bars of the series overlap instead of being
+    """Builds a bar chart of daily counts. The bars of one day overlap instead of being
     stacked."""
     return {
         "kind": "bars",
         "x": list(days),
         "step_s": 86_400,
         "unit": "calls",
-        "beside": True,
+        "overlap": True,
         "series": [{"name": name, "values": list(values)} for name, values in series.items()],
     }
 

@@ -48,13 +48,13 @@ class WorkerReport:
     @property
     def problem(self) -> str | None:
         """Explains why a call to this worker would fail now. Returns None if the worker could write a
-        hold within the last seconds."""
+        hold within the last `_HOLD_AGE_S_MAX` seconds."""
         if self.failure is not None:
             return self.failure
         # A stuck worker sends no reports, so the time since the last report is added.
         silent_s = time.monotonic() - self.received_at
         if self.written_s_ago is None or self.written_s_ago + silent_s > _HOLD_AGE_S_MAX:
-            return f"no hold could be written within {_HOLD_AGE_S_MAX:.0f} s"
+            return f"no hold could be written in the last {_HOLD_AGE_S_MAX:.0f} s"
         return None
 
 

@@ -17,7 +17,7 @@ class Vault:
     """Derives keys from one master secret, which is never stored in the database."""
 
     def __init__(self, master: bytes) -> None:
-        assert len(master) >= MASTER_BYTES_MIN, "the master secret is long enough"
+        assert len(master) >= MASTER_BYTES_MIN, "the master secret must have at least 32 bytes"
         self._master = master
 
     def derive(self, purpose: str, *context: bytes) -> bytes:

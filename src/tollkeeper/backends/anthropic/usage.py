@@ -5,9 +5,9 @@ A stream contains two reports. The report in `message_start` has the input token
 lifetime, and a preliminary number of output tokens, which is ignored. The report in `message_delta`
 has the final numbers, but not the cache writes by lifetime.
 
-The list `iterations` contains the usage of the parts of one answer. The tokens of a compaction or an
-advisor are not included in the other numbers, so they are added. The tokens of all other iterations
-are included.
+The list `iterations` contains the usage of the parts of one answer. The numbers outside this list
+include the tokens of most iterations. They do not include the tokens of a compaction or an advisor, so
+these tokens are added.
 
 A fast answer (`"speed": "fast"`) has its own prices. The gateway treats this speed as the service
 tier `speed-fast`.
@@ -25,7 +25,7 @@ from tollkeeper.domain.usage import (
     read_service_tier,
 )
 
-# The types of iterations whose tokens are not included in the other numbers.
+# The types of iterations whose tokens are not included in the numbers outside `iterations`.
 _NOT_INCLUDED = ("compaction", "advisor_message")
 _FAST = "fast"
 # The tier is not named "fast", because other providers use this word with another meaning.
@@ -43,9 +43,9 @@ class _Input(NamedTuple):
     written_5m: int | None = None
     written_1h: int | None = None
 
-    def plus(self, later: "_Input") -> "_Input":
-        """Adds the numbers of both reports. A number that is unknown in both stays unknown."""
-        return _Input(*(_sum(count, more) for count, more in zip(self, later, strict=True)))
+    def plus(self, other: "_Input") -> "_Input":
+        """Adds two sets of numbers. A number that is unknown in both stays unknown."""
+        return _Input(*(_sum(count, more) for count, more in zip(self, other, strict=True)))
 
     def updated(self, later: "_Input") -> "_Input":
         """Returns the later numbers. Keeps the numbers of this report that the later report does not
@@ -57,7 +57,7 @@ class UsageReader:
     """Reads the usage reports of one answer, in their order."""
 
     def __init__(self) -> None:
-        # The latest value of each number so far, without the tokens of iterations.
+        # The latest value of each number so far, without the iterations in `_NOT_INCLUDED`.
         self._input = _Input()
 
     def read(self, reported: Any, *, is_final: bool) -> UsageReport:

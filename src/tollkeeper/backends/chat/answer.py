@@ -277,7 +277,7 @@ def _tool_calls(pieces: "list[_ToolCall] | tuple[()]") -> tuple[ToolCallPiece, .
         index = piece.index if piece.index is not None else position
         if index < 0:
             raise MalformedAnswer("a tool call has a negative index")
-        # Some servers send an empty id and name in all pieces of a call after the first.
+        # Some servers send an empty id and name in every piece except the first piece of a call.
         calls.append(
             ToolCallPiece(
                 index, piece.id or None, name or None, arguments or "", piece.custom is not None

@@ -1,9 +1,10 @@
 """Relays text from the backend's connection to the client's connection, without creating events.
 
-Nearly all records of a chat stream only add text to the stream's only choice, and have the same bytes
-before and after the text as the previous record. For such a record the relay parses only the text,
-and writes the text to the client as soon as it arrives. All other records are left to the reader of
-the stream (`chat/stream.py`), which shares its state with the relay.
+The relay is used for chat streams with a single choice. Nearly all records of such a stream do nothing
+but add text, and have the same bytes before and after the text as the previous record. For these
+records the relay parses only the text, and writes the text to the client as soon as it arrives. All
+other records are left to the reader of the stream (`chat/stream.py`), which shares its state with the
+relay.
 """
 
 import re
@@ -25,8 +26,8 @@ _RECORD_END = b"\n\n\r\n"
 # result is verified.
 _CONTENT = re.compile(rb'"content"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")')
 # The relay learns the bytes before and after the text from one record, and guesses that later records
-# have the same bytes. If these bytes change before this many further pieces (records with text) came,
-# the guess has failed. This happens, for example, if a server adds a random field to each record.
+# have the same bytes. The guess has failed if the bytes change within the next `_PIECES_PER_GUESS`
+# pieces (records with text), for example because the server adds a random field to each record.
 _PIECES_PER_GUESS = 8
 # After more failed guesses than this, the relay learns no more.
 _FAILED_GUESSES_MAX = 4
@@ -41,7 +42,8 @@ _encode = msgspec.json.Encoder().encode
 
 def _size_lines() -> list[bytes]:
     """Returns, for each length of received data, the size line with which the data begins if it is
-    exactly one HTTP chunk. For lengths that no chunk has, the line never matches."""
+    exactly one HTTP chunk. A few lengths are impossible for a whole chunk, because its size line gets
+    one more digit at some sizes; their entries never match."""
     lines = [b"\n"] * _ONE_CHUNK_BYTES_MAX
     for size in range(_ONE_CHUNK_BYTES_MAX):
         line = b"%x\r\n" % size
@@ -87,6 +89,7 @@ class TextRelay:
     ) -> None:
         self._parser = parser
         self._write = write
+        # Adds the text to the meter, which counts the answer's tokens.
         self._count = count
         self._text_of = text_of
         # The reader shares the next two lists. They have one element, for the only choice.
@@ -167,8 +170,8 @@ class TextRelay:
 
     def _learn(self, payload: bytes, span: tuple[int, int], text: str) -> None:
         """Stores the bytes before and after the text, if the pattern has found the right position.
-        To verify this, the method puts another text at the position: this text must then be the text
-        of the record."""
+        To verify the position, the method replaces the text there with a different one, and checks
+        that `text_of` returns the different text."""
         if self._failed_guesses > _FAILED_GUESSES_MAX:
             return
         pieces = self._pieces[0]

@@ -134,8 +134,8 @@ class ConnectionPool:
 
     def release(self, connection: Connection, *, after_stream: bool = False) -> None:
         """Ends the exchange on the connection. Keeps the connection for reuse only if the answer is
-        complete. After a stream, the remaining bytes of the answer are read first (see
-        `Connection.finish`)."""
+        complete. After a stream, the connection first reads the remaining bytes of the answer
+        (see `Connection.finish`)."""
         if connection.finish(drain=after_stream):
             self._keep(connection, self._cooling_down if after_stream else self._idle)
         self._slots.release(connection.organization)

@@ -43,7 +43,7 @@ function countAxis(highest) {
 
 function highestBar(data) {
   const columns = data.x.map((_, column) => data.series.map((series) => series.values[column]));
-  const heights = columns.map((values) => (data.beside ? Math.max(...values) : values.reduce((sum, value) => sum + value, 0)));
+  const heights = columns.map((values) => (data.overlap ? Math.max(...values) : values.reduce((sum, value) => sum + value, 0)));
   return Math.max(0, ...heights);
 }
 
@@ -65,7 +65,7 @@ function bars(data) {
     ...(data.zoom ? withinStep(data) : {}),
   }));
   const layout = frame({
-    barmode: data.beside ? "overlay" : "stack",
+    barmode: data.overlap ? "overlay" : "stack",
     dragmode: data.zoom ? "zoom" : false,
     showlegend: data.series.length > 1,
     xaxis: { type: "date", fixedrange: !data.zoom },

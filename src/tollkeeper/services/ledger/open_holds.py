@@ -19,9 +19,9 @@ from tollkeeper.storage import open_holds
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.open_holds import FIRST_ID, LAST_ID, OpenHold
 
-# The search goes back in time windows; one statement reads each window. The first window has
-# `_FIRST_WINDOW_S` seconds, and each further window is twice as long as the window before, up to
-# `_WINDOW_S_MAX`.
+# The search reads one window of time after another, from now into the past, each with one statement.
+# The first window has `_FIRST_WINDOW_S` seconds, and each further window is twice as long as the
+# window before, up to `_WINDOW_S_MAX`.
 _FIRST_WINDOW_S = 60
 _WINDOW_S_MAX = 900
 # How far back the windows go. The windows cover all organizations together. Older holds are found
@@ -52,8 +52,8 @@ class OpenHolds:
                     break
         if search.missing:
             _log.warning(
-                "open holds that the accounts count were not found: they ended meanwhile, "
-                "or `tollkeeper ledger verify` names a difference",
+                "the accounts count more open holds than were found: either the others ended meanwhile, "
+                "or the ledger is wrong (run `tollkeeper ledger verify`)",
                 count=search.missing.total(),
             )
         self._known = search.found
@@ -103,8 +103,8 @@ class _Search:
         return {organization_id for organization_id, _ in self.missing}
 
     def was_missing(self, hold: OpenHold) -> bool:
-        """Tells whether the hold is older than all searched windows. A newer hold was created after
-        the accounts were counted, so it is not one of the missing holds."""
+        """Tells whether the hold is older than all searched windows. A newer hold was found in
+        a window or was created after the accounts were counted, so it is not missing."""
         return hold.held_at < self.since
 
     def add(self, holds: Iterable[OpenHold]) -> None:

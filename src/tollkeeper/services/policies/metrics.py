@@ -27,7 +27,7 @@ _SECONDS = Histogram(
 class Outcome(StrEnum):
     MATCHED = "matched"
     PASSED = "passed"
-    # The judge gave no probability.
+    # The judge gave no score, so the verdict has no value.
     MISSING = "missing"
 
 

@@ -64,7 +64,7 @@ class PolicyStatistics:
 
     async def policy_drift(self, organization_id: OrganizationId, policy_id: str) -> Drift | None:
         """Returns how far the policy's values (calibrated probabilities) have moved since its
-        calibration. Returns None if no calibration applies, or if `judge` is None."""
+        calibration. Returns None if the policy has no calibration for this judge, or if there is no judge."""
         if self._judge is None:
             return None
         async with self._database.reading(organization_id) as connection:
