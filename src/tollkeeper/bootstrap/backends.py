@@ -94,7 +94,8 @@ def _judge(
 
 
 def judge_secret(vault: Vault) -> bytes:
-    """Returns the secret for the delimiters around texts in judge prompts, the same in all processes."""
+    """Returns the secret from which the delimiters around texts in judge prompts are computed. All
+    processes have the same secret."""
     return vault.derive("judge")
 
 
@@ -153,11 +154,13 @@ def backend_config(
     protocol = WireProtocol(declared.protocol)
     has_large_records = writes_images or protocol is WireProtocol.RESPONSES
     access = _access(declared, engine)
-    # The value for a field is the backend's name for the field, False (rejected) or "" (omitted). The name
-    # for the cache salt is left out: the gateway itself writes the salt into each request, because clients
-    # must not choose it.
+    # `declared.fields` maps a request field to the backend's name for the field, to False (the field is
+    # rejected) or to "" (the field is omitted). A name for the cache salt is left out, because clients must
+    # not choose the salt: the gateway itself writes the salt into each request.
     fields = {
-        name: other for name, other in declared.fields.items() if name != CACHE_SALT or not other
+        name: setting
+        for name, setting in declared.fields.items()
+        if name != CACHE_SALT or not setting
     }
     return BackendConfig(
         name=declared.name,

@@ -54,8 +54,8 @@ def _generated_secret(path: Path) -> bytes:
     temporary.touch(mode=0o600)
     temporary.write_bytes(os.urandom(MASTER_BYTES_MIN).hex().encode())
     try:
-        # A link makes the complete file appear under its final name in one step. It fails if another
-        # process has created a secret in the meantime; then that secret is used.
+        # A link makes the complete file appear under its final name in one step. The link fails if a
+        # secret already exists, from an earlier start or from another process; then that secret is used.
         os.link(temporary, path)
     except FileExistsError:
         pass

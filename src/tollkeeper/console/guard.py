@@ -135,7 +135,7 @@ def _limited(receive: Receive) -> Receive:
 
     async def receive_limited() -> Message:
         nonlocal received_bytes, complete
-        if complete:  # Only the disconnect message can follow, after any time.
+        if complete:  # Only the disconnect message can follow, possibly much later.
             return await receive()
         async with asyncio.timeout(_BODY_TIMEOUT_S):
             message = await receive()

@@ -405,8 +405,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
     turns: tuple[Turn, ...]
     tools: tuple[Tool, ...] = ()
-    # Tools that the model's provider runs. They count as text, but a chat template does not render
-    # them.
+    # The tools of a Messages request that the model's provider runs, unchanged. They are not in `tools`.
+    # They count as text, but a chat template does not render them.
     server_tools: tuple[FreeObject, ...] = ()
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None

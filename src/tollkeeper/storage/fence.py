@@ -5,9 +5,9 @@ server. PostgreSQL increments its timeline number when a standby is promoted, or
 restored to a point in time. So the server with the lower timeline is the old one. The gateway
 learns about the newest server from four sources: its own connections, a file that earlier processes
 on this machine wrote, the other hosts in the database address, and the row of the table
-`server_fence` on each server. Every process writes the rank of the newest server that it has seen to
-this row, even on an old server that accepts writes. So processes that can connect only to the old
-server reject that server too.
+`server_fence` on each server. Into this row on every server that accepts writes, even on an old server,
+each process writes the rank (epoch and timeline) of the newest server that the process knows. So
+processes that can connect only to the old server reject that server too.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ _COMMIT_WITHOUT_STANDBY: LiteralString = "SET LOCAL synchronous_commit TO local"
 
 class ServerFenced(psycopg.OperationalError):
     """Raised if no server that accepts writes may be used, because all of them are old, or because
-    several accept writes and none of these is the newest."""
+    several accept writes and none of these is known to be the newest."""
 
 
 class Standing(NamedTuple):
@@ -230,8 +230,9 @@ class Fence:
         return [server for server in answers if server is not None]
 
     async def _ask(self, name: str, conninfo: str, connect_to: str) -> Server | None:
-        """Connects with the connection string `connect_to` and returns the server, with its own
-        address `conninfo`. Returns None if no server answers in time."""
+        """Connects with the connection string `connect_to`, and returns a description of the server.
+        The description contains `conninfo` as the server's address. Returns None if no server
+        answers in time."""
         try:
             async with asyncio.timeout(_ANSWER_WITHIN_S):
                 connection = await WatchedConnection.connect(connect_to, autocommit=True)
@@ -299,7 +300,9 @@ class Fence:
                 pass  # the schema is old or missing, which the schema check reports
             except (psycopg.Error, TimeoutError) as exc:
                 _log.warning(
-                    "a database server cannot be marked", server=server.name, reason=str(exc)
+                    "the newest server's rank cannot be written to a server",
+                    server=server.name,
+                    reason=str(exc),
                 )
 
     def _read_saved(self) -> None:
@@ -313,11 +316,13 @@ class Fence:
             self._saved = None
         except (OSError, ValueError, TypeError, KeyError) as exc:
             _log.warning(
-                "the newest server is not known", file=str(self._seen_file), reason=str(exc)
+                "the newest server's rank cannot be read",
+                file=str(self._seen_file),
+                reason=str(exc),
             )
 
     def _save(self) -> None:
-        """Writes the newest server to the file, unless the file already contains it."""
+        """Writes the newest server's rank to the file, unless the file already contains it."""
         content = {"newest": self._newest and list(self._newest), "hosts": self._hosts}
         if self._seen_file is None or not self._is_of_these_hosts or content == self._saved:
             return
@@ -331,7 +336,9 @@ class Fence:
             self._saved = content
         except OSError as exc:
             # Not logged as an error, because a command may run without a data folder.
-            _log.info("the newest server was not written", file=str(exc.filename), reason=str(exc))
+            _log.info(
+                "the newest server's rank was not saved", file=str(exc.filename), reason=str(exc)
+            )
 
     @property
     def _hosts(self) -> list[str]:

@@ -35,8 +35,8 @@ _DEPTH_CHANGES = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 # A body that is larger than this, or has more elements, takes more than a few milliseconds to decode.
 SMALL_BYTES = 128 << 10
 FEW_ELEMENTS = 5000
-# An integer of at most 18 digits, which is more than any parameter allows. Any other text is not
-# converted, and msgspec rejects it.
+# The text of an integer in a query: at most 18 digits, more than any query parameter allows. `convert`
+# leaves any other text as it is, and msgspec then rejects the text.
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 
 

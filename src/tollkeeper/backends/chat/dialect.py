@@ -10,8 +10,8 @@ from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.domain.prompt import FreeObject
 
 _IN_MESSAGES = "messages."
-# The default values of fields. A field with its default value is omitted and not rejected, because a
-# server that does not know the field behaves as the default value says.
+# The default values of fields that a dialect may refuse. A refused field with its default value is
+# removed instead of rejected, because a server without this field behaves as the default value says.
 _DEFAULTS: Mapping[str, object] = {"parallel_tool_calls": True, "tool_choice": "auto"}
 
 

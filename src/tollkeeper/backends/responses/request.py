@@ -214,5 +214,6 @@ def _tool_choice(requested: ToolChoice) -> str | FreeObject:
             if custom is not None and isinstance(custom.get("name"), str):
                 return {"type": "custom", "name": custom["name"]}
     raise OptionUnsupported(
-        "This model can choose only functions and custom tools.", param=requested.param
+        "For this model, tool_choice can name only functions and custom tools.",
+        param=requested.param,
     )
