@@ -10,6 +10,7 @@ from uuid import uuid4
 import httpx2
 
 from tests.support.http_client import http_client
+from tollkeeper.api.app import App
 from tollkeeper.bootstrap import build_app, running_services
 from tollkeeper.domain.access import (
     ADMIN_PERMISSIONS,
@@ -84,6 +85,7 @@ class Gateway:
     services: Services
     client: httpx2.AsyncClient
     clock: Clock = unix_now
+    app: App | None = None
 
     async def make_tenant(self, name: str = "Acme", *, credit: int = 0) -> Tenant:
         """Create a tenant, in one statement because almost every test needs one. Its organization's
@@ -175,6 +177,6 @@ async def running_gateway(
         await server.start(listener)
         async with http_client(base_url) as client:
             try:
-                yield Gateway(base_url, services, client, clock)
+                yield Gateway(base_url, services, client, clock, app)
             finally:
                 await server.drain(5)

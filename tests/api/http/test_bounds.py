@@ -55,6 +55,15 @@ def scripted_options() -> dict[str, Any]:
     return {"limits": {"body_bytes": _BODY_MAX}, "drain_s": 0, "changed_constants": changed}
 
 
+@pytest.fixture
+async def scripted(scripted: ScriptedGateway) -> ScriptedGateway:
+    """The gateway after all requests of earlier tests have ended, which also returns their memory."""
+    app = scripted.gateway.app
+    assert app is not None
+    await eventually(lambda: app._request_memory.bytes == 0)
+    return scripted
+
+
 # The pass over a body.
 
 
