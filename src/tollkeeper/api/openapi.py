@@ -40,7 +40,7 @@ _REF = "#/components/schemas/{name}"
 # The error statuses that every endpoint has.
 _COMMON_ERRORS = frozenset({400, 401, 403, 405, 500, 503})
 # Additional error statuses of endpoints with a body. The body may be too large, have another content
-# type than JSON, or arrive too slowly (408). The bodies in progress may need too much memory (429).
+# type than JSON, or arrive too slowly (408). All bodies in progress together may need too much memory (429).
 _BODY_ERRORS = frozenset({408, 413, 415, 429})
 # Additional error statuses of administration endpoints, whose request rate is limited.
 _ADMINISTRATION_ERRORS = frozenset({429})

@@ -93,7 +93,7 @@ class ReplicaHealth:
         """Records the start of a call. May only be called right after `admits` returned True."""
         if self.state is ReplicaState.HEALTHY:
             return AttemptKind.NORMAL
-        assert self.admits(now), "one probe at a time"
+        assert self.admits(now), "the replica must admit a call"
         self.state = ReplicaState.PROBING
         # A probe may take long, or hang. So another call may probe after the duration of one
         # ejection. Otherwise a recovered replica would stay ejected until the first probe ends.
@@ -121,8 +121,8 @@ class ReplicaHealth:
         reason: str = "",
     ) -> None:
         """Records a failed call of the organization. `organizations_active` is the number of
-        organizations that currently use the backend. If there are several, the failures of a single
-        organization do not eject the replica."""
+        organizations that currently use the backend. If there are several, calls of
+        up to `organizations_to_eject` of them must have failed before the replica is ejected."""
         self.last_failure = reason
         if self.state is ReplicaState.HEALTHY:
             self._failures += 1

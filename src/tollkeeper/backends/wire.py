@@ -82,8 +82,9 @@ class Wire(Protocol):
 
     def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
         """Reads an answer that was not streamed. Raises MalformedAnswer. If the body is an error in
-        place of an answer, raises the refusal. If the body has an error in addition to output or
-        usage, the error becomes the answer's `shortfall`."""
+        place of an answer, raises the error for this refusal; `secrets` are removed from its
+        message. If the body has an error in addition to output or usage, the error becomes the
+        answer's `shortfall`."""
         ...
 
     def read_usage(self, body: bytes) -> UsageReport | None:

@@ -83,8 +83,8 @@ def limit_change(text: str) -> "LimitChange":
 
 
 class UsdAmount(int):
-    """Marks arguments that the operator writes as decimal USD, because help shows the `__name__` of the
-    annotated type. The parsed values are plain integers of picousd (10^-12 USD)."""
+    """Is the type of arguments that the operator writes in decimal USD. It exists only for the help, which
+    shows the type's `__name__`. The parsed values are plain integers of picousd (10^-12 USD)."""
 
 
 UsdAmount.__name__ = "decimal"

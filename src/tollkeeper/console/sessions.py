@@ -32,8 +32,8 @@ def new_token() -> str:
 
 
 def token_digest(token: str) -> str:
-    """Returns the digest of an operator token, which the settings contain. A plain SHA-256
-    suffices, because a token has 256 random bits and cannot be guessed."""
+    """Returns the digest of an operator token. The settings contain the digest, not the token. A
+    plain SHA-256 suffices, because a token has 256 random bits and cannot be guessed."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -131,8 +131,8 @@ class Sessions:
         await self._stored.console_session_end_all(credential, subject)
 
     def form_token(self, session: Session) -> str:
-        """Returns the token in all forms of the session. Other web sites cannot know this token, so
-        they cannot submit forms in the user's name."""
+        """Returns the token that every HTML form of the session contains. Other web sites cannot
+        know this token, so they cannot submit forms in the user's name."""
         return self._vault.derive("console-form", session.digest)[:_FORM_TOKEN_BYTES].hex()
 
     def form_token_is_right(self, session: Session, presented: str) -> bool:

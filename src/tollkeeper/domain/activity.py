@@ -84,7 +84,7 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     dispatched_us: int | None = None
     upstream_us: int | None = None
     overhead_us: int | None = None
-    # The part of the cost for verdicts. No backend bills this part.
+    # The part of the cost that is charged for verdicts. The bill of the call's backend does not contain it.
     verdict_picousd: int = 0
     # The number of requests that this record stands for. It is more than one only for repeated
     # rejections.

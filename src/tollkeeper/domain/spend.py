@@ -1,8 +1,9 @@
 """Counts the money that an organization or a project holds and has spent.
 
-A hold is the highest possible cost of a call, reserved before the call is sent. A hold ends when it
-is resolved with or without a cost, or becomes unsettled because the cost is unknown. To fold is to
-apply the ends of holds to the counters. Overage is the part of a cost that exceeds its hold.
+A hold is the highest possible cost of a call, reserved before the call is sent. A hold is open until
+it is resolved with or without a cost, or becomes unsettled because the cost is unknown. An unsettled
+hold stays until it is resolved. To fold is to apply these changes to the counters. Overage is the
+part of a cost that exceeds its hold.
 """
 
 from enum import StrEnum
@@ -63,7 +64,8 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
             )
         spent = fold.settled_picousd + fold.overage_picousd
         from_held = 0 if fold.was_unsettled else fold.hold_picousd
-        # A hold restored after a crash may belong to a later month than `self.month`.
+        # The ledger restores a hold that a crash of PostgreSQL lost. The month of such a hold may be later
+        # than `self.month`.
         spend = self.in_month(fold.month)
         this_month = fold.month == spend.month
         return replace(
@@ -82,9 +84,9 @@ class FoldKind(StrEnum):
 
 
 class Fold(msgspec.Struct, frozen=True, gc=False):
-    """Sums up holds that have ended in the same way. All of them belong to one project and were
-    admitted in one month. `was_unsettled` means that they were unsettled before they were
-    resolved."""
+    """Sums up holds that were resolved, or became unsettled, in the same way. All of them belong to
+    one project and were admitted in one month. `was_unsettled` means that they were unsettled before
+    they were resolved."""
 
     project_id: ProjectId
     kind: FoldKind
@@ -95,5 +97,5 @@ class Fold(msgspec.Struct, frozen=True, gc=False):
     settled_picousd: int
     overage_picousd: int
     # The highest possible overage of these calls together, which counted as overage in flight until
-    # the holds ended.
+    # the holds were resolved or became unsettled.
     overage_max_picousd: int = 0

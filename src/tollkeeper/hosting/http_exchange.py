@@ -60,8 +60,8 @@ class Link(Protocol):
     def pause_reading(self) -> None: ...
 
     def recognised(self, owner: Hashable) -> None:
-        """Registers the owner of the client's key. Called only if the owner differs from
-        `owner`."""
+        """Registers the owner of the client's key. Called only if this owner differs from
+        the attribute `owner`, the owner of the previous request."""
         ...
 
     def request_begun(self, exchange: "HttpExchange") -> None:
@@ -257,8 +257,8 @@ class HttpExchange:
 
     @property
     def ends_by_itself(self) -> bool:
-        """Tells whether the application reacts to disconnects. Its work then ends without being
-        cancelled."""
+        """Tells whether the application ends its work by itself after a disconnect, so that the
+        work need not be cancelled."""
         return self._on_disconnect is not None
 
     def add_piece(self, piece: bytes) -> None:

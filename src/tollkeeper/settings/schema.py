@@ -320,8 +320,8 @@ class JudgeSettings(Section):
 
 
 class PolicySettings(Section):
-    # No judge can read these kinds of content. A request that contains one of the listed kinds is
-    # denied if an enforcing policy applies to the request.
+    # The kinds of content that are denied: a request that contains one of them is denied if an enforcing
+    # policy applies to the request. The possible values are kinds that no judge can read.
     denied_content: tuple[UnreadContent, ...] = ()
     # The number of characters from the end of the request that the judge sees together with an answer.
     # 0: none.
@@ -493,7 +493,9 @@ class Settings(BaseSettings):
                 if name not in names:
                     raise misfit(_undeclared(name, names), "models", position, *place)
                 if name in model.backends[:at]:
-                    raise misfit(f"the model names {name!r} twice", "models", position, *place)
+                    raise misfit(
+                        f"the model lists the backend {name!r} twice", "models", position, *place
+                    )
         if self.judge is not None and self.judge.backend not in names:
             raise misfit(_undeclared(self.judge.backend, names), "judge", "backend")
         if self.judge is not None and self.judge.first.backend not in ("", *names):

@@ -1,5 +1,5 @@
-"""Contains the SQL for alerts: the conditions (used caps and credit, negative balances), raised
-alerts, conditions that processes observe, and deliveries to the webhook."""
+"""Contains the SQL for alerts: conditions of accounts (used caps and credit, negative balances),
+conditions that processes observe, raised alerts, and deliveries to the webhook."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -94,8 +94,8 @@ async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[Prese
     return [PresentedProjectKey(*row) for row in rows]
 
 
-# Runs for every call whose key is not cached, so the statement is prepared and sent in one round trip,
-# like the statements that admit a call.
+# Runs for every call whose key is not cached, so it is prepared, and needs only one round trip, like the
+# statements that admit a call.
 _FIND_BY_DIGESTS = Statement(
     "tollkeeper_keys_by_digest",
     """
@@ -124,7 +124,7 @@ async def find_of_project(
 async def count_usable(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId, now: int
 ) -> int:
-    """Counts the keys that are neither revoked nor expired."""
+    """Counts the keys that are neither revoked nor expired. Suspended keys count, too."""
     cursor = await connection.execute(
         """
         SELECT count(*) FROM project_keys

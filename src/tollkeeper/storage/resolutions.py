@@ -19,10 +19,10 @@ from tollkeeper.storage.round_trips import BoundStatement, Statement
 
 _encode = msgspec.json.Encoder().encode
 
-# One statement writes the resolution, its overage (the cost above the hold), the amounts for the
-# account, and the roll-up (stored sums) of costs. A reservation that was already resolved is not
-# changed. The cost counts on the day when the call was admitted. If the month of that day is
-# closed, the cost counts in the open month, as an adjustment of that day.
+# One statement writes the resolution, its overage (the cost above the hold), the row whose amounts
+# are later folded into the account, and the roll-up (stored sums) of costs. A reservation that was
+# already resolved is not changed. The cost counts on the day when the call was admitted. If the month
+# of that day is closed, the cost counts in the open month, as an adjustment of that day.
 _RESOLVE = Statement(
     "tollkeeper_resolve",
     """
@@ -119,9 +119,9 @@ def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
 async def find_missing(
     connection: Connection, reservations: Sequence[tuple[OrganizationId, UUID]]
 ) -> set[UUID]:
-    """Returns the ids of the reservations that do not exist. A reservation of a closed month counts
-    as existing, because it was resolved before the close, even if its row was dropped
-    afterwards."""
+    """Returns the ids of the reservations that do not exist. A reservation of a closed
+    ledger month counts as existing even if its row was dropped, because a ledger month is closed only
+    after all its reservations are resolved."""
     cursor = await connection.execute(
         """
         SELECT w.id FROM unnest(%s::uuid[], %s::uuid[]) AS w (organization_id, id)

@@ -16,7 +16,7 @@ from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 PER_MINUTE = 600
 _KEYS_MAX = 10_000
 # Each full `_BYTES_PER_USE` of a body counts as another request, at most `_USES_PER_BODY_MAX` times.
-# A body for which this maximum is too low is rejected anyway, because one of its fields is too long.
+# A larger body is rejected anyway, because one of its fields is too long.
 _BYTES_PER_USE = 4096
 _USES_PER_BODY_MAX = 32
 
