@@ -47,8 +47,8 @@ def _model(*alternatives: dict[str, Any], **model: Any) -> Model:
     ("alternatives", "said"),
     [
         ([{"backend": "nobody"}], "the backend 'nobody' is not declared"),
-        ([{"backend": "own"}], "names 'own' twice"),
-        ([{"backend": "claude"}, {"backend": "claude"}], "names 'claude' twice"),
+        ([{"backend": "own"}], "lists the backend 'own' twice"),
+        ([{"backend": "claude"}, {"backend": "claude"}], "lists the backend 'claude' twice"),
         ([{"backend": "claude", "weight": 0}], "weight"),
         ([{"backend": "claude", "order": -1}], "order"),
         ([{"backend": f"b{number}"} for number in range(17)], "alternatives"),
