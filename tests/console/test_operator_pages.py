@@ -51,7 +51,7 @@ async def test_a_backend_is_tried_with_real_calls(
 ) -> None:
     path, calls = "/backends/scripted/try", len(site.judged.model.requests)
     asked = await operator.post(path, data=await form_fields(operator, "try"))
-    assert "The provider charges" in asked.text
+    assert "The provider charges for these calls" in asked.text
     assert len(site.judged.model.requests) == calls
     answer = await operator.post(path, data=hidden_fields(asked.text))
     assert answer.status_code == 200, answer.text

@@ -52,7 +52,10 @@ def _rejection(folder: Path, text: str) -> str:
         ("[limits]\nbodies_bytes = 1000", "was removed; it is sixteen times body_bytes"),
         ("[ledger]\nverify_every_hours = 24", "was removed; the ledger is verified every day"),
         ('[logs]\nformat = "json"', "logs.format: was removed; lines are text on a terminal"),
-        ('[console]\ndocs_url = "https://a"', "was removed; the console page Alerts names"),
+        (
+            '[console]\ndocs_url = "https://a"',
+            "was removed; the console page Alerts names the section",
+        ),
         (
             '[console.sign_in]\npublic_url = "https://a"',
             "sign_in.public_url: was removed; list its name in console.allowed_hosts",
