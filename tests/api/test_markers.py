@@ -140,7 +140,7 @@ def _sent(prompt: Prompt) -> list[bytes]:
         model=_READER,
         choices=1,
         output_tokens_max=16,
-        output_bound_field="max_tokens",
+        output_limit_field="max_tokens",
         streamed=False,
         prompt=prompt,
     )

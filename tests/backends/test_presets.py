@@ -258,7 +258,7 @@ def test_what_searches_add_to_a_hold(
     backend: dict[str, Any], own: int, tokens: int | None, rereads: bool
 ) -> None:
     bounds = _model(backend, token_bounds={"web_search": own}).token_bounds
-    assert (bounds.web_search, bounds.search_rereads) == (tokens, rereads)
+    assert (bounds.web_search, bounds.search_rereads_prompt) == (tokens, rereads)
 
 
 @each(

@@ -26,7 +26,7 @@ def test_a_month_is_compared_until_the_same_day() -> None:
     assert compare_months(by_day, now) == MonthsCompared(1100, 11, 11)
     assert compare_months(by_day, _day(2026, 3, 2) * 86_400) == MonthsCompared(100, 1, 11)
     days = two_months(_day(2026, 1, 1) * 86_400)
-    assert (days.first, days.last) == (_day(2025, 12, 1), _day(2026, 1, 2))
+    assert (days.first, days.end) == (_day(2025, 12, 1), _day(2026, 1, 2))
 
 
 async def test_costs_and_budgets_are_those_of_the_ledger(site: ConsoleSite) -> None:

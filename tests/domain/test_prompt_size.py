@@ -107,7 +107,7 @@ def test_what_a_search_finds_may_fill_the_context() -> None:
 def test_a_prompt_that_is_read_again_after_each_search_is_held_as_often() -> None:
     """Its provider charges for each reading, so together they may exceed the context."""
     size = measure_prompt(make_prompt(web_search_options={}))
-    bounds = TokenBounds(search_rereads=True)
+    bounds = TokenBounds(search_rereads_prompt=True)
     model = replace(MODEL, context_length=1000, token_bounds=bounds)
     assert size.bound(model, counted=5) == 1000
     assert size.hold_bound(model, counted=5) == 5 + 10 * 1000
@@ -129,7 +129,7 @@ def test_a_caller_may_allow_more_searches(allowed: object, held: int) -> None:
     prompt = msgspec.structs.replace(make_prompt(web_search_options={}), options=(option,))
     size = measure_prompt(prompt)
     assert size.web_searches == held
-    bounds = TokenBounds(search_rereads=True)
+    bounds = TokenBounds(search_rereads_prompt=True)
     model = replace(MODEL, context_length=1000, token_bounds=bounds)
     assert size.hold_bound(model, counted=5) == 5 + held * 1000
     without_search = msgspec.structs.replace(make_prompt(), options=(option,))
@@ -163,7 +163,7 @@ def test_a_hold_may_be_by_bytes_and_an_estimate_is_not() -> None:
     # A tokenizer knows better than either.
     assert size.hold_bound(by_bytes, counted=150) == 150
     searching = msgspec.structs.replace(size, web_searches=10)
-    rereading = TokenBounds(text_by_bytes=True, template=0, web_search=10, search_rereads=True)
+    rereading = TokenBounds(text_by_bytes=True, template=0, web_search=10, search_rereads_prompt=True)
     found = searching.hold_bound(replace(MODEL, token_bounds=rereading))
     assert found == sum(size.text_bytes + 10 * known for known in range(11))
 

@@ -12,11 +12,11 @@ _times = st.integers(min_value=0, max_value=TIME_MAX)
 def test_days_of_a_range(start: int, end: int) -> None:
     days = days_of(start, end)
     if end <= start:
-        assert days.first == days.last
+        assert days.first == days.end
     else:
         # The first day holds the first second, the last day holds the last second.
         assert days.first * DAY_S <= start < (days.first + 1) * DAY_S
-        assert (days.last - 1) * DAY_S <= end - 1 < days.last * DAY_S
+        assert (days.end - 1) * DAY_S <= end - 1 < days.end * DAY_S
 
 
 @given(_times, st.integers(min_value=1, max_value=400 * DAY_S))
@@ -24,10 +24,10 @@ def test_adjacent_ranges_at_midnight_share_no_day(start: int, length: int) -> No
     middle = (start + length) // DAY_S * DAY_S
     if start < middle < start + length:
         left, right = days_of(start, middle), days_of(middle, start + length)
-        assert left.last == right.first
-        assert (left.first, right.last) == (
+        assert left.end == right.first
+        assert (left.first, right.end) == (
             days_of(start, start + length).first,
-            days_of(start, start + length).last,
+            days_of(start, start + length).end,
         )
 
 

@@ -54,8 +54,8 @@ PROVIDER_BUGS = {
     ),
     "the output bound goes where the server ignores it": Bug(
         "encode_request",
-        "body[dialect.output_bound_field or call.output_bound_field] = call.output_tokens_max",
-        "body[call.output_bound_field] = call.output_tokens_max",
+        "body[dialect.output_limit_field or call.output_limit_field] = call.output_tokens_max",
+        "body[call.output_limit_field] = call.output_tokens_max",
         ("backends/test_presets.py",),
     ),
     "a key in a file is read once": Bug(

@@ -406,7 +406,7 @@ CALL = Call(
     model=MODEL,
     choices=1,
     output_tokens_max=1,
-    output_bound_field="max_tokens",
+    output_limit_field="max_tokens",
     streamed=False,
     prompt=Prompt(turns=()),
 )

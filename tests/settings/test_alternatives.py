@@ -93,9 +93,9 @@ def test_what_all_of_them_can_do() -> None:
     assert own.model.supported_features == ("tools", "reasoning", "logprobs", "json_mode")
     assert claude.model.token_bounds.image == 4784
     # The dearer bound of a search, whichever of them serves.
-    assert not own.model.token_bounds.search_rereads
-    assert claude.model.token_bounds.search_rereads
-    assert model.token_bounds.search_rereads
+    assert not own.model.token_bounds.search_rereads_prompt
+    assert claude.model.token_bounds.search_rereads_prompt
+    assert model.token_bounds.search_rereads_prompt
     assert model.token_bounds.web_search is None
 
 

@@ -36,8 +36,8 @@ _REACHES: list[tuple[str, object, str, object]] = [
     ("fields", {"user": ""}, "omitted_fields", ("user",)),
     ("fields", {"stream_options": ""}, "include_usage", False),
     ("fields", {"logit_bias": False}, "refused_fields", ("logit_bias",)),
-    ("fields", {"max_tokens": "max_completion_tokens"}, "output_bound", "max_completion_tokens"),
-    ("fields", {"max_completion_tokens": "max_tokens"}, "output_bound", "max_tokens"),
+    ("fields", {"max_tokens": "max_completion_tokens"}, "output_limit_field", "max_completion_tokens"),
+    ("fields", {"max_completion_tokens": "max_tokens"}, "output_limit_field", "max_tokens"),
 ]
 
 

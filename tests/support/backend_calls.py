@@ -72,7 +72,7 @@ def make_call(
         model=replace(catalog_model, options={**paths, **catalog_model.options}),
         choices=choices,
         output_tokens_max=output_tokens_max,
-        output_bound_field="max_completion_tokens",
+        output_limit_field="max_completion_tokens",
         streamed=streamed,
         prompt=prompt,
         affinity=affinity,

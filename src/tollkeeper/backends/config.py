@@ -42,12 +42,12 @@ class WireProtocol(StrEnum):
     BEDROCK_MESSAGES = "bedrock_messages"
 
 
-class OutputBound(StrEnum):
+class OutputLimitField(StrEnum):
     """Lists the fields of a chat request that can contain the output limit. Many servers support
     only one of the two fields, and ignore or reject the other field."""
 
     # Keeps the field that the client used.
-    CALLER = "caller"
+    SAME_AS_CLIENT = "same_as_client"
     MAX_TOKENS = "max_tokens"
     MAX_COMPLETION_TOKENS = "max_completion_tokens"
 
@@ -102,9 +102,9 @@ class BackendConfig:
     # Fields that are added to every request, because this kind of server needs them.
     extra_fields: Mapping[str, Any]
 
-    # The next five fields are only for the chat protocol. `output_bound` names the field of a request
+    # The next five fields are only for the chat protocol. `output_limit_field` names the field of a request
     # that contains the output limit.
-    output_bound: OutputBound
+    output_limit_field: OutputLimitField
     # Whether a request for a stream asks for usage with `stream_options`.
     include_usage: bool
     # Fields that are rejected, renamed, or omitted.

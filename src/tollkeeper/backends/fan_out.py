@@ -20,7 +20,7 @@ from tollkeeper.domain.inference import Batch, Call, Delta, Event, UsageReport
 from tollkeeper.domain.metering import read_usage
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, merged
-from tollkeeper.runtime.large_requests import PARTS_AT_ONCE
+from tollkeeper.runtime.large_requests import LARGE_CALL_REQUESTS_MAX
 
 # The maximum number of batches of events that wait for the reader. While this many batches wait,
 # the parts do not read from the backend.
@@ -75,7 +75,7 @@ class _FanOutCall:
         self._deadline = deadline
         self._workers_max = min(concurrency, call.choices)
         if call.is_large:
-            self._workers_max = min(self._workers_max, PARTS_AT_ONCE)
+            self._workers_max = min(self._workers_max, LARGE_CALL_REQUESTS_MAX)
         self._workers: list[asyncio.Task[None]] = []
         self._part_calls: list[BackendCall] = []
         self._parts_begun = 0

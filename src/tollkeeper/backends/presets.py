@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tollkeeper.backends.config import OutputBound, Tokenizer, WireProtocol
+from tollkeeper.backends.config import OutputLimitField, Tokenizer, WireProtocol
 from tollkeeper.backends.credentials import CredentialKind
 
 
@@ -28,7 +28,7 @@ class Preset:
     # Empty if the server needs no key, or if the credential is not a key.
     key_env: str = ""
     # The field of a chat request that contains the output limit.
-    output_bound: OutputBound = OutputBound.CALLER
+    output_limit_field: OutputLimitField = OutputLimitField.SAME_AS_CLIENT
     # Whether a request for a chat stream asks for usage with `stream_options`. False if the server
     # reports usage without the field, or rejects the field.
     include_usage: bool = True
@@ -66,16 +66,16 @@ class Preset:
         fields |= dict.fromkeys(self.omitted, "")
         if not self.include_usage:
             fields["stream_options"] = ""
-        if self.output_bound is not OutputBound.CALLER:
-            fields[_OTHER_BOUND[self.output_bound]] = self.output_bound.value
+        if self.output_limit_field is not OutputLimitField.SAME_AS_CLIENT:
+            fields[_OTHER_LIMIT_FIELD[self.output_limit_field]] = self.output_limit_field.value
         return fields
 
 
 # For each field that a server may require for the output limit: the other field that clients may
 # send, which is then renamed.
-_OTHER_BOUND = {
-    OutputBound.MAX_TOKENS: OutputBound.MAX_COMPLETION_TOKENS.value,
-    OutputBound.MAX_COMPLETION_TOKENS: OutputBound.MAX_TOKENS.value,
+_OTHER_LIMIT_FIELD = {
+    OutputLimitField.MAX_TOKENS: OutputLimitField.MAX_COMPLETION_TOKENS.value,
+    OutputLimitField.MAX_COMPLETION_TOKENS: OutputLimitField.MAX_TOKENS.value,
 }
 # Patterns for the names of models that search the web without being asked, at any provider. The
 # number is the number of searches for which a call reserves credit. One observed deep research
@@ -127,13 +127,13 @@ PRESETS: Mapping[str, Preset] = {
     "openai": Preset(
         url="https://api.openai.com/v1",
         key_env="OPENAI_API_KEY",
-        output_bound=OutputBound.MAX_COMPLETION_TOKENS,
+        output_limit_field=OutputLimitField.MAX_COMPLETION_TOKENS,
     ),
     "azure": Preset(
         address_form="https://RESOURCE.openai.azure.com/openai/v1",
         credential=CredentialKind.API_KEY,
         key_env="AZURE_OPENAI_API_KEY",
-        output_bound=OutputBound.MAX_COMPLETION_TOKENS,
+        output_limit_field=OutputLimitField.MAX_COMPLETION_TOKENS,
     ),
     "anthropic": Preset(
         url="https://api.anthropic.com/v1",
@@ -156,7 +156,7 @@ PRESETS: Mapping[str, Preset] = {
     "mistral": Preset(
         url="https://api.mistral.ai/v1",
         key_env="MISTRAL_API_KEY",
-        output_bound=OutputBound.MAX_TOKENS,
+        output_limit_field=OutputLimitField.MAX_TOKENS,
         include_usage=False,
         refused=("logit_bias", "logprobs", "top_logprobs", "functions", "function_call"),
         renamed={"seed": "random_seed"},
@@ -166,14 +166,14 @@ PRESETS: Mapping[str, Preset] = {
     "groq": Preset(
         url="https://api.groq.com/openai/v1",
         key_env="GROQ_API_KEY",
-        output_bound=OutputBound.MAX_COMPLETION_TOKENS,
+        output_limit_field=OutputLimitField.MAX_COMPLETION_TOKENS,
         native_n=False,
         refused=("logit_bias", "logprobs", "top_logprobs"),
     ),
     "deepseek": Preset(
         url="https://api.deepseek.com/v1",
         key_env="DEEPSEEK_API_KEY",
-        output_bound=OutputBound.MAX_TOKENS,
+        output_limit_field=OutputLimitField.MAX_TOKENS,
         native_n=False,
         refused=("logit_bias", "seed"),
     ),
@@ -187,17 +187,17 @@ PRESETS: Mapping[str, Preset] = {
     "together": Preset(
         url="https://api.together.ai/v1",
         key_env="TOGETHER_API_KEY",
-        output_bound=OutputBound.MAX_TOKENS,
+        output_limit_field=OutputLimitField.MAX_TOKENS,
     ),
     "fireworks": Preset(
         url="https://api.fireworks.ai/inference/v1",
         key_env="FIREWORKS_API_KEY",
-        output_bound=OutputBound.MAX_TOKENS,
+        output_limit_field=OutputLimitField.MAX_TOKENS,
     ),
     "openrouter": Preset(
         url="https://openrouter.ai/api/v1",
         key_env="OPENROUTER_API_KEY",
-        output_bound=OutputBound.MAX_TOKENS,
+        output_limit_field=OutputLimitField.MAX_TOKENS,
         include_usage=False,
         native_n=False,
     ),
@@ -209,7 +209,7 @@ PRESETS: Mapping[str, Preset] = {
     "cohere": Preset(
         url="https://api.cohere.ai/compatibility/v1",
         key_env="COHERE_API_KEY",
-        output_bound=OutputBound.MAX_TOKENS,
+        output_limit_field=OutputLimitField.MAX_TOKENS,
         native_n=False,
         refused=("logit_bias", "parallel_tool_calls"),
         omitted=_CLIENT_LABELS,
@@ -253,30 +253,30 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "sglang": Preset(
         address_form="http://HOST:30000/v1",
-        output_bound=OutputBound.MAX_TOKENS,
+        output_limit_field=OutputLimitField.MAX_TOKENS,
     ),
     "llamacpp": Preset(
         address_form="http://HOST:8080/v1",
-        output_bound=OutputBound.MAX_TOKENS,
+        output_limit_field=OutputLimitField.MAX_TOKENS,
         native_n=False,
         tokenizer=Tokenizer.LLAMA_CPP,
     ),
     "ollama": Preset(
         url="http://127.0.0.1:11434/v1",
-        output_bound=OutputBound.MAX_TOKENS,
+        output_limit_field=OutputLimitField.MAX_TOKENS,
         native_n=False,
         refused=("logit_bias", "tool_choice", "parallel_tool_calls"),
         omitted=_CLIENT_LABELS,
     ),
     "tgi": Preset(
         address_form="http://HOST:3000/v1",
-        output_bound=OutputBound.MAX_TOKENS,
+        output_limit_field=OutputLimitField.MAX_TOKENS,
         native_n=False,
         omitted=_CLIENT_LABELS,
     ),
     "lmstudio": Preset(
         url="http://127.0.0.1:1234/v1",
-        output_bound=OutputBound.MAX_TOKENS,
+        output_limit_field=OutputLimitField.MAX_TOKENS,
         native_n=False,
         omitted=_CLIENT_LABELS,
     ),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
 from tollkeeper.backends.chat.dialect import OPENAI_DIALECT, ChatDialect
 from tollkeeper.backends.chat.wire import ChatWire
-from tollkeeper.backends.config import BackendConfig, OutputBound, WireProtocol
+from tollkeeper.backends.config import BackendConfig, OutputLimitField, WireProtocol
 from tollkeeper.backends.converse.wire import ConverseWire
 from tollkeeper.backends.gemini.wire import Endpoint as GeminiEndpoint
 from tollkeeper.backends.gemini.wire import GeminiWire
@@ -28,9 +28,9 @@ def wire_for(config: BackendConfig) -> Wire:
 
 
 def _chat_wire(config: BackendConfig) -> ChatWire:
-    bound = config.output_bound
+    bound = config.output_limit_field
     dialect = ChatDialect(
-        output_bound_field=None if bound is OutputBound.CALLER else bound.value,
+        output_limit_field=None if bound is OutputLimitField.SAME_AS_CLIENT else bound.value,
         include_usage=config.include_usage,
         refused=config.refused_fields,
         renamed=config.renamed_fields,

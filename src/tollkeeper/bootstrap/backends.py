@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tollkeeper.backends.absent import AbsentBackend
-from tollkeeper.backends.config import BackendConfig, OutputBound, Tokenizer, WireProtocol
+from tollkeeper.backends.config import BackendConfig, OutputLimitField, Tokenizer, WireProtocol
 from tollkeeper.backends.credentials import CredentialKind, read_key
 from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.backends.port import Backend
@@ -179,7 +179,7 @@ def backend_config(
         # Makes the engine report progress while it processes a long prompt. Without these reports, the engine
         # would notice a disconnect of the gateway only after it has processed the whole prompt.
         extra_fields={"return_progress": True} if embedded else {},
-        output_bound=_output_bound(declared),
+        output_limit_field=_output_limit_field(declared),
         include_usage=fields.get("stream_options") != "",
         refused_fields=tuple(name for name, other in fields.items() if other is False),
         renamed_fields={name: other for name, other in fields.items() if other},
@@ -191,9 +191,9 @@ def backend_config(
     )
 
 
-def _output_bound(declared: BackendSettings) -> OutputBound:
+def _output_limit_field(declared: BackendSettings) -> OutputLimitField:
     renamed = [declared.fields.get(name) for name in ("max_tokens", "max_completion_tokens")]
-    return next((bound for bound in OutputBound if bound.value in renamed), OutputBound.CALLER)
+    return next((bound for bound in OutputLimitField if bound.value in renamed), OutputLimitField.SAME_AS_CLIENT)
 
 
 def _tokenizer(declared: BackendSettings) -> Tokenizer:

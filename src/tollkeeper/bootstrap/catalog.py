@@ -201,7 +201,7 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
             searches_unasked=searches_unasked(declared.upstream_model)
             if bounds.searches is None
             else bounds.searches,
-            search_rereads=protocol in _PROMPT_CHARGED_PER_SEARCH,
+            search_rereads_prompt=protocol in _PROMPT_CHARGED_PER_SEARCH,
             text_by_bytes=bounds.text == "bytes",
         ),
         messages=MessagesBehavior(

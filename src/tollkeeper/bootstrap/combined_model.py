@@ -47,7 +47,7 @@ def combined(
             image=_largest([bound.image for bound in bounds]),
             web_search=_largest([bound.web_search for bound in bounds]),
             searches_unasked=max(bound.searches_unasked for bound in bounds),
-            search_rereads=any(bound.search_rereads for bound in bounds),
+            search_rereads_prompt=any(bound.search_rereads_prompt for bound in bounds),
         ),
         schema_bounds=schema_bounds,
         cache_salt_field=cache_isolating.cache_salt_field,

@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 
 from tollkeeper.console.context import console_of, session_of
 from tollkeeper.console.forms import Form, Refused, read_form
-from tollkeeper.console.notices import notice_mark
+from tollkeeper.console.notices import notice_signature
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import (
@@ -94,7 +94,7 @@ async def _form_of_session(request: Request) -> Form:
 
 
 def _require_not_sent_before(request: Request, form: Form) -> None:
-    if console_of(request).sessions.sent_before(form.text("once", default="")):
+    if console_of(request).sessions.was_sent_before(form.text("once", default="")):
         raise StateConflict("This form was sent before; nothing was changed a second time.")
 
 
@@ -179,5 +179,5 @@ def done(request: Request, address: str, notice: str, amount: int | None = None)
     query: dict[str, object] = {"notice": notice}
     if amount is not None:
         secret = console_of(request).sessions.form_token(session_of(request))
-        query |= {"amount": amount, "mark": notice_mark(secret, notice, str(amount))}
+        query |= {"amount": amount, "mark": notice_signature(secret, notice, str(amount))}
     return RedirectResponse(f"{address}{'&' if '?' in address else '?'}{urlencode(query)}", 303)

@@ -59,12 +59,12 @@ def notice_text(query: Mapping[str, str], secret: str) -> str | None:
     if text is None or "{amount}" not in text:
         return text
     if not hmac.compare_digest(
-        query.get("mark", "").encode(), notice_mark(secret, name, amount).encode()
+        query.get("mark", "").encode(), notice_signature(secret, name, amount).encode()
     ):
         return None
     return text.format(amount=f"${usd_from_picousd(int(amount))}")
 
 
-def notice_mark(secret: str, name: str, amount: str) -> str:
+def notice_signature(secret: str, name: str, amount: str) -> str:
     """Returns the signature of a notice with an amount."""
     return hmac.digest(secret.encode(), f"{name} {amount}".encode(), "sha256").hex()[:32]

@@ -138,7 +138,7 @@ class Sessions:
     def form_token_is_right(self, session: Session, presented: str) -> bool:
         return hmac.compare_digest(presented.encode(), self.form_token(session).encode())
 
-    def sent_before(self, once: str) -> bool:
+    def was_sent_before(self, once: str) -> bool:
         """Tells whether the form with the id `once` was sent before, for example by a second click
         or a reload. Records the form as sent."""
         was_sent = once.encode() in self._sent_forms

@@ -117,7 +117,7 @@ def _pending(console: Console, request: Request) -> PendingSignIn:
     if (
         not hmac.compare_digest(state.encode(), pending.state.encode())
         or pending.began_at + _PENDING_S <= console.services.clock()
-        or console.sessions.sent_before(f"sign-in {state}")
+        or console.sessions.was_sent_before(f"sign-in {state}")
     ):
         raise PermissionDenied(_STALE)
     return pending

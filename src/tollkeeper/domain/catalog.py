@@ -41,7 +41,7 @@ class TokenBounds:
     searches_unasked: int = 0
     # Whether the model reads the whole prompt again after each search. Each reading is then
     # charged.
-    search_rereads: bool = False
+    search_rereads_prompt: bool = False
     # Whether each byte of text counts as one token. Otherwise the tokens are estimated. Only used
     # if no tokenizer counts the prompt.
     text_by_bytes: bool = False

@@ -54,7 +54,7 @@ class Call(msgspec.Struct, frozen=True):
     choices: int
     output_tokens_max: int
     # The field of the chat request in which the client sent the output limit.
-    output_bound_field: str
+    output_limit_field: str
     # Whether the client gets the answer as a stream. A backend may stream in both cases.
     streamed: bool
     prompt: Prompt

@@ -164,7 +164,7 @@ class Meter(msgspec.Struct):
             return Charge(estimate, estimated=True, parts=self._estimated_parts(estimate))
         if usage.completion_tokens == 0 and self.output_tokens > 0:
             # Text was received, so the backend's count of zero output tokens is wrong.
-            counted = min(self.output_tokens, self._output_bound)
+            counted = min(self.output_tokens, self._output_limit)
             return Charge(
                 _with_completion(usage, counted),
                 estimated=True,
@@ -175,7 +175,7 @@ class Meter(msgspec.Struct):
         return Charge(usage, estimated=False, parts=parts)
 
     @property
-    def _output_bound(self) -> int:
+    def _output_limit(self) -> int:
         """Returns the maximum output tokens that the hold covers."""
         return self.call.choices * self.call.output_tokens_held
 
@@ -185,8 +185,8 @@ class Meter(msgspec.Struct):
         reasoning, returns the held maximum, because the received text may not include all billed
         reasoning."""
         if self._has_reasoning or self.call.model.reasons:
-            return self._output_bound
-        return min(self.output_tokens, self._output_bound)
+            return self._output_limit
+        return min(self.output_tokens, self._output_limit)
 
     def estimate(self) -> Usage:
         """Returns the usage by the gateway's own count. If the backend reported a prompt count
@@ -206,7 +206,7 @@ class Meter(msgspec.Struct):
         """Returns the backend's prompt count with the gateway's output count; None if the backend
         did not report a prompt count before its answer."""
         report = self.report
-        if report is None or not report.counts_prompt_first or report.completion_tokens is not None:
+        if report is None or not report.reports_prompt_first or report.completion_tokens is not None:
             return None
         output = self._estimated_output
         counted = msgspec.structs.replace(

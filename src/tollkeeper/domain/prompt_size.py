@@ -112,7 +112,7 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         bounds, size = model.token_bounds, self
         if bounds.text_by_bytes:
             size = msgspec.structs.replace(self, text_tokens=self.text_bytes)
-        if not (self.web_searches and bounds.search_rereads):
+        if not (self.web_searches and bounds.search_rereads_prompt):
             return size.bound(model, counted)
         context, tokens_per_search = model.context_length, bounds.web_search
         first = msgspec.structs.replace(size, web_searches=0).bound(model, counted)

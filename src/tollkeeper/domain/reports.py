@@ -57,23 +57,23 @@ class CostPage:
 
 @dataclass(frozen=True, slots=True)
 class DayRange:
-    """Represents a range of whole UTC days, counted from 1970-01-01; `last` is exclusive."""
+    """Represents a range of whole UTC days, counted from 1970-01-01; `end` is exclusive."""
 
     first: int
-    last: int
+    end: int
 
 
 def days_of(start_time: int, end_time: int) -> DayRange:
     """Returns the UTC days that overlap the time range from `start_time` to `end_time` (exclusive).
     Returns an empty range if the time range is empty."""
     if end_time <= start_time:
-        return DayRange(first=0, last=0)
-    return DayRange(first=start_time // DAY_S, last=(end_time - 1) // DAY_S + 1)
+        return DayRange(first=0, end=0)
+    return DayRange(first=start_time // DAY_S, end=(end_time - 1) // DAY_S + 1)
 
 
 def buckets_of(days: DayRange, rows: list[CostRow]) -> tuple[CostBucket, ...]:
     """Returns one bucket for each day, including days without cost."""
-    by_day: dict[int, list[CostRow]] = {day: [] for day in range(days.first, days.last)}
+    by_day: dict[int, list[CostRow]] = {day: [] for day in range(days.first, days.end)}
     for row in rows:
         by_day[row.day].append(row)
     return tuple(

@@ -46,7 +46,7 @@ async def find_rows(
         {
             "organization": organization_id,
             "first": days.first,
-            "last": days.last,
+            "last": days.end,
             "projects": list(project_ids),
             "keys": list(api_key_ids),
         },
@@ -86,7 +86,7 @@ async def sum_unsettled(
         {
             "organization": organization_id,
             "first": days.first * DAY_S,
-            "last": days.last * DAY_S,
+            "last": days.end * DAY_S,
             "projects": list(project_ids),
             "keys": list(api_key_ids),
         },

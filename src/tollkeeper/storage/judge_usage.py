@@ -79,7 +79,7 @@ async def find(
         FROM judge_usage WHERE organization_id = %s AND day >= %s AND day < %s
         GROUP BY organization_id, backend, model ORDER BY backend, model
         """,
-        (organization_id, days.first, days.last),
+        (organization_id, days.first, days.end),
     )
     return [_usage(row) for row in await cursor.fetchall()]
 

@@ -19,7 +19,7 @@ async def find_costs(
         WHERE c.organization_id = %s AND c.day >= %s AND c.day < %s
         GROUP BY c.project_id, p.name, c.line_item
         """,
-        (organization_id, days.first, days.last),
+        (organization_id, days.first, days.end),
     )
     return [ProjectCost(*row) for row in await cursor.fetchall()]
 
@@ -34,7 +34,7 @@ async def find_grant_totals(
           AND granted_at >= to_timestamp(%s) AND granted_at < to_timestamp(%s)
         GROUP BY kind ORDER BY kind
         """,
-        (organization_id, days.first * DAY_S, days.last * DAY_S),
+        (organization_id, days.first * DAY_S, days.end * DAY_S),
     )
     return [GrantTotal(GrantKind(row[0]), *row[1:]) for row in await cursor.fetchall()]
 

@@ -37,7 +37,7 @@ async def count_of_policy(
         GROUP BY GROUPING SETS ((day), (probability_basis_points))
         ORDER BY day, probability_basis_points
         """,
-        (organization_id, policy_id, days.first, days.last),
+        (organization_id, policy_id, days.first, days.end),
     )
     by_day: list[VerdictsOfDay] = []
     by_probability: list[ProbabilityCount] = []
@@ -59,6 +59,6 @@ async def count_by_policy(
         SELECT policy_id, sum(asked)::bigint, sum(matched)::bigint FROM verdict_counts
         WHERE organization_id = %s AND day >= %s AND day < %s GROUP BY policy_id
         """,
-        (organization_id, days.first, days.last),
+        (organization_id, days.first, days.end),
     )
     return {row[0]: (row[1], row[2]) for row in await cursor.fetchall()}

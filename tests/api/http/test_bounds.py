@@ -34,7 +34,7 @@ from tollkeeper.domain.access import (
     ProjectId,
 )
 from tollkeeper.domain.errors import InvalidRequest, RateLimited, Unavailable
-from tollkeeper.runtime.large_requests import PARTS_AT_ONCE
+from tollkeeper.runtime.large_requests import LARGE_CALL_REQUESTS_MAX
 from tollkeeper.settings import Settings
 
 _MANY = 10**9
@@ -267,7 +267,7 @@ def test_every_body_fits_by_default() -> None:
     """The one that needs the most: emoji, as many elements as it may have, and several completions."""
     body_max = Settings().limits.body_bytes
     body = "\N{GRINNING FACE}".encode() + b"x" * (body_max - 4)
-    needed = memory_of(body, 100_000) + (PARTS_AT_ONCE - 1) * len(body)
+    needed = memory_of(body, 100_000) + (LARGE_CALL_REQUESTS_MAX - 1) * len(body)
     # As docs/configuration.md says. The gateway of this file has less.
     room = 16 * body_max
     bodies = RequestMemory(bytes_max=room, key_bytes_max=room // 2)

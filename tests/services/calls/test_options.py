@@ -9,7 +9,7 @@ from tests.support.backend_calls import MODEL, make_prompt
 from tests.support.tables import each
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
-from tollkeeper.services.calls.options import output_bound, require_supported
+from tollkeeper.services.calls.options import output_limit, require_supported
 
 WIDE = replace(
     MODEL,
@@ -124,11 +124,11 @@ def test_no_part_passes_a_model_that_cannot_take_it(modality: str, role: str) ->
     assert refused.value.param == "messages[0].content[1]"
 
 
-def test_the_output_bound() -> None:
+def test_the_output_limit() -> None:
     model = replace(MODEL, max_output_length=2000)
-    assert output_bound(None, model, param="p") == 1024
-    assert output_bound(None, replace(model, max_output_length=5), param="p") == 5
-    assert output_bound(2000, model, param="p") == 2000
+    assert output_limit(None, model, param="p") == 1024
+    assert output_limit(None, replace(model, max_output_length=5), param="p") == 5
+    assert output_limit(2000, model, param="p") == 2000
     with pytest.raises(InvalidRequest) as refused:
-        output_bound(2001, model, param="max_tokens")
+        output_limit(2001, model, param="max_tokens")
     assert refused.value.param == "max_tokens"

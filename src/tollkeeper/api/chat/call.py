@@ -10,7 +10,7 @@ from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.wire import chat as wire
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.inference import Call
-from tollkeeper.services.calls.options import output_bound
+from tollkeeper.services.calls.options import output_limit
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.use_cases import Services
 
@@ -23,11 +23,11 @@ async def chat_call(
     plan = await services.plans.plan_for(caller, body.model)
     model, cache_key = plan.model, body.prompt_cache_key
     limit_field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    output_tokens_max = output_bound(
+    output_tokens_max = output_limit(
         body.max_tokens or body.max_completion_tokens, model, param=limit_field
     )
     if body.reasoning is not None:
-        output_bound(body.reasoning.max_tokens, model, param="reasoning.max_tokens")
+        output_limit(body.reasoning.max_tokens, model, param="reasoning.max_tokens")
     caching = plan.caching
     if cache_key is not None or body.cache_salt is not None:
         caching = services.isolation.caching_wish(caller, model, cache_key, body.cache_salt)
@@ -43,7 +43,7 @@ async def chat_call(
         streamed=body.stream,
         session=session,
         cache_key=cache_key,
-        output_bound_field=limit_field,
+        output_limit_field=limit_field,
         choices=body.n or 1,
         policy_ids=body.policy_ids,
     )

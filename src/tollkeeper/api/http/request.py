@@ -17,7 +17,7 @@ from tollkeeper.api.http.request_memory import BodyShare, memory_of
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.conventions import SESSION_HEADERS
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
-from tollkeeper.runtime.large_requests import PARTS_AT_ONCE, run_in_thread
+from tollkeeper.runtime.large_requests import LARGE_CALL_REQUESTS_MAX, run_in_thread
 from tollkeeper.runtime.timeouts import timeout
 
 T = TypeVar("T")
@@ -190,7 +190,7 @@ async def decode_body(
     if completions:
         # If the backend creates only one completion per request, the gateway sends one request for each
         # completion. Each request that is in progress at the same time needs memory for the body.
-        completions = min(completions, PARTS_AT_ONCE) if is_large else completions
+        completions = min(completions, LARGE_CALL_REQUESTS_MAX) if is_large else completions
         share.grow_to(share.size + (completions - 1) * len(body))
     return decoded, is_large
 

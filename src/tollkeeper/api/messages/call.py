@@ -14,7 +14,7 @@ from tollkeeper.api.wire import messages as wire
 from tollkeeper.domain.conventions import MESSAGES_WEB_TOOLS
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
-from tollkeeper.services.calls.options import output_bound
+from tollkeeper.services.calls.options import output_limit
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.reasoning_seal import Sealer
 from tollkeeper.services.use_cases import Services
@@ -40,7 +40,7 @@ async def message_call(
     _check_fields(body)
     plan = await services.plans.plan_for(caller, body.model)
     model = plan.model
-    output_tokens_max = output_bound(body.max_tokens, model, param="max_tokens")
+    output_tokens_max = output_limit(body.max_tokens, model, param="max_tokens")
     unseal = partial(services.reasoning_seal.unseal, caller)
     prompt = await supported_prompt(
         request, model, read_prompt, body, model, MESSAGES_WEB_TOOLS, unseal, plan.caching

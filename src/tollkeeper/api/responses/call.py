@@ -23,7 +23,7 @@ from tollkeeper.api.wire.response_object import ReasoningShown, Response
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import Prompt
-from tollkeeper.services.calls.options import output_bound
+from tollkeeper.services.calls.options import output_limit
 from tollkeeper.services.calls.plans import Plan
 from tollkeeper.services.calls.reasoning_seal import ENCRYPTED_REASONING, Sealer
 from tollkeeper.services.use_cases import Services
@@ -56,7 +56,7 @@ async def responses_call(
     plan = await services.plans.plan_for(caller, body.model)
     model = plan.model
     _refuse_newer_fields(body)
-    output_tokens_max = output_bound(body.max_output_tokens, model, param="max_output_tokens")
+    output_tokens_max = output_limit(body.max_output_tokens, model, param="max_output_tokens")
     conversation = Conversation(model, partial(services.reasoning_seal.unseal, caller))
     caching = services.isolation.caching_wish(caller, model, body.prompt_cache_key)
     tools = Tools()

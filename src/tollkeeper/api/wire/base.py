@@ -26,6 +26,6 @@ ModelId = Annotated[str, Meta(min_length=1, max_length=200)]
 PolicyIds = Annotated[
     list[Annotated[str, Meta(min_length=1, max_length=120)]], Meta(max_length=1000)
 ]
-OutputBound = Annotated[int, Meta(ge=1, le=999990)]
+OutputLimit = Annotated[int, Meta(ge=1, le=999990)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 UnixTime = Annotated[int, Meta(ge=0)]

@@ -12,7 +12,7 @@ from tollkeeper.api.wire.base import (
     FreeObject,
     LenientRequestObject,
     ModelId,
-    OutputBound,
+    OutputLimit,
     Penalty,
     PolicyIds,
     ResponseObject,
@@ -52,7 +52,7 @@ class StreamOptions(StrictRequestObject):
 class Reasoning(StrictRequestObject):
     enabled: bool | None = None
     effort: ReasoningEffort | None = None
-    max_tokens: OutputBound | None = None
+    max_tokens: OutputLimit | None = None
     exclude: bool | None = None
 
 
@@ -86,8 +86,8 @@ class ChatRequest(StrictRequestObject):
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     policy_ids: PolicyIds = []
     stream: bool = False
-    max_tokens: OutputBound | None = None
-    max_completion_tokens: OutputBound | None = None
+    max_tokens: OutputLimit | None = None
+    max_completion_tokens: OutputLimit | None = None
     temperature: float | None = None
     top_p: float | None = None
     frequency_penalty: Penalty | None = None

@@ -9,7 +9,7 @@ from tollkeeper.api.wire.base import (
     FreeObject,
     LenientRequestObject,
     ModelId,
-    OutputBound,
+    OutputLimit,
     ResponseObject,
     StrictRequestObject,
 )
@@ -104,7 +104,7 @@ class Metadata(LenientRequestObject):
 
 
 class MessagesRequest(TokenCountRequest):
-    max_tokens: OutputBound
+    max_tokens: OutputLimit
     stream: bool | None = None
     stop_sequences: list[str] | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None

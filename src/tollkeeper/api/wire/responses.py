@@ -12,7 +12,7 @@ from tollkeeper.api.wire.base import (
     FreeObject,
     LenientRequestObject,
     ModelId,
-    OutputBound,
+    OutputLimit,
     Penalty,
     PolicyIds,
     StrictRequestObject,
@@ -90,7 +90,7 @@ class ResponsesRequest(StrictRequestObject):
     instructions: str | None = None
     stream: bool | None = None
     stream_options: ResponsesStreamOptions | None = None
-    max_output_tokens: OutputBound | None = None
+    max_output_tokens: OutputLimit | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     frequency_penalty: Penalty | None = None

@@ -39,9 +39,9 @@ class _Input(NamedTuple):
     # Tokens read from the cache.
     cached: int | None = None
     # Tokens written to the cache: all, and those with a lifetime of five minutes or one hour.
-    written: int | None = None
-    written_5m: int | None = None
-    written_1h: int | None = None
+    cache_writes: int | None = None
+    cache_writes_5m: int | None = None
+    cache_writes_1h: int | None = None
 
     def plus(self, other: "_Input") -> "_Input":
         """Adds two sets of numbers. A number that is unknown in both stays unknown."""
@@ -81,11 +81,11 @@ class UsageReader:
             prompt_tokens=counts.prompt,
             completion_tokens=completion,
             cached_tokens=counts.cached,
-            cache_write_tokens=counts.written,
-            cache_write_5m_tokens=counts.written_5m,
-            cache_write_1h_tokens=counts.written_1h,
+            cache_write_tokens=counts.cache_writes,
+            cache_write_5m_tokens=counts.cache_writes_5m,
+            cache_write_1h_tokens=counts.cache_writes_1h,
             cache_adds_to_prompt=True,
-            counts_prompt_first=True,
+            reports_prompt_first=True,
             reasoning_tokens=reasoning,
             web_searches=searches,
             service_tier=_FAST_TIER
@@ -106,9 +106,9 @@ def _input(reported: FreeObject) -> _Input:
     return _Input(
         prompt=read_count(reported.get("input_tokens")),
         cached=read_count(reported.get("cache_read_input_tokens")),
-        written=all_writes(written, short, long),
-        written_5m=short,
-        written_1h=long,
+        cache_writes=all_writes(written, short, long),
+        cache_writes_5m=short,
+        cache_writes_1h=long,
     )
 
 

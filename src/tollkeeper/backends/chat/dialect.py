@@ -20,7 +20,7 @@ class ChatDialect:
     """Changes the fields of chat requests for one kind of server."""
 
     # The field that contains the output limit. None means the field that the client used.
-    output_bound_field: str | None = None
+    output_limit_field: str | None = None
     # Whether a request for a stream asks for usage with `stream_options`.
     include_usage: bool = True
     # Fields that the server does not support.

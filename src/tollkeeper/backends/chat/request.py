@@ -54,7 +54,7 @@ def encode_request(
         dialect.change(body)
     body.update(extra)
     body["model"] = call.model.upstream_model
-    body[dialect.output_bound_field or call.output_bound_field] = call.output_tokens_max
+    body[dialect.output_limit_field or call.output_limit_field] = call.output_tokens_max
     body["stream"] = stream
     if call.choices > 1:
         body["n"] = call.choices

@@ -39,7 +39,7 @@ def obtain(identity: AwsIdentity) -> Expiring[SigningKeys]:
         code = exc.response.get("Error", {}).get("Code", "")
         raise IdentityFailure(f"AWS refused: {code[:64]}") from None
     except (BotoCoreError, ValueError) as exc:
-        raise as_identity_failure(exc, local=(BotoCoreError,)) from None
+        raise as_identity_failure(exc, local_errors=(BotoCoreError,)) from None
     if frozen is None:
         raise IdentityFailure("the AWS library found no keys")
     keys = SigningKeys(frozen.access_key or "", frozen.secret_key or "", frozen.token or "")

@@ -38,7 +38,7 @@ def obtain(identity: EntraIdentity) -> Expiring[str]:
             token = credential.get_token(identity.scope)
     except (ClientAuthenticationError, ServiceRequestError, ValueError) as exc:
         raise as_identity_failure(
-            exc, local=(CredentialUnavailableError, ServiceRequestError)
+            exc, local_errors=(CredentialUnavailableError, ServiceRequestError)
         ) from None
     if not is_header_text(token.token):
         raise IdentityFailure("the token service's answer has no access token")

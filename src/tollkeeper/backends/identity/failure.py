@@ -29,14 +29,14 @@ def silence(*loggers: str) -> None:
 
 
 def as_identity_failure(
-    error: Exception, *, local: tuple[type[Exception], ...] = ()
+    error: Exception, *, local_errors: tuple[type[Exception], ...] = ()
 ) -> IdentityFailure:
     """Converts an exception of a provider's library. The messages of exceptions of the types in
-    `local` are shown, because these messages contain no text from the token service. The messages of
+    `local_errors` are shown, because these messages contain no text from the token service. The messages of
     other exceptions are not shown."""
     # The frames of the traceback refer to connections and secrets, so they are cleared.
     traceback.clear_frames(error.__traceback__)
-    if isinstance(error, local):
+    if isinstance(error, local_errors):
         text = " ".join(str(error.args[0] if error.args else error).split())
         return IdentityFailure(text[:_SHOWN_LENGTH_MAX])
     code = _CODES.search(str(error))

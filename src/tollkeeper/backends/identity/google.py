@@ -31,7 +31,7 @@ def obtain(identity: GoogleIdentity) -> Expiring[str]:
             credentials = _loaded(identity, request)
             credentials.refresh(request)
         except (exceptions.GoogleAuthError, ValueError) as exc:
-            raise as_identity_failure(exc, local=_LOCAL) from None
+            raise as_identity_failure(exc, local_errors=_LOCAL) from None
     if not is_header_text(credentials.token or "") or credentials.expiry is None:
         raise IdentityFailure("the token service's answer has no access token that expires")
     remaining = credentials.expiry.replace(tzinfo=UTC) - datetime.now(UTC)

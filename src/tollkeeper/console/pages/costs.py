@@ -88,13 +88,13 @@ async def show_all(request: Request) -> Response:
     days = days_of(now + 1 - RANGES_S["30d"], now + 1)
     dearest_first = sorted(
         (
-            (str(identity), tuple(found.get(day_, 0) for day_ in range(days.first, days.last)))
+            (str(identity), tuple(found.get(day_, 0) for day_ in range(days.first, days.end)))
             for identity, found in by_organization.items()
         ),
         key=lambda item: (-sum(item[1]), item[0]),
     )
     table = CostTable(
-        days=tuple(day(number * DAY_S) for number in range(days.first, days.last)),
+        days=tuple(day(number * DAY_S) for number in range(days.first, days.end)),
         by_group=dict(dearest_first),
         unsettled=0,
     )

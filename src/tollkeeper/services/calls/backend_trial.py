@@ -120,7 +120,7 @@ class BackendTrial:
             model=self._model,
             choices=1,
             output_tokens_max=min(_OUTPUT_TOKENS_MAX, self._model.max_output_length),
-            output_bound_field="max_tokens",
+            output_limit_field="max_tokens",
             streamed=streamed,
             prompt=prompt,
         )

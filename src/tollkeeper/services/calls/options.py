@@ -16,7 +16,7 @@ from tollkeeper.domain.prompt import (
 from tollkeeper.domain.schema_size import SchemaSize, measure_schema
 
 
-def output_bound(client_limit: int | None, model: Model, *, param: str) -> int:
+def output_limit(client_limit: int | None, model: Model, *, param: str) -> int:
     """Returns the output limit of a call in tokens: the client's limit, or the default. Raises
     InvalidRequest if the client's limit exceeds the model's limit."""
     if client_limit is None:

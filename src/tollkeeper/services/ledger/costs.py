@@ -58,7 +58,7 @@ class Costs:
             rows = await costs.find_rows(
                 connection,
                 organization_id,
-                DayRange(first=first_of_month, last=today + 1),
+                DayRange(first=first_of_month, end=today + 1),
                 project_ids=[project_id],
                 api_key_ids=[key_id],
                 group_by=(),
@@ -77,7 +77,7 @@ class Costs:
             days = days_of(query.start_time, end)
         else:
             days = self._read_cursor(organization_id, query, page)
-        page_days = DayRange(first=days.first, last=min(days.last, days.first + query.limit))
+        page_days = DayRange(first=days.first, end=min(days.end, days.first + query.limit))
         async with self._database.reading(organization_id) as connection:
             await _check_ids_exist(connection, organization_id, query)
             # Count unsettled calls (of unknown cost) before reading the costs. Then a call that is
@@ -98,9 +98,9 @@ class Costs:
                 api_key_ids=query.api_key_ids,
                 group_by=query.group_by,
             )
-        remaining = DayRange(first=page_days.last, last=days.last)
+        remaining = DayRange(first=page_days.end, end=days.end)
         next_page = None
-        if remaining.first < remaining.last:
+        if remaining.first < remaining.end:
             next_page = self._write_cursor(organization_id, query, remaining)
         return CostPage(
             buckets=buckets_of(page_days, rows),
@@ -131,7 +131,7 @@ class Costs:
         """Creates an opaque, signed cursor, which is valid only for this organization and these
         filters. The cursor contains the end of the remaining days, so that a report without an end
         time has the same end on all pages."""
-        payload = _POSITION.pack(remaining.first, remaining.last)
+        payload = _POSITION.pack(remaining.first, remaining.end)
         signed = self._vault.sign(payload, _CURSOR, *_binding(organization_id, query))
         return base64.urlsafe_b64encode(signed).decode().rstrip("=")
 
@@ -148,8 +148,8 @@ class Costs:
         canonical = base64.urlsafe_b64encode(signed).decode().rstrip("=")
         if payload is None or len(payload) != _POSITION.size or canonical != page:
             raise _bad_cursor()
-        first, last = _POSITION.unpack(payload)
-        return DayRange(first=first, last=last)
+        first, end = _POSITION.unpack(payload)
+        return DayRange(first=first, end=end)
 
 
 def _binding(organization_id: OrganizationId, query: CostQuery) -> tuple[bytes, bytes]:

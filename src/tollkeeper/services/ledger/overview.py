@@ -55,7 +55,7 @@ class LedgerOverview:
     async def costs_by_organization(self, days: DayRange) -> dict[OrganizationId, dict[int, int]]:
         """Returns the cost of each organization by day. Days without costs are left out."""
         async with self._database.reading() as connection:
-            rows = await money_totals.find_costs_by_organization(connection, days.first, days.last)
+            rows = await money_totals.find_costs_by_organization(connection, days.first, days.end)
         found: dict[OrganizationId, dict[int, int]] = {}
         for organization_id, day, amount in rows:
             found.setdefault(organization_id, {})[day] = amount

@@ -28,9 +28,9 @@ class Statements:
             balance = await accounts.find_balance(connection, organization_id)
             if balance is None:
                 raise no_organization(organization_id)
-            days = DayRange(first=month.first_day, last=month.next.first_day)
+            days = DayRange(first=month.first_day, end=month.next.first_day)
             charges = charges_of(await statements.find_costs(connection, organization_id, days))
-            later = await statements.sum_changes_from(connection, organization_id, days.last)
+            later = await statements.sum_changes_from(connection, organization_id, days.end)
             closing = balance.granted_picousd - balance.settled_picousd - later
             grants = await statements.find_grant_totals(connection, organization_id, days)
             unsettled = await costs.sum_unsettled(connection, organization_id, days)
@@ -45,7 +45,7 @@ class Statements:
                 charges=tuple(charge for charge in charges if charge.adjusts_day is None),
                 adjustments=tuple(charge for charge in charges if charge.adjusts_day is not None),
                 closing_picousd=closing,
-                final=await statements.read_open_day(connection) >= days.last,
+                final=await statements.read_open_day(connection) >= days.end,
                 unsettled_calls=unsettled.calls,
                 unsettled_picousd=unsettled.hold_picousd,
             )

@@ -247,7 +247,7 @@ class Judge:
             model=self._model,
             choices=1,
             output_tokens_max=1,
-            output_bound_field="max_tokens",
+            output_limit_field="max_tokens",
             streamed=False,
             prompt=Prompt(
                 turns=window.quotation.asking(question),

@@ -47,7 +47,7 @@ class PolicyStatistics:
         return PolicyReport(
             by_day=tuple(
                 counts_by_day.get(day, VerdictsOfDay(day, 0, 0, 0))
-                for day in range(day_range.first, day_range.last)
+                for day in range(day_range.first, day_range.end)
             ),
             by_probability=tuple(by_probability),
         )
@@ -75,4 +75,4 @@ class PolicyStatistics:
         if not 1 <= days <= _DAYS_MAX:
             raise InvalidRequest(f"A report covers 1 to {_DAYS_MAX} days.", param="days")
         today = self._clock() // DAY_S
-        return DayRange(first=today - days + 1, last=today + 1)
+        return DayRange(first=today - days + 1, end=today + 1)
