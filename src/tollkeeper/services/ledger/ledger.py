@@ -33,7 +33,7 @@ _HOLD_WAIT_S = 20.0
 _DRAIN_S = 30.0
 # If a hold was written within this time, `try_hold` assumes that holds can be written now.
 _RECENT_WRITE_S = 2.0
-_RELEASED_BY = "nobody took the hold"
+_RELEASED_BY = "the caller no longer waited for the hold"
 
 _log = structlog.get_logger("tollkeeper.ledger")
 
