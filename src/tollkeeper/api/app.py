@@ -168,8 +168,8 @@ class App:
         return True
 
     def _find_endpoint(self, answer: "_OpenAnswer", head: RequestHead) -> HeaderContext:
-        """Finds the endpoint and the key. Stores the result in `head`, so that later requests with
-        the same headers reuse it."""
+        """Finds the endpoint and reads the key from the headers. Also stores the result in `head`, so
+        that later requests with the same request line and headers reuse it."""
         try:
             endpoint, path = self._router.find(head.method, head.path)
         except MethodNotAllowed:
@@ -199,9 +199,10 @@ class App:
         return caller
 
     def _admit(self, exchange: Exchange, context: HeaderContext, caller: Caller) -> None:
-        """Checks everything that depends only on the headers and the caller. This happens before the
-        body is read, so that requests above the caller's rate or above the capacity of this process
-        do not cost the time to read and parse a body."""
+        """Checks everything that depends only on the headers and the caller. Counts a request with an
+        admin key towards the administration rate. This happens before the body is read, so that the
+        gateway does not read and parse the bodies of requests that it rejects because of a rate or
+        because it is overloaded."""
         endpoint = context.endpoint
         owner = caller.organization_id.int
         exchange.recognise(owner)
@@ -316,10 +317,10 @@ class _OpenAnswer:
 
 
 def _forget_frames(error: BaseException) -> None:
-    """Removes the tracebacks of an error that was answered. The frames of a traceback refer to large
-    objects, such as the request body. Some of these objects store the error that they raised, so
-    objects, error and frames would form a reference cycle, which stays in memory until the next
-    garbage collection."""
+    """Removes the tracebacks of an error and of its causes after the client got the error. The frames
+    of a traceback refer to large objects, such as the request body. Some of these objects store the
+    error that they raised, so objects, error and frames would form a reference cycle, which stays in
+    memory until the next garbage collection."""
     cause: BaseException | None = error
     for _ in range(_CAUSES_MAX):
         if cause is None:

@@ -53,8 +53,8 @@ def new_call(
     """Creates the call.
 
     Calls with the same session or the same cache key probably have prompts with a common beginning,
-    so they should go to the same replica of the backend. The session has precedence. The call contains
-    only a hash of the session or cache key, which reveals nothing outside the project.
+    so they should go to the same replica of the backend. If both are set, the session is used. The call
+    contains only a hash of the session or cache key. The hash is different for each project.
     """
     caller, affinity_hint = plan.caller, session or cache_key
     return Call(

@@ -1,5 +1,5 @@
-"""Turns a chat request into a `Call` (one inference). First rejects fields that exclude each other, and
-fields that need another field which is missing.
+"""Turns a chat request into a `Call` (one inference). First rejects `store: true`, fields that exclude
+each other, and fields that need another field which is missing.
 
 A `Plan` contains the data of a call that depends only on the key and the model, such as the backend.
 """

@@ -31,8 +31,8 @@ class _Logprobs:
     """Collects the log-probabilities of one choice, which arrive in pieces.
 
     If there is only one piece, the client gets it unchanged. If there are several pieces, their lists
-    are joined, and a piece that does not contain lists is dropped. Each piece is joined when it
-    arrives, because there may be as many pieces as the answer has tokens.
+    are joined, and a piece with a value that is neither a list nor null is dropped. There may be as
+    many pieces as the answer has tokens, so each piece is joined when it arrives, not at the end.
     """
 
     __slots__ = ("_first", "_joined")
@@ -175,7 +175,8 @@ def usage_view(usage: Usage) -> wire.ChatUsage:
 
 
 def content_parts(text: str, images: Iterable[str]) -> list[dict[str, Any]]:
-    """Returns the content of an answer with images: a list of parts instead of a text."""
+    """Returns the content of an answer with images: a list of parts instead of a string. An empty text
+    has no part."""
     parts: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
     return parts + [{"type": "image_url", "image_url": {"url": image}} for image in images]
 

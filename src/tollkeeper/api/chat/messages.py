@@ -1,9 +1,10 @@
 """Turns the messages of a chat request into the turns of a prompt (the typed form of a request, the
 same for all protocols).
 
-`wire.ChatMessage` checks types and names, and drops properties of content parts that the interface (the
-specification of the gateway's API) does not list. Clients may send further properties, and the backend
-must get them. Therefore a request with content parts is decoded a second time, with all properties.
+`wire.ChatMessage` checks the names and types of a message's fields, and drops properties of content
+parts that the interface (the specification of the gateway's API) does not list. Clients may send further
+properties, and the backend must get them. Therefore a request with content parts is decoded a second
+time, with all properties.
 
 A place is the path of a value in the request, such as `messages[0].content`. Error messages name the place.
 """
@@ -190,7 +191,7 @@ def has_untyped_parts(message: wire.ChatMessage) -> bool:
 
 
 def with_part_types(messages: msgspec.Raw) -> msgspec.Raw:
-    """Adds the type to every content part without one, because most backends require a type."""
+    """Adds the type to every content part that has no type, because most backends require a type."""
     decoded = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
     for message in decoded:
         content = message.get("content")

@@ -161,7 +161,8 @@ def _tool(
 ) -> Tool:
     """Reads a tool. The interface (the specification of the gateway's API) accepts any object as a
     tool. An object that is not a function as OpenAI's chat protocol defines it becomes an `OtherTool`,
-    which contains the object unchanged. `path` is the path from the tool to the function."""
+    which contains the object unchanged. `path` is the path from the tool to the function, with a dot at
+    its end, or empty if the tool itself is the function."""
     try:
         typed = msgspec.convert(function, _Function)
     except msgspec.ValidationError:

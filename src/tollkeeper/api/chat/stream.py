@@ -90,6 +90,8 @@ class ChatStream:
         self._stream.mark_held_back()
 
     def text_writer(self) -> TextWriter | None:
+        """Returns a function that writes text as chunks of choice 0. Returns None before the first chunk
+        of this choice, which contains the role."""
         assert self._stream is not None
         if 0 not in self._begun_choices:
             return None

@@ -24,5 +24,5 @@ class HttpConventions:
     # The maximum number of elements in all arrays and objects of one body together. A body with more
     # elements is answered with 400 before it is decoded.
     body_elements_max: int = 100_000
-    # The maximum time until the whole body must have arrived.
+    # The time in which the whole body must arrive, after the gateway has begun to wait for it.
     body_timeout_s: float = 60

@@ -56,16 +56,16 @@ class HeaderContext:
         # The values of the path parameters, by name.
         self.path = path
         self.headers = headers
-        # The API key in the headers, and its digest. The caller (the owner of the key, with the key's
-        # permissions) is not fixed here, because the caller may change between two requests.
+        # The API key in the headers, and the key's digest. The caller (the object that describes an
+        # authenticated key) is found for each request, because a key can be changed or revoked.
         self.key = ""
         self.digest = b""
         self.query: Any = None
-        # The caller for which the headers were last checked. That check also sets the fields below.
+        # The caller for which the headers were last checked. The check also sets the fields below.
         self.caller: Caller | None = None
         self.key_memory: KeyMemory
         self.session: str | None = None
-        # The undecoded `traceparent` header, or None unless the request has exactly one.
+        # The undecoded `traceparent` header if the request has exactly one, otherwise None.
         self.traceparent: bytes | None = None
 
 
@@ -127,8 +127,8 @@ class Reply(msgspec.Struct, frozen=True):
 def with_cost(
     result: msgspec.Struct, cost_picousd: int | None, conventions: HttpConventions
 ) -> msgspec.Struct | Reply:
-    """Adds the header with the cost of a call, if the operator has configured such a header and the
-    cost is known."""
+    """Returns a Reply with the result and the header with the call's cost. Returns the result alone if
+    the operator has configured no such header, or if the cost is unknown."""
     if not conventions.cost_header or cost_picousd is None:
         return result
     line = f"{conventions.cost_header}: {usd_from_picousd(cost_picousd)}\r\n"

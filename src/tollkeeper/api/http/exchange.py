@@ -43,8 +43,8 @@ class Exchange(StreamWriter, Protocol):
 
     The application answers with `answer`, which sends the whole answer in one write, or with
     `start`, `write` and `end`. The server drops data that is written after the end of the answer or
-    after the client has disconnected. If the application has called `on_disconnect`, the server does
-    not cancel the task of the request, because the application then ends the task itself.
+    after the client has disconnected. If the server stops, it cancels the task of the request, unless
+    the application has called `on_disconnect` and therefore ends the task itself.
     """
 
     @property

@@ -64,8 +64,8 @@ def check_headers(context: HeaderContext, conventions: HttpConventions) -> None:
 
 
 def session_of(headers: HeaderIndex, names: tuple[str, ...]) -> str | None:
-    """Returns the value of the first session header, in the order of `names`. All session headers
-    must be valid, even if only one is used."""
+    """Returns the value of the first session header, in the order of `names`, or None if the request
+    has none. All session headers must be valid, even if only one is used."""
     session: str | None = None
     for name in names:
         for value in headers.get(name.lower().encode(), ()):
@@ -140,9 +140,9 @@ def _is_json(content_type: bytes) -> bool:
 
 
 async def read_body(exchange: Exchange, share: BodyShare, limits: HttpConventions) -> bytes:
-    """Waits for a body that did not arrive together with the headers. Rejects a body that is too large as
-    early as possible: before the first read if the declared length is too large, otherwise when the
-    received part exceeds the limit."""
+    """Waits until the whole body has arrived, and returns it. Rejects a body that is too large as early as
+    possible: at once if its declared length is too large, otherwise when the received part exceeds the
+    limit."""
     bytes_max = limits.body_bytes_max
     if exchange.body_bytes > bytes_max:
         raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
@@ -162,9 +162,9 @@ async def read_body(exchange: Exchange, share: BodyShare, limits: HttpConvention
 async def decode_body(
     context: HeaderContext, body: bytes, share: BodyShare, elements_max: int, owner: Hashable
 ) -> tuple[Any, bool]:
-    """Returns the decoded body, or None if the endpoint takes no body, and whether the body is large.
-    Reserves the memory that the request needs in `share`. Decodes a large body in a thread, so that
-    the event loop can serve other requests meanwhile."""
+    """Returns the decoded body (None if the endpoint takes no body), and whether the body is large.
+    Reserves memory for the request with `share`. Decodes a large body in a thread, so that the event
+    loop can serve other requests meanwhile."""
     decoder = context.decoder
     if decoder is None:
         if body:
@@ -188,9 +188,10 @@ async def decode_body(
         strict_json.refuse_nul(body, decoded)
     completions = getattr(decoded, "n", None)
     if completions:
-        # If the backend creates only one completion per request, the gateway sends one request for each
-        # completion. Each request that is in progress at the same time needs memory for the body.
-        completions = min(completions, LARGE_CALL_REQUESTS_MAX) if is_large else completions
+        # If the backend creates only one completion per request, the gateway sends one request for
+        # each completion. Each of these requests needs memory for the body while it is in progress.
+        # For a large body, at most `PARTS_AT_ONCE` of them are in progress at the same time.
+        completions = min(completions, PARTS_AT_ONCE) if is_large else completions
         share.grow_to(share.size + (completions - 1) * len(body))
     return decoded, is_large
 

@@ -51,10 +51,11 @@ class KeyMemory(_MemoryUse):
 class RequestMemory:
     """Counts the memory of all requests in progress in this process.
 
-    All requests of an organization together may use at most as much memory as remains free. All
-    requests of a key together may use at most `key_bytes_max`. If an organization or key has only one
-    request in progress, the request may exceed these limits, but it must leave an eighth of the memory
-    (`reserve`) free. So all organizations together never use all of the memory.
+    All requests of an organization together may use at most as much memory as all requests of the
+    process leave free. All requests of a key together may use at most `key_bytes_max`. If an
+    organization or key has only one request in progress, the request may exceed these limits, but it
+    must leave an eighth of the memory (`reserve`) free. So all organizations together never use all of
+    the memory.
     """
 
     def __init__(self, *, bytes_max: int, key_bytes_max: int) -> None:

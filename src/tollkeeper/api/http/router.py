@@ -37,6 +37,8 @@ class Router:
         return _allowed(method for methods in by_path for method in methods)
 
     def find(self, method: str, raw_path: bytes) -> tuple[AnyEndpoint, dict[str, str]]:
+        """Returns the endpoint and the values of the path parameters, by name. Raises NotFound,
+        MethodNotAllowed or InvalidRequest."""
         methods = self._fixed.get(raw_path)
         if methods is not None:
             return _by_method(methods, method), {}

@@ -49,8 +49,9 @@ class StreamWriter(Protocol):
 
     def piece_writer(self, before: bytes, after: bytes) -> Callable[[bytes], bool] | None:
         """Returns a function that writes `before`, its argument and `after` as one piece. If the client
-        currently reads too slowly, the function writes nothing and returns False. `piece_writer`
-        returns None until the first piece of the answer was written."""
+        reads too slowly or the answer has ended, the function writes nothing and returns False.
+        `piece_writer` returns None until the first piece of the answer was written, and always for
+        HTTP/1.0."""
         ...
 
     def end(self, piece: bytes) -> None:

@@ -32,7 +32,7 @@ DEPTH_MAX = 64
 _SLICE_BYTES = 32 << 10
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _DEPTH_CHANGES = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-# A body that is larger than this, or has more elements, takes more than a few milliseconds to decode.
+# A body with more bytes or more elements than this takes more than a few milliseconds to decode.
 SMALL_BYTES = 128 << 10
 FEW_ELEMENTS = 5000
 # The text of an integer in a query: at most 18 digits, more than any query parameter allows. `convert`

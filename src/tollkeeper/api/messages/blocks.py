@@ -54,6 +54,7 @@ class Blocks:
         # Encrypts reasoning, so that the client can send it back in its next request.
         self._seal = prepared.seal
         self._hides_reasoning = prepared.hides_reasoning
+        # A part of the ids of tool calls to which the backend gave no id.
         self._suffix = prepared.call.request_id.replace("-", "")
         self._count = 0
         # The block with text or reasoning that the next piece may extend.
@@ -97,8 +98,8 @@ class Blocks:
 
     def _add_reasoning(self, text: str | None, sealed: str | None) -> Iterator[FreeObject]:
         """Adds reasoning. `sealed` is a value that only the backend can read. If a block with reasoning
-        text is open, the value is the signature of the text and ends the block. Otherwise the value is
-        encrypted reasoning and becomes a separate block."""
+        text is open, or if `text` is an empty string, `sealed` is the signature of the text and ends the
+        block. Otherwise `sealed` is encrypted reasoning and becomes a separate block."""
         if text or (sealed and text is not None):
             yield from self._extend(THINKING, text)
         if not sealed:
