@@ -16,7 +16,8 @@ from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.conventions import CUSTOMER_KEY_HEADER, REQUEST_ID_HEADER
 from tollkeeper.domain.errors import RETRY_AFTER_S_MAX
 
-# The areas of the interface (the specification of the gateway's API), in the order of the interface.
+# The areas (OpenAPI tags) of the interface, which is the specification of the gateway's API. The
+# order is that of the interface.
 _AREAS = (
     "Health",
     "Models",
@@ -39,8 +40,9 @@ _OPERATOR_AREA_DESCRIPTION = (
 _REF = "#/components/schemas/{name}"
 # The error statuses that every endpoint has.
 _COMMON_ERRORS = frozenset({400, 401, 403, 405, 500, 503})
-# Additional error statuses of endpoints with a body. The body may be too large, have another content
-# type than JSON, or arrive too slowly (408). All bodies in progress together may need too much memory (429).
+# Additional error statuses of endpoints with a body. The body may arrive too slowly (408), be too
+# large (413), or have another content type than JSON (415). The requests in progress of one key or
+# organization may need too much memory (429).
 _BODY_ERRORS = frozenset({408, 413, 415, 429})
 # Additional error statuses of administration endpoints, whose request rate is limited.
 _ADMINISTRATION_ERRORS = frozenset({429})

@@ -28,7 +28,8 @@ from tollkeeper.domain.conventions import (
     UNSETTLED_HEADER,
 )
 
-# The error statuses of endpoints that read or write, in addition to the common statuses.
+# Error statuses in addition to the common statuses. `_READ_ERRORS` is also for endpoints that write
+# but cannot cause a conflict (409).
 _READ_ERRORS = frozenset({404})
 _WRITE_ERRORS = frozenset({404, 409})
 
@@ -173,6 +174,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
     ),
 )
 
+# The additional error statuses of chat, Responses and Messages, and those of token counting.
 _CHAT_ERRORS = frozenset({402, 404, 409, 422, 501, 502, 504})
 _COUNT_ERRORS = frozenset({404, 501})
 

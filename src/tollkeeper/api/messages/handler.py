@@ -112,8 +112,8 @@ async def token_count(
 
 
 def _beta_flags(headers: HeaderIndex, length_max: int) -> tuple[str, ...]:
-    """Returns the beta flags without duplicates. Also checks the header with the version of the
-    protocol, which may be any date."""
+    """Returns the beta flags without duplicates. Also checks that the header with the version of the
+    protocol, if there is one, has the form of a date."""
     for version in header_values(headers, MESSAGES_VERSION_HEADER.encode()):
         if _VERSION.fullmatch(version.decode("latin-1")) is None:
             raise InvalidRequest(

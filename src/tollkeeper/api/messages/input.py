@@ -1,10 +1,10 @@
 """Turns the messages of a Messages request into the turns of a prompt (the typed form of a request,
 the same for all protocols).
 
-Requests for answers (calls) and for token counts use the same code, but calls are checked more
-strictly. A call is rejected if the model would not get some content unchanged. A call is also rejected
-if the reasoning of an earlier answer was changed or comes from another project. A token count ignores
-content that does not change the number of tokens.
+Requests for answers (calls) and for token counts use the same code. A call is rejected if a message is
+empty, if a tool result refers to no earlier tool call, if a block was written by a provider's tool, if
+citations are enabled, or if the reasoning of an earlier answer was changed or comes from another
+project. A token count accepts all of these, and ignores cache marks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +32,7 @@ from tollkeeper.domain.prompt import (
 )
 from tollkeeper.services.calls.reasoning_seal import KeptReasoning
 
+# Returns the reasoning in a sealed (encrypted) text, or None if the text cannot be unsealed.
 Unseal = Callable[[str], KeptReasoning | None]
 
 _block = msgspec.json.Decoder(wire.Block)
@@ -148,6 +149,7 @@ class MessagesConversation:
         self.turns.append(Turn(Role.TOOL, (part,), place=place))
 
     def _answer_parts(self, blocks: Sequence[msgspec.Raw], place: str) -> Iterator[Part]:
+        """Yields the reasoning, tool calls and texts of an assistant's message. Drops images and files."""
         for at, block in enumerate(blocks):
             block_place = f"{place}[{at}]"
             match decode_within(block, _block, block_place).type:
@@ -171,7 +173,7 @@ class MessagesConversation:
     def _reasoning(self, sealed: str | None, text: str, place: str) -> Iterator[Reasoning]:
         """Reads the reasoning of an earlier answer. `sealed` is the encrypted form in which the gateway
         sent the reasoning to the client. `sealed` may contain values that only a backend can read. These
-        values are sent only to the model that wrote them."""
+        values are sent only to the model that wrote them. Yields nothing if the model cannot reason."""
         unsealed = None if sealed is None else self._unseal(sealed)
         if not self._for_token_count and (unsealed is None or unsealed.text != text):
             raise InvalidRequest(

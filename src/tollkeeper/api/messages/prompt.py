@@ -38,7 +38,7 @@ from tollkeeper.services.calls.reasoning_seal import ENCRYPTED_REASONING
 _VERSION_LENGTH = len("_20250124")
 _WEB_SEARCH = "web_search"
 _SUMMARIZED = "summarized"
-# The temperature if a request does not specify one.
+# The protocol's temperature for requests that specify no temperature.
 _DEFAULT_TEMPERATURE = 1
 
 _tool_type = msgspec.json.Decoder(wire.ToolHead)
@@ -223,8 +223,8 @@ def _output_format(body: wire.TokenCountRequest) -> SchemaOutput | None:
 
 
 def _sampling(body: wire.MessagesRequest, model: Model) -> Sampling:
-    """Reads the sampling parameters. Ignores the default temperature if the model does not support a
-    temperature."""
+    """Reads the sampling parameters. Rejects stop sequences if the model does not support them. Ignores
+    the default temperature if the model does not support a temperature."""
     supported = model.supported_sampling_parameters
     if body.stop_sequences and "stop" not in supported:
         raise OptionUnsupported(

@@ -144,10 +144,10 @@ class Conversation:
         self._add_turn(Turn(Role.TOOL, (result,), place=place))
 
     def _add_reasoning(self, reasoning: wire.EchoedReasoning) -> None:
-        """Adds the reasoning of an earlier answer: the plain text if there is one, otherwise the text
-        that the gateway sealed (encrypted), otherwise the summary. Ignores a text that was sealed by
-        another service or for another project. Values that only a backend can read are sent only to the
-        model that wrote them."""
+        """Adds the reasoning of an earlier answer, unless the model cannot reason: the plain text if there
+        is one, otherwise the text that the gateway sealed (encrypted), otherwise the summary. Ignores a
+        text that was sealed by another service or for another project. Values that only a backend can
+        read are sent only to the model that wrote them."""
         if not self._model_reasons:
             return
         encrypted = reasoning.encrypted_content

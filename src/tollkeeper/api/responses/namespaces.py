@@ -26,9 +26,9 @@ FlatNames = Mapping[str, QualifiedName]
 
 
 def flat_name(namespace: str, name: str) -> str:
-    """Returns the name that the model sees. The result depends only on the arguments, because clients
-    send earlier calls back, and the names must still match. If the name would be too long, its end is
-    replaced by a digest of the whole name."""
+    """Returns the name that the model sees. The result depends only on the arguments, so that a function
+    has the same name in earlier calls, which clients send back, and in the tools of the request. If the
+    name would be too long, its end is replaced by a digest of the whole name."""
     flat = f"{namespace}{_SEPARATOR}{name}"
     if len(flat) <= _NAME_LENGTH_MAX:
         return flat

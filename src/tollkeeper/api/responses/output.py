@@ -94,7 +94,7 @@ class Item:
     output_index: int
     parts: list[OpenText] = field(default_factory=list)
     status: wire.ItemStatus = "in_progress"
-    # The following fields are for function calls only.
+    # For function calls only, up to `flat_name`.
     call_id: str = ""
     name: str = ""
     namespace: str | msgspec.UnsetType = msgspec.UNSET
@@ -137,7 +137,9 @@ class Output:
         self._items: list[Item] = []
         # The text, refusal or reasoning that the next piece may extend.
         self._open: OpenText | None = None
+        # The function calls, by their index among the tool calls of the answer.
         self._calls: dict[int, Item] = {}
+        # The open function call that got the latest piece, if no other item has begun since.
         self._last_call: Item | None = None
         self.finish: str | None = None
 
@@ -310,8 +312,8 @@ class Output:
         self._listener.event("response.output_item.added", fields)
 
     def _close_finished_items(self) -> None:
-        """Called before another item begins. Ends the open text and its item. Also ends the latest
-        function call if its arguments are a complete JSON object."""
+        """Called before another item begins. Ends the open text and its item. Also ends the function call
+        that got the latest piece, if its arguments are a complete JSON object."""
         if self._open is not None:
             self._close_part(self._open)
             self._close_item(self._items[self._open.output_index], "completed")

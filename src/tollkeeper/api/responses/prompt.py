@@ -25,6 +25,7 @@ from tollkeeper.domain.prompt import (
 )
 from tollkeeper.services.calls.reasoning_seal import ENCRYPTED_REASONING
 
+# The value of `include` with which a client asks for log-probabilities.
 LOGPROBS = "message.output_text.logprobs"
 # A value of `include` that has no effect, because a result never contains the images of the input.
 _IMAGE_ADDRESSES = "message.input_image.image_url"
@@ -110,9 +111,9 @@ def _output_format(text: wire.ResponsesText | None) -> OutputFormat | None:
 def _reasoning(
     reasoning: wire.ResponsesReasoning | None, model: Model, included: Mapping[str, str]
 ) -> ReasoningWish | None:
-    """Reads the reasoning options. If the model cannot reason, omits values that have no effect,
-    because some clients send them to every model. Then also ignores a request for encrypted reasoning,
-    because the answer will contain no reasoning."""
+    """Reads the reasoning options. If the model cannot reason, omits values that have no effect, because
+    some clients send them to every model. For such a model, also ignores that the client asks for
+    encrypted reasoning, because the answer will contain no reasoning."""
     model_reasons = Feature.REASONING in model.supported_features
     fields = {} if reasoning is None else msgspec.structs.asdict(reasoning)
     params = [

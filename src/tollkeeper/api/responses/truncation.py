@@ -20,15 +20,15 @@ _Group = list[int]
 
 
 async def truncated(services: Services, call: Call) -> Call:
-    """Returns the call without the oldest turns, so that the prompt fits into the model's context.
-    Instructions and the last group of turns are never dropped.
+    """Returns the call. If the prompt is too long for the model's context, drops the oldest turns, but
+    never instructions or the last group of turns.
 
     The estimate of the prompt's tokens tends to be too high, so a prompt that fits by the estimate needs
     no exact count. Otherwise, the backend's tokenizer counts the prompt with a few different numbers of
-    dropped groups. This happens only if the backend has a tokenizer and may get the prompt before the
-    call is admitted (`TokenCounting.should_count`). The estimate and the previous counts determine which
-    number is tried next. The resulting prompt fits by an exact count or by the estimate, unless even
-    the last group is too long. The search reads a long prompt many times, so it runs in a thread.
+    dropped groups, but only if the backend has a tokenizer and may get the prompt before the call is
+    admitted (`TokenCounting.should_count`). The estimate and the previous counts determine which number
+    is tried next. The resulting prompt fits by an exact count or by the estimate, unless even the last
+    group is too long. The search reads a long prompt many times, so it runs in a thread.
     """
     tokens_max = call.model.context_length - call.output_tokens_max
     if (await measure(call)).guess() <= tokens_max:
@@ -48,8 +48,9 @@ async def truncated(services: Services, call: Call) -> Call:
 
 
 class _Cuts:
-    """Finds how many of the oldest groups have to be dropped. This number is called a cut. Cuts below
-    `_fewest` do not fit. `best` is the smallest cut that is known to fit, or the largest allowed cut
+    """Finds how many of the oldest groups have to be dropped. This number is called a cut. A cut fits if
+    the remaining prompt fits into the model's context. Cuts below `_fewest` do not fit. `best` is the
+    smallest cut that fits by the estimate or by an exact count so far, or the largest allowed cut
     (`_most`) if none fits."""
 
     def __init__(self, call: Call, tokens_max: int) -> None:
