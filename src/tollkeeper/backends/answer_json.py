@@ -15,6 +15,7 @@ import msgspec
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, normalised
 
+# The value of a `Raw` field that is missing in the JSON.
 ABSENT = msgspec.Raw()
 NULL = msgspec.Raw(b"null")
 _encoder = msgspec.json.Encoder()
@@ -46,8 +47,8 @@ class SplitCharacters:
     string, and the second half is in a later record.
 
     A first half at the end of a string is removed, and waits for the next second half. Halves are
-    joined in the order of their arrival. A first half without a second half stays removed. A half at
-    a position where it cannot be joined becomes U+FFFD."""
+    joined in the order of their arrival. A first half without a second half stays removed. A first half
+    inside a string, and a second half for which no first half waits, become U+FFFD."""
 
     __slots__ = ("_waiting",)
 
@@ -148,7 +149,8 @@ def error_record(error: msgspec.Raw) -> Any | None:
 
 def with_status(error: Any, field: str, statuses: Mapping[str, int]) -> Any:
     """Returns the error record with a `code`. If the record has no code, the code is the HTTP status
-    that `statuses` assigns to the word in `field`."""
+    that `statuses` assigns to the word in `field`, or None for an unknown word. An error that is not
+    an object is returned unchanged."""
     if not isinstance(error, dict) or error.get("code") is not None:
         return error
     word = error.get(field)
@@ -191,9 +193,10 @@ def usage_report(
 
 
 def usage_means_charge(report: UsageReport) -> bool:
-    """Tells whether usage that came with an error means that the call is charged. The call is not
-    charged if the report has no tokens, or if it has no output tokens and the server states a price
-    of zero (OpenRouter). If the report is unreadable, the call counts as charged."""
+    """Tells whether a usage report means that the backend charges for the call, even if the answer
+    contains an error. The backend does not charge if the report lacks a token count or counts no tokens,
+    or if it counts no output tokens and states a price of zero (OpenRouter). If a count is impossible
+    (`absurd`), the call counts as charged."""
     if report.usage is None:
         return True
     usage = normalised(report.usage)

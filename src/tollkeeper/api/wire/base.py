@@ -16,8 +16,8 @@ class LenientRequestObject(msgspec.Struct, kw_only=True):
 
 
 class ResponseObject(msgspec.Struct, kw_only=True):
-    """A JSON object of a response. Every field is present, except fields of type `UnsetType` and null
-    fields of structs with `omit_defaults`."""
+    """A JSON object of a response. Every field is present, except fields with the value `UNSET` and, in
+    structs with `omit_defaults`, fields with their default value."""
 
 
 FreeObject = dict[str, Any]

@@ -21,6 +21,7 @@ from tollkeeper.api.wire.base import (
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "ultracode"]
 Verbosity = Literal["low", "medium", "high"]
+# A boolean that must be false. Handlers reject true, so that the error can tell the client why.
 OnlyFalse = Annotated[bool, Meta(extra_json_schema={"const": False})]
 
 

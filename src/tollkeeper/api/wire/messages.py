@@ -19,7 +19,8 @@ from tollkeeper.api.wire.base import (
 AnyObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 
-# `cache_control` of a block or tool. `CacheControl` is the stricter form for the whole request.
+# The field `cache_control` of a block or tool. It allows unknown properties. `CacheControl`, the
+# same field of the whole request, does not.
 class CacheMark(LenientRequestObject):
     type: Literal["ephemeral"] = "ephemeral"
     ttl: Literal["5m", "1h"] | None = None
@@ -112,8 +113,8 @@ class MessagesRequest(TokenCountRequest):
     top_k: Annotated[int, Meta(ge=0)] | None = None
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
-    # Asks to shorten the conversation. Accepted and ignored: every backend gets the conversation as the
-    # client sent it.
+    # Asks to shorten the conversation. The gateway accepts and ignores this field. It never
+    # shortens the conversation of a Messages request.
     context_management: FreeObject | None = None
     # A request is rejected if one of the next three fields is not empty.
     mcp_servers: list[FreeObject] | None = None

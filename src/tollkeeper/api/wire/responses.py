@@ -115,8 +115,9 @@ class ResponsesRequest(StrictRequestObject):
     previous_response_id: NotStored = None
     conversation: NotStored = None
     prompt: NotStored = None
-    # OpenAI published the following fields after the interface was written. Values without an effect are
-    # accepted. Other values are rejected, except `prompt_cache_options` that the model declares.
+    # OpenAI published the following fields after the interface was written. Values without an
+    # effect are accepted. Other values are rejected, except for options in `prompt_cache_options`
+    # that the model declares, and for `client_metadata`.
     context_management: list[FreeObject] | None = None
     moderation: FreeObject | None = None
     prompt_cache_options: PromptCacheOptions | None = None
@@ -203,7 +204,7 @@ class FunctionTool(StrictRequestObject, tag="function", tag_field="type"):
     parameters: FreeObject | None = None
     strict: bool | None = None
     # OpenAI published the following fields after the interface was written. The chat protocol has no
-    # equivalent, so requests that use one of them are answered with 501.
+    # equivalent, so values that have an effect are answered with 501.
     defer_loading: bool | None = None
     allowed_callers: list[str] | None = None
     output_schema: FreeObject | None = None

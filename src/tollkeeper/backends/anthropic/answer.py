@@ -1,8 +1,9 @@
 """Converts an answer of Anthropic's Messages protocol, streamed or not, to the gateway's events. Does
 no I/O.
 
-A stream is malformed if it ends without a stop reason, if a block continues after its end, or if the
-answer is longer than allowed. Pings and unknown events are ignored.
+A stream is malformed if it ends without a stop reason, if a block continues before its beginning or
+after its end, if a tool call has no id, or if the answer is longer than allowed. Pings and unknown
+events are ignored.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ class _OpenBlock(OpenBlock):
 
 class MessagesAnswer(BlockReader[_OpenBlock]):
     """Holds the state of one answer. The answer has one choice, because the protocol has no field
-    for several."""
+    for several choices."""
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         super().__init__(call, secrets=secrets)

@@ -63,8 +63,8 @@ def file_block(file: File) -> FreeObject:
 
 
 def _guessed_type(filename: str | None) -> str:
-    """Returns the media type of a file that a client sent without a type. Clients that omit the type
-    usually send PDF."""
+    """Returns the media type of a file that a client sent without a type: plain text for `.txt` and
+    `.md`, otherwise PDF, because clients that omit the type usually send PDF."""
     return _PLAIN_TEXT if (filename or "").lower().endswith((".txt", ".md")) else _PDF
 
 

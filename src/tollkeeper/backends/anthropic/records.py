@@ -36,8 +36,8 @@ TOOL_USE = "tool_use"
 _SEARCH_RESULT = b"web_search_tool_result"
 _KNOWN_BLOCKS = frozenset({TEXT, THINKING, REDACTED_THINKING, TOOL_USE})
 
-# The reasons why an answer ended. `pause_turn` means that the answer is not complete, and that the
-# client has to send another request to continue the answer.
+# The finish reason of the chat protocol for each stop reason of this protocol. `pause_turn` means
+# that the answer is not complete, and that the client has to send another request to continue it.
 FINISHES = {
     "end_turn": Finish.STOP,
     "stop_sequence": Finish.STOP,

@@ -40,8 +40,8 @@ from tollkeeper.domain.prompt import (
 )
 from tollkeeper.domain.prompt_size import WEB_SEARCHES_MAX
 
-# The parameters, modalities and features of this protocol. A model that is served through this
-# protocol cannot have others.
+# The sampling parameters, modalities and features of this protocol. A model that is served through
+# this protocol cannot have others.
 SAMPLING_PARAMETERS = frozenset({"temperature", "top_p", "stop"})
 INPUT_MODALITIES = frozenset({"text", "image", "file"})
 OUTPUT_MODALITIES = frozenset({"text"})
@@ -102,7 +102,8 @@ class Input(ConversationWithIds):
     def marked(
         self, block: FreeObject | None, extra: FreeObject | None, place: str
     ) -> list[FreeObject]:
-        """Returns the block with the cache mark (`cache_control`) from `extra`, if the client set one."""
+        """Returns a list with the block, to which the cache mark (`cache_control`) in `extra` is added if
+        there is one. If `block` is None, only checks `extra` and returns an empty list."""
         cache_mark = self._cache_marks.read(extra, place)
         return [] if block is None else [{**block, **cache_mark}]
 
