@@ -8,6 +8,7 @@ from tollkeeper.backends.refusals import refusal
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.prompt import FreeObject
 
+# The status for exceptions that are not in `_STATUSES`.
 _UNKNOWN_STATUS = 500
 _STATUSES = {
     "accessDeniedException": 403,
@@ -45,9 +46,9 @@ def is_exception(name: str) -> bool:
 def failure_of(
     name: str, content: msgspec.Raw, *, accepted: bool, secrets: tuple[str, ...]
 ) -> TollkeeperError:
-    """Converts an exception to an error. `accepted` tells whether the backend has sent output: the
-    call was then charged. Before output, the status of the exception decides whether the call may
-    have been charged."""
+    """Converts an exception to an error. `accepted` tells whether the backend has sent output. After
+    output, the call is charged. Before output, the status of the exception decides whether the call
+    may have been charged."""
     if accepted:
         return BackendFailed("The backend failed while it was answering.", charged=True)
     try:

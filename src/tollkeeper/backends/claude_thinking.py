@@ -15,11 +15,12 @@ ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _THINKING = "thinking"
 _SUMMARIES = ("reasoning.summary", "reasoning.generate_summary")
 _BUDGET = "reasoning.max_tokens"
-# The options of client requests that this module converts. In the settings, a model may map an
-# option to another field. This module then ignores the option.
+# The options of client requests that this module converts, mapped to the field `thinking`. If the
+# settings of a model map an option to another field, this module ignores the option.
 OPTIONS = dict.fromkeys(
     (_THINKING, "reasoning.enabled", _BUDGET, *_SUMMARIES, ENCRYPTED_REASONING), _THINKING
 )
+# The smallest reasoning budget that the provider accepts.
 _BUDGET_TOKENS_MIN = 1024
 _NO_EFFORT = "none"
 # The efforts in client requests, mapped to the efforts of Claude.
@@ -50,8 +51,8 @@ _NO_FIELDS = ThinkingFields()
 
 
 def thinking_fields(call: Call, is_signed: IsSigned) -> ThinkingFields:
-    """Returns the fields of the request that ask for reasoning. `is_signed` is called with the
-    reasoning of earlier answers.
+    """Returns the fields of the request that ask for reasoning. `is_signed` checks the reasoning of
+    earlier answers.
 
     Raises InvalidRequest for a reasoning budget that does not fit the output limit.
     """

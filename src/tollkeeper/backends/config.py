@@ -22,7 +22,8 @@ _INVALID_PORT = re.compile(
 
 
 class WireProtocol(StrEnum):
-    """Lists the protocols of backends, with the request that a call sends."""
+    """Lists the protocols of backends. The comments show the request for an answer that is not
+    streamed."""
 
     # POST {url}/chat/completions
     CHAT = "chat"
@@ -57,7 +58,7 @@ class Tokenizer(StrEnum):
     prompt."""
 
     NONE = "none"
-    # POST /tokenize with model and messages; the answer has `count`.
+    # POST /tokenize with the model, messages and tools; the answer has `count`.
     VLLM = "vllm"
     # POST {url}/chat/completions/input_tokens with the chat body; the answer has `input_tokens`.
     LLAMA_CPP = "llama_cpp"
@@ -72,13 +73,13 @@ class BackendConfig:
     have no way to choose a better value."""
 
     name: str
-    # Base addresses of the replicas, including `/v1`.
+    # Base addresses of the replicas, including a path such as `/v1`.
     urls: tuple[str, ...]
     protocol: WireProtocol
     api_key: str | None = field(repr=False)
     # The file from which `api_key` was read, or None. After a change, the file is read again.
     api_key_file: str | None
-    # The header that contains the key.
+    # The header that contains the key, or the kind of the identity.
     credential: CredentialKind
     # The identity that obtains tokens or signs requests, if the backend requires tokens or signatures
     # instead of a key; otherwise None.
@@ -99,7 +100,7 @@ class BackendConfig:
     # server needs a stream: it stops working on a call of a disconnected client only if the call is
     # streamed.
     always_stream: bool
-    # Fields that are added to every request, because this kind of server needs them.
+    # Fields that are added to the request of every call, because this kind of server needs them.
     extra_fields: Mapping[str, Any]
 
     # The next five fields are only for the chat protocol. `output_limit_field` names the field of a request
@@ -126,6 +127,7 @@ class BackendConfig:
     tokenize_timeout_s: float = 2
     # The maximum size of an answer that is not streamed.
     body_bytes_max: int = 64 << 20
+    # The maximum number of idle connections to each replica.
     idle_connections_max: int = 256
     # The time after which the gateway closes an idle connection. Common model servers close idle
     # connections after five seconds. If a request is written while the server closes the connection,
@@ -137,8 +139,8 @@ class BackendConfig:
 
     # The number of successive failures after which a replica is ejected (not called for a while).
     failures_to_eject: int = 3
-    # The duration of the first ejection. After each further failure, the duration doubles, up to
-    # the maximum.
+    # The duration of the first ejection. After each failed probe, the duration doubles, up to the
+    # maximum.
     ejection_s: float = 1
     ejection_s_max: float = 10
     # A replica is ejected only if calls of at least this many organizations failed. If fewer

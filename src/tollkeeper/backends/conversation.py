@@ -54,7 +54,7 @@ class Conversation(ABC):
 
     @abstractmethod
     def media_block(self, media: Media) -> FreeObject:
-        """Encodes an image, audio or a file. Raises OptionUnsupported and InvalidRequest."""
+        """Encodes an image, audio, video or file. Raises OptionUnsupported and InvalidRequest."""
 
     @abstractmethod
     def marked(

@@ -1,9 +1,9 @@
 """Encodes the reasoning of earlier answers in requests of Anthropic's Messages protocol.
 
 The provider signs each block of reasoning, and accepts a block in a later request only if the
-block is unchanged. The gateway sends each signed block to clients as one sealed value: the JSON of
-the block as a text. A request to the provider cannot contain reasoning without a signature, for example
-the plain text that a chat client sends back.
+block is unchanged. The gateway sends each signed block to clients as one sealed value: the block as a
+JSON text. A request to the provider cannot contain reasoning without a signature, for example the plain
+text that a chat client sends back.
 """
 
 import msgspec

@@ -5,9 +5,9 @@ A stream contains two reports. The report in `message_start` has the input token
 lifetime, and a preliminary number of output tokens, which is ignored. The report in `message_delta`
 has the final numbers, but not the cache writes by lifetime.
 
-The list `iterations` contains the usage of the parts of one answer. The numbers outside this list
-include the tokens of most iterations. They do not include the tokens of a compaction or an advisor, so
-these tokens are added.
+The list `iterations` contains the usage of each iteration of the answer. The numbers outside this list
+include the tokens of most iterations, but not the tokens of a compaction or an advisor. The reader adds
+these tokens.
 
 A fast answer (`"speed": "fast"`) has its own prices. The gateway treats this speed as the service
 tier `speed-fast`.
@@ -69,7 +69,7 @@ class UsageReader:
         self._input = self._input.updated(counts)
         iterations = _iterations_not_included(reported)
         if iterations:
-            # The sums need the numbers that only an earlier report contains.
+            # The sums also need the numbers that only an earlier report contains.
             counts = self._input
         for iteration in iterations:
             counts = counts.plus(_input(iteration))

@@ -36,8 +36,8 @@ _chunk_decoder = msgspec.json.Decoder(_Chunk)
 
 
 class BedrockMessagesAnswer(MessagesAnswer):
-    """Reads an answer from Amazon Bedrock. There each frame of the stream contains one event in
-    base64, and a stream may end with an AWS exception instead of an `error` event."""
+    """Reads a streamed answer from Amazon Bedrock. Each frame of the stream contains one event in
+    base64, and the stream may end with an AWS exception instead of an `error` event."""
 
     def _read_payload(self, payload: bytes) -> None:
         name, content = read_record(payload)
@@ -69,8 +69,9 @@ def adapt_to_bedrock(body: FreeObject) -> None:
 
 
 class Endpoint(StrEnum):
-    """Lists the services that offer this protocol. The comments show their paths. The services also
-    differ in the version of the protocol, and in the position of the model's name."""
+    """Lists the services that offer this protocol. The comments show the paths of requests for answers
+    that are not streamed. The services also differ in the version of the protocol, and in the position
+    of the model's name."""
 
     # {url}/messages
     ANTHROPIC = "anthropic"
@@ -117,8 +118,8 @@ class MessagesWire:
         return count_tokens_path(model)
 
     def headers_for(self, call: Call) -> bytes:
-        """Returns the header line with the client's beta flags. Returns no line for Vertex and
-        Bedrock, where the flags are a field of the body."""
+        """Returns the header line with the client's beta flags, for a token count request. Returns no
+        line for Vertex and Bedrock, because the flags are then a field of the body."""
         if self._endpoint in _VERSIONS or not (flags := call.supported_beta_flags):
             return b""
         return b"anthropic-beta: %b\r\n" % ",".join(flags).encode("ascii")
@@ -141,7 +142,7 @@ class MessagesWire:
 
     def encode_count(self, call: Call) -> bytes:
         if self._is_bedrock:
-            # Bedrock counts the tokens of a whole request, exactly as a call would send it.
+            # Bedrock counts the tokens of a whole call request, which is sent to it in base64.
             request = self.encode_request(call, stream=False, extra={})
             counted = {"body": base64.b64encode(request).decode("ascii")}
             return encoded({"input": {"invokeModel": counted}})

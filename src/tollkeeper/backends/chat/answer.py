@@ -224,8 +224,9 @@ def has_output(delta: Delta) -> bool:
 
 def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | None) -> Delta:
     content = message.content
-    # A faster path for messages that only have text: nearly all messages of a stream. The comparison
-    # checks that all other fields have their defaults, and is fast because msgspec does it in C.
+    # Messages that only have text (nearly all messages of a stream) take this faster path. The
+    # comparison checks that all other fields have their defaults. It is fast, because msgspec
+    # compares in C.
     if type(content) is str and message == _Message(content):
         return Delta(index, content or None, logprobs=value_or_none(logprobs), finish=finish)
     reasoning = message.reasoning or message.reasoning_content

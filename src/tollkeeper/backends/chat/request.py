@@ -1,5 +1,6 @@
-"""Encodes a call as a chat request to a backend. If the client used the chat protocol too, the fields
-of the client's request (`Prompt.written`) are passed on unchanged."""
+"""Encodes a call as a chat request to a backend. If the client used the chat protocol too, the request
+begins as a copy of the client's fields (`Prompt.written`). The gateway then sets its own fields, and the
+dialect omits, renames or rejects fields."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

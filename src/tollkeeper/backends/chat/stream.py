@@ -1,7 +1,8 @@
 """Converts the records of a streamed chat answer to events, and checks the answer.
 
-The checks are: only requested choices occur, each choice finishes once, no choice has more pieces
-(events with content) than allowed, and `[DONE]` comes at the end. This module does no I/O.
+The checks are: only requested choices occur, each choice finishes and has no output after its end, no
+choice has more pieces (events with content) than allowed, and `[DONE]` ends the stream. This module
+does no I/O.
 """
 
 from collections.abc import Callable
@@ -31,8 +32,8 @@ _DONE = b"[DONE]"
 
 
 class AnswerStream(StreamReader):
-    """Holds the state of one streamed answer. An error record ends the answer. No usage report comes
-    after an error record."""
+    """Holds the state of one streamed answer. An error record ends the answer: the reader does not wait
+    for a later usage report."""
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         super().__init__(call, secrets=secrets)
@@ -58,7 +59,8 @@ class AnswerStream(StreamReader):
 
     def text_of(self, payload: bytes) -> str | None:
         """Returns the text of a record that only adds text to the first choice. Returns None for any
-        other record. Does not change the state of the answer."""
+        other record, and for a record that names a new service tier. Does not change the state of the
+        answer."""
         try:
             chunk = decode_chunk(payload)
         except MalformedAnswer:
@@ -83,8 +85,8 @@ class AnswerStream(StreamReader):
         if piece is not None:
             index, text = piece
             if 0 <= index < len(self.pieces) and not self.finished[index]:
-                # A faster path for nearly all chunks. Of the checks below, such a chunk needs only
-                # the check of the number of pieces.
+                # A chunk that only adds text takes this faster path. Of the checks below, such a
+                # chunk needs only the check of the number of pieces.
                 self.pieces[index] += 1
                 if self.pieces[index] > self.pieces_max:
                     raise MalformedAnswer("a choice is longer than the output limit allows")

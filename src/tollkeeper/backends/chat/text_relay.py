@@ -33,7 +33,7 @@ _PIECES_PER_GUESS = 8
 _FAILED_GUESSES_MAX = 4
 # A placeholder for unknown bytes. No record and no size line begins with it, so it never matches.
 _UNKNOWN = b"\n"
-# HTTP chunks below this size are recognised by a table lookup (`_SIZE_LINES`).
+# A table (`_SIZE_LINES`) tells whether received data below this length is exactly one HTTP chunk.
 _ONE_CHUNK_BYTES_MAX = 1024
 
 _decode_text = msgspec.json.Decoder(str).decode
@@ -43,7 +43,7 @@ _encode = msgspec.json.Encoder().encode
 def _size_lines() -> list[bytes]:
     """Returns, for each length of received data, the size line with which the data begins if it is
     exactly one HTTP chunk. A few lengths are impossible for a whole chunk, because its size line gets
-    one more digit at some sizes; their entries never match."""
+    one more digit at some sizes. The entries for these lengths never match."""
     lines = [b"\n"] * _ONE_CHUNK_BYTES_MAX
     for size in range(_ONE_CHUNK_BYTES_MAX):
         line = b"%x\r\n" % size

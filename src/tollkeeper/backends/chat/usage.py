@@ -117,8 +117,8 @@ class _Cache(NamedTuple):
     # The written tokens with a stated lifetime of five minutes or one hour.
     written_5m: int | None
     written_1h: int | None
-    # Whether these tokens are in addition to `prompt_tokens`. None if the report has no cache data;
-    # in this case the previous report decides.
+    # Whether these tokens are in addition to `prompt_tokens`. None if `read` is None and
+    # Anthropic's fields are missing or zero; in this case the previous report decides.
     adds_to_prompt: bool | None
 
 
@@ -145,8 +145,8 @@ _NO_SPLIT = (None, None)
 
 
 def _split(reported: FreeObject, name: str) -> tuple[int | None, int | None]:
-    """Returns the tokens written for five minutes and those written for one hour, if the report
-    separates the two."""
+    """Returns the tokens written for five minutes and those written for one hour. Each of the two is
+    None if the report does not contain it."""
     writes = _object(reported, name) or {}
     return (
         read_count(writes.get("ephemeral_5m_input_tokens")),

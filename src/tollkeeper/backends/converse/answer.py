@@ -27,8 +27,8 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
     for several."""
 
     enforces_single_call = True
-    # The stop reason, if it means that the answer is invalid. The answer fails only after the usage
-    # report has arrived.
+    # The stop reason, if it means that the answer is invalid. The answer fails only at its end, so
+    # that the usage report can still arrive.
     _invalid: str | None = None
 
     def read_whole(self, answer: records.Answer) -> list[Event]:

@@ -38,9 +38,11 @@ _VIDEOS = {
 _AUDIO = frozenset(
     {"mp3", "opus", "wav", "aac", "flac", "mp4", "ogg", "m4a", "mpeg", "pcm", "webm"}
 )
-# The provider rejects these characters in the name of a document. It also rejects successive spaces.
+# Matches the characters that the provider rejects in the name of a document. The provider also
+# rejects successive spaces.
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9\s\-()\[\]]+")
 _SPACES = re.compile(r"\s+")
+# The maximum length of a name in characters, without the number that distinguishes equal names.
 _NAME_MAX = 180
 
 

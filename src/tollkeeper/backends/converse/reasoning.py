@@ -2,8 +2,8 @@
 encodes the reasoning of earlier answers.
 
 The provider signs each block of reasoning, and accepts a block in a later request only if the
-block is unchanged. The gateway sends each signed block to clients as one sealed value: the JSON of
-the block as a text.
+block is unchanged. The gateway sends each signed block to clients as one sealed value: the block as a
+JSON text.
 """
 
 from enum import StrEnum
