@@ -1,9 +1,10 @@
 """Provides the credentials of backends: the headers that prove to a provider who pays for a call.
 
-The gateway asks the credential for its headers before every call, so that a key can change while the
-gateway runs: a key from a file is read again if the file has changed. Credentials with expiring
-tokens or with signatures are in `backends/identity` and have the same interface. `headers_for` gets
-the request, because a signature covers the request. `headers_for` may wait for a token.
+If the headers can change while the gateway runs (`fixed_headers` is None), the gateway calls
+`headers_for` before every request. A key from a file is read again if the file has changed.
+Credentials with expiring tokens or with signatures are in `backends/identity` and have the same
+interface. `headers_for` gets the request, because a signature covers the request. `headers_for` may
+wait for a token.
 
 No message, log line or `repr` of this module contains a key.
 """
@@ -16,6 +17,7 @@ import msgspec
 
 from tollkeeper.runtime.late_log import LateLogger
 
+# The maximum number of bytes that are read from a key file.
 _KEY_BYTES_MAX = 64 << 10
 _log = LateLogger("tollkeeper.backends")
 

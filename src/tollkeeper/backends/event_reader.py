@@ -120,9 +120,9 @@ class StreamReader(ABC):
 
 
 class EventReader(StreamReader):
-    """Reads an answer with one choice, streamed or not, for every protocol except chat. The
-    protocol's subclass calls these methods for each record: `_open`, `_emit`, `_emit_call`,
-    `_report`, `_finish` and `fail`."""
+    """Reads an answer with one choice, streamed or not, for every protocol except chat. For each
+    record, the protocol's subclass calls the methods that the content of the record requires:
+    `_open`, `_emit`, `_emit_call`, `_report`, `_finish` or `fail`."""
 
     # Whether the reader drops all tool calls after the first, if the client wants a single tool call.
     # True for protocols in which a request cannot forbid parallel tool calls.
@@ -188,7 +188,8 @@ class EventReader(StreamReader):
 
     def _count_call(self) -> int:
         """Counts a tool call, and returns its index among the answer's tool calls. Raises
-        MalformedAnswer for a second call if the client can read only one."""
+        MalformedAnswer for a second call if the client can read only one call and the reader does not
+        drop the others."""
         index = self._call_count
         self._call_count += 1
         if index and self._legacy and not self._first_call_only:
@@ -259,7 +260,8 @@ class EventReader(StreamReader):
 class OpenBlock:
     """Holds the state of one block of an answer, from its beginning on."""
 
-    # The type of the block; empty if the reader does not know the type and ignores the block.
+    # The type of a Messages block; empty if the reader does not know the type and ignores the
+    # block. Always empty for Converse, whose blocks have no type.
     kind: str = ""
     # If the block is a tool call, its index among the answer's tool calls; otherwise None.
     call_index: int | None = None

@@ -29,6 +29,7 @@ _WAITING_BATCHES_MAX = 64
 # they are stopped. Without the wait, the other parts would be stopped while they are in flight, and
 # the whole call would count as possibly charged.
 _FAILURE_WAIT_S = 0.25
+# The largest seed of a part: the largest signed integer of 64 bits.
 _SEED_MAX = 2**63 - 1
 
 

@@ -20,6 +20,7 @@ from enum import StrEnum
 # The maximum number of organizations that a replica or a backend remembers. The rules compare the
 # number of organizations only with small numbers, so more are not needed.
 _REMEMBERED_MAX = 64
+# An organization counts as a user of a backend for this time after its last call.
 _RECENT_S = 60.0
 
 
@@ -120,9 +121,10 @@ class ReplicaHealth:
         is_last_healthy: bool = False,
         reason: str = "",
     ) -> None:
-        """Records a failed call of the organization. `organizations_active` is the number of
-        organizations that currently use the backend. If there are several, calls of
-        up to `organizations_to_eject` of them must have failed before the replica is ejected."""
+        """Records a failed call of the organization. A failed probe ejects the replica again. Any other
+        failure ejects the replica if enough calls of enough organizations have failed (see
+        `EjectionRule`), unless `is_last_healthy` is True. `organizations_active` is the number of
+        organizations that currently use the backend."""
         self.last_failure = reason
         if self.state is ReplicaState.HEALTHY:
             self._failures += 1
@@ -138,8 +140,8 @@ class ReplicaHealth:
         elif kind is AttemptKind.PROBE:
             self._backoff_s = min(2 * self._backoff_s, self._rule.ejection_s_max)
             self._eject(now)
-        # In all other cases the call began before the replica was ejected. Its failure does not
-        # prolong the ejection.
+        # In all other cases the call began before the replica was ejected. The failure of such a
+        # call does not prolong the ejection.
 
     def abandoned(self, kind: AttemptKind, now: float) -> None:
         """Records a call that ended before it was known whether the replica works. If the call was

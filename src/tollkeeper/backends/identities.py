@@ -61,6 +61,7 @@ class AwsIdentity:
     profile: str = ""
     # A file with profiles that replaces ~/.aws/credentials.
     file: str = ""
+    # The name of the AWS service, which is part of each signature.
     service: str = "bedrock"
 
     @property

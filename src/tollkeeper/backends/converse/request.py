@@ -81,8 +81,8 @@ def converse_request(call: Call, *, extra: Mapping[str, Any]) -> FreeObject:
 
 
 def count_request(call: Call) -> FreeObject:
-    """Builds the body of the token count request. Raises OptionUnsupported for server-side tools of
-    another provider."""
+    """Builds the body of the token count request. Raises OptionUnsupported for tools of a Messages
+    request that the provider runs (`server_tools`), because this protocol does not have them."""
     if call.prompt.server_tools:
         raise OptionUnsupported(
             "The backend cannot count the tokens of server-side tools.", param="tools"

@@ -45,7 +45,8 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
 
 
 def _by_lifetime(details: Any) -> tuple[int | None, int | None]:
-    """Returns the tokens written to the cache for five minutes, and those written for one hour."""
+    """Returns the tokens written to the cache for five minutes (all that are not for one hour), and
+    those written for one hour. Both are None if the report has no details."""
     parts = (
         [part for part in details if isinstance(part, dict)] if isinstance(details, list) else []
     )

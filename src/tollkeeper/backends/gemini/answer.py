@@ -45,8 +45,8 @@ class GroundedText:
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        # The distinct search queries. Empty queries are omitted, because the provider does not
-        # charge for them.
+        # The distinct search queries of all records. Empty queries are omitted, because the
+        # provider does not charge for them.
         self._queries: dict[str, None] = {}
         self._sources: list[GroundingChunk] = []
         self._supports: list[GroundingSupport] = []

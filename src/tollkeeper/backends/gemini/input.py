@@ -126,9 +126,9 @@ class Input(Conversation):
 
 
 def _signed_texts(text: str, start: int, seals: list[Seal]) -> list[FreeObject]:
-    """Splits a text of an earlier answer at the beginning and end of each signed part, and adds the
+    """Splits a text of an earlier answer at the beginning and end of each signed section, and adds the
     signatures. `start` is the position of this text in the whole text of the answer. Omits signatures
-    whose position is not inside this text."""
+    whose section is not inside this text."""
     parts: list[FreeObject] = []
     position = 0
     for seal in sorted(seals, key=lambda seal: seal.text_end):

@@ -11,6 +11,7 @@ from tollkeeper.domain.prompt import Audio, File, FreeObject, Image, Media, Vide
 # The hosts of the provider's own storage. Addresses at these hosts are rejected, because the provider
 # would read the files with the rights of the gateway's account.
 _PROVIDER_STORAGE_HOSTS = ("generativelanguage.googleapis.com", "aiplatform.googleapis.com")
+# The hosts of video pages. An address at these hosts is sent without a media type.
 _VIDEO_PAGES = ("www.youtube.com", "youtube.com", "youtu.be", "m.youtube.com")
 _PDF = "application/pdf"
 

@@ -29,7 +29,7 @@ FAILURES = frozenset(
         *("MISSING_THOUGHT_SIGNATURE", "MALFORMED_RESPONSE"),
     }
 )
-# The HTTP status that corresponds to the word in an error record. Used if the record has no number.
+# The HTTP status for each word in an error record. The word is read if the record has no number.
 STATUSES = {
     "INVALID_ARGUMENT": 400,
     "FAILED_PRECONDITION": 400,

@@ -92,8 +92,8 @@ def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -
 
 
 def count_request(call: Call, *, sends_ids: bool) -> FreeObject:
-    """Builds the body of the token count request. Raises OptionUnsupported for server-side tools of
-    another provider."""
+    """Builds the body of the token count request. Raises OptionUnsupported for tools of a Messages
+    request that the provider runs (`server_tools`), because this protocol does not have them."""
     if call.prompt.server_tools:
         raise OptionUnsupported(
             "The backend cannot count the tokens of server-side tools.", param="tools"
@@ -103,8 +103,8 @@ def count_request(call: Call, *, sends_ids: bool) -> FreeObject:
 
 
 def _response_modalities(call: Call) -> list[str] | None:
-    """Returns the requested modalities. Returns None if the provider's default is right, which is
-    always so for a model that can write only text."""
+    """Returns the requested modalities. Returns None, which means the provider's default, if the client
+    requests no modalities or the model can write only text."""
     modalities = [modality.name.upper() for modality in call.prompt.output_modalities]
     return (modalities or None) if IMAGE in call.model.output_modalities else None
 

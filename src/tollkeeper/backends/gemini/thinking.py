@@ -23,8 +23,8 @@ _SWITCHES = (_THINKING, "reasoning.enabled")
 _BUDGET = "reasoning.max_tokens"
 _SUMMARIES = ("reasoning.summary", "reasoning.generate_summary")
 _ENCRYPTED = "reasoning.encrypted_content"
-# The options of client requests that this module converts. In the settings, a model may map an
-# option to another field. This module then ignores the option.
+# The options of client requests that this module converts, mapped to the field `thinkingConfig`. If
+# the settings of a model map an option to another field, this module ignores the option.
 OPTIONS = dict.fromkeys((*_SWITCHES, _BUDGET, *_SUMMARIES, _ENCRYPTED), _FIELD)
 
 _NO_EFFORT = "none"
@@ -52,8 +52,8 @@ _BUDGET_SHARE_MAX = 80
 _BUDGET_TOKENS_MAX = 1 << 20
 
 # A value that the provider accepts in place of a signature. A tool call has no signature if another
-# model wrote the call, or if the client has not stored the signature. Models from
-# Gemini 3 on reject tool calls without any signature.
+# model wrote the call, or if the client has not stored the signature. Gemini 3 and later models
+# reject tool calls without any signature.
 UNSIGNED = "skip_thought_signature_validator"
 
 
@@ -116,8 +116,8 @@ def is_reasoning_option(name: str, call: Call) -> bool:
 
 
 def thinking_config(call: Call) -> FreeObject | None:
-    """Returns the value of the field `thinkingConfig`; None if the client's request does not mention
-    reasoning. Raises InvalidRequest and OptionUnsupported."""
+    """Returns the value of the field `thinkingConfig`; None if the client's request neither asks for
+    reasoning nor turns it off. Raises InvalidRequest and OptionUnsupported."""
     wish = call.prompt.reasoning
     effort = None if wish is None else wish.effort
     options = {

@@ -2,10 +2,10 @@
 numbers of all tokens so far.
 
 - `promptTokenCount` includes cached tokens.
-- `toolUsePromptTokenCount` counts the tokens that server-side tools add to the prompt. The gateway
-  requests no other server-side tool than web search. The provider charges a fee for each search
-  query, but does not charge for the tokens of the results. So these tokens are ignored, and are
-  subtracted from the total.
+- `toolUsePromptTokenCount` counts the tokens that server-side tools add to the prompt. Web search is
+  the only server-side tool that the gateway requests. The provider charges a fee for each search
+  query, but does not charge for the tokens of the results. So the gateway ignores these tokens, and
+  subtracts them from the total.
 - `candidatesTokenCount` does not include the tokens of thoughts, except at some endpoints. The total
   shows whether the thoughts are included. If the field is missing, the output is not known yet, unless
   the record ends the answer.

@@ -15,8 +15,8 @@ from tollkeeper.domain.inference import Call, UsageReport
 
 
 class Endpoint(StrEnum):
-    """Lists the services that offer this protocol. The comments show their paths. Only the Gemini API
-    has a field for the ids of tool calls."""
+    """Lists the services that offer this protocol. The comments show the paths of requests for answers
+    that are not streamed. Only the Gemini API has a field for the ids of tool calls."""
 
     # {url}/models/{model}:generateContent
     GEMINI = "gemini"

@@ -19,6 +19,7 @@ silence("botocore", "urllib3")
 _CLIENT_CONFIG = Config(connect_timeout=5, read_timeout=5, retries={"max_attempts": 0})
 # Keys that do not expire are obtained again after this time, because their file may have changed.
 _RECHECK_S = 60.0
+# A longer remaining lifetime of keys is read as this lifetime.
 _LIFETIME_S_MAX = 7 * 86400
 
 

@@ -45,8 +45,9 @@ class RenewalTimes:
     pause_s_max: float = 60.0
     # The longest pause while there is no valid value.
     pause_s_max_without: float = 10.0
-    # The shortest time between two successful attempts. Without this minimum, a token service that
-    # returns the same value until shortly before the value expires would be asked too often.
+    # The shortest time between a successful attempt and the next attempt, or half of the value's
+    # lifetime if that is shorter. Without this minimum, a token service that returns the same value
+    # until shortly before the value expires would be asked too often.
     interval_s_min: float = 30.0
 
 
@@ -115,8 +116,8 @@ class Renewed(Generic[_Value]):
 
     def doubt(self) -> None:
         """Records that the provider has rejected the value. The value may have been revoked, so the
-        next attempt starts at once. If the value is so new that the token service would probably
-        return the same value, nothing happens."""
+        next attempt starts at once. Nothing happens if the value is so new that the token service would
+        probably return the same value, or if the value is no longer valid."""
         now = asyncio.get_running_loop().time()
         if now - self._obtained_at >= self._times.interval_s_min and now < self._usable_until:
             self._skip_pause.set()
@@ -218,7 +219,8 @@ class Renewed(Generic[_Value]):
     def _pause(self, failures: int) -> float:
         times = self._times
         valid_s = self._usable_until - asyncio.get_running_loop().time()
-        # While the current value is valid, the next attempt starts before the value expires.
+        # While the current value is valid, the next attempt starts before the value expires, unless
+        # less than `pause_s` is left.
         longest_s = min(times.pause_s_max, valid_s) if valid_s > 0 else times.pause_s_max_without
         pause_s = min(max(longest_s, times.pause_s), times.pause_s * 2.0 ** min(failures - 1, 16))
         # If the attempts of many processes fail at the same time, random pauses keep the processes from

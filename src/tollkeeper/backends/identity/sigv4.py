@@ -32,7 +32,7 @@ class SignedRequest:
     method: str
     # The path as it is sent, with its query.
     path: str
-    # By lower-case name. Has to contain `host`.
+    # The headers by their lower-case names. `host` is required.
     headers: Mapping[str, str]
     body: bytes
 
