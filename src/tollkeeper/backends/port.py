@@ -23,6 +23,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, gc=False):
     retry_in_s: float | None = None
     # The reason why the last call failed. Empty after a successful call.
     last_failure: str = ""
+    # The number of calls in flight, and of open connections.
     calls: int = 0
     connections: int = 0
     # The number of calls that wait for a connection.
@@ -43,8 +44,8 @@ class BackendHealth:
 
 
 # Writes a piece of text to the client. The text belongs to the only choice of an answer, and is
-# encoded as a JSON string. Returns False if the text cannot be written now. In this case the same text
-# comes as an event.
+# encoded as a JSON string. Returns False if the text cannot be written now. In this case the reader
+# of the answer emits the same text as an event.
 TextWriter: TypeAlias = Callable[[bytes], bool]
 
 
@@ -58,8 +59,8 @@ class Answer(msgspec.Struct, frozen=True):
     # The number of times that the backend receives the prompt. 0 means the result of
     # `Backend.prompts_sent`.
     prompts: int = 0
-    # Set if one call sends the prompt several times. Returns the number of prompts that were sent so
-    # far and not refused. If the answer is incomplete, only these prompts are charged.
+    # Returns the number of prompts that were sent so far and not refused. If the answer is
+    # incomplete, only these prompts are charged. None if the call sends its prompt only once.
     prompts_begun: Callable[[], int] | None = None
     # Starts to relay pieces of the answer that contain only text, as soon as they arrive: to a
     # writer, and to a function that counts the text. None if every piece comes as an event.
@@ -101,9 +102,9 @@ class Backend(Protocol):
 
         Entering raises only domain errors: InvalidRequest and OptionUnsupported (the backend's
         protocol cannot represent the call, so it was not sent), ProviderRejected (the backend
-        answered 400 or 422), RateLimited (429), BackendFailed (any other failure), Unavailable (no
-        healthy replica), DeadlineExceeded. The attribute `charged` of the error is True if the
-        backend may have run the call.
+        answered 400 or 422), RateLimited (429), Unavailable (for example, all connections are in use,
+        or the gateway's credential is not valid), DeadlineExceeded, BackendFailed (any other failure).
+        The attribute `charged` of the error is True if the backend may have run the call.
 
         The iterator `Answer.batches` ends after a complete answer: every choice has finished, and
         the backend has sent the end of its stream or a complete JSON body. After an incomplete

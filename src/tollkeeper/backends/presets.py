@@ -36,13 +36,14 @@ class Preset:
     bounds_reasoning: bool = True
     # Whether the server supports `n`: several completions in one call.
     native_n: bool = True
+    # None means the token count request of the protocol, if the protocol has one.
     tokenizer: Tokenizer | None = None
-    # Fields of a chat request that the server does not support. The gateway answers a
-    # request with one of these fields with 501.
+    # Fields of a chat request that the server does not support. The gateway answers 501 to a
+    # request with one of these fields, unless the value is a default in `chat/dialect.py`.
     refused: tuple[str, ...] = ()
     # Fields of a chat request that have another name at this server.
     renamed: Mapping[str, str] = field(default_factory=dict)
-    # Fields of a chat request that are not sent, because the answer does not depend on them.
+    # Fields of a chat request that are not sent, because the server does not need or accept them.
     omitted: tuple[str, ...] = ()
     # The maximum number of input tokens for one image, for the hold (the amount that is reserved
     # before a call). None means the maximum of all published model families.

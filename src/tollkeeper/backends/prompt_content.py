@@ -12,8 +12,8 @@ _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def arguments_object(call: ToolCall) -> FreeObject:
-    """Decodes the arguments of a tool call, which are a JSON text. An empty text means no arguments.
-    Raises InvalidRequest."""
+    """Decodes the arguments of a tool call, which are a JSON text. Only the top level is decoded: the
+    values stay JSON (`msgspec.Raw`). An empty text means no arguments. Raises InvalidRequest."""
     try:
         decoded: FreeObject = dict(_json_object.decode(call.arguments.strip() or "{}"))
     except msgspec.DecodeError:

@@ -1,8 +1,8 @@
 """Converts the refusals of backends to errors, and removes details that a client may not see.
 
 `STATUS_RULES` tells for each HTTP status whether the call may have run in the backend. A call that
-may have run is never sent to another replica, and its reservation (the amount that is reserved
-before a call) is not released.
+may have run is never sent to another replica, and its reservation (the stored hold of its highest
+possible cost) is not released.
 """
 
 import re
@@ -44,8 +44,8 @@ STATUS_RULES = (
     StatusRule((413, 414, 431), False, "was refused for its size"),
     StatusRule((429, 498, 503, 529), False, "was refused because the backend is busy"),
     StatusRule((500,), False, "failed in the backend itself before any output"),
-    # Statuses of a proxy between the gateway and the model, which stopped waiting for the answer or
-    # lost it.
+    # Statuses of a proxy that stopped waiting for the answer or lost the answer, and of a model
+    # that failed.
     StatusRule((408, 504, 524), True, "may have run: a proxy stopped waiting for it"),
     StatusRule((499,), True, "may have run: a proxy assumed that the gateway had disconnected"),
     StatusRule((502, 520), True, "may have run: a proxy lost the answer"),
@@ -160,7 +160,8 @@ def _refuses_the_key(body: Any) -> bool:
 
 def _retry_delay(body: Any) -> bytes | None:
     """Returns the number of seconds after which a retry is allowed, rounded up, as Google states it
-    in the details of an error. Returns None if the error states no delay."""
+    in the details of an error. The number is in digits, as in a Retry-After header. Returns None if
+    the error states no delay."""
     for detail in _details(body):
         delay = detail.get("retryDelay")
         seconds = _DELAY.fullmatch(delay) if isinstance(delay, str) else None

@@ -41,6 +41,7 @@ _JSON = b"application/json"
 # to be able to reuse the connection.
 _REFUSAL_BYTES_MAX = 64 << 10
 _REFUSAL_TIMEOUT_S = 2.0
+# The maximum size of the answer to a token count request.
 _COUNT_BYTES_MAX = 1 << 20
 # Statuses that may mean that the credential is not valid. AWS answers 403 to an expired key.
 _CREDENTIAL_REFUSED = (401, 403)
@@ -51,7 +52,8 @@ _HEADERS_MAX = 4096
 
 
 class _PreparedHeaders(NamedTuple):
-    """Contains the header lines that are the same for every request with this path."""
+    """Contains the header lines that are the same for every request with the same path and accepted
+    content type."""
 
     path: str
     # The request line and the header lines, as they are sent.
@@ -74,7 +76,8 @@ class Replica:
         self._shared_headers = _shared_headers(
             address.netloc, {**self.wire.headers, **config.headers}
         )
-        # By path and accepted content type. On some backends each model has its own path.
+        # The keys are the path and the accepted content type. On some backends each model has its
+        # own path.
         self._prepared_headers: dict[tuple[str, bytes], _PreparedHeaders] = {}
         self._tokenize = tokenize_request(config)
         self._address_texts = (self._base, f"{address.scheme}://{address.netloc}", address.netloc)
@@ -213,7 +216,8 @@ class ReplicaCall:
 
     async def begin(self) -> Answer:
         """Sends the request, and reads until the backend has either begun to answer or refused the
-        call. If this raises, `release` has to be called too."""
+        call. Reads an answer that is not streamed to its end. Even if this method raises, the caller
+        has to call `release`."""
         replica, call, deadline = self._replica, self._call, self._deadline
         config, wire = replica.config, replica.wire
         streamed = call.streamed or config.always_stream

@@ -1,9 +1,9 @@
 """Chooses a replica (one address of a backend) for each call, and retries failed calls on other
 replicas.
 
-A call is retried only if the backend cannot have charged for the failed attempt. All calls of a
-session go to the same replica if possible. Rendezvous hashing selects this replica, so that every
-process makes the same choice without communication.
+A call is retried only if the backend cannot have charged for the failed attempt. All calls with the
+same affinity key, for example the calls of a session, go to the same replica if possible. Rendezvous
+hashing selects this replica, so that every process makes the same choice without communication.
 """
 
 import asyncio
@@ -35,8 +35,9 @@ from tollkeeper.domain.errors import (
 )
 from tollkeeper.domain.inference import Call
 
-# A session uses another replica while its own replica has at least `factor * mean + slack` calls in
-# flight. The mean is the number of calls in flight per usable replica.
+# A call with an affinity key goes to another replica than its preferred replica if the preferred
+# replica has at least `factor * mean + slack` calls in flight. The mean is the number of calls in
+# flight per usable replica, including the new call.
 _AFFINITY_LOAD_FACTOR = 1.25
 _AFFINITY_LOAD_SLACK = 4
 _REASON_LENGTH_MAX = 200

@@ -15,6 +15,7 @@ from tollkeeper.backends.wires import wire_for
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call
 
+# A larger count is ignored as impossible.
 _COUNT_MAX = 2**53
 # The request fields that vLLM needs to render the prompt with the model's chat template.
 _VLLM_FIELDS = ("messages", "tools", "chat_template_kwargs")

@@ -75,6 +75,7 @@ class ResponsesAnswer(EventReader):
         return self._take_events()
 
     def fail(self, failure: TollkeeperError) -> None:
+        """Ends the answer with the failure of an earlier `error` event, or else with this failure."""
         super().fail(self._error_event or failure)
 
     def _read_record(self, payload: bytes) -> None:
@@ -185,7 +186,7 @@ class ResponsesAnswer(EventReader):
 
     def _item(self, event: records.StreamEvent, record: records.Item | None = None) -> _Item:
         """Returns the state of the item to which an event belongs. Finds the item by its index, or by
-        its id if the event has no index."""
+        its id if the event has no index. Creates the state of a new item."""
         key: int | str | None = event.output_index
         if event.output_index is None:
             key = event.item_id or (record.id if record is not None else None) or 0
@@ -251,8 +252,8 @@ class ResponsesAnswer(EventReader):
     def _emit_remaining(self, result: records.Response) -> None:
         """Emits the content of the result that was not in the stream before. The items of the result
         cannot be matched with the items of the stream by index, because some servers number them
-        differently. So text is skipped if any text of its kind was emitted before. Tool calls are
-        matched by their ids."""
+        differently. So messages are skipped if any text or refusal was emitted before, and the text of
+        reasoning is skipped if any reasoning was emitted before. Tool calls are matched by their ids."""
         emitted_kinds = frozenset(self._emitted_kinds)
         was_sealed_emitted = any(item.sealed for item in self._items.values())
         for raw in result.output or ():

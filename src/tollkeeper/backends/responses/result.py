@@ -225,7 +225,7 @@ def decode_annotation(raw: msgspec.Raw) -> Annotation | None:
 
 def chat_logprobs(raw: msgspec.Raw) -> msgspec.Raw | None:
     """Converts the list of log probabilities of a text to the form of the chat protocol. Returns None
-    for an empty list."""
+    if the list is empty or missing."""
     encoded = bytes(raw)
     if not encoded.startswith(b"[") or not encoded[1:-1].strip():
         return None

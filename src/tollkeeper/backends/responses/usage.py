@@ -61,8 +61,8 @@ def _read(reported: FreeObject, searches_in_output: int, service_tier: str | Non
 
 
 def _web_searches(reported: FreeObject) -> int | None:
-    """Returns the number of web searches in the report; None if the report has no such number. The
-    gateway requests no other server-side tool than web search, so the number of uses of server-side
+    """Returns the number of web searches in the report; None if the report has no such number. Web
+    search is the only server-side tool that the gateway requests, so the number of uses of server-side
     tools is the number of searches."""
     for name, count_field in (
         ("server_side_tool_usage_details", "web_search_calls"),
