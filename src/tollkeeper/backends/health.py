@@ -121,10 +121,10 @@ class ReplicaHealth:
         is_last_healthy: bool = False,
         reason: str = "",
     ) -> None:
-        """Records a failed call of the organization. A failed probe ejects the replica again. Any other
-        failure ejects the replica if enough calls of enough organizations have failed (see
-        `EjectionRule`), unless `is_last_healthy` is True. `organizations_active` is the number of
-        organizations that currently use the backend."""
+        """Records a failed call of the organization. A failed probe ejects the replica again. A healthy
+        replica is ejected if enough calls of enough organizations have failed (see `EjectionRule`),
+        unless `is_last_healthy` is True. `organizations_active` is the number of organizations that
+        currently use the backend."""
         self.last_failure = reason
         if self.state is ReplicaState.HEALTHY:
             self._failures += 1

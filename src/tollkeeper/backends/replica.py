@@ -216,8 +216,8 @@ class ReplicaCall:
 
     async def begin(self) -> Answer:
         """Sends the request, and reads until the backend has either begun to answer or refused the
-        call. Reads an answer that is not streamed to its end. Even if this method raises, the caller
-        has to call `release`."""
+        call. If the answer is not streamed, reads the whole answer. Even if this method raises, the
+        caller has to call `release`."""
         replica, call, deadline = self._replica, self._call, self._deadline
         config, wire = replica.config, replica.wire
         streamed = call.streamed or config.always_stream
