@@ -15,8 +15,8 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-# The values of `detail` that need no field in the protocol, because the provider itself chooses the
-# resolution of an image.
+# The accepted values of an image's `detail`. They are not sent: the protocol has no field for them,
+# because the provider itself chooses the resolution of an image.
 _DETAILS = (None, "auto", "high")
 _DEFAULT_SEARCH_SIZE = "medium"
 # Properties that do not affect the answer: fields that clients copy from earlier answers, and cache
@@ -68,8 +68,9 @@ def offered_functions(prompt: Prompt) -> list[FunctionTool]:
 
 
 def chosen_tool(prompt: Prompt) -> ToolMode | NamedFunction | None:
-    """Returns the client's choice of how the model uses its tools. Returns None if the request has no
-    `tool_choice`. Raises OptionUnsupported if the choice names a tool that is not a function."""
+    """Returns the client's choice of how the model uses its tools. For a choice of allowed functions,
+    returns only its mode (see `offered_functions`). Returns None if the request has no `tool_choice`.
+    Raises OptionUnsupported if the choice names a tool that is not a function."""
     if prompt.tool_choice is None:
         return None
     match prompt.tool_choice.choice:

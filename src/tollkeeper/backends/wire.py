@@ -1,5 +1,5 @@
 """Defines the interface of a wire: the implementation of one backend protocol, which encodes calls
-and reads answers. The transport of `backends/replica.py` uses this interface."""
+and reads answers. `backends/replica.py`, which sends calls over HTTP, uses this interface."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
@@ -51,7 +51,8 @@ class AnswerReader(Protocol):
         self, parser: RecordParser, write: TextWriter, count: Callable[[str], None]
     ) -> Callable[[bytes], int] | None:
         """Returns a function that relays the text of records without creating events, for
-        `Connection.relay`. Returns None if the protocol needs an event for every record."""
+        `Connection.relay`. The function passes each text to `write` and to `count`, which adds the
+        text to the meter. Returns None if the protocol needs an event for every record."""
         ...
 
 

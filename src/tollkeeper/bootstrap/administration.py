@@ -90,6 +90,7 @@ class Administration:
 
     @property
     def default_threshold(self) -> int:
+        """Returns the threshold of policies without their own threshold, in basis points."""
         judge = self.settings.judge
         return (
             DEFAULT_THRESHOLD_BASIS_POINTS

@@ -6,9 +6,9 @@ from tollkeeper.api.routes import routes_for
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
-# The bodies of all requests in progress in one process share a limited amount of memory. The limit is
-# `_BODIES_BYTES_MIN` or the size of `_BODIES_MIN` maximum bodies, whichever is larger. A request needs
-# about three times the memory of its body, so at least five requests of the maximum size fit.
+# All requests in progress in one process share a limited amount of memory (see `RequestMemory`). The
+# limit is `_BODIES_BYTES_MIN` or the size of `_BODIES_MIN` maximum bodies, whichever is larger. Fewer
+# requests of the maximum size fit, because a request needs at least three times the size of its body.
 _BODIES_BYTES_MIN = 128 * 1024 * 1024
 _BODIES_MIN = 16
 

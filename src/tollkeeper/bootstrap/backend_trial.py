@@ -40,8 +40,8 @@ def credential_of(settings: Settings, backend: str) -> str:
 
 @asynccontextmanager
 async def running_backend(settings: Settings, name: str) -> AsyncIterator[Backend]:
-    """Runs a backend during a `with` block. Starts an embedded engine if the backend needs it. The secrets
-    of other backends are not needed."""
+    """Runs a backend during a `with` block. Starts the embedded engine if the backend uses the engine. Does
+    not need the secrets of other backends."""
     backends = tuple(backend for backend in settings.backends if backend.name == name)
     reduced = settings.model_copy(update={"backends": backends})
     async with running_engine(reduced) as engine:

@@ -191,12 +191,15 @@ def backend_config(
     )
 
 
-def _output_limit_field(declared: BackendSettings) -> OutputLimitField:
+def _output_bound(declared: BackendSettings) -> OutputBound:
+    """Returns the field to which the settings rename a field for the output limit. Returns CALLER if
+    they rename neither field."""
     renamed = [declared.fields.get(name) for name in ("max_tokens", "max_completion_tokens")]
     return next((bound for bound in OutputLimitField if bound.value in renamed), OutputLimitField.SAME_AS_CLIENT)
 
 
 def _tokenizer(declared: BackendSettings) -> Tokenizer:
+    """Returns the kind of request with which the backend counts tokens, or NONE if it has no such request."""
     if declared.kind == "embedded":
         return Tokenizer.LLAMA_CPP
     if declared.tokenize_path == "none":

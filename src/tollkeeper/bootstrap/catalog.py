@@ -70,7 +70,7 @@ def _on_alternative(declared: ModelSettings, alternative: AlternativeSettings) -
         changes["upstream_model"] = alternative.upstream_model
     if alternative.pricing:
         changes |= {name: getattr(alternative, name) for name in PricesSettings.model_fields}
-        # The declared price changes apply to the model's main backend.
+        # The model's price changes do not apply to an alternative with its own prices.
         changes["price_changes"] = ()
     return declared.model_copy(update=changes)
 
@@ -89,7 +89,7 @@ def _on_backend(declared: ModelSettings, backend: BackendSettings) -> Model:
 
 def _on_protocol(model: Model, protocol: WireProtocol) -> Model:
     """Removes the features, parameters and modalities for which the backend's protocol has no field,
-    because the gateway could not send them."""
+    because the gateway could not send them. Adds the protocol's options."""
     reasons = Feature.REASONING in model.supported_features
     thinking = THINKING_OPTIONS if reasons else {}
     match protocol:
@@ -141,7 +141,7 @@ def _narrowed(declared: Iterable[str], supported: Collection[str]) -> tuple[str,
 
 def _on_responses_backend(model: Model) -> Model:
     """Removes the parameters and modalities for which the Responses protocol has no field, because the
-    gateway could not send them."""
+    gateway could not send them. Adds the protocol's options."""
     return replace(
         model,
         supported_sampling_parameters=_narrowed(
@@ -215,7 +215,8 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
 
 def _tokens_per_image(declared: int | None, preset: Preset) -> int | None:
     """Returns the maximum tokens of an image: the number declared for the model, otherwise the number in the
-    backend's preset, otherwise the default, which is the maximum of all known model families."""
+    backend's preset, otherwise the default, which is the maximum of all known model families. Returns None
+    if the declared number is 0, which means that an image may fill the whole context."""
     default = preset.tokens_per_image or DEFAULT_TOKEN_BOUNDS.image
     return (default if declared is None else declared) or None
 

@@ -67,7 +67,7 @@ def _routes(declared: ModelSettings, on_backends: Sequence[Model]) -> list[Route
 
 
 def _largest(bounds: Sequence[int | None]) -> int | None:
-    """Returns the largest limit, or None (no limit is known) if one of the limits is None."""
+    """Returns the largest limit. Returns None (no limit) if at least one of the limits is None."""
     known = [bound for bound in bounds if bound is not None]
     return max(known) if len(known) == len(bounds) else None
 

@@ -18,17 +18,21 @@ from tollkeeper.backends.transport.sse import MalformedEventStream
 
 _PRELUDE = struct.Struct(">III")
 _CHECKSUM = struct.Struct(">I")
+# The number of bytes of a frame that are neither headers nor payload.
 _OVERHEAD = _PRELUDE.size + _CHECKSUM.size
 _HEADERS_BYTES_MAX = 128 << 10
 # Limits of the cache `AwsEventStreamParser._beginnings`: the number of entries, and the length of one
 # key (the headers of a frame).
 _BEGINNINGS_MAX = 32
 _CACHED_HEADERS_BYTES_MAX = 1024
+# The valid names of events and exceptions.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
-# The formats of integers, by header type. Type 5, an integer of eight bytes, has the format `_LONG`.
+# The formats of integers, by header type. Integers of type 5 and timestamps have the format `_LONG`.
 _NUMBERS = {2: struct.Struct(">b"), 3: struct.Struct(">h"), 4: struct.Struct(">i")}
 _LONG = struct.Struct(">q")
+# The length in front of a header value of the type bytes or string.
 _LENGTH = struct.Struct(">H")
+# The header types that are not integers.
 _TRUE, _FALSE, _BYTES, _STRING, _TIMESTAMP, _UUID = 0, 1, 6, 7, 8, 9
 _UUID_BYTES = 16
 _encode = msgspec.json.Encoder().encode
@@ -55,8 +59,8 @@ class AwsEventStreamParser:
         self._pending = bytearray()
         # The length of the pending frame; 0 until its prelude has arrived.
         self._frame_length = 0
-        # A cache. The key is the headers of a frame. The value is the record's bytes before its content.
-        # The cache stays small, because all frames with the same type of event have the same headers.
+        # A cache that maps the headers of a frame to the result of `_beginning`. The cache stays small,
+        # because all frames with the same event type have the same headers.
         self._beginnings: dict[bytes, bytes] = {}
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -87,8 +91,8 @@ class AwsEventStreamParser:
         return bool(self._frame_length) and len(pending) >= self._frame_length
 
     def _record(self, frame: bytes) -> bytes:
-        """Returns the record of a frame. Returns empty bytes for a frame without the name of an
-        event or exception."""
+        """Returns the record of a frame. Returns empty bytes for a frame without a valid name of an
+        event or exception. Raises _Malformed."""
         end = len(frame) - _CHECKSUM.size
         if crc32(frame[:end]) != _CHECKSUM.unpack_from(frame, end)[0]:
             raise _Malformed("the checksum of a frame is wrong")
@@ -122,7 +126,7 @@ class AwsEventStreamParser:
 
 
 def _beginning(headers: dict[str, HeaderValue]) -> bytes:
-    """Returns the bytes of a record before its content. Returns a whole record for a frame of the
+    """Returns the bytes of a record before its payload. Returns a whole record for a frame of the
     type `error`, which has no payload. Returns empty bytes for a frame without a valid name of an
     event or exception."""
     kind = headers.get(":message-type", "event")
@@ -144,7 +148,7 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def read_headers(data: bytes) -> dict[str, HeaderValue]:
-    """Returns the headers of a frame by name."""
+    """Returns the headers of a frame by name. Raises _Malformed if `data` cannot be parsed."""
     headers: dict[str, HeaderValue] = {}
     position = 0
     try:

@@ -23,9 +23,10 @@ class RecordParser(Protocol):
 
     # Whether a chunk with a line end restarts the idle timeout, even if the chunk completes no record.
     counts_lines: bool
+    # The maximum size of one record in the stream. A larger record is malformed.
     frame_bytes_max: int
-    # True only if the next chunk begins with a new record. A parser may always say False: then all
-    # text is delivered as events, and no text is relayed directly to the client.
+    # True only if the next chunk begins with a new record. If a parser always returns False, all text
+    # is delivered as events, and no text is relayed to the client.
     at_record_start: bool
 
     def feed(self, chunk: bytes) -> list[bytes]:

@@ -17,6 +17,7 @@ from typing import cast
 import httptools
 import msgspec
 
+# The maximum size of an answer's headers. Also the limit for `Connection._overhead_bytes`.
 HEAD_BYTES_MAX = 64 << 10
 # A request body that is larger than this is sent in pieces of this size.
 _PIECE_BYTES = 64 << 10
@@ -28,8 +29,8 @@ _BUFFERED_BYTES_MAX = 64 << 10
 # closed instead.
 _DRAINED_BYTES_MAX = 64 << 10
 _DRAIN_TIMEOUT_S = 1.0
-# Received data ends with these bytes if its last HTTP chunk is complete, and this chunk ends with a
-# whole server-sent event.
+# If received data ends with these bytes, and they end an HTTP chunk, the chunk ends with a whole
+# server-sent event.
 _CHUNK_END = b"\n\n\r\n"
 
 
@@ -54,7 +55,7 @@ class DeadlinePassed(HttpFailure):
 
 
 class AnswerTooLarge(HttpFailure):
-    """The body of the answer is larger than the limit in the call of `read_whole`."""
+    """The body of the answer is larger than the argument `bytes_max` of `read_whole`."""
 
 
 class PeerSilent(HttpFailure):
@@ -92,7 +93,9 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         # With TLS, the transport of the encrypted bytes. Without TLS, the same as `_transport`.
         self._socket_transport: asyncio.Transport | None = None
+        # Ends when data arrives for the read that waits, or when the exchange fails.
         self._waiter: asyncio.Future[None] | None = None
+        # The timer for both the deadline and the idle timeout (see `_check_time`).
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._drain_timer: asyncio.TimerHandle | None = None
@@ -103,7 +106,7 @@ class Connection(asyncio.Protocol):
         # Whether the event loop asked to stop writing, because the server reads too slowly.
         self._writing_paused = False
         # The pool sets the next two attributes: the organization whose call uses the connection, and
-        # the time since which the connection has been idle.
+        # the time (of the event loop's clock) at which the connection became idle.
         self.organization: Hashable = None
         self.idle_since = 0.0
         # All attributes below are the state of the current exchange.
@@ -121,6 +124,7 @@ class Connection(asyncio.Protocol):
         self._buffered = 0
         # The socket is not read while more unread bytes of the body than this are buffered.
         self._buffered_max = _BUFFERED_BYTES_MAX
+        # Whether reading from the socket is paused.
         self._paused = False
         # Whether the whole answer has arrived.
         self._complete = False
@@ -222,7 +226,7 @@ class Connection(asyncio.Protocol):
         """Ends the exchange. Returns whether the connection can serve another exchange now.
 
         With `drain`, an incomplete answer is read to its end, within limits, and discarded. When
-        the answer is complete, the connection calls `on_drained`. If a limit is reached before, the
+        the answer is complete, the connection calls `on_drained`. If a limit is reached first, the
         connection closes.
         """
         if self._reusable:
@@ -268,7 +272,7 @@ class Connection(asyncio.Protocol):
                     return
                 data = data[relayed_bytes:]
         elif not self._busy:
-            # No request was sent, so the next exchange could mistake the data for its answer.
+            # No exchange is in progress. The next exchange could mistake this data for its answer.
             self.abort()
             return
         self._overhead_bytes += len(data)
@@ -411,8 +415,8 @@ class Connection(asyncio.Protocol):
 
     def _check_time(self) -> None:
         """Fails the exchange if the deadline or the idle timeout has passed; otherwise sets the
-        timer again. One timer serves both limits, and all exchanges of the connection. Reads and
-        ended exchanges do not move the timer, because that would cost time for every read."""
+        timer again. One timer serves both limits, and all exchanges of the connection. Neither a
+        read nor the end of an exchange moves the timer, because this would take too much time."""
         self._timer = None
         if not self._busy or self._draining:
             return

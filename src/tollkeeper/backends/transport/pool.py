@@ -106,7 +106,7 @@ class ConnectionPool:
             raise ConnectionsExhausted("every connection is in use") from None
 
     async def _open(self, deadline: float) -> Connection:
-        # A connection that cannot be used yet is closed, to make room for a new one.
+        # If the pool is full, a connection that cools down is closed to make room for a new one.
         if self._is_full() and self._cooling_down:
             self._drop(self._cooling_down.popleft())
         if self._is_full():
@@ -122,8 +122,8 @@ class ConnectionPool:
             self._idle.append(self._cooling_down.popleft())
 
     def _pop_idle(self, now: float) -> Connection | None:
-        """Returns the most recently used idle connection; None if every idle connection is too old
-        or closed."""
+        """Returns the most recently used idle connection, or None if there is none. Closes idle
+        connections that are too old, and removes closed connections."""
         stale_before = now - self._limits.keep_alive_s
         while self._idle:
             connection = self._idle.pop()
