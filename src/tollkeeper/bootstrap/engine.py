@@ -12,8 +12,8 @@ _POLL_S = 1.0
 
 
 def build_engine(settings: Settings) -> EmbeddedEngine | None:
-    """Returns an engine that is not started yet, or None if the settings need none. One engine serves all
-    processes of a gateway."""
+    """Returns an engine that is not started yet. Returns None if no backend uses the engine or if
+    `embedded.enabled` is false. One engine serves all processes of a gateway."""
     is_needed = any(backend.kind == "embedded" for backend in settings.backends)
     if not is_needed or not settings.embedded.enabled:
         return None
@@ -29,7 +29,7 @@ def build_engine(settings: Settings) -> EmbeddedEngine | None:
 
 def engine_context_length(settings: Settings) -> int:
     """Returns the context length of each slot (the context of one running call): the maximum of the
-    models that use the engine. If the judge uses the engine, the packaged model counts too."""
+    models that use the engine. If the judge uses the engine, the packaged model is one of these models."""
     engines = {backend.name for backend in settings.backends if backend.kind == "embedded"}
     context_lengths = [
         model.context_length for model in settings.models if engines.intersection(model.backends)
@@ -42,7 +42,7 @@ def engine_context_length(settings: Settings) -> int:
 @asynccontextmanager
 async def running_engine(settings: Settings) -> AsyncIterator[EmbeddedEngine | None]:
     """Runs an engine during a `with` block, for a command. Waits until the engine is ready or has failed;
-    the engine's status tells which. Yields None if the settings need no engine."""
+    the engine's status tells which. Yields None if `build_engine` returns None."""
     engine = build_engine(settings)
     if engine is None:
         yield None

@@ -66,8 +66,8 @@ def shown_credential(declared: BackendSettings) -> str:
 
 
 async def check_identity(declared: BackendSettings) -> str:
-    """Obtains a token or temporary keys once, as a test. Returns a sentence with their lifetime. Raises
-    SettingsError if the provider refuses."""
+    """Obtains a token or temporary keys once, as a test. Returns a description of the credential, with its
+    lifetime if it expires. Raises SettingsError if no token or keys can be obtained."""
     identity = identity_of(declared)
     assert identity is not None
     try:

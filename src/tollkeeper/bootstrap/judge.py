@@ -19,8 +19,8 @@ from tollkeeper.settings import Settings, SettingsError
 async def running_judge(
     settings: Settings, examples: tuple[Example, ...] = EXAMPLES
 ) -> AsyncIterator[Judge]:
-    """Runs the judge of these settings during a `with` block. Starts an embedded engine if the judge's
-    backend needs one."""
+    """Runs the judge of these settings during a `with` block. Starts the embedded engine if the judge's
+    backend uses the engine. Raises SettingsError if there is no judge."""
     reduced = _judge_settings(settings)
     async with (
         running_engine(reduced) as engine,
@@ -35,8 +35,8 @@ async def judge_with_engine(
     engine: EmbeddedEngine | None,
     examples: tuple[Example, ...] = EXAMPLES,
 ) -> AsyncIterator[Judge]:
-    """Runs the judge during a `with` block, with an engine that is already started. Raises Unavailable if
-    the judge needs the engine and the engine is not ready."""
+    """Runs the judge during a `with` block, with an engine that is already started, or without an engine.
+    Raises Unavailable if the judge uses this engine and the engine is not ready."""
     reduced = _judge_settings(settings)
     needs_engine = any(backend.kind == "embedded" for backend in reduced.backends)
     if engine is not None and needs_engine and engine.status.state is not ProcessState.READY:

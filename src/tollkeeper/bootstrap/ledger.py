@@ -1,7 +1,7 @@
 """Builds the ledger services.
 
-The services share one process id, one set of limits and one list of open holds (amounts that are reserved
-for calls in flight).
+The services share one process id, one set of limits and one search for open holds (amounts that are reserved
+for calls in flight or for calls of dead processes).
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def build_ledger(administration: Administration) -> LedgerServices:
     process_id = uuid4()
     ledger = Ledger(LedgerStore(database, process_id, limits), administration.policy_directory)
     bulk_resolution = BulkResolution(database, limits)
-    # `Recovery` fills this list, and `LedgerWatch` reports it.
+    # Shared, because each search first checks the holds that the previous search found.
     open_holds = OpenHolds()
     own_holds = OwnHolds(process_id, ledger.is_open)
     return LedgerServices(

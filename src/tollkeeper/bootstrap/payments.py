@@ -12,9 +12,9 @@ _AT = ("payments", "webhook_secrets")
 
 
 def signature_check(settings: Settings) -> Callable[[bytes, str], bool] | None:
-    """Returns a function that tells whether an event's body has a valid signature in its header. Returns
-    None if the settings contain no secret. Raises SettingsError if a secret cannot be read or the library
-    is not installed."""
+    """Returns a function that takes the body and the signature header of an event, and tells whether the
+    signature is valid. Returns None if the settings contain no secret. Raises SettingsError if a secret
+    cannot be read or the library is not installed."""
     sources = settings.payments.webhook_secrets
     if not sources:
         return None

@@ -1,4 +1,4 @@
-"""Checks the settings before the workers start, so that they do not fail because of invalid settings."""
+"""Checks the settings before the workers start, so that no worker fails because of invalid settings."""
 
 from tollkeeper.bootstrap.backends import build_backends
 from tollkeeper.bootstrap.catalog import build_catalog

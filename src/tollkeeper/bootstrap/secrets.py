@@ -25,8 +25,8 @@ def _long_enough(secret: bytes, source: str, at: Place) -> bytes:
 
 
 def secret_variable(name: str, at: Place) -> str:
-    """Returns the value of an environment variable. `at` is the setting that names the variable, for error
-    messages."""
+    """Returns the value of an environment variable. Raises SettingsError if the variable is missing or
+    empty. `at` is the setting that names the variable, for error messages."""
     value = os.environ.get(name, "")
     if not value:
         raise SettingsError(f"{shown_variable(name)} is not set", at)
@@ -41,7 +41,8 @@ def read_source(source: str, at: Place) -> bytes:
 
 
 def read_secret(path: Path, at: Place) -> bytes:
-    """Reads a secret from a file. `at` is the setting that names the file, for error messages."""
+    """Returns the content of a file without white space at its ends. `at` is the setting that names the
+    file, for error messages."""
     try:
         return path.read_bytes().strip()
     except OSError as exc:

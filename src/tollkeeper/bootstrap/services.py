@@ -58,8 +58,8 @@ from tollkeeper.storage.processes import LEASE_S
 from tollkeeper.storage.verification import Ages
 
 # After a client has disconnected, the gateway continues to read the answer for this time, because the
-# backend reports the usage at the end. Most answers end within this time. If no data has arrived by then, the
-# call is unsettled: its cost is unknown, and the amount reserved for it stays reserved.
+# backend reports the usage at the end. Most answers end within this time. If neither output nor usage has
+# arrived by then, the call is unsettled: its cost is unknown, and its hold stays.
 DRAIN_S = 10.0
 # The maximum number of calls in flight in one process, for all organizations together: one for each
 # connection that a worker can have (`hosting.descriptors.CONNECTIONS_MAX`). The limit for one organization
@@ -108,6 +108,7 @@ async def running_services(
 
 
 async def drain_services(services: Services) -> None:
+    """Stops the calls in progress, and waits until their outcome and all other pending records are written."""
     await services.inference.drain(0)
     await services.ledger.drain()
     await services.checks.drain()
@@ -217,6 +218,7 @@ def _upkeep(
 
 
 def verification_ages(settings: Settings) -> Ages:
+    """Returns the highest age of a hold whose call is in flight, and the lifetime of a process's lease."""
     return Ages(settings.limits.inference_deadline_s + LEASE_S, LEASE_S)
 
 
@@ -288,6 +290,7 @@ def _inference(
 
 
 def unsettled_rule(settings: Settings) -> UnsettledRule | None:
+    """Returns the rule that resolves old unsettled calls, or None if only operators resolve them."""
     declared = settings.ledger
     if declared.unsettled_after_hours == 0 or declared.unsettled_resolution == "keep":
         return None

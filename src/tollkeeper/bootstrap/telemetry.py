@@ -32,10 +32,11 @@ CONTENT_BYTES = 16_384
 # The maximum number of spans in the queue and in one export.
 _QUEUED_SPANS_MAX = 2048
 _EXPORTED_SPANS_MAX = 512
-# The maximum bytes of content in the queue and in one export. If spans have content, fewer spans are allowed
-# accordingly.
+# The maximum bytes of content in the queue and in one export. If spans have content, these limits reduce the
+# maximum number of spans (see `_span_limits`).
 _QUEUED_CONTENT_BYTES_MAX = 64 << 20
 _EXPORTED_CONTENT_BYTES_MAX = 4 << 20
+# The header `traceparent`, version 00: the trace id, the span id and the flags.
 _TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _SDK_MODULES = (
     "opentelemetry.trace",
@@ -74,6 +75,7 @@ def build_tracer() -> CallTracer | None:
 
 
 def import_sdk() -> list[ModuleType]:
+    """Imports the modules in the order of `_SDK_MODULES`. Raises SettingsError if one is not installed."""
     try:
         return [importlib.import_module(name) for name in _SDK_MODULES]
     except ImportError:

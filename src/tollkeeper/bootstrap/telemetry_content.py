@@ -2,9 +2,9 @@
 to a size limit. Used only if an operator has opted in.
 
 The attributes deliberately omit the bytes of media, the queries of URLs (which may contain signatures),
-encrypted reasoning, and properties that the gateway's API does not define. For a tool that is not a function,
-they contain only its type and name, because its other properties may contain credentials. Text that looks
-like an API key of this gateway is redacted.
+encrypted reasoning, and properties that the gateway's API does not define. Of a tool that is not a function,
+only the type and the name are exported, because the other properties may contain credentials. Text that
+looks like an API key of this gateway is redacted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -67,8 +67,9 @@ class _Budget:
         return True
 
     def fit_text(self, text: str, length: int | None = None) -> str:
-        """Returns the text with API keys redacted, cut to the remaining bytes. If `text` is only the
-        beginning of a longer text, `length` is the number of characters of the longer text."""
+        """Returns the text with API keys redacted, cut to the remaining bytes. A cut text ends with a marker;
+        if not even the marker fits, the result is empty. If `text` is only the beginning of a longer text,
+        `length` is the number of characters of the longer text."""
         length = len(text) if length is None else length
         if not length:
             return ""
@@ -104,7 +105,7 @@ class AnswerContent:
     """Collects the beginning of an answer while the gateway sends the answer to the client."""
 
     def __init__(self, limit: int) -> None:
-        # The number of characters that are still collected. `encoded` limits the bytes.
+        # The number of characters that may still be collected. `encoded` limits the bytes.
         self._left = limit * _OUTPUT_SHARE // 8
         self._choices: dict[int, _Choice] = {}
         self._is_cut = False
@@ -201,6 +202,7 @@ class _Choice:
 
     def __init__(self) -> None:
         self.finish: str | None = None
+        # The key is the part's position in the answer: the order of its kind, and the index of a tool call.
         self.parts: dict[tuple[int, int], _AnswerPart] = {}
 
     def ordered(self) -> list[_AnswerPart]:
@@ -321,7 +323,7 @@ def _answer_part(part: _AnswerPart, budget: _Budget) -> _Object:
 
 def _media(media: Media, budget: _Budget) -> _Object:
     """Describes media by their file id or URL. For media whose bytes are in the prompt, returns only the
-    size."""
+    length of the encoded bytes."""
     about: _Object = {"modality": media.modality}
     if isinstance(media, File) and media.id is not None:
         return {"type": "file", **about, "file_id": budget.fit_text(media.id)}

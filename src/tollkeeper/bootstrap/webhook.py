@@ -13,6 +13,7 @@ from tollkeeper.bootstrap.secrets import read_source
 from tollkeeper.services.alerts import DeliveryFailed, PostAlert
 from tollkeeper.settings import Settings, SettingsError
 
+# The names of the headers of a delivery.
 SIGNATURE = "X-Tollkeeper-Signature"
 DELIVERY = "X-Tollkeeper-Delivery"
 _SOCKET_TIMEOUT_S = 10.0
@@ -28,6 +29,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def alert_webhook(settings: Settings) -> PostAlert | None:
+    """Returns a function that sends an alert, or None if the settings name no webhook. Raises SettingsError
+    if the secret for signatures cannot be read."""
     declared = settings.alerts
     if not declared.webhook_url:
         return None
@@ -46,8 +49,8 @@ def alert_webhook(settings: Settings) -> PostAlert | None:
 
 
 def signature(secret: bytes, body: bytes, timestamp: int) -> str:
-    """Returns `t=<unix seconds>,v1=<hex>`. The hex number is an HMAC-SHA256 of the time, a dot and the
-    body."""
+    """Returns `t=<unix seconds>,v1=<hex>`. The hex number is the HMAC-SHA256 of the Unix seconds, a dot and
+    the body."""
     signed = hmac.new(secret, b"%d." % timestamp + body, hashlib.sha256).hexdigest()
     return f"t={timestamp},v1={signed}"
 
