@@ -24,6 +24,7 @@ from tollkeeper.services.use_cases import Services
 
 app = noun_app("Show and export the records of inference requests.")
 
+# The length of the exported time range if the operator gives no --since.
 _EXPORT_S_DEFAULT = 7 * 86_400
 
 
@@ -106,6 +107,7 @@ def activity_export(
     The newest record comes first."""
 
     async def run(services: Services) -> int:
+        # The end is exclusive, so 1 is added to include the current second.
         end = services.clock() + 1 if until is None else until
         time = TimeRange(end - _EXPORT_S_DEFAULT if since is None else since, end)
         names = services.names

@@ -14,7 +14,7 @@ from tollkeeper.services.use_cases import Services
 
 app = noun_app("List who changed which object, and when.")
 
-# The table shows this number of characters of a value; the JSON has the whole value.
+# The table shows at most this number of characters of a value; the JSON has the whole value.
 _SHOWN_LENGTH_MAX = 40
 
 
@@ -90,8 +90,8 @@ async def audit_list(
 
 
 def _actor_id(entry: AuditEntry) -> str:
-    """Returns the id of the admin key that made the change. Returns "" for other actors, because users
-    choose the names of those actors, and a name could look like an id."""
+    """Returns the id of the admin key that made the change. Returns "" for other actors, because their
+    names, for example the name of a shell user, could look like an id."""
     return entry.actor.name.rpartition(" ")[2] if entry.actor.kind is ActorKind.API else ""
 
 

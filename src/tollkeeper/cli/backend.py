@@ -13,6 +13,7 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.calls.backend_trial import BackendTrial, TrialResult
 from tollkeeper.settings import Settings
 
+# The words for `TrialResult.worked`.
 _VERDICTS = {True: "works", False: "fails", None: "not offered"}
 
 app = noun_app("Test a backend, a service that runs models.")

@@ -72,8 +72,9 @@ async def _resolve_all(services: Services, request: BulkRequest, *, quiet: bool)
 
 
 def _models_of(catalog: Catalog, backend: str | None) -> tuple[str, ...] | None:
-    """Returns the models that the settings assign to the backend. Reservations are selected by model,
-    because a reservation does not name its backend."""
+    """Returns the models that the settings assign to the backend, or None (all models) if `backend` is None.
+    Raises NotFound if no model uses the backend. Reservations are selected by model, because a reservation
+    does not name its backend."""
     if backend is None:
         return None
     models = tuple(model.id for model in catalog.models if backend in model.backends)
@@ -89,6 +90,7 @@ def _models_of(catalog: Catalog, backend: str | None) -> tuple[str, ...] | None:
 
 
 def _report(request: BulkRequest, backlog: Backlog, resolved: Resolved | None) -> Report:
+    """Builds the report. `resolved` is None for a dry run."""
     reasons = [
         {
             "reason": total.reason,

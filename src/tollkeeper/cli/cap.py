@@ -125,7 +125,8 @@ async def _listing(
 async def _owner(
     services: Services, organization: OrganizationId, project: str | None, key: str | None
 ) -> tuple[ProjectId | None, KeyId | None]:
-    """Returns the project or key that owns the cap. Both are None if the organization owns the cap."""
+    """Returns the ids of the project and the key to which a cap applies. At most one of them is not None.
+    Both are None for a cap of the organization itself."""
     if project is not None and key is not None:
         raise typer.BadParameter("Give either --project or --key.")
     if key is not None:

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """Holds the options that all commands share, for one run of a command."""
+    """Contains the options that all commands share, for one run of a command."""
 
     config: Path | None
     as_json: bool
@@ -114,7 +114,7 @@ def command(
                 raise  # The reader of the pipe has closed it, so no message can be printed.
             except OSError as exc:
                 _fail(f"{exc.filename or 'The system'}: {exc.strerror or exc}.")
-            # A listing of checks was printed completely. The command still fails if a check failed.
+            # `show` has printed the whole listing. The command still fails if a check in it failed.
             if isinstance(output, Listing) and output.refusal:
                 _fail(output.refusal)
 

@@ -136,7 +136,7 @@ def _machine_checks(invocation: Invocation, settings: Settings) -> MachineChecks
         return await alerts_of_gateway(settings) or []
 
     async def doctor() -> list[Finding]:
-        # The checks of the database block, so they run in a thread.
+        # `examine` blocks while it checks the database, so it runs in a thread.
         return [Finding(*finding) for finding in await asyncio.to_thread(examine, invocation)]
 
     return MachineChecks(lambda: _replicas(settings), gateway_alerts, doctor)

@@ -37,6 +37,7 @@ from tollkeeper.storage.judge_usage import JudgeUsage
 
 app = command_app()
 
+# The width of the longest bar, in characters.
 _BAR_WIDTH = 50
 _HEADINGS = {CostDimension.PROJECT_ID: "project", CostDimension.API_KEY_ID: "key"}
 
@@ -71,6 +72,7 @@ async def costs(
     The amounts are those of the API's cost report. A chart shows the total of each day. With --group-by,
     a table before the chart splits the total of each day. A table after the chart shows the usage of
     the judge, the model that answers the questions of policies."""
+    # The end is exclusive, so 1 is added to include the current second.
     end = services.clock() + 1 if until is None else until
     start = end - 1 - (COST_PAGE_DEFAULT - 1) * DAY_S if since is None else since
     if end < start:

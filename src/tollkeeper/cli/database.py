@@ -32,9 +32,10 @@ def command_database(settings: "Settings") -> Iterator[str]:
 def check_newest_server(
     settings: "Settings", conninfo: str, *, before_serving: bool = False
 ) -> "SchemaState":
-    """Finds the newest database server and checks its configuration and schema. Raises TollkeeperError if a
-    check fails, or if only old servers accept writes. An old server is a former primary that came back after
-    a failover (see `storage.fence`)."""
+    """Finds the newest database server, checks its configuration and schema, and returns the schema's state.
+    Raises TollkeeperError if a check fails, or if only old servers accept writes. An old server is, for
+    example, a primary that came back after a failover (see `storage.fence`). `before_serving` adds checks
+    (see `check_database`)."""
     from tollkeeper.storage.fence import find_newest_server
     from tollkeeper.storage.schema import check_database
 

@@ -29,8 +29,10 @@ from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate
 
 app = command_app()
-# The welcome page shows this number of first characters of an id, which commands accept as the id.
+# The example command on the welcome page names the organization by this number of first characters of
+# its id, which commands accept as the id.
 _ID_BEGINNING = 8
+# The maximum number of characters of the engine's state on the welcome page.
 _ENGINE_STATE_WIDTH = 64
 
 
@@ -39,7 +41,7 @@ class RunningDemo:
     """Contains the data for the welcome page of the running demo."""
 
     model: str
-    # The words that call this program from a shell in the current folder.
+    # The beginning of a command line that runs this program from a shell in the current folder.
     command: str
     tenant: DemoTenant
     console: DemoConsole
@@ -154,7 +156,7 @@ def _welcome(running: RunningDemo, engine: str) -> str:
     shell in the current folder."""
     tenant, console = running.tenant, running.console
     base = running.addresses["public"]
-    # The page has space only for the beginning; /readyz and the log contain the whole text.
+    # The page has space only for the beginning of the text; /readyz and the log contain all of it.
     engine_state = textwrap.shorten(engine, _ENGINE_STATE_WIDTH, placeholder=" ...")
     return f"""
 tollkeeper is running. Ctrl-C stops everything.

@@ -24,6 +24,7 @@ _REQUIRED_PACKAGES = (
     "starlette",
     "uvicorn",
 )
+# A console that does not stop within this time is killed.
 _STOP_S = 5.0
 _TOKEN_FILE = "console-token"  # noqa: S105 - the name of a file
 
@@ -48,6 +49,7 @@ def console_listener(settings: Settings) -> socket.socket | None:
 def running_console(
     settings: Settings, config: Path | None, listener: socket.socket | None
 ) -> Iterator[DemoConsole]:
+    """Runs the console during a `with` block. Without a listener, starts nothing and yields empty texts."""
     if listener is None:
         yield DemoConsole("", "")
         return

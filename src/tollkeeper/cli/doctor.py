@@ -59,7 +59,7 @@ _QUESTIONS = (
     Question("doctor-yes", "Does the text speak of a parcel?"),
     Question("doctor-no", "Does the text contain a telephone number?"),
 )
-# A usable judge gives more than this percentage for yes, and less for no.
+# A usable judge gives a score above this percentage if the right answer is yes, and below it if it is no.
 _HALF = 50
 
 app = command_app()
@@ -94,7 +94,8 @@ def doctor(invocation: Invocation) -> Listing:
 
 
 def examine(invocation: Invocation) -> list[Finding]:
-    """Runs all checks. If the settings are invalid, no other check runs, because each needs the settings."""
+    """Runs all checks. If the settings are invalid, no other check runs, because every check uses the
+    settings."""
     try:
         settings = invocation.settings()
         build_catalog(settings)

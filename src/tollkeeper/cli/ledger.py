@@ -233,6 +233,7 @@ def ledger_resolve(
 def _resolve(
     invocation: Invocation, reservation_id: UUID, settle: int | None, *, confirmed: bool
 ) -> ReservationEntry:
+    """Settles the reservation at the cost `settle` in picousd, or releases it if `settle` is None."""
     return run_with_services(
         invocation,
         lambda services: services.reconciliation.ledger_resolve(

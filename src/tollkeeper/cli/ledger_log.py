@@ -24,7 +24,7 @@ from tollkeeper.services.ledger.log_comparison import (
 )
 from tollkeeper.services.ledger.log_file import LogReading
 
-# The table shows this number of differences. The JSON has up to DIFFERENCES_MAX.
+# The table shows at most this number of differences. The JSON has at most DIFFERENCES_MAX.
 _SHOWN_MAX = 200
 _PROBLEM_TEXTS = {
     Problem.MISSING: "is not in the ledger",

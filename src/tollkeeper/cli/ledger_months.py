@@ -124,6 +124,7 @@ def ledger_drop(
 
 
 def _confirm(month: Month, found: LedgerMonth) -> None:
+    """Asks the operator whether to drop the month. Raises StateConflict if the answer is no."""
     assert found.close is not None, "ledger_check_drop accepts only a closed month"
     assert found.exported is not None, "ledger_check_drop accepts only an exported month"
     question = (

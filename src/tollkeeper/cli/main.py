@@ -16,6 +16,7 @@ import tollkeeper
 from tollkeeper.cli.options import WORKER_STARTER, AsJson, ConfigFile, keep_shared_options
 from tollkeeper.hosting.stop_signals import exit_on_sigterm, exit_server_on_signals
 
+# The exit status for invalid arguments.
 _USAGE_ERROR = 2
 
 # The name, the module in this folder and the purpose of each command or command group. Help cuts a
@@ -123,6 +124,7 @@ def main() -> None:
 
 
 def _is_text(argument: str) -> bool:
+    """Tells whether an argument is UTF-8. Python decodes other bytes to surrogates, which cannot be encoded."""
     try:
         argument.encode()
     except UnicodeEncodeError:

@@ -1,5 +1,5 @@
-"""Prints a command's output: one JSON document with `--json`, otherwise a table on a terminal or
-tab-separated lines in a pipe."""
+"""Prints a command's output: one JSON document with `--json`, otherwise text. A listing is printed as a
+table on a terminal, and as tab-separated lines in a pipe."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 SHOWN_ONCE = "Copy the value now: it is not stored and cannot be shown again."
 _LONG_TIME = "%Y-%m-%d %H:%M:%S UTC"
-# For tables, which have little space. The time is in UTC.
+# The form for tables, which have little space. The time is in UTC.
 _SHORT_TIME = "%Y-%m-%d %H:%M"
+# The form for listings in a pipe.
 _ISO_TIME = "%Y-%m-%dT%H:%M:%SZ"
+# The shortest beginning of an id in a table, and the length of a whole id.
 _ID_BEGINNING_MIN = 8
 _ID_LENGTH = 36
 # In a pipe, each row must be one line, so this width is larger than any row.
@@ -96,8 +98,8 @@ def one_line(message: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Escapes control characters. Clients choose names, and a name could contain escape sequences that
-    control the terminal."""
+    """Escapes characters that are not printable. Clients choose names, and a name could contain escape
+    sequences that control the terminal."""
     return "".join(
         character if character.isprintable() else ascii(character)[1:-1] for character in text
     )
@@ -156,7 +158,8 @@ def _plain_lines(listing: Listing) -> Iterator[str]:
 
 
 def fitting_table(listing: Listing, width: int) -> "Table":
-    """Builds a table that fits into `width`, if possible, by cutting ids and omitting columns."""
+    """Builds a table. If it is wider than `width` characters, cuts ids and then omits columns (see `Listing`).
+    The result may still be too wide."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -188,8 +191,8 @@ def _table_width(columns: Mapping[str, Sequence[str]]) -> int:
 
 
 def _beginnings(ids: Sequence[str]) -> list[str]:
-    """Cuts all ids to the same length: the shortest one, from `_ID_BEGINNING_MIN` on, at which different ids
-    still differ."""
+    """Cuts all ids to the same length: the smallest length, but at least `_ID_BEGINNING_MIN`, at which
+    different ids still differ."""
     length = next(
         (
             length
@@ -221,6 +224,7 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _cell(name: str, value: Any, time_form: str = _LONG_TIME) -> str:
+    """Returns a value as text. An integer in a field named `at` or `…_at` is a time in Unix seconds."""
     match value:
         case None:
             return "-"

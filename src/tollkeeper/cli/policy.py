@@ -154,6 +154,7 @@ FirstOption = Annotated[
 # The type of an API request body.
 W = TypeVar("W", wire.PolicyCreate, wire.PolicyEdit)
 _DEFAULT = "default"
+# The fields of a rule that are copied from the request body. The project ids are converted separately.
 _RULE_FIELDS = tuple(field for field in Rule.__slots__ if field != "project_ids")
 
 

@@ -37,6 +37,7 @@ _SHOWN_MAX = 40
 _SHOWN_LENGTH = 70
 # If there are fewer texts than this, no progress bar is shown.
 _PROGRESS_FROM = 10
+# The width of the longest bar, in characters.
 _BAR_WIDTH = 40
 
 _stderr = Console(stderr=True, highlight=False)
@@ -53,15 +54,15 @@ class TrialDirection(StrEnum):
 class ReportOptions:
     """Contains the options of the report."""
 
-    # In basis points. None: the default threshold from the settings.
+    # The threshold in basis points. None means the default threshold from the settings.
     threshold: int | None = None
     # The highest accepted shares of false denials (texts labelled no that match) and of misses (texts
     # labelled yes that do not match). The report finds one threshold for each of these limits.
     false_denials: float | None = None
     misses: float | None = None
     confidence: float = CONFIDENCE
-    # True: the scores are from the first judge, so the report suggests a value for
-    # `settles_below_basis_points` instead of a threshold.
+    # Whether the scores are from the first judge. The threshold that the report finds for `misses` is
+    # then a value for `settles_below_basis_points`.
     from_first_judge: bool = False
 
 
@@ -215,6 +216,7 @@ def _sample_view(sample: Sample, threshold: int) -> dict[str, Any]:
 
 
 def _matched(sample: Sample, threshold: int) -> bool | None:
+    """Tells whether the text reaches the threshold. Returns None if the judge gave no score."""
     probability = sample.probability_basis_points
     return None if probability is None else probability >= threshold
 

@@ -15,7 +15,7 @@ ReportProgress = Callable[[int, int], None]
 @contextmanager
 def progress(label: str, *, quiet: bool) -> Iterator[ReportProgress]:
     """Yields a function that reports progress: with a bar on a terminal, otherwise with a line for each
-    finished tenth."""
+    finished tenth. With `quiet`, the function does nothing."""
     if quiet:
         yield lambda _done, _total: None
     elif sys.stderr.isatty():
@@ -41,7 +41,8 @@ def _lines_for_tenths() -> ReportProgress:
 
 @contextmanager
 def working(task: str, *, quiet: bool = False) -> Iterator[None]:
-    """Shows the name of a task on a terminal while the task runs. Shows nothing in a pipe."""
+    """Shows the name of a task on a terminal while the task runs. Shows nothing if `quiet` is True, or if
+    standard error is not a terminal."""
     if quiet or not sys.stderr.isatty():
         yield
         return
