@@ -1,5 +1,5 @@
 """Computes the order in which a session prefers the replicas (addresses) of a backend, and the
-hashes that a backend's cache gets instead of a client's text.
+hashes that a backend gets instead of a client's cache key and cache salt.
 
 Nothing is stored. Every hash depends on the gateway's secret, the organization and the project. So
 the same text has unrelated hashes for two projects, and a hash cannot be computed without the
@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
 
+# The size of the length that `_with_length` puts in front of a part.
 _LENGTH_BYTES = 8
 
 
@@ -26,8 +27,8 @@ class CachePurpose(StrEnum):
 def affinity_key(
     secret: bytes, organization_id: OrganizationId, project_id: ProjectId, session: str
 ) -> bytes:
-    """Returns the 32 bytes that select a replica for a session. The bytes do not reveal the
-    session's id."""
+    """Returns the 32 bytes that select a replica. `session` is the client's session id or, if the
+    client sent none, its cache key. The bytes do not reveal this value."""
     return _keyed_hash(secret, "affinity", organization_id, project_id, session)
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-# The fill of a cap or of the credit is its used percentage. An alert is raised at each of these fills.
+# The fills, in percent, at which an alert is raised. A fill is the used share of a cap or credit.
 FILL_LEVELS = (80, 100)
-# An alert is cleared when the fill is this many percentage points below the alert's level. Without
-# this margin, holds near the level would raise and clear the alert again and again.
+# An alert is cleared when the fill is more than this many percentage points below the alert's
+# level. Without this margin, holds near the level would raise and clear the alert repeatedly.
 CLEARING_MARGIN = 5
 # The level of every alert that is not about a fill.
 ONLY_LEVEL = 100
@@ -24,8 +24,8 @@ class AlertKind(StrEnum):
     LEDGER_DIFFERENCE = "ledger_difference"
     USAGE_REPORT = "usage_report"
     POLICY_DRIFT = "policy_drift"
-    # The following alerts concern a single gateway. The gateway stores them only in its own
-    # process.
+    # The following alerts concern a single gateway. They are stored in the memory of its
+    # supervisor, because they must also be reported while the database is down.
     DATABASE_UNREACHABLE = "database_unreachable"
     DATABASE_NOT_WRITABLE = "database_not_writable"
     OLD_DATABASE_SERVER = "old_database_server"
@@ -33,6 +33,7 @@ class AlertKind(StrEnum):
 
 
 class AlertState(StrEnum):
+    # The alert is new, or its level has risen or fallen.
     RAISED = "raised"
     # The detail has changed, but not the level. The change is stored but not reported.
     UPDATED = "updated"
@@ -41,8 +42,8 @@ class AlertState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Describes a current condition that may be a reason for an alert. `percent` is the current
-    fill; other conditions have `ONLY_LEVEL`."""
+    """Describes a current condition that may cause the alert with the same `key`. `percent` is the
+    current fill, or `ONLY_LEVEL` if the condition is not about a fill."""
 
     key: str
     kind: AlertKind
@@ -71,7 +72,8 @@ class AlertChange:
 
 
 def level_of(percent: int, reported_level: int) -> int:
-    """Returns the alert's current level (0 for no alert)."""
+    """Returns the alert's current level (0 for no alert). `reported_level` is the level that was
+    reported last. It still applies if the fill is within `CLEARING_MARGIN` below it."""
     reached = max((level for level in FILL_LEVELS if percent >= level), default=0)
     not_cleared = max(
         (

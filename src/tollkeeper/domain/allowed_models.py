@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from tollkeeper.domain.errors import InvalidRequest
 
+# The maximum number of entries in a list, and the maximum length of an entry in characters.
 ENTRIES_MAX = 100
-# The maximum length of a model's id.
 _ENTRY_LENGTH_MAX = 200
 _WILDCARD = "*"
 

@@ -42,7 +42,8 @@ class Change:
     operation: str
     object_kind: str
     object_id: str
-    # None if the object was created, or if the change does not replace any state.
+    # `before` is None if the object was created, or if the change does not replace any state.
+    # `after` is None if the change removed the object.
     before: ObjectState | None
     after: ObjectState | None
 
@@ -50,6 +51,7 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
     id: int
+    # The time of the change, in Unix seconds.
     at: int
     actor: Actor
     change: Change

@@ -18,6 +18,7 @@ import msgspec
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.percent import BASIS_POINTS
 
+# The minimum number of labelled texts for a calibration.
 LABELS_MIN = 10
 # The default confidence level of a guarantee.
 CONFIDENCE = 0.95
@@ -26,13 +27,15 @@ _ISOTONIC_FROM = 200
 # Scores are limited to this absolute value. The probability of a larger score differs from 0 or 1
 # by less than 1e-9.
 SCORE_MAX = 23.0
-# The number of parts for cross-validation.
+# The number of parts into which cross-validation divides the texts.
 _FOLDS = 5
+# The number of bins in `Quality`.
 _BINS = 10
 # The maximum number of iterations of Newton's method.
 _NEWTON_STEPS = 50
 # The number of times that `guaranteed_rate` halves its search interval.
 _HALVINGS = 24
+# One percent in basis points.
 _PERCENT = BASIS_POINTS // 100
 
 
@@ -86,10 +89,12 @@ class Bin(msgspec.Struct, frozen=True):
 class Quality(msgspec.Struct, frozen=True):
     """Measures how well probabilities agree with labels."""
 
+    # The Brier score: the mean squared difference between probability and label (0 or 1).
     brier: float
     # The expected calibration error: the average difference between a bin's mean probability and
-    # its share of texts labelled yes.
+    # its share of texts labelled yes, weighted by the number of texts in the bin.
     calibration_error: float
+    # None stands for a bin without texts.
     bins: tuple[Bin | None, ...]
 
     def report(self) -> dict[str, Any]:
@@ -101,8 +106,8 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 class Threshold(msgspec.Struct, frozen=True):
-    """Contains a threshold that guarantees an error rate, and the number of labels that the
-    guarantee needs."""
+    """Contains a threshold that guarantees an error rate, and the available and the needed number
+    of labels."""
 
     # None if there are fewer labels than needed.
     basis_points: int | None
@@ -232,16 +237,17 @@ def _fit_steps(labelled: Sequence[LabelledScore]) -> Calibration:
             last[2] += yes
     points: list[tuple[float, float]] = []
     for score, count, yes in pools:
+        # The rule of succession may make a share lower than the share before it; `max` corrects it.
         share = (yes + 1) / (count + 2)
         points.append((score, max(share, points[-1][1]) if points else share))
     return Calibration(Shape.STEPS, tuple(points))
 
 
 def cross_validated(labelled: Sequence[LabelledScore]) -> list[tuple[float, bool]]:
-    """Returns for each text its probability and its label. Each probability comes from a
-    calibration that was fitted without the text (cross-validation). Texts of each label are
-    distributed over the folds in the order of their scores, so the folds are similar for any order
-    of the texts."""
+    """Returns the probability and the label of each text. Each probability comes from a calibration
+    that was fitted without the text's fold (cross-validation). A fold is omitted if all texts of
+    the other folds have the same label. Texts of each label are distributed over the folds in the
+    order of their scores, so the folds are similar for any order of the texts."""
     judged: list[tuple[float, bool]] = []
     folds: list[list[LabelledScore]] = [[] for _ in range(_FOLDS)]
     for label in (True, False):
@@ -292,8 +298,8 @@ def threshold_for_false_denials(
     points.
 
     The threshold is one basis point above one of the values. The guarantee holds for every
-    distribution of values: a binomial tail is the probability that more than the share `rate` of
-    all acceptable texts lies above the k-th smallest of n values.
+    distribution of values: the probability that it fails is at most a cumulative binomial
+    probability (see `_values_beyond`).
     """
     values = sorted(passing)
     beyond = _values_beyond(len(values), rate, confidence)
@@ -317,8 +323,8 @@ def labels_needed(rate: float, confidence: float) -> int:
 
 
 def _values_beyond(count: int, rate: float, confidence: float) -> int | None:
-    """Returns how many of `count` values may lie on the wrong side of the threshold; None if the
-    guarantee needs more values."""
+    """Returns the highest number of values, out of `count`, that may lie on the wrong side of the
+    threshold; None if the guarantee needs more values."""
     if count < labels_needed(rate, confidence):
         return None
     low, high = 0, count - 1
@@ -380,8 +386,8 @@ def stability_index(before: Sequence[int], now: Sequence[int]) -> float:
 
 
 def _binomial_cdf(successes: int, count: int, rate: float) -> float:
-    """Sums the probabilities of `successes`, `successes - 1` and so on, until the remaining terms
-    are negligible."""
+    """Returns the probability of at most `successes` successes in `count` trials. Sums the terms
+    for `successes`, `successes - 1` and so on, until the remaining terms are negligible."""
     if rate in (0.0, 1.0):
         return 1.0 if rate == 0.0 or successes >= count else 0.0
     term = math.exp(
@@ -401,8 +407,8 @@ def _binomial_cdf(successes: int, count: int, rate: float) -> float:
 
 
 def is_monotone(calibration: Calibration) -> bool:
-    """Tells whether a stored calibration is valid: it must never map a higher score to a lower
-    probability."""
+    """Tells whether a stored calibration is valid: it must have points, and it must never map a
+    higher score to a lower probability."""
     if calibration.shape is Shape.LINE:
         return len(calibration.points) == 1 and calibration.points[0][0] >= 0
     return bool(calibration.points) and all(

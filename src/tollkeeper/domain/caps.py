@@ -154,7 +154,7 @@ class ResolvedHold(msgspec.Struct, frozen=True, gc=False):
 def caps_of(
     caps: PeriodCaps, project_id: ProjectId, first_key_id: KeyId
 ) -> list[tuple[CapSubject, CapPeriod]]:
-    """Returns the keys of all caps that count a call with this API key: the caps of the
+    """Returns the dictionary keys of all caps that count a call with this API key: the caps of the
     organization, of the project and of the API key."""
     subjects: tuple[CapSubject, ...] = (None, project_id, first_key_id)
     possible = [(subject, period) for subject in subjects for period in COUNTED_PERIODS]
@@ -170,7 +170,7 @@ def on_day(caps: PeriodCaps, day: int) -> dict[tuple[CapSubject, CapPeriod], Per
 def with_resolved(
     caps: PeriodCaps, resolved: Sequence[ResolvedHold]
 ) -> dict[tuple[CapSubject, CapPeriod], PeriodCap]:
-    """Counts resolved holds in all caps to which they belong."""
+    """Returns the caps after the resolved holds are counted in all caps to which they belong."""
     counted = dict(caps)
     for hold in resolved:
         for cap_key in caps_of(counted, hold.project_id, hold.first_key_id):

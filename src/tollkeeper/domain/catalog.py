@@ -45,10 +45,10 @@ class TokenBounds:
     # Whether each byte of text counts as one token. Otherwise the tokens are estimated. Only used
     # if no tokenizer counts the prompt.
     text_by_bytes: bool = False
-    # The tokens that a chat template adds around the conversation, and in front of tool
-    # descriptions. Both are only used if no tokenizer counts the prompt. Templates that contain a
-    # system message added up to 66 tokens (DeepSeek) or 72 tokens (SmolLM2) to short prompts.
-    # Claude Opus 4.7 adds the most tokens for tools.
+    # The tokens that a chat template adds around the conversation (`template`), and in front of
+    # tool descriptions (`tools`). Both are only used if no tokenizer counts the prompt. By
+    # measurement, templates with a system message of their own add up to 72 tokens (SmolLM2) to
+    # short prompts. Claude Opus 4.7 adds the most tokens for tools.
     template: int = 96
     tools: int = 804
 
@@ -85,8 +85,8 @@ class Model:
     schema_bounds: SchemaBounds | None = None
     token_bounds: TokenBounds = DEFAULT_TOKEN_BOUNDS
     messages: MessagesBehavior = DEFAULT_MESSAGES_BEHAVIOR
-    # The request field with the salt by which the backend separates prefix caches; empty if the
-    # backend has no such field.
+    # The backend's request field for the salt that separates prefix caches; empty if the backend
+    # has no such field.
     cache_salt_field: str = ""
     # Whether the backend may receive URLs of media, which it then has to fetch.
     allows_remote_media: bool = True
@@ -186,5 +186,6 @@ class Catalog:
         return model
 
     def find_upstream(self, backend: str, upstream_model: str) -> Model | None:
-        """Returns the first model for which the backend uses the name `upstream_model`."""
+        """Returns the first model for which the backend uses the name `upstream_model`; None if
+        there is none."""
         return self._by_upstream.get((backend, upstream_model))

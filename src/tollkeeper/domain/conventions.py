@@ -63,8 +63,8 @@ MESSAGES_REQUEST_ID_HEADER = "request-id"
 # The response header that tells whether a token count is an estimate.
 TOKEN_COUNT_ESTIMATED_HEADER = "x-token-count-estimated"  # noqa: S105 - the name of a header
 
-# Q20: the web tools run by Anthropic that token counting accepts, with the names in the interface
-# and the published names.
+# Q20: the web tools run by Anthropic that token counting accepts: the tool types that the interface
+# lists, and the types that Anthropic has published.
 MESSAGES_WEB_TOOLS = frozenset(
     {
         *("web_search_2025_03_05", "web_fetch_2025_03_05"),
@@ -94,8 +94,8 @@ ADMIN_KEY_PAGE_MAX = 100
 COST_PAGE_DEFAULT = 7
 COST_PAGE_MAX = 180
 
-# Q25: the header that may contain a project key instead of `Authorization`, as Anthropic's clients
-# send it.
+# Q25: the header in which Anthropic's clients send their key. A client may send a project key in
+# this header instead of in `Authorization`.
 CUSTOMER_KEY_HEADER = "x-api-key"
 
 # Q26: the permissions of a new project key.
@@ -104,13 +104,14 @@ PROJECT_KEY_DEFAULT_PERMISSIONS = ("inference:write", "models:read")
 # The match threshold of a policy that does not set one.
 DEFAULT_THRESHOLD_BASIS_POINTS = 5000
 
-# The session header and its alias, as the interface names them. Both are settings.
+# The default names of the session header and its alias, as in the interface. Settings can change
+# them.
 SESSION_HEADERS = ("X-Service-Session-ID", "X-Alt-Session-ID")
 
 # The response header with the number of unsettled requests (with unknown cost) in the time range of
 # a cost report.
 UNSETTLED_HEADER = "x-unsettled-requests"
 
-# How long a repeated request to create a project key (with the same Idempotency-Key) returns the
-# key's value again.
+# The time in seconds for which a repeated request to create a project key (with the same
+# Idempotency-Key) returns the key's value again.
 SECRET_REPLAY_S = 24 * 3600

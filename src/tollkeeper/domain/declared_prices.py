@@ -51,6 +51,8 @@ class DeclaredPrices:
 
 
 def pricing_from_declared(declared: Mapping[str, str], *, param: str) -> Pricing:
+    """Builds prices from decimal strings in USD. A price that is not declared has the value of its
+    fallback dimension, or 0 if it has none."""
     prices: dict[str, str] = {}
     amounts: dict[str, Any] = {}
     for dimension in PRICE_DIMENSIONS:
@@ -62,7 +64,7 @@ def pricing_from_declared(declared: Mapping[str, str], *, param: str) -> Pricing
 
 
 def read_price(declared: str, *, param: str) -> int:
-    """Returns the price in picousd."""
+    """Returns the price in picousd. Raises InvalidRequest if it is negative or invalid."""
     price = picousd_from_usd(declared, param=param)
     if price < 0:
         raise InvalidRequest("A price cannot be negative.", param=param)
@@ -90,8 +92,9 @@ def pricing_with_variants(declared: DeclaredPrices, *, param: str = "") -> Prici
 
 
 def _tiers(declared: DeclaredPrices, setting: str) -> list[tuple[int, Pricing]]:
-    """Returns the price tiers: each with its minimum prompt length and its prices. A tier inherits
-    the prices that are not per token, unless it declares them."""
+    """Returns the price tiers, ordered by their minimum prompt length: each with this length (in
+    tokens) and its prices. A tier inherits the prices that are not per token, unless it declares
+    them."""
     inherited = {
         dimension: price
         for dimension, price in declared.prices.items()

@@ -15,7 +15,7 @@ low for other texts: random letters produce up to 1.6 times the estimate, and an
 a tokenizer can find letters that produce twice the estimate. Only the number of bytes is a strict
 limit.
 
-Every pass over the text is one call into C code, so a megabyte takes about three milliseconds.
+All passes over the text run in C code, so a megabyte takes about three milliseconds.
 """
 
 import re
@@ -32,6 +32,7 @@ from tollkeeper.domain.normal_form import added_bytes
 # Weights are in 64ths of a token. Every weight is less than 256, so that a translation table can
 # map each byte to its weight.
 _UNIT = 64
+# The weight of each byte that `_WEIGHTS` does not list: control characters and bytes beyond ASCII.
 _OTHER_WEIGHT = 78
 _WEIGHTS = {
     "etaoinshrdlu": 19,
@@ -43,7 +44,7 @@ _WEIGHTS = {
     " ": 4,
 }
 _LETTER_RUN_WEIGHT = 41
-# A space belongs to the token of the word that follows. Before a number it is a separate token.
+# A space usually belongs to the token of the word after it. Before a digit it is a separate token.
 _SPACE_BEFORE_DIGIT_WEIGHT = 64
 _SPACE_RUN_WEIGHT = 60
 _SLICE_BYTES = 64 << 10
@@ -83,8 +84,8 @@ def _sum_of_bytes(data: bytes) -> int:
 class TextSize(msgspec.Struct, frozen=True, gc=False):
     # An estimate that is at least a common tokenizer's count, for ordinary text.
     tokens: int
-    # The length of the text in bytes, in the longest Unicode form that a tokenizer may convert it
-    # to. No tokenizer produces more tokens.
+    # An upper limit of the text's length in bytes, after a tokenizer has converted the text to a
+    # Unicode normal form. No tokenizer produces more tokens than this.
     bytes: int
 
 

@@ -114,8 +114,8 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class ToolCallPiece(msgspec.Struct, frozen=True, gc=False):
-    """Represents a piece of one tool call. `id` and `name` come in one piece; the `arguments` of
-    all pieces are joined."""
+    """Represents a piece of the tool call with the number `index`. The call's `id` and `name` are
+    never split between pieces. Its arguments are the `arguments` of all its pieces, joined."""
 
     index: int
     id: str | None = None
@@ -133,7 +133,7 @@ class FunctionCallPiece(msgspec.Struct, frozen=True, gc=False):
 
 
 class Annotation(msgspec.Struct, frozen=True, gc=False):
-    """Represents a citation in the text."""
+    """Represents a citation of a web page, for the text from `start_index` to `end_index`."""
 
     url: str
     title: str

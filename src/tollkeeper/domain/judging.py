@@ -46,7 +46,7 @@ _MASS_MIN = 0.01
 # servers obey a control token inside a message. A space after the bracket makes the token plain
 # text.
 _CONTROL_TOKEN = re.compile(r"<(?=[|\uff5c/\w<])|\[(?=/?[A-Z][A-Z_]*\])")
-# Control characters. Some servers may stop reading at them.
+# Control characters, at which some servers may stop reading.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
@@ -107,8 +107,8 @@ _logprobs = msgspec.json.Decoder(_Logprobs, strict=False)
 
 
 class Quotation:
-    """Contains the conversation about one text up to the question. It is built once for all
-    questions about the text."""
+    """Contains the conversation about one text, up to the question. One object serves all questions
+    about the text."""
 
     __slots__ = ("_quoted_text", "_turns")
 
@@ -145,7 +145,8 @@ def _turn(role: Role, text: str) -> Turn:
 
 
 def context_of(request: str, characters_max: int) -> str:
-    """Returns the end of a long request, because an answer usually refers to the last turns."""
+    """Returns the request. If it has more than `characters_max` characters, returns only its end,
+    because an answer usually refers to the last turns."""
     if len(request) <= characters_max:
         return request
     return "…" + request[len(request) - characters_max :] if characters_max else ""
@@ -187,14 +188,15 @@ def window_count(length: int, length_max: int, overlap: int) -> int:
 
 
 def score_basis_points(score: float) -> int:
-    """Converts a score to the judge's uncalibrated probability, P(yes) / (P(yes) + P(no))."""
+    """Converts a score to the judge's uncalibrated probability, P(yes) / (P(yes) + P(no)), in basis
+    points."""
     return round(sigmoid(score) * BASIS_POINTS)
 
 
 def read_score(logprobs: msgspec.Raw | bytes) -> float | None:
-    """Returns the log-odds of "yes" against "no" as the first token of the judge's answer. All
-    spellings of each word are summed. Returns None if the answer has no log-probabilities, or if
-    neither word is likely."""
+    """Returns the log-odds of "yes" against "no" for the first token of the judge's answer. Adds
+    the probabilities of all spellings of each word. Returns None if the answer has no readable
+    log-probabilities, or if neither word is likely."""
     try:
         content = _logprobs.decode(logprobs).content
     except (msgspec.DecodeError, UnicodeDecodeError):

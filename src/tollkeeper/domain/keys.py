@@ -18,6 +18,7 @@ from tollkeeper.domain.access import KeyKind
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _RANDOM_LENGTH = 32
 _CHECKSUM_LENGTH = 6
+# The number of random characters in a redacted key.
 _SHOWN_LENGTH = 4
 
 PREFIXES = {KeyKind.PROJECT: "tkp_", KeyKind.ADMIN: "tka_"}
@@ -31,8 +32,8 @@ _KEY_IN_TEXT = re.compile(rf"(tk[pa]_[0-9A-Za-z]{{{_SHOWN_LENGTH}}})[0-9A-Za-z]+
 
 @dataclass(frozen=True, slots=True)
 class MintedKey:
-    """Contains a new key. The client gets `value`; only the digest and the redacted value are
-    stored."""
+    """Contains a new key. `value` is shown to the key's creator; the key's database row contains
+    only the digest and the redacted value."""
 
     value: str
     digest: bytes
@@ -66,7 +67,7 @@ def redact_key(value: str) -> str:
 
 
 def redact_keys(text: str) -> str:
-    """Redacts every key in the text, even an incomplete key."""
+    """Redacts every key in the text, even an incomplete key that shows more than a redacted key."""
     return _KEY_IN_TEXT.sub(r"\1...", text) if "tk" in text else text
 
 

@@ -16,7 +16,7 @@ from tollkeeper.domain.pricing import Bounds, Pricing
 
 
 class Hold(AdmissionRequest, frozen=True, gc=False, kw_only=True):
-    """Describes the amount that is reserved before one call is sent: its maximum cost."""
+    """Describes the amount that is reserved before a call is sent: the call's maximum cost."""
 
     organization_id: OrganizationId
     id: UUID
@@ -57,6 +57,7 @@ class Resolution(msgspec.Struct, frozen=True, gc=False):
     reservation_id: UUID
     kind: ResolutionKind
     resolved_by: str
+    # The cost in picousd, by line item.
     prompt: int = 0
     completion: int = 0
     input_cache_read: int = 0

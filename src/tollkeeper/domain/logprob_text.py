@@ -23,6 +23,7 @@ class LogprobText:
     def __init__(self) -> None:
         self._words: dict[_Path, list[str]] = {}
         self._bytes: dict[_Path, bytearray] = {}
+        # The number of all collected characters and bytes.
         self.length = 0
 
     def add(self, logprobs: msgspec.Raw) -> None:

@@ -1,8 +1,9 @@
 """Extracts the readable text from an image, a recording or a file.
 
 The judge, which is the model that answers policy questions, can only read text. The base64 content
-of a file may be text (a note, a table), which is then judged. Content that is not text, or that
-backends may decode in different ways, cannot be judged and is reported as unread.
+of a file may be text (a note, a table), which is then judged. Content that is not text is reported
+as unread. So is content that backends may decode in different ways, although any text found in it
+is judged.
 """
 
 import base64
@@ -15,7 +16,8 @@ import msgspec
 
 from tollkeeper.domain.inline_content import InlineContent, is_inline, read_inline
 
-# The usual header of a `data:` URL, without any words that would have to be judged.
+# The usual header of a `data:` URL. The judge reads every other header, because it may contain
+# words.
 _PLAIN_HEADER = re.compile(
     r"data:[\w.+-]{0,60}/?[\w.+-]{0,60}(?:; {0,9}charset=[\w-]{1,20})?; {0,9}base64 {0,9}", re.I
 )
@@ -23,7 +25,8 @@ _PLAIN_HEADER = re.compile(
 _PEEK_LENGTH = 4096
 # Base64 shorter than this is also shown to the judge undecoded, because it may be a word.
 _SHOWN_LENGTH_MAX = 256
-# Base64 encoders break lines after 64 characters or more. Shorter lines may be words.
+# Lines shorter than this may be words, because base64 encoders break lines after 64 characters or
+# more.
 _LINE_LENGTH_MIN = 60
 # The media types whose content a backend reads as text, if it accepts them at all.
 _TEXT_TYPES = re.compile(
@@ -88,7 +91,8 @@ class MediaText(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_media(content_text: str, filename: str | None = None) -> MediaText:
-    """Reads the URL or the base64 content of a media part. Does not fetch remote URLs."""
+    """Reads the URL or the base64 content of a media part. Does not fetch remote URLs: the result
+    then contains the URL itself."""
     is_data_url = is_inline(content_text)
     content = read_inline(content_text)
     if content is None:

@@ -1,5 +1,5 @@
-"""Describes how requests to models of one provider differ in the provider's own protocol (Messages,
-Gemini, Converse)."""
+"""Defines a model's settings for requests in its provider's own protocol (Messages, Gemini,
+Converse)."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +13,7 @@ class PromptCaching(StrEnum):
     OFF = "off"
     # The client, with `cache_control` in parts and tools.
     CALLER = "caller"
-    # The gateway, for five minutes or for an hour, if the client has not marked anything itself.
+    # The gateway, for five minutes or for an hour, unless the client has marked parts itself.
     FIVE_MINUTES = "5m"
     ONE_HOUR = "1h"
 

@@ -14,11 +14,12 @@ from tollkeeper.domain.pricing import Pricing, cost_of
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, Usage, merged, possible_usages
 
-# Pieces of text are buffered and counted together when the buffer is full. Each piece uses its
-# length plus `_ROOM_PER_PIECE` of the buffer's `_ROOM`.
+# Pieces of text are buffered and counted together when the buffer is full. The buffer has room for
+# `_ROOM` characters. Each piece uses its length plus `_ROOM_PER_PIECE`.
 _ROOM = 16_384
 _ROOM_PER_PIECE = 32
-# A report of more tokens than this many times the model's context length cannot be true.
+# A report of more tokens per completion than this many times the model's context length cannot be
+# true.
 _CONTEXTS_MAX = 16
 # The tokens of each image in an answer without a usage report: the highest number of any published
 # model family (GPT Image, high quality).
@@ -31,8 +32,8 @@ _PRICE_TOLERANCE_DIVISOR = 100
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
-    """Contains the usage to charge. `estimated` means that the gateway's own count replaced the
-    backend's count."""
+    """Contains the usage to charge. `estimated` means that the gateway's own count replaced a
+    missing or wrong count of the backend."""
 
     usage: Usage
     estimated: bool
@@ -41,7 +42,7 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
 
 
 class Meter(msgspec.Struct):
-    """Counts one answer, and stores the merged usage reports of its backend."""
+    """Counts the tokens of one answer, and stores the merged usage reports of its backend."""
 
     call: Call
     # The maximum number of tokens in all sent prompts together.
@@ -54,9 +55,11 @@ class Meter(msgspec.Struct):
     # Whether `prompt_tokens` is a count of the whole prompt. If False, `prompt_tokens` includes
     # upper limits for media or search results.
     prompt_is_counted: bool = True
+    # The merged reports without impossible counts.
     report: ReportedUsage | None = None
     # The last report with an impossible count, unchanged.
     absurd_report: FreeObject | None = None
+    # The last finish reason of any choice.
     finish: str | None = None
     # The service tier that the answer names outside of usage reports.
     service_tier: str | None = None
@@ -109,7 +112,7 @@ class Meter(msgspec.Struct):
         return self._is_nonsense
 
     def _interpret_report(self) -> None:
-        """Interprets the last report. Only called when the usage is needed, because a stream may
+        """Interprets the merged reports. Only called when the usage is needed, because a stream may
         contain many reports."""
         self._is_stale = False
         report = self.report
@@ -156,15 +159,15 @@ class Meter(msgspec.Struct):
 
     def charge(self) -> Charge:
         """Returns the usage to charge: the backend's count if there is one, otherwise the gateway's
-        own count."""
+        own count. The gateway's count also replaces zero output tokens if output was received."""
         usage = self.usage
         parts = () if self.report is None else self.report.parts or ()
         if usage is None:
             estimate = self.estimate()
             return Charge(estimate, estimated=True, parts=self._estimated_parts(estimate))
         if usage.completion_tokens == 0 and self.output_tokens > 0:
-            # Text was received, so the backend's count of zero output tokens is wrong.
-            counted = min(self.output_tokens, self._output_limit)
+            # Output was received, so the backend's count of zero output tokens is wrong.
+            counted = min(self.output_tokens, self._output_bound)
             return Charge(
                 _with_completion(usage, counted),
                 estimated=True,
