@@ -13,8 +13,8 @@ PICOUSD_MAX = 10**15 * PICOUSD_PER_USD
 
 
 def picousd_from_usd(text: str, *, param: str | None = None) -> int:
-    """Converts a decimal string exactly. Rejects an amount with more than 12 significant decimal
-    places instead of rounding it."""
+    """Converts a decimal string exactly. Raises InvalidRequest if the text is not a valid amount,
+    or if it has more than 12 significant decimal places."""
     match = _DECIMAL.fullmatch(text)
     if match is None and _TOO_LARGE.fullmatch(text):
         raise InvalidRequest(

@@ -1,9 +1,9 @@
-"""Defines request ids, which contain the request's time, and the ledger months that follow from
-them.
+"""Defines request ids, which contain the request's time, and ledger months, which are computed from
+request ids.
 
 A request id is a UUID of version 7: its first 48 bits are the milliseconds since 1970. A
-reservation (the stored hold of a call) has the id of its request. So this id determines the ledger
-month of the reservation, its resolution and its overage, independently of any clock.
+reservation (the stored hold of a call) has the id of its request. So this id alone determines the
+ledger month of the reservation, its resolution and its overage, whenever they are written.
 """
 
 import re
@@ -12,6 +12,7 @@ from uuid import UUID, SafeUUID
 
 from tollkeeper.domain.errors import InvalidRequest
 
+# The lowest and the highest possible id.
 FIRST_ID = UUID(int=0)
 LAST_ID = UUID(int=2**128 - 1)
 
@@ -121,7 +122,7 @@ def month_of_day(day: int) -> Month:
 
 
 def month_of_text(text: str) -> Month:
-    """Reads `YYYY-MM`."""
+    """Reads `YYYY-MM`. Raises InvalidRequest if the text is not a month from 1970 on."""
     match = _MONTH_FORMAT.fullmatch(text)
     if match is None or not 1 <= int(match[2]) <= _MONTHS_PER_YEAR or int(match[1]) < 1970:
         raise InvalidRequest(f"A month is written YYYY-MM, as in 2026-09: {text}", param="month")

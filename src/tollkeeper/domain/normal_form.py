@@ -1,8 +1,8 @@
 """Computes how many bytes a text may gain when a tokenizer normalizes it.
 
 Some tokenizers first convert the text to the Unicode normal form NFC or NFKC, in which one
-character may become many: U+FDFA, a word of three bytes, becomes eighteen letters of 33 bytes. So
-the number of bytes before normalization is not an upper limit of the number of tokens.
+character may become many: U+FDFA, which has 3 bytes, becomes 18 characters with 33 bytes. So the
+number of bytes before normalization is not an upper limit of the number of tokens.
 """
 
 import re
@@ -58,6 +58,7 @@ def growth(character: str) -> int:
     return max(0, max(map(_utf8_length, forms)) - _utf8_length(character))
 
 
+# The bytes that each growing character gains.
 _GROWTH = {
     character: grown
     for first, last in _BLOCKS

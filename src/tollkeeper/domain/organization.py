@@ -1,4 +1,5 @@
-"""Defines stored organizations, projects, project keys and admin keys."""
+"""Defines stored organizations, projects, project keys and admin keys, with times in Unix
+seconds."""
 
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ class Organization:
     id: OrganizationId
     name: str
     created_at: int
+    # The names of the checks that the organization has passed (see `Model.required_checks`).
     checks: tuple[str, ...] = ()
     archived_at: int | None = None
 

@@ -77,6 +77,7 @@ class PaymentReport:
 class PaymentEvent:
     id: str
     type: str
+    # False for a payment in the provider's test mode.
     livemode: bool
     # None if the event does not describe a payment that can be booked.
     report: PaymentReport | None

@@ -14,7 +14,7 @@ class Role(StrEnum):
     ORGANIZATION = "organization"
     # Reads everything.
     VIEWER = "viewer"
-    # Does the daily work.
+    # Also makes all changes that are not reserved for owners.
     OPERATOR = "operator"
     # Also makes irreversible changes, and manages the console's users and their secrets.
     OWNER = "owner"
@@ -28,8 +28,8 @@ class Role(StrEnum):
 class Person:
     # The permanent id that the identity provider gave the user.
     subject: str
-    # The name for display. It is no identification, because some providers let users change their
-    # names.
+    # The name for display. It does not identify the user, because some providers let users change
+    # their names.
     name: str
     role: Role
     # The organization of a user with the role `organization`; None for all other roles.

@@ -5,6 +5,7 @@ import re
 
 from tollkeeper.domain.errors import InvalidRequest
 
+# The number of basis points in 100 %.
 BASIS_POINTS = 10_000
 
 
@@ -15,8 +16,8 @@ def percent_of(basis_points: int) -> str:
 
 
 def basis_points_of(percent: str) -> int:
-    """Reads a threshold in percent, with or without a percent sign. Raises InvalidRequest if it is
-    not a threshold."""
+    """Reads a threshold in percent, with or without a percent sign. Raises InvalidRequest if the
+    text is not a percentage above 0 and below 100."""
     match = re.fullmatch(r"([0-9]{1,2})(?:\.([0-9]{1,2}))?\s*%?", percent.strip())
     basis_points = int(match[1] + (match[2] or "").ljust(2, "0")) if match else 0
     if not basis_points:

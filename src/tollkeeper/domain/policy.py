@@ -38,6 +38,7 @@ class Scope(StrEnum):
     UNATTACHED = "unattached"
 
 
+# The highest value of PostgreSQL's type `integer`.
 REVISION_MAX = 2147483647
 
 
@@ -47,7 +48,7 @@ class Rule:
     editable rule, and each version has a copy of the draft's rule."""
 
     rule: str
-    # The interface does not define the meaning of omitted fields. By these defaults, a policy
+    # The interface does not define the meaning of omitted fields. With these defaults, a policy
     # judges requests and answers, denies nothing and applies to every project.
     direction: Direction = Direction.BOTH
     mode: Mode = Mode.MONITORING
@@ -115,7 +116,8 @@ class Policy:
 
 
 def check_rule(rule: Rule) -> None:
-    """Checks the constraints on a rule that the types of the request fields cannot express."""
+    """Checks the constraints on a rule that the types of the request fields cannot express. Raises
+    InvalidRequest if one is violated."""
     if not rule.rule.endswith("?"):
         raise InvalidRequest("A rule is a yes-or-no question and ends with '?'.", param="rule")
 

@@ -64,15 +64,15 @@ _Positioned: TypeAlias = tuple[int, ActivePolicy]
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """Finds the policies that apply to a call by an index, without a loop over all policies. A call
-    uses the set from the time of its admission, even if policies are published while the call
-    runs."""
+    """Finds a call's policies through an index instead of a loop over all policies. A call uses the
+    set that was current at its admission, even if policies are published while the call runs."""
 
     epoch: int
     active: dict[str, ActivePolicy]
     paused: frozenset[str]
     # The price of each verdict that a call waits for.
     verdict_picousd: int = 0
+    # The policies that are attached to the organization, and to each project.
     _of_organization: list[_Positioned] = field(
         init=False, repr=False, compare=False, default_factory=list
     )
@@ -154,7 +154,8 @@ def policy_set(
     judge: JudgeFormat | None = None,
     verdict_picousd: int = 0,
 ) -> PolicySet:
-    """Builds the set for `judge`. A calibration for another judge or another rule is not used."""
+    """Builds the set of all published policies. A calibration for another judge than `judge`, or
+    for another rule, is not used."""
     active: dict[str, ActivePolicy] = {}
     paused: set[str] = set()
     for policy in policies:

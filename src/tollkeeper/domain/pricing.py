@@ -14,7 +14,7 @@ import msgspec
 
 from tollkeeper.domain.usage import Usage
 
-# The two names of OpenAI's priority tier. OpenAI accepts and reports both.
+# Maps each name of OpenAI's priority tier to the other. OpenAI accepts and reports both names.
 _OTHER_TIER_NAMES = {"fast": "priority", "priority": "fast"}
 
 
@@ -191,7 +191,9 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
     # `n` calls, sends the prompt `n` times.
     prompt_tokens: int
     choices: int
+    # The tokens of each choice.
     output_tokens_each: int
+    # The images in all prompts that are sent.
     images: int
     web_searches: int = 0
     # The parts of `prompt_tokens` and `output_tokens_each` that may be audio.
@@ -206,7 +208,7 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
-    """Contains a call's cost by price dimension."""
+    """Contains a call's cost in picousd, by line item."""
 
     by_dimension: dict[str, int]
 

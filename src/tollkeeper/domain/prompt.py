@@ -64,6 +64,7 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     name: str
     arguments: str
     place: str = ""
+    # Whether the client used the legacy field `function_call`.
     legacy: bool = False
     extra: FreeObject | None = None
 
@@ -405,8 +406,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
     turns: tuple[Turn, ...]
     tools: tuple[Tool, ...] = ()
-    # The tools of a Messages request that the model's provider runs, unchanged. They are not in `tools`.
-    # They count as text, but a chat template does not render them.
+    # The tools of a Messages request that the model's provider runs, unchanged. They are not in
+    # `tools`. They count as text, but a chat template does not render them.
     server_tools: tuple[FreeObject, ...] = ()
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None

@@ -57,9 +57,11 @@ _text, _name, _extra = attrgetter("text"), attrgetter("name"), attrgetter("extra
 class PromptSize(msgspec.Struct, frozen=True, gc=False):
     """Contains the quantities of a prompt that determine its tokens."""
 
-    # An estimate of the tokens in all texts, tools and output formats. It errs high.
+    # An estimate of the tokens in all texts, tools and output formats, and around the turns. It
+    # errs high.
     text_tokens: int
-    # The bytes of the same content. No tokenizer produces more tokens than this.
+    # The bytes of the same content, plus the tokens around the turns. No tokenizer produces more
+    # tokens than this.
     text_bytes: int
     images: int = 0
     files: int = 0
@@ -84,8 +86,8 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
 
     def bound(self, model: Model, counted: int | None = None) -> int:
         """Returns an upper limit of the prompt's tokens. `counted` is a tokenizer's count of the
-        text with the chat template, if available. A part without a token limit may fill the
-        context."""
+        text with the chat template, if available. A medium or a search without a token limit may
+        fill the context."""
         bounds = model.token_bounds
         total = counted
         if total is None:
@@ -144,7 +146,7 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     def guess(self) -> int:
         """Returns the estimate for a request that only asks for a token count. Counts one token for
         each base64 character of a file. This is enough for most files, even if their text is
-        compressed."""
+        compressed. Ignores audio and video."""
         return self.text_tokens + _IMAGE_TOKENS_GUESS * self.images + self.file_characters
 
 

@@ -19,7 +19,8 @@ class CostDimension(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CostQuery:
-    """Contains a client's query for a cost report. If `end_time` is None, the report ends now."""
+    """Contains a client's query for a cost report, with times in Unix seconds. If `end_time` is
+    None, the report ends now. `limit` is the maximum number of days on a page."""
 
     start_time: int
     end_time: int | None
@@ -31,8 +32,8 @@ class CostQuery:
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """Contains the settled cost of one group on one day. A dimension is None if the query does not
-    group by it."""
+    """Contains the settled cost of one group on one day (a number of UTC days since 1970-01-01). A
+    dimension is None if the query does not group by it."""
 
     day: int
     amount_picousd: int

@@ -18,8 +18,8 @@ _CACHED_MAX = 64
 
 
 def prices_by_backend(model: Model, now: int) -> dict[str, Pricing]:
-    """Returns the prices at the time `now` (Unix seconds) of each backend that may serve the
-    model."""
+    """Returns the prices of each route's backend at the time `now` (Unix seconds). The result is
+    empty for a model with a single backend."""
     return {route.model.backend: route.model.pricing_at(now) for route in model.routes}
 
 
@@ -32,12 +32,13 @@ class PricesInForce:
     def __init__(self, model: Model, now: int) -> None:
         models = (model, *(route.model for route in model.routes))
         times = [change.valid_from for served in models for change in served.price_changes]
-        # The times of the last and the next price change, in Unix seconds.
+        # The times of the last and the next price change, in Unix seconds; infinite if there is
+        # none.
         self.since = max((time for time in times if time <= now), default=-math.inf)
         self.until = min((time for time in times if time > now), default=math.inf)
         self.by_backend = prices_by_backend(model, now)
         self._model = model
-        # The prices of a model with a single backend.
+        # The prices of a model with a single backend; None for a model with routes.
         self._only_pricing = None if model.routes else model.pricing_at(now)
         self._cost_max_by_form: dict[tuple[object, ...], int] = {}
 
@@ -55,8 +56,8 @@ class PricesInForce:
         prompt_max, output_max = prompts * model.context_length, model.max_output_length
         if bounds.prompt_tokens > prompt_max or bounds.output_tokens_each > output_max:
             return self._cost_max(bounds)
-        # The result depends only on these fields, because the model's limits replace the token
-        # counts.
+        # For one model, the result depends only on these fields, because the model's limits replace
+        # the token counts.
         form = (
             prompts,
             bounds.choices,

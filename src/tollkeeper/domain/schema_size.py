@@ -24,6 +24,7 @@ _BRANCHES = ("enum", "anyOf", "oneOf", "type")
 _COUNT_MAX = 10**9
 # A schema with deeper nesting than this, including references, counts as too large.
 _DEPTH_MAX = 100
+# A list index in a reference must have fewer digits than this.
 _INDEX_LENGTH_MAX = 9
 # By measurement, a pattern of 50 optional letters causes as much work as an enum of 400 values,
 # which is about the square of 50 divided by this number.
@@ -80,9 +81,8 @@ def measure_schema(schema: Mapping[str, Any], bounds: SchemaBounds) -> SchemaSiz
 
 
 class _SchemaWalk:
-    """Measures a schema and visits each element only once. The choices of a definition count for
-    each `$ref` to the definition. A `$ref` inside its own definition counts as nothing, so that a
-    cycle of references ends."""
+    """Measures a schema. Visits each definition only once, but counts its choices for each `$ref` to
+    it. A `$ref` inside its own definition counts as nothing, so that a cycle of references ends."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -152,8 +152,9 @@ def _resolve(root: Mapping[str, Any], reference: str) -> object:
 def _pattern_choices(pattern: str) -> int:
     """Counts the alternatives of a regular expression, and its steps (repeated or optional
     elements). The steps inside a repeated group count once per repetition. The number of steps is
-    squared, because each step can be combined with every other step."""
-    # Counts the steps of each open group. The first number is for the whole pattern.
+    squared, because each step can be combined with every other step, and then divided by
+    `_SQUARED_STEPS_PER_CHOICE`."""
+    # The number of steps in each open group. The first number is for the whole pattern.
     steps = [0]
     alternatives = 0
     # The steps inside the group that the previous symbol closed.

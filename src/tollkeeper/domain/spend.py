@@ -2,8 +2,8 @@
 
 A hold is the highest possible cost of a call, reserved before the call is sent. A hold is open until
 it is resolved with or without a cost, or becomes unsettled because the cost is unknown. An unsettled
-hold stays until it is resolved. To fold is to apply these changes to the counters. Overage is the
-part of a cost that exceeds its hold.
+hold still reserves its amount until it is resolved. To fold is to apply the end of holds to the
+counters. Overage is the part of a cost that exceeds its hold.
 """
 
 from enum import StrEnum
@@ -27,13 +27,15 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
     held_picousd: int = 0
     unsettled_picousd: int = 0
     settled_picousd: int = 0
+    # The counted month, for example 202611.
     month: int = 0
     month_held_picousd: int = 0
     month_settled_picousd: int = 0
 
     def in_month(self, month: int) -> "Spend":
-        """Sets the monthly counts to zero if `month` is later than the counted month. An earlier
-        month changes nothing, because going back would lose the later month's counts."""
+        """Returns the counters for `month`, with monthly counts of zero, if it is later than the
+        counted month. Otherwise returns the counters unchanged, because going back would lose the
+        later month's counts."""
         if month <= self.month:
             return self
         return replace(self, month=month, month_held_picousd=0, month_settled_picousd=0)
@@ -64,8 +66,8 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
             )
         spent = fold.settled_picousd + fold.overage_picousd
         from_held = 0 if fold.was_unsettled else fold.hold_picousd
-        # The ledger restores a hold that a crash of PostgreSQL lost. The month of such a hold may be later
-        # than `self.month`.
+        # The ledger restores holds that a crash of PostgreSQL has lost. The month of such a hold
+        # may be later than `self.month`.
         spend = self.in_month(fold.month)
         this_month = fold.month == spend.month
         return replace(
@@ -84,14 +86,15 @@ class FoldKind(StrEnum):
 
 
 class Fold(msgspec.Struct, frozen=True, gc=False):
-    """Sums up holds that were resolved, or became unsettled, in the same way. All of them belong to
-    one project and were admitted in one month. `was_unsettled` means that they were unsettled before
+    """Contains the sums of holds that all were resolved, or all became unsettled. They belong to one
+    project and were admitted in one month. `was_unsettled` means that they were unsettled before
     they were resolved."""
 
     project_id: ProjectId
     kind: FoldKind
     was_unsettled: bool
     month: int
+    # The number of holds.
     count: int
     hold_picousd: int
     settled_picousd: int

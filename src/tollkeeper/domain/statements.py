@@ -27,8 +27,7 @@ class GrantTotal:
 
 @dataclass(frozen=True, slots=True)
 class ProjectCost:
-    """Contains a project's cost in the month for one line item, as a roll-up (stored sums) has
-    it."""
+    """Contains a project's cost in the month for one line item, from a roll-up (stored sums)."""
 
     project_id: ProjectId
     project_name: str

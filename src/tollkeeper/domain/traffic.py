@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 
+# The length of a step in seconds.
 STEP_S = 300
 STEPS_PER_HOUR = 12
 STEPS_PER_DAY = 288
 # Latency counts are stored by hour for this long. Older counts are stored by day.
 LATENCY_HOURS_KEPT_S = 2 * 86_400
+# The upper limit of a bucket, divided by the upper limit of the previous bucket.
 BUCKET_RATIO = 1.1
 
 
@@ -52,8 +54,8 @@ class TrafficFilter:
 
 @dataclass(frozen=True, slots=True)
 class StepCount:
-    """Counts the calls with one HTTP status in one step or, in a report about several days, in the
-    hour that begins with this step."""
+    """Counts the calls with one HTTP status in one step (a number of steps since 1970) or, in a
+    report about several days, in the hour that begins with this step."""
 
     step: int
     status: int
@@ -79,6 +81,7 @@ class BackendTraffic:
     # The calls with a measured time to the first piece (stream event), and the sum of these times.
     first_pieces: int
     first_piece_ms: int
+    # For streamed answers: the completion tokens, and the time from the first piece to the end.
     streamed_tokens: int
     streaming_ms: int
 

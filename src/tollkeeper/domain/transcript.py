@@ -2,9 +2,9 @@
 questions.
 
 The text contains everything that a model may read: the keys, numbers and strings of every object
-that the client wrote, each under the name of its field. The struct `Prompt` lists the possible
-content of a request. Only few fields of `Prompt` are omitted here; `tests/api/test_markers.py`
-lists them.
+that the client wrote, each under the name of its field. The struct `Prompt` defines the possible
+content of a request. Only a few of its fields are omitted here; `tests/api/test_markers.py` lists
+them.
 """
 
 import re
@@ -41,7 +41,8 @@ _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
 class Transcript(msgspec.Struct, frozen=True, gc=False):
-    """Contains a prompt for the judge: its text, and its parts that have no readable text."""
+    """Contains a prompt for the judge: its text, and the parts that the judge cannot read, or cannot
+    read completely."""
 
     text: str
     unread: tuple[UnreadPart, ...] = ()

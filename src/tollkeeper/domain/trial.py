@@ -14,14 +14,17 @@ from tollkeeper.domain.percent import BASIS_POINTS
 
 BINS = 10
 _BIN_WIDTH = BASIS_POINTS // BINS
+# The lowest and the highest possible threshold, in basis points.
 THRESHOLD_MIN = 1
 THRESHOLD_MAX = BASIS_POINTS - 1
+# 10 %, 20 % and so on, up to 90 %.
 _ROUND_THRESHOLDS = range(_BIN_WIDTH, BASIS_POINTS, _BIN_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Contains a sample text and its value, which is None if the judge gave no score."""
+    """Contains a sample text, its label if it has one, and its value
+    (`probability_basis_points`), which is None if the judge gave no score."""
 
     text: str
     label: bool | None
@@ -73,8 +76,8 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Counts how often matches and labels agree at one threshold. A text matches if its value is at
-    least the threshold."""
+    """Counts how often matches and labels agree or differ at one threshold. A text matches if its
+    value is at least the threshold."""
 
     threshold_basis_points: int
     true_positives: int

@@ -15,6 +15,7 @@ import msgspec
 
 from tollkeeper.domain.prompt import FreeObject
 
+# A higher count in a usage report is impossible.
 COUNT_MAX = 2**53
 
 
@@ -237,7 +238,7 @@ def _read_as(
 
 
 def added(usages: Sequence[Usage]) -> Usage:
-    """Adds the usage of several calls."""
+    """Adds the usage of several answers to one call."""
     return Usage(
         prompt_tokens=sum(usage.prompt_tokens for usage in usages),
         completion_tokens=sum(usage.completion_tokens for usage in usages),

@@ -87,7 +87,8 @@ class ActivityEntry:
     reported_usage: FreeObject | None
     reported_cost_picousd: int | None
     verdicts: tuple[VerdictRecord, ...]
-    # The next three fields are None if the call was not sent to a backend.
+    # The time until the call was sent, the time that the backend took, and the gateway's own time.
+    # All three are None if the call was not sent to a backend.
     dispatched_ms: int | None = None
     upstream_ms: int | None = None
     overhead_us: int | None = None
@@ -131,8 +132,8 @@ class StandingAlert:
     raised_at: int
 
     def about(self, names: Mapping[str, str]) -> str:
-        """Returns the alert's subject as text, with names instead of ids. Each owner precedes the
-        objects that it owns."""
+        """Returns the alert's subject as text: an organization, then its project, and so on. `names`
+        maps ids to names."""
         parts = sorted(self.subject.items(), key=lambda part: _SUBJECT_PARTS.index(part[0]))
         return ", ".join(names.get(value, value) for _, value in parts)
 
@@ -177,7 +178,7 @@ class ReservationEntry:
 class HoldTerms:
     """Contains the prices and limits from which a hold was computed."""
 
-    # The prices by price dimension.
+    # The prices in picousd, by price dimension.
     prices: dict[str, int]
     held_at_ms: int
     hold_picousd: int
@@ -200,7 +201,7 @@ class UnsettledMark:
 
 @dataclass(frozen=True, slots=True)
 class ResolutionEntry:
-    # The cost by line item.
+    # The cost in picousd, by line item.
     cost_by_dimension: dict[str, int]
     kind: str
     resolved_at_ms: int
