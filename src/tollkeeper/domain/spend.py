@@ -2,8 +2,8 @@
 
 A hold is the highest possible cost of a call, reserved before the call is sent. A hold is open until
 it is resolved with or without a cost, or becomes unsettled because the cost is unknown. An unsettled
-hold still reserves its amount until it is resolved. To fold is to apply the end of holds to the
-counters. Overage is the part of a cost that exceeds its hold.
+hold still reserves its amount until it is resolved. To fold is to update the counters for holds that
+were resolved or became unsettled. Overage is the part of a cost that exceeds its hold.
 """
 
 from enum import StrEnum

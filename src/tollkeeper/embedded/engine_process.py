@@ -33,12 +33,14 @@ from tollkeeper.embedded.parent_watch import (
 _BATCH_TOKENS = 64
 # The memory for prompts whose slot was given to another call. The engine's default is 8 GB.
 _PREFIX_CACHE_MIB = 256
+# The log level at which the engine writes only errors.
 _ERRORS_ONLY = 1
 _ANSWER_TIMEOUT_S = 60.0
 # The names of tokenizers, by the engine's numbers for them.
 _TOKENIZERS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
 _REPEATED_PROMPT = "One, two, three, four, five"
 _CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
+# The exit code if the engine refuses to start, for example because of its model file.
 _EXIT_REFUSED = 3
 
 
@@ -155,9 +157,8 @@ class EngineProperties:
         }
 
     def _has_prefix_cache(self) -> bool:
-        """Sends the same prompt twice, and tells whether the engine reused computations for the second
-        prompt, because no path of the engine reports whether it has a cache. The prompts also warm the engine
-        up."""
+        """Tells whether the engine reuses computations if the same prompt is sent twice. This is tested,
+        because no path of the engine reports whether it has a cache. The prompts also warm the engine up."""
         body = {"prompt": _REPEATED_PROMPT, "n_predict": 1}
         timings = [self._ask("/completion", body).get("timings", {}) for _ in range(2)]
         return int(timings[1].get("cache_n", 0)) > 0

@@ -1,4 +1,4 @@
-"""Describes the properties of the packaged model when the embedded engine serves it.
+"""Describes the packaged model as the embedded engine serves it.
 
 Every property was tested with the engine. The settings create the model's catalogue entry from these
 properties, and add the price. Other model files are described only in the settings.

@@ -20,8 +20,8 @@ def end_with_parent(parent_pid: int) -> None:
     """Ends this process when its parent ends. Uses three methods, because none of them always works:
 
     1. The kernel sends a signal when the parent ends. This works even while a library is being loaded and
-       blocks all Python threads. But it depends on the parent's thread that started this process: the
-       signal comes when that thread ends.
+       blocks all Python threads. But the kernel also sends the signal if only the parent's thread that
+       started this process ends, and it may reject the request for the signal.
     2. Standard input is closed when the parent ends, unless another child of the parent has inherited the
        other end of the pipe.
     3. `os.getppid()` returns another process id after the parent has ended. A thread polls it.

@@ -39,6 +39,7 @@ from tollkeeper.runtime.late_log import LateLogger
 
 _DATABASE = "postgres"
 _ROLE = "postgres"
+# The time limit of a PostgreSQL program is the sum of both. `pg_ctl` waits `_START_TIMEOUT_S` for a start.
 _START_TIMEOUT_S = 120
 _STOP_TIMEOUT_S = 60
 
@@ -107,13 +108,13 @@ class EmbeddedPostgres:
             _run(places, "pg_ctl", "stop", "-D", str(places.cluster), "-m", "fast", "-w")
 
     def ensure_running(self) -> None:
-        """Restarts the server if it has died."""
+        """Starts the server if it does not answer, for example because it has died."""
         with self._exclusive("postgres.starting"):
             if self._places is None:
                 self._places = self._find_places()
             if not _answers(self._places):
-                # Searches again, because the socket's folder may be in the system's folder for temporary
-                # files and may have been deleted there.
+                # Creates the socket's folder again if it was in the system's temporary folder and has been
+                # deleted there.
                 self._places = self._find_places()
                 _start(self._places)
 
@@ -202,6 +203,7 @@ def _start(places: _Places) -> None:
 
 
 def _run(places: _Places, program: str, *arguments: str) -> None:
+    """Runs a PostgreSQL program as the server's account. Raises Unavailable if the program fails."""
     account = places.account
     programs = find_programs(account)
     # The output goes to a file, not to a pipe: the server inherits the standard streams of pg_ctl, so a
@@ -256,6 +258,6 @@ def _is_zombie(process: str) -> bool:
         status = Path(f"/proc/{int(process)}/stat").read_text()
     except (ValueError, OSError):
         return False
-    # The state comes after the program's name. The name is in parentheses and may itself contain some, so
-    # the last closing parenthesis ends it.
+    # The state comes after the program's name, which is in parentheses. The name may contain parentheses
+    # itself, so it ends at the last closing parenthesis.
     return status.rpartition(")")[2].split()[0] == "Z"

@@ -20,8 +20,8 @@ _ENTERABLE_BY_ALL = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 
 
 def managed_folder() -> Path:
-    """Creates `MANAGED_FOLDER`, or checks its owner and mode if it exists. A gateway that runs as root
-    stores clusters and programs of PostgreSQL there."""
+    """Returns `MANAGED_FOLDER`. Creates it if necessary, and raises Unavailable if its owner or mode is
+    wrong. A gateway that runs as root stores clusters and programs of PostgreSQL there."""
     try:
         MANAGED_FOLDER.mkdir(mode=_MANAGED_MODE, parents=True, exist_ok=True)
         status = MANAGED_FOLDER.lstat()
@@ -29,7 +29,7 @@ def managed_folder() -> Path:
         if not fault and status.st_mode & _WRITABLE_BY_OTHERS:
             fault = f"others can write to it (mode {_mode(status)})"
         if not fault and status.st_mode & _ENTERABLE_BY_ALL != _ENTERABLE_BY_ALL:
-            # The umask of the process that created the folder has removed bits from its mode.
+            # The umask of the process that created the folder removed bits from its mode.
             MANAGED_FOLDER.chmod(_MANAGED_MODE)
     except OSError as exc:
         fault = f"it cannot be created: {exc.strerror}"

@@ -24,7 +24,7 @@ from tollkeeper.embedded.postgres_folders import (
 
 _CLUSTER = "postgres"
 _LOCATION = "postgres.location"
-# The path of a socket may have 107 bytes. 27 of them are left for the socket's file name.
+# The path of a socket may have at most 107 bytes. 27 of them are left for the socket's file name.
 _SOCKET_FOLDER_BYTES_MAX = 80
 
 

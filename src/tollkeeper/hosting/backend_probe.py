@@ -23,7 +23,7 @@ class ProbeResult:
 async def probe_backends(
     settings: Settings, engine: EmbeddedEngine | None
 ) -> tuple[dict[str, str], bool]:
-    """Returns a line about each backend, and True if at least one backend can be reached."""
+    """Returns a line about each backend, and whether at least one backend can be reached."""
     results = await asyncio.gather(*(_probe(backend, engine) for backend in settings.backends))
     lines = {
         f"backend {backend.name}": result.detail

@@ -24,11 +24,12 @@ _Group: TypeAlias = dict[C, None]
 
 class ConnectionRoom(Generic[C]):
     def __init__(self, connections_max: int, close_if_idle: Callable[[C], bool]) -> None:
-        """`close_if_idle` closes a connection that waits for its client, and returns False for any other
-        connection."""
+        """`close_if_idle` closes a connection that waits for its client, and returns True. For any other
+        connection it does nothing and returns False."""
         self._max = connections_max
         self._close_if_idle = close_if_idle
         self._of_network_max = max(connections_max // _NETWORK_DIVISOR, 1)
+        # All connections without a key, from all networks.
         self._without_key: _Group[C] = {}
         self._networks: dict[Hashable, _Group[C]] = {}
         self._organizations: dict[Hashable, _Group[C]] = {}
@@ -40,8 +41,8 @@ class ConnectionRoom(Generic[C]):
         return len(self._groups)
 
     def enter(self, connection: C, network: Hashable) -> bool:
-        """Registers a new connection if there is room for it, and returns True if so. May close another
-        connection to make room."""
+        """Registers a new connection, and returns True; returns False if there is no room for it. May close
+        another connection to make room."""
         of_network = self._networks.get(network, {})
         if len(of_network) >= self._of_network_max and not self._close_one(of_network):
             return False

@@ -18,6 +18,7 @@ INTERVAL_S = 10.0
 FREE_BYTES_MAX = 32 << 20
 # A block of at least this size is allocated outside the heap, in its own pages.
 _OWN_PAGES_BYTES = 128 << 10
+# The number of the `mallopt` option for this size.
 _M_MMAP_THRESHOLD = -3
 
 

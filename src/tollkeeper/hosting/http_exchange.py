@@ -83,7 +83,9 @@ class HttpExchange:
     # The defaults are class attributes, which saves time: a request that is received in one read and
     # answered in one write changes only a few of them.
     owner: Hashable = None
+    # True after the answer is complete or abandoned.
     finished = False
+    # True after a piece of a streamed answer was written.
     wrote = False
     task: asyncio.Task[None] | None = None
     # The complete body; None while a part of it is missing.
@@ -98,7 +100,7 @@ class HttpExchange:
     # The size of `_received` at the last call of `is_too_slow`.
     _size_before = 0
     _waiter: asyncio.Future[None] | None = None
-    # The encoded status line and headers of a streamed answer; None after they are sent.
+    # The encoded status line and headers of a streamed answer; None before `start` and after they are sent.
     _answer_headers: bytes | None = None
     # True after `start`.
     _begun = False
@@ -313,7 +315,8 @@ class HttpExchange:
             self._on_disconnect()
 
     def stop(self) -> None:
-        """Ends the exchange because the server stops: notifies the client, then sends nothing more."""
+        """Ends the exchange because the server stops. The application can notify the client in its `on_stop`
+        callback; after that, nothing more is sent."""
         self.keep_alive = False
         if not self.finished and self._on_stop is not None:
             self._on_stop()

@@ -69,7 +69,7 @@ class ServerState:
     buffer: memoryview = field(init=False)
     small_buffer: memoryview = field(init=False)
     connections: "set[HttpConnection]" = field(default_factory=set)
-    # Requests on which the application is still working.
+    # The requests on which the application is still working.
     exchanges: set[HttpExchange] = field(default_factory=set)
     # True if the server closes each connection after its next answer.
     leaving: bool = False
@@ -260,7 +260,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def close_if_idle(self) -> bool:
         """Closes the connection if the server can do nothing for it until the client sends or reads
-        data. Returns False if the connection stays open."""
+        data. If a body is still arriving, its request fails first. Returns False if the connection stays
+        open."""
         if self._current is not None:
             if not self._current.waits_for_body:
                 return False
