@@ -9,8 +9,8 @@ from tollkeeper.hosting.http_protocol import HttpConnection, HttpLimits, ServerS
 from tollkeeper.hosting.listeners import BACKLOG, drop_new_connections, stop_listening
 from tollkeeper.runtime.fair_turns import FairTurns
 
-# The minimum and maximum time for which a stopping server waits until the requests of connections that
-# were just opened have arrived.
+# After a stopping server has begun to drop new connections, it waits at least and at most this long
+# for requests that are still arriving. It checks every `_POLL_S` whether there are any.
 _LAST_ARRIVALS_S_MIN = 0.3
 _LAST_ARRIVALS_S_MAX = 3.0
 _POLL_S = 0.05
@@ -66,9 +66,10 @@ class HttpServer:
             connection.stop_accepting()
 
     async def drain(self, grace_s: float) -> None:
-        """Waits up to `grace_s` until all open requests have ended. Then notifies the clients of the
-        remaining requests that the server stops, and cancels these requests. Requests that end by themselves
-        after a disconnect (`HttpExchange.ends_by_itself`) are not cancelled."""
+        """Accepts no new requests, and waits up to `grace_s` until all open requests have ended. Then notifies
+        the clients of the remaining requests that the server stops, cancels these requests, and closes all
+        connections. Requests that end by themselves after a disconnect (`HttpExchange.ends_by_itself`) are
+        not cancelled."""
         self.stop_accepting()
         # `stop_accepting` closes the server in the next iteration of the event loop.
         await asyncio.sleep(0)

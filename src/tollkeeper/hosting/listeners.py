@@ -30,6 +30,8 @@ _DROP_SYN_PROGRAM = (
 
 
 def bind(host: str, port: int, *, setting: str) -> socket.socket:
+    """Returns a listening socket. If the address cannot be bound, raises StateConflict with a message that
+    names `setting`, the section of the settings that contains the address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio disables Nagle's algorithm only for sockets with an explicit protocol.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -53,7 +55,8 @@ def bind(host: str, port: int, *, setting: str) -> socket.socket:
 
 
 def drop_new_connections(listener: socket.socket) -> None:
-    """Makes the kernel drop the first packet of each new connection, before the listener is closed.
+    """Makes the kernel drop the first packet of each new connection. Must be called before the listener is
+    closed. Does nothing if the operating system is not Linux.
 
     Connections that are already being opened are completed, and the server can accept them. Without this
     filter, there would always be connections that the kernel has opened and the server has not accepted.

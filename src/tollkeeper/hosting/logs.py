@@ -1,7 +1,8 @@
-"""Configures structured logs on standard error: one event per line, with values of limited length.
+"""Configures structured logs on standard error, with values of limited length.
 
-If standard error is a terminal, the lines are plain text, otherwise JSON. Log records of libraries that
-use the standard library's `logging` are written too. No event may contain a secret.
+If standard error is a terminal, the events are plain text, otherwise one line of JSON each. Warnings and
+errors that libraries log with the standard library's `logging` are written too. No event may contain a
+secret.
 """
 
 import logging
@@ -13,7 +14,7 @@ import structlog
 
 from tollkeeper.runtime.late_log import allow_logs, logs_are_for_people
 
-# Longer values are cut, so that a large request cannot fill the log.
+# In characters. Longer values are cut, so that a large request cannot fill the log.
 _VALUE_LENGTH_MAX = 2000
 
 
@@ -48,7 +49,8 @@ class _LibraryHandler(logging.Handler):
 
 
 def _line_for_people(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> str:
-    """Formats an event as `14:03:59 warning: what happened (name=value, ...)`. Omits the level `info`."""
+    """Formats an event as `14:03:59 warning: what happened (name=value, ...)`, with the traceback of an
+    exception on further lines. Omits the level `info`, and values that are empty, zero, False or None."""
     time, level, text = event.pop("timestamp"), event.pop("level"), event.pop("event")
     exception = event.pop("exception", None)
     mark = "" if level == "info" else f"{level}: "

@@ -1,7 +1,7 @@
-"""Manages the alerts of one gateway that must also be reported while the database is down.
+"""Manages those alerts of a gateway that must be reported even while the database is down.
 
 These alerts are stored in the supervisor's memory. All other alerts are stored in the database. If
-several gateways run, each reports these alerts for itself, with its host name.
+several gateways run, each gateway reports its own alerts, with its host name.
 """
 
 import socket
@@ -20,6 +20,7 @@ from tollkeeper.hosting.operator_listener import Readiness
 from tollkeeper.services.alerts import DeliveryFailed, PostAlert, alert_body, log_change
 from tollkeeper.services.batches import Backoff, Batches, Limit
 
+# The maximum number of alerts that wait for delivery to the webhook.
 _QUEUED_MAX = 100
 _RETRIES = Backoff(first_s=5, max_s=600)
 _log = structlog.get_logger("tollkeeper.alerts")
@@ -41,7 +42,7 @@ class ProcessAlerts:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Returns the currently raised alerts as the answer of `/alerts`."""
+        """Returns the currently raised alerts as the JSON document for `/alerts`."""
         standing = [
             StandingAlert(alert.kind, alert.level, alert.subject, alert.detail, raised_at)
             for alert, raised_at in self._raised.values()
@@ -78,8 +79,8 @@ class ProcessAlerts:
 
 
 def _conditions(readiness: Readiness) -> list[Condition]:
-    """Returns the alert conditions for a readiness: one for old database servers that accept writes, and one
-    for the most important reason why the gateway is not ready.
+    """Returns the alert conditions for a readiness: one if old database servers accept writes, and one with the
+    most important reason if the gateway is not ready.
 
     If there are old servers and the database cannot be reached, only the condition for old servers is
     returned, because it explains why the database cannot be reached.

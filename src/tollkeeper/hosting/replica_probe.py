@@ -10,7 +10,7 @@ from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, ProbeResult, rea
 from tollkeeper.settings import BackendSettings, Settings
 
 _ANSWER_BYTES_MAX = 65_536
-# Shown in place of an address for the embedded engine.
+# Shown as the address of the embedded engine.
 _ENGINE = "embedded engine"
 
 
@@ -52,8 +52,9 @@ async def _ask_gateway_for_engine_state(settings: Settings, backend: str) -> Pro
 
 
 async def ask_operator_listener(host: str, port: int, path: str) -> dict[str, Any]:
-    """Returns the JSON document that the operator listener serves at this path. Raises OSError if the
-    connection fails, and ValueError if the answer is invalid or too long."""
+    """Returns the JSON object that the operator listener serves at this path, or an empty dict if the document
+    is not an object. Raises OSError if the connection fails, and ValueError if the answer is not JSON or is
+    too long."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())

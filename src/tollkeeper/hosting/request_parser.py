@@ -5,9 +5,10 @@ ambiguous requests. `RequestParser` limits sizes and checks headers. It ignores 
 RFC 9110 allows.
 
 A client usually sends the same headers with each request, except for the length of the body. If the
-headers equal those of the previous request, `RequestParser.parse_repeated` reuses the parsed headers.
-The application also reuses its results for these headers, such as the endpoint and the key. For a call
-with four headers, this reuse saves 1,260 bytecodes (12 % of the call). SDKs send even eighteen headers.
+headers equal those of an earlier request, `RequestParser.parse_repeated` reuses the parsed headers. The
+application also reuses its results for these headers, such as the endpoint and the key. For a call with
+four headers, this reuse saves 1,260 bytecodes (12 % of the call). SDKs send more headers, for example
+eighteen.
 """
 
 import re
@@ -23,6 +24,7 @@ from tollkeeper.domain.errors import InvalidRequest, TollkeeperError
 from tollkeeper.hosting.http_exchange import HttpExchange, Link
 from tollkeeper.hosting.request_rules import check_headers, check_version, split_target
 
+# The maximum number of header lines in a request.
 _HEADERS_MAX = 100
 # The maximum number of bytes of a chunked body that are parsed at once. It is small because the parser does
 # not know in advance where the body ends, and may parse the beginning of the next request too.
@@ -36,8 +38,9 @@ _CACHED_BYTES_MAX = 4 << 10
 # Matches only a real Content-Length line: the match begins with a line break, and the values of other
 # headers contain no line breaks.
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*(?=\r\n)", re.IGNORECASE)
+# `parse_repeated` needs the digits of the Content-Length and the `\r` within this many bytes.
 _LENGTH_DIGITS_MAX = 10
-# A request with one of these headers is not cached, because these headers change how its body is read.
+# Headers that include one of these are not cached, because these change how the body is read.
 _UNCACHED_HEADERS = (b"expect", b"transfer-encoding")
 
 
@@ -79,9 +82,9 @@ class RequestParser:
         # The number of bytes since the end of the last headers, body data or request. It limits the size of
         # headers, and of everything else that is not body data.
         self.overhead_bytes = 0
-        # The last request's headers, if they arrived in one read.
+        # The headers of the last request whose headers arrived in one read, if they can be cached.
         self._cached: _CachedHeaders | None = None
-        # The number of requests in succession whose headers differed from those of the request before.
+        # The number of requests in succession whose headers differed from the cached headers.
         self._different_headers = 0
         # The number of body bytes still to come for a request that `parse_repeated` returned. They bypass
         # llhttp.
@@ -89,7 +92,7 @@ class RequestParser:
 
     @property
     def in_head(self) -> bool:
-        """Tells whether a part of a request's headers has arrived."""
+        """Tells whether a request has begun to arrive, but its headers are not complete."""
         return self._phase is _Phase.HEAD
 
     @property
@@ -99,8 +102,8 @@ class RequestParser:
 
     def feed(self, data: bytes, start: int) -> int:
         """Parses `data` from `start` on. Stops at the end of a request's headers or body, and returns the
-        number of parsed bytes. Raises InvalidRequest or HeadersTooLarge. After an error, the parser
-        cannot be used any more."""
+        number of parsed bytes. Only after a chunked body may it also parse the beginning of the next request.
+        Raises InvalidRequest or HeadersTooLarge. After an error, the parser cannot be used any more."""
         if self._unparsed_left:
             return self._take_unparsed(data[start : start + self._unparsed_left])
         end = self._piece_end(data, start)
@@ -129,9 +132,9 @@ class RequestParser:
         return parsed
 
     def parse_repeated(self, data: bytes) -> HttpExchange | None:
-        """Returns the request in `data` if its headers are certainly the same as those of the previous
-        request. Otherwise returns None; the caller then has to pass `data` to `feed`. Also returns None
-        while another request is being parsed."""
+        """Returns the request in `data` if its headers, except the Content-Length, equal the cached headers.
+        Its body may still be incomplete. Otherwise, and while another request is being parsed, returns None;
+        the caller then has to pass `data` to `feed`."""
         cached = self._cached
         if cached is None or self.overhead_bytes or self.exchange is not None:
             return None
@@ -245,8 +248,8 @@ class RequestParser:
         return len(piece)
 
     def _piece_end(self, data: bytes, start: int) -> int:
-        """Returns the position up to which `data` may be parsed at once, so that at most the headers or
-        the body of one request are parsed."""
+        """Returns the position up to which `data` may be parsed at once: at most to the end of the current
+        headers or body, or by `_CHUNKS_BYTES` further in a chunked body, whose end is not known."""
         if self.exchange is not None:
             return min(len(data), start + (self._body_left or _CHUNKS_BYTES))
         end = data.find(_HEADERS_END, start)

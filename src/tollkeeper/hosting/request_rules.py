@@ -1,4 +1,4 @@
-"""Checks requests for rules of RFC 9110 and RFC 9112 that the parser llhttp does not check."""
+"""Checks those rules of RFC 9110 and RFC 9112 that the parser llhttp does not check."""
 
 import re
 
@@ -12,6 +12,7 @@ from tollkeeper.domain.errors import InvalidRequest
 _AUTHORITY = re.compile(
     rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]{2,45}\])(?::(?P<port>[0-9]{0,5}))?"
 )
+# Matches a request target that is a whole URL.
 _ABSOLUTE = re.compile(rb"https?://(?P<authority>[^/?#]*)(?P<rest>/.*)", re.IGNORECASE | re.DOTALL)
 _PORT_MAX = 65535
 

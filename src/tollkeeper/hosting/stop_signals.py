@@ -34,8 +34,8 @@ def exit_on_sigterm() -> None:
 
 def exit_server_on_signals() -> None:
     """Makes the first SIGTERM or SIGINT end a serving command with exit code 0, because a server that
-    stops on request has succeeded. Ignores further signals, so that they do not interrupt the stop. If a
-    signal has already arrived, ends the command immediately."""
+    stops on request has succeeded. Ignores further signals, so that they do not interrupt the stop. If
+    SIGTERM has already arrived, ends the command immediately."""
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         if not _raised:
@@ -62,7 +62,8 @@ def exit_if_signalled() -> None:
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Defers signals until the end of the `with` block, unless `take_signals` handles them before."""
+    """Defers signals until the end of the `with` block, unless `take_signals` handles them before. At the end,
+    sends the first deferred signal to this process again, and drops the others."""
 
     def note(number: int, _frame: FrameType | None) -> None:
         _deferred.append(number)

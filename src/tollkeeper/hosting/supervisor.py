@@ -42,6 +42,7 @@ _RESTART_PAUSE_S = 1.0
 _START_TIMEOUT_S = 60.0
 # The time for a worker's process to exit after its shutdown steps, before it is killed.
 _STOP_SLACK_S = 4.0
+# The interval at which the supervisor checks whether the embedded database runs.
 _DATABASE_INTERVAL_S = 5.0
 _READINESS_INTERVAL_S = 2.0
 # The maximum time that /readyz waits for the database.
@@ -146,8 +147,8 @@ class Supervisor:
             if not self._was_ready:
                 continue
             try:
-                # `survey` is not called in `readiness`, because /readyz would wait a second for each
-                # database host that does not answer.
+                # `survey` is not called in `readiness`, because /readyz would wait up to a second
+                # if a database host does not answer.
                 with contextlib.suppress(psycopg.Error):
                     await self._fence.survey()
                 readiness = await self.readiness()
@@ -258,7 +259,8 @@ class Supervisor:
     async def _watch_worker(
         self, number: int, worker: WorkerProcess, on_ready: Callable[[], None]
     ) -> None:
-        """Registers the worker, and waits until its process has ended."""
+        """Registers the worker, and waits until its process has ended. Then stops the supervisor
+        if the database schema has become too new for this code."""
         self._workers[number] = worker
         if self._stopping.is_set():
             # The supervisor was stopped during the start of this worker, so `_stop_workers` has not
@@ -277,7 +279,7 @@ class Supervisor:
             return
         self._outdated_reason = await asyncio.to_thread(find_outdated, self._conninfo)
         if self._outdated_reason is not None:
-            # The schema is too new for this code. The other workers end for the same reason.
+            # The other workers end for the same reason.
             self._stop()
         else:
             _log.error("a worker ended and is started again", worker=number, code=code)

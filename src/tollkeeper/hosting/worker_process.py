@@ -39,7 +39,7 @@ _HOLD_AGE_S_MAX = 6.0
 class WorkerReport:
     """Tells whether the worker can write holds, according to `services.ledger.hold_writes`."""
 
-    # Seconds since the worker last wrote a hold or tested that it could; None if it never could.
+    # Seconds from the last successful write or test of a hold to this report; None if there was none.
     written_s_ago: float | None
     # The reason why the worker's last attempt failed; None if it succeeded.
     failure: str | None
@@ -47,8 +47,8 @@ class WorkerReport:
 
     @property
     def problem(self) -> str | None:
-        """Explains why a call to this worker would fail now. Returns None if the worker could write a
-        hold within the last `_HOLD_AGE_S_MAX` seconds."""
+        """Explains why a call to this worker would fail now. Returns None if the worker's last attempt to write
+        a hold succeeded, at most `_HOLD_AGE_S_MAX` seconds ago."""
         if self.failure is not None:
             return self.failure
         # A stuck worker sends no reports, so the time since the last report is added.
@@ -68,8 +68,8 @@ class WorkerProcess:
                 stdout=subprocess.DEVNULL,
                 pass_fds=(worker_end.fileno(),),
                 env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": metrics_folder},
-                # A terminal sends the SIGINT of Ctrl-C to all processes of its session. A worker has its
-                # own session, so only the supervisor receives the signal.
+                # A terminal sends the SIGINT of Ctrl-C to its foreground process group. A worker
+                # has its own session and group, so only the supervisor receives the signal.
                 start_new_session=True,
             )
         self._reader: asyncio.StreamReader | None = None

@@ -2,9 +2,10 @@
 
 An owner is the party for which work waits, usually an organization. A batch of the ledger has results for
 many calls, and requests may arrive on hundreds of connections at the same time. If all these calls and
-requests continued in one iteration, the iteration would take long. All other calls would wait for its end,
-about a dozen times, because a call takes about a dozen iterations. With this module, only a few calls
-continue in each iteration, and a client with one call does not wait for a hundred calls of another client.
+requests continued in one iteration, the iteration would take long. A call takes about a dozen iterations,
+so each call would wait about a dozen times for the end of such a long iteration. With this module, only a
+few calls continue in each iteration, and a client with one call does not wait for a hundred calls of another
+client.
 
 Spreading the work costs CPU time: executing the same step for many calls in a row makes good use of the
 processor's caches, and smaller groups of calls lead to smaller database batches. So callers should spread
@@ -91,7 +92,8 @@ class FairTurns:
             self._schedule()
 
     def call_after_waiting(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` one iteration after all callbacks that wait now have run."""
+        """Calls `callback` one iteration after as many waiting callbacks have run as wait now. Some of them may
+        be newer callbacks of other owners."""
         if self._waiting:
             self._later_callbacks.append((self._finished + len(self._waiting), callback))
         else:
@@ -120,7 +122,7 @@ class FairTurns:
             loop.call_soon(self._later_callbacks.popleft()[1])
 
     def _run_waiting(self, count: int) -> int:
-        """Runs up to `count` waiting callbacks, one owner after the other, and returns their number."""
+        """Runs up to `count` waiting callbacks, owners round-robin. Returns how many have run."""
         for number in range(count):
             try:
                 owner, callback = self._waiting.pop(self._may_go)

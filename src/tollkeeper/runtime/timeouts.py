@@ -10,6 +10,7 @@ import math
 from types import TracebackType
 from typing import Self
 
+# The maximum number of unused alarms that `Alarms` keeps.
 _FREE_ALARMS_MAX = 1024
 
 
