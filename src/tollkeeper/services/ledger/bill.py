@@ -276,10 +276,10 @@ class BillReconciliation:
         reported: bool = False,
     ) -> BillComparison:
         """Compares the bill with the ledger. `days` contains the first and the last day to compare;
-        None means the first or last day in the bill. `names` maps our model ids to the provider's
-        model names. For a model that is not in `names`, the catalogue's upstream name is used. With
-        `reported`, compares the cost that the backend reported in its answers instead of the
-        charged cost."""
+        None means the first or last day in the bill. `names` maps the gateway's model ids to the
+        provider's model names. For a model that is not in `names`, the catalogue's upstream name is
+        used. With `reported`, compares the cost that the backend reported in its answers instead of
+        the charged cost."""
         names = {**dict(_catalog_names(catalog, backend)), **names}
         primary = tuple(model.id for model in catalog.models if model.backend == backend)
         async with self._database.transaction() as connection:
@@ -323,7 +323,7 @@ async def _require_known(connection: Connection, backend: str) -> None:
 
 
 def _catalog_names(catalog: Catalog, backend: str) -> Iterator[tuple[str, str]]:
-    """Yields the id of each of our models on this backend, with the model's name at the backend."""
+    """Yields the id of each model that this backend serves, with the backend's name for it."""
     for model in catalog.models:
         for backend_model in model.by_backend:
             if backend_model.backend == backend:

@@ -139,9 +139,9 @@ class Billing:
     async def overage_set(
         self, organization_id: OrganizationId, bound_picousd: int | None
     ) -> OverageUse:
-        """Sets the organization's overage bound; None means the default of the settings. This
-        method does not stop the organization or end a stop. The next admission stops the
-        organization if its balance is below the new bound."""
+        """Sets the organization's overage bound; None means the default of the settings. The new
+        bound takes effect at the next admission, which stops the organization if its balance is
+        below the bound. This method does not end a stop."""
         if bound_picousd is not None and not 0 <= bound_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A bound is an amount of 0 USD or more.", param="bound")
         async with self._database.transaction() as connection:

@@ -88,7 +88,8 @@ class BulkResolution:
         organization_id: OrganizationId | None = None,
         models: tuple[str, ...] | None = None,
     ) -> Backlog:
-        """Finds reservations that have been unsettled for longer than `older_than_s`."""
+        """Returns the totals of reservations that have been unsettled for more than
+        `older_than_s`."""
         async with self._database.reading() as connection:
             marked_before = await unsettled.read_time_before(connection, older_than_s)
             selection = UnsettledSelection(marked_before, organization_id, models)

@@ -153,8 +153,8 @@ class Caps:
             return await caps.find_uses(connection, organization_id)
 
     async def cap_show_of_key(self, organization_id: OrganizationId, key_id: KeyId) -> list[CapUse]:
-        """Returns the caps of one key. The caps of its project and organization are not
-        included."""
+        """Returns the caps of one key, without the caps of its project and organization. Rotated
+        keys share the caps of the first key in their chain."""
         async with self._database.reading() as connection:
             first_key_and_project = await caps.find_first_key(connection, organization_id, key_id)
             if first_key_and_project is None:

@@ -26,7 +26,7 @@ from tollkeeper.storage import costs, project_keys, projects
 from tollkeeper.storage.database import Connection, Database
 
 _CURSOR = "cost-cursor"
-# The first and the last (excluded) of the days that are not reported yet.
+# The first day that is not reported yet, and the day after the last one, in days since 1970.
 _POSITION = struct.Struct(">qq")
 # Ten years. A whole report is built in memory, so longer reports are rejected.
 WHOLE_REPORT_DAYS_MAX = 3660

@@ -78,7 +78,7 @@ class GroupQueue(Generic[T, R]):
     def submit(self, item: T, result: asyncio.Future[R] | None = None) -> asyncio.Future[R]:
         """Queues the item and returns the future of its result. Cancelling the future does not
         withdraw the item. For an item that moves here from another queue, `result` is the future
-        that its caller already waits for."""
+        that its caller already waits for. Raises Unavailable if the queue is full."""
         loop = asyncio.get_running_loop()
         if result is None:
             result = loop.create_future()

@@ -23,11 +23,12 @@ from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.storage.database import Contention
 from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, LedgerStore
 
-# The maximum time that the common queue waits for the lock of one organization's account.
+# The maximum time that a transaction of the common queue waits for a lock.
 _LOCK_WAIT_S = 0.1
 # The number of separate queues that may write at the same time. It is limited because each
 # queue uses a connection.
 _SEPARATE_AT_ONCE = 3
+# The number of attempts if other transactions block a transaction.
 _CONTENTION_TRIES = 4
 _CONTENTION_PAUSE_S = 0.05
 
@@ -42,8 +43,8 @@ def _organization(hold: Hold) -> int:
 
 class Holds:
     """Creates the holds of all organizations in common transactions; organizations take turns in
-    the common queue. An organization whose account lock delays the other organizations, or whose
-    holds make a common transaction fail, gets a separate queue until that queue is empty."""
+    the common queue. If a common transaction waits too long for a lock or fails because of one of
+    its holds, each of its organizations gets a separate queue until that queue is empty."""
 
     def __init__(
         self,
@@ -237,8 +238,8 @@ def decide_all(
     locked: LockedAccounts, holds: Sequence[Hold]
 ) -> tuple[LockedAccounts, list[Decision]]:
     """Returns the accounts after all decisions, and one decision for each hold. The holds of one
-    organization are decided in the order of their arrival. Organizations do not affect one
-    another."""
+    organization are decided in order. Organizations do not affect one another. Holds of unknown
+    organizations are refused."""
     # The positions of each organization's holds. The keys are ids as integers, which hash faster
     # than UUIDs.
     positions: dict[int, list[int]] = {}

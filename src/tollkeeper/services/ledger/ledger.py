@@ -140,9 +140,9 @@ class Ledger:
 
     def resolve(self, resolution: Resolution, hold: Hold | None = None) -> asyncio.Future[bool]:
         """Resolves a reservation durably. The result is False if the reservation was already
-        resolved. The resolution is written no matter how long the database is down. A caller that
-        stops waiting cancels only the result, not the write. If `hold` is passed, a settlement is
-        written even if a database crash lost the hold."""
+        resolved or does not exist. The resolution is written no matter how long the database is
+        down. A caller that stops waiting cancels only the result, not the write. If `hold` is
+        passed, a settlement is written even if a database crash lost the hold."""
         return self._resolutions.submit(_FinishedCall(resolution, hold))
 
     def mark_unsettled(self, hold: Hold, reason: str) -> asyncio.Future[bool]:

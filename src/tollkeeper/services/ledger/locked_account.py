@@ -22,9 +22,10 @@ async def lock_account(
     project_id: ProjectId | None = None,
     keys: Sequence[KeyId] = (),
 ) -> LockedAccounts:
-    """Locks the account and brings its state and its rows up to date: adds the unspent parts of
-    resolved holds (amounts reserved before calls), and moves its counters to the current month and
-    day."""
+    """Locks the account, brings its state up to date, writes the state and returns it. The update
+    adds the unspent parts of resolved holds (amounts reserved before calls), and moves the
+    account's counters to the current month and day. Raises NotFound if the account or the project
+    does not exist."""
     locked = await ledger.lock_accounts(
         connection, [(organization_id, project_id or _NO_PROJECT)], keys, limits
     )

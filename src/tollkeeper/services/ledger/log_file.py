@@ -1,4 +1,4 @@
-"""Reads the charged calls from request log files, line by line."""
+"""Reads the charged and the unsettled calls from request log files, line by line."""
 
 import gzip
 import zlib
@@ -26,6 +26,7 @@ UNREADABLE_SHOWN_MAX = 10
 _LINES_PER_PROGRESS = 1000
 # Errors that decoding a line raises if the gateway did not write the line.
 _DECODE_ERRORS = (ValueError, RecursionError, msgspec.DecodeError)
+# The first bytes of a gzip file.
 _GZIP = b"\x1f\x8b"
 _REQUEST = "request"
 _REQUEST_ID_VERSION = 7
@@ -56,12 +57,13 @@ _decode_any = msgspec.json.Decoder(_AnyLine).decode
 
 @dataclass(slots=True)
 class LogReading:
-    """Yields the charged calls from the log files (`calls`), and counts the other lines."""
+    """Yields the charged and the unsettled calls from the log files (`calls`), and counts the other
+    lines."""
 
     files: Sequence[Path]
     # Called with the number of bytes read so far, and the size of all files.
     on_progress: Callable[[int, int], None] = lambda _done, _all: None
-    # The number of lines about requests that were not charged, or about other log events.
+    # The number of lines about other requests, or about other log events.
     other_lines: int = 0
     unreadable_lines: int = 0
     # File, line number and reason for each of the first unreadable lines.
@@ -129,8 +131,8 @@ def _is_other_event(line: bytes) -> bool:
 
 
 def _charged_call(line: bytes) -> LoggedCall | None:
-    """Returns the charged call, or None for a request that was not charged. Raises if the line is
-    not a valid request event."""
+    """Returns the call, or None if the request was neither charged nor left unsettled. Raises if
+    the line is not a valid request event."""
     if len(line) > LINE_BYTES_MAX:
         raise ValueError(f"it has more than {LINE_BYTES_MAX} bytes")
     request = _decode(line)

@@ -71,6 +71,7 @@ class ReasonLabel(StrEnum):
     text, which cannot be a metric label."""
 
     PROCESS_DIED = "process_died"
+    # The database has lost the call or its end.
     END_LOST = "end_lost"
     GATEWAY_FAILED = "gateway_failed"
     DEADLINE = "deadline"

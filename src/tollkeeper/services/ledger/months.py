@@ -1,6 +1,6 @@
 """Manages the ledger's months: creates their partitions, and closes, exports and drops past months.
 
-Each month goes through these steps, in this order:
+Each month goes through these steps. A month can be exported before it is proven:
 
 - closed: the month's rows become immutable, and their totals are stored;
 - proven: `ledger verify` has checked that the totals are the sums of the rows;
@@ -48,7 +48,7 @@ class LedgerMonth:
 
     @property
     def state(self) -> str:
-        """Returns the name of the last step."""
+        """Returns the name of the last step in the list of the module's docstring that was done."""
         for step in (self.dropped, self.exported, self.proven):
             if step is not None:
                 return step.step
@@ -87,7 +87,7 @@ class LedgerMonths:
                     await ledger_months.add_month(connection, month)
 
     async def ledger_months(self) -> list[LedgerMonth]:
-        """Returns every month that has rows or was closed, oldest first."""
+        """Returns every month that has partitions or was closed, oldest first."""
         async with self._database.reading() as connection:
             return await _find_all(connection)
 
@@ -117,9 +117,10 @@ class LedgerMonths:
             return await _find(connection, month)
 
     async def ledger_export(self, month: Month, write: Callable[[bytes], object]) -> Export:
-        """Passes the CSV text of a closed month to `write` in parts. Raises if the text differs
-        from the text of the first export. The month counts as exported only after the caller has
-        called `ledger_exported` too."""
+        """Passes the CSV text of a closed month to `write` in parts. After that, raises
+        StateConflict if the number of rows is wrong or the text differs from the text of the first
+        export. The month counts as exported only after the caller has called `ledger_exported`
+        too."""
         ledger_month = await self._require_closed_with_rows(month)
         digest, row_counter = hashlib.sha256(), _RowCounter()
         async with self._preventing_month_changes() as connection, connection.transaction():
@@ -247,8 +248,8 @@ async def _lock(connection: Connection) -> None:
 async def _next_to_close(
     connection: Connection, requested: Month | None
 ) -> tuple[Month, Close | None]:
-    """Returns the month to close, and the close of the month before. Raises if the requested month
-    is not the oldest open month, or if that month cannot be closed yet."""
+    """Returns the month to close, and the close of the month before, or None if no month was
+    closed. Raises if the requested month is not the oldest open month, or cannot be closed yet."""
     closes = await ledger_months.find_closes(connection)
     previous = closes[-1] if closes else None
     if previous is None:
