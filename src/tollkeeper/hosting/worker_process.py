@@ -39,7 +39,7 @@ _HOLD_AGE_S_MAX = 6.0
 class WorkerReport:
     """Tells whether the worker can write holds, according to `services.ledger.hold_writes`."""
 
-    # Seconds from the last successful write or test of a hold to this report; None if there was none.
+    # Seconds from the last successful write or test of a hold to this report; None if never.
     written_s_ago: float | None
     # The reason why the worker's last attempt failed; None if it succeeded.
     failure: str | None

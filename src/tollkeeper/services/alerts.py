@@ -1,6 +1,6 @@
 """Raises and clears alerts. If an alert is raised, changes its level or is cleared, the change is
-logged once and delivered to a webhook. If only the detail text of an alert changes, the new text is
-stored but not reported.
+logged once and, if a webhook is configured, delivered to it. If only the detail text of an alert
+changes, the new text is stored but not reported.
 
 Every process writes its observations to the database. Then one process at a time, under a database
 lock, compares the current problems with the stored alerts. It writes the changes and their webhook
@@ -47,6 +47,7 @@ INTERVAL_S = 60.0
 _DELIVERIES_AT_ONCE = 20
 # If a process has not finished a delivery after this time, another process may try the delivery.
 _CLAIMED_S = 120.0
+# The maximum number of undelivered alerts in the database, and of attempts to deliver an alert.
 _QUEUED_MAX = 10_000
 _ATTEMPTS_MAX = 12
 _RETRY_BACKOFF = Backoff(first_s=5, max_s=3600)
@@ -96,7 +97,8 @@ class Alerts:
             return await alerts.find_standing(connection)
 
     async def check(self) -> list[AlertChange]:
-        """Runs one check. Returns the changes that this process has reported."""
+        """Runs one check. Returns the changes that this process has reported: none if another
+        process is checking now."""
         await self._write_observations()
         async with self._database.transaction() as connection:
             if not await alerts.try_lock(connection):
@@ -136,6 +138,7 @@ class Alerts:
         return accepted
 
     async def _deliver(self, post: PostAlert, delivery: Delivery) -> bool:
+        """Returns True if the webhook accepted the alert."""
         try:
             await post(str(delivery.id), delivery.body)
         except DeliveryFailed as exc:
@@ -180,8 +183,8 @@ class Alerts:
                 await alerts.observe(connection, condition, valid_s)
 
     async def _conditions(self, connection: Connection) -> list[Condition]:
-        # A fill is a cap or a credit with its used amount. Fills slightly below the lowest level are
-        # read too, because an alert is cleared only when its fill is below the level by the margin.
+        # Fills (used shares of caps and credits) slightly below the lowest level are read too,
+        # because an alert is cleared only when its fill is below the level by the margin.
         percent_min = min(FILL_LEVELS) - CLEARING_MARGIN
         conditions = [_filled(fill) for fill in await alerts.find_fills(connection, percent_min)]
         conditions += [_negative(*row) for row in await alerts.find_negative(connection)]

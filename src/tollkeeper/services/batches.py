@@ -41,7 +41,7 @@ class Limit:
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Computes the pauses between attempts. Each pause is about twice as long as the previous
-    pause, up to a maximum."""
+    pause, up to about `max_s`. Pauses vary randomly by up to 50 %."""
 
     first_s: float
     max_s: float
@@ -214,8 +214,8 @@ class Batches(Generic[T]):
                 await self._draining.wait()
 
     def _take_batch(self) -> list[T]:
-        """Takes the oldest items from the queue: at least one, and then as many as the batch limit
-        allows."""
+        """Takes the oldest items from the queue, at least one, until the batch limit is reached.
+        The last item may make the batch heavier than the weight limit."""
         queue, limit = self._queue, self._batch
         batch: list[T] = []
         if len(queue) <= limit.items and self._weight <= limit.weight:

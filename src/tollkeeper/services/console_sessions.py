@@ -26,8 +26,8 @@ class ConsoleSessions:
     ) -> None:
         """Begins a session. `digest` is the hash of the session cookie. `credential` identifies how
         the user signed in: with the operator token or at the identity provider. Also ends the
-        previous session of the browser (`replaces`), the user's sessions with another role, the
-        user's oldest session if there are too many, and all expired sessions."""
+        previous session of the browser (`replaces`), the user's sessions with another role or
+        organization, the user's oldest session if there are too many, and all expired sessions."""
         now = self._clock()
         new_session = StoredSession(digest, credential, person, now, now, now + SESSION_S)
         async with self._database.transaction() as connection:
@@ -64,6 +64,6 @@ class ConsoleSessions:
             await console_sessions.delete(connection, digest)
 
     async def console_session_end_all(self, credential: bytes, subject: str) -> None:
-        """Ends every session of a user."""
+        """Ends all sessions of the user `subject` that began with this `credential`."""
         async with self._database.transaction() as connection:
             await console_sessions.delete_of_person(connection, credential, subject)

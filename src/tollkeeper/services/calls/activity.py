@@ -111,8 +111,8 @@ class Activity:
             _log.error("activity records are lost", count=self._dropped - before)
 
     async def activity_show(self, request_id: UUID) -> ActivityEntry:
-        """Returns the activity record of a call. If the record is not written yet, returns the data
-        that the ledger has about the call."""
+        """Returns the activity record of a request. If the record is not written yet, returns the
+        data that the ledger has about the call. Raises NotFound if there are no data."""
         async with self._database.reading() as connection:
             entry = await activity.find(connection, request_id)
             dropped = await find_dropped(connection, request_id)
@@ -147,8 +147,8 @@ class Activity:
             )
 
     async def keep_partitions(self) -> None:
-        """Creates the partitions of the coming days and drops expired partitions. Does nothing
-        while another process runs the same work."""
+        """Creates the partitions of the coming days, drops expired partitions and roll-ups, and
+        sums old latencies by day. Does nothing while another process runs the same work."""
         today = datetime.fromtimestamp(self._clock(), UTC).date()
         async with self._database.transaction() as connection:
             if await activity_partitions.try_partitions_lock(connection):

@@ -18,8 +18,9 @@ from tollkeeper.services.ledger.standing_refusals import StandingRefusals
 from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 
 _RESOLVED_BY_CALL = "call"
-# The maximum number of calls per minute and project that one process rejects before admission.
-# These calls do not count against the project's rate limit, so they need their own limit.
+# If one process rejects more calls of a project per minute than this without a hold, it rejects the
+# project's further calls unread. Rejected calls need this limit, because they do not count against
+# the project's rate limit.
 REFUSED_CALLS_PER_MINUTE = 6000
 
 
@@ -32,7 +33,7 @@ class Admission:
 
     async def open(self, tab: Tab, bounds: Bounds) -> None:
         """Holds the maximum cost of the call at the current prices. The hold is committed when this
-        method returns. If the ledger refuses the hold, raises an error that names the amounts."""
+        method returns. If the ledger refuses the hold, raises an error with the reason."""
         call = tab.call
         now = self._clock()
         prices = tab.plan.prices_at(now)
@@ -136,7 +137,7 @@ class Admission:
 
 def _charge_verdicts(tab: Tab, hold: Hold) -> int:
     """Returns the price of the policy verdicts (results of policies) that the call has waited for
-    and received. A verdict that arrives later is not charged."""
+    and received, and stores it in the tab. A verdict that arrives later is not charged."""
     if not hold.verdicts_max:
         return 0
     verdicts = tab.evidence.enforcing_count

@@ -1,6 +1,6 @@
 """Compares the usage and cost of an ended call with its hold (the credit reserved for it), with the
-model's context, and with the cost that the backend reports. Differences are counted in metrics and
-cause alerts."""
+model's context, and with the cost that the backend reports. Differences are counted in metrics.
+Usage that cannot be true or exceeds the model's context also causes an alert."""
 
 from collections.abc import Callable
 

@@ -50,8 +50,8 @@ _DEADLINE_SLACK_S = 0.5
 # with an invalid key must not use up the limit of the project's valid keys.
 _CLIENT_ERRORS = frozenset({400, 402, 403, 404, 409, 413, 422, 429, 501})
 _WITHHELD = "The backend refused the request. Its message is not shown, because a policy judges the answers."
-# Every call waits at least this long for the ledger to write its settlement, even after the
-# deadline.
+# A call may wait this long for the ledger to write its settlement, even after the call's deadline
+# or the time set by `Tab.end_by`.
 _SETTLEMENT_S_MIN = 5.0
 _IMPOSSIBLE_USAGE = "the backend's report of usage cannot be true"
 _UNKNOWN_PROMPT_SIZE = "no usage was reported, and the size of media or searches is not known"
@@ -66,7 +66,7 @@ class CallSource(Protocol):
 
     @property
     def on_disconnect(self) -> Callable[[Callable[[], None]], None]:
-        """Registers a callback for the client's disconnect."""
+        """Returns a function that registers a callback for the client's disconnect."""
         ...
 
     def error_status_and_code(self, error: BaseException) -> tuple[int, str]:
@@ -101,8 +101,8 @@ class Inference:
 
     async def infer(self, call: Call, plan: Plan, sink: AnswerSink, source: CallSource) -> Tab:
         """Runs the call to its end. Raises domain errors, even after the sink (the receiver of the
-        answer) has got events. The request handler must not cancel this coroutine. It reports a
-        disconnect through `source.on_disconnect`, and the call then ends early."""
+        answer) has got events. The request handler must not cancel this coroutine. The handler
+        reports a disconnect through `source.on_disconnect`, and the call then ends early."""
         tab = self._running.begin(call, plan, sink, source.operation)
         status, code = 200, None
         self._recorder.started(tab)
@@ -130,8 +130,9 @@ class Inference:
         return tab
 
     def require_rate(self, project_id: ProjectId) -> None:
-        """Raises RateLimited if this process remembers that the project has used up its rate limit.
-        The API calls this method before it reads the body of a request."""
+        """Raises RateLimited if the project's calls are currently refused
+        (`Admission.require_rate`). The API calls this method before it reads the body of a
+        request."""
         self._admission.require_rate(project_id)
 
     async def drain(self, grace_s: float) -> None:
@@ -243,8 +244,8 @@ class Inference:
     async def _deliver(self, tab: Tab, gate: ResponseGate | None) -> None:
         """Sends the call to the backend, and delivers the answer until it is complete."""
         if tab.unwanted:
-            # No client waits for the answer, and the call has not been sent yet, so sending it
-            # would only cost money.
+            # The client has disconnected or the gateway is stopping. The call has not been sent
+            # yet, and sending it would only cost money.
             if gate is not None:
                 gate.close()
             raise _ended_before_dispatch()
@@ -287,7 +288,7 @@ class Inference:
         released (free) or unsettled (the cost is unknown). The ledger receives the result before
         the first `await` and retries while the database is down, so neither a cancellation nor a
         timeout can lose the result. Raises SettlementLate if the answer is complete but the result
-        was not written by the deadline."""
+        was not written in time."""
         meter, admission = tab.meter, self._admission
         assert meter is not None
         cost = None

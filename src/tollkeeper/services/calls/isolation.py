@@ -21,8 +21,8 @@ class Isolation:
         """Returns the cache hints for the backend. They contain hashes in place of the client's
         `key` and `salt`, so that two projects with the same key do not share entries of the
         backend's cache. If the backend can separate caches by a salt, it gets a salt with every
-        call. Without a salt, the number of cached tokens would reveal what another project has
-        sent."""
+        call. Without a salt, the number of cached tokens would reveal whether another project has
+        sent the same text."""
         client_asks_for_salt = salt is not None
         if salt is None and model.isolates_cache:
             salt = ""

@@ -7,7 +7,7 @@ from tollkeeper.domain.prompt_size import PromptSize, measure_prompt, prompt_tex
 from tollkeeper.runtime.large_requests import run_in_thread
 
 # The lengths in characters above which measuring a text takes more than a few milliseconds. A text
-# with other than ASCII characters takes longer.
+# with non-ASCII characters takes longer.
 _LONG_ASCII_TEXT = 128 << 10
 _LONG_NON_ASCII_TEXT = 8 << 10
 

@@ -4,8 +4,8 @@ more than their hold (the credit reserved before the call), costs that differ fr
 backend reports, and dropped activity records.
 
 The labels are models and backends of the catalogue, so the operator controls the number of time
-series. No label names a tenant. Amounts are floats in USD here, because metrics need not be exact.
-Everywhere else amounts are integers.
+series. No label names a tenant. In metrics, amounts are floats in USD, because metrics need not be
+exact. Everywhere else amounts are integers.
 """
 
 from collections.abc import Sequence
@@ -125,8 +125,8 @@ _SETTLEMENT_LABELS = attrgetter("model", "settlement")
 
 
 def count_calls(records: Sequence[ActivityRecord]) -> None:
-    """Counts ended calls. Updates each metric once for all records, which is much faster than once
-    for each record."""
+    """Counts ended calls. Updates each metric once for each combination of labels, which is much
+    faster than once for each record."""
     _CALLS.add_each(map(_CALL_LABELS, records))
     _SETTLEMENTS.add_each(map(_SETTLEMENT_LABELS, records))
     groups: dict[tuple[str, str, str], list[ActivityRecord]] = {}

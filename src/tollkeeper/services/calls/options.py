@@ -29,9 +29,9 @@ def output_limit(client_limit: int | None, model: Model, *, param: str) -> int:
 
 
 def require_supported(model: Model, prompt: Prompt) -> None:
-    """Raises OptionUnsupported for the first option that the model does not support; `param` of the
-    error is the position of the option in the request. Raises InvalidRequest if the request
-    contains remote media or schemas that the backend does not accept."""
+    """Raises OptionUnsupported for the first request field or content that the model does not
+    support; `param` of the error is its position in the request. Raises InvalidRequest if the
+    request contains remote media or schemas that the backend does not accept."""
     for media in prompt.media:
         if media.modality not in model.input_modalities:
             raise OptionUnsupported(

@@ -18,6 +18,7 @@ from tollkeeper.services.overload import OverloadGate
 
 @dataclass(frozen=True, slots=True)
 class InferenceLimits:
+    # The maximum time from the arrival of a call to the end of its answer.
     deadline_s: float
     # The time for which the gateway continues to read an answer after its client has disconnected,
     # because the backend reports the usage at the end of the answer.
@@ -91,10 +92,11 @@ class RunningCalls:
             self._none_running.set()
 
     def abandon(self, tab: Tab) -> None:
-        """Handles the disconnect of a client. If the call has not been sent yet, it ends at once.
-        Otherwise the gateway continues to read the answer for up to `drain_s` seconds, because the
-        call is charged and its usage comes at the end of the answer. If too many such answers are
-        read already, the call ends now."""
+        """Handles the disconnect of a client. A call that waits for a connection to its backend
+        ends at once. A call that is not dispatched yet ends before its dispatch. Otherwise the
+        gateway continues to read the answer for up to `drain_s` seconds, because the call is
+        charged and its usage comes at the end of the answer. If too many such answers are read
+        already, the call ends now."""
         if tab.abandoned or tab not in self._running:
             return
         tab.abandoned = True

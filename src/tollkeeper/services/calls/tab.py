@@ -74,8 +74,8 @@ class Tab:
     hold: Hold | None = None
     policies: PolicySet | None = None
     prices: dict[str, Pricing] = {}
-    # The meter counts the usage of the answer; `charge` and `cost_picousd` are set when the call is
-    # settled.
+    # The meter counts the usage of the answer. `charge` is the usage that the meter computes at the
+    # end of the call. `cost_picousd` is set when the ledger has written the settlement.
     meter: Meter | None = None
     charge: Charge | None = None
     cost_picousd: int | None = None

@@ -1,5 +1,5 @@
-"""Counts the tokens of a prompt with the backend's tokenizer, or estimates them if the backend has
-none.
+"""Counts the tokens of a prompt with the backend's tokenizer, or estimates them if the backend
+returns no count.
 
 If an enforcing policy has to judge the request, the backend is not asked to count, because the
 backend would get the prompt before the policy has allowed it.
