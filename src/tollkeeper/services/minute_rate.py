@@ -17,10 +17,9 @@ class MinuteRate:
     def __init__(self, per_minute: int, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.per_minute = per_minute
         self._clock_ns = clock_ns
-        # For each owner, the time until which the owner has used up its rate. Each use moves this time
-        # forward by a minute divided by `per_minute`. To avoid rounding, the unit of time is 1 ns /
-        # `per_minute`, so that one use is exactly `_MINUTE_NS` units. The least recently active
-        # owner comes first.
+        # A time for each owner, which each use moves forward by a minute divided by `per_minute`. To
+        # avoid rounding, the unit of time is 1 ns / `per_minute`, so that one use is exactly
+        # `_MINUTE_NS` units. The least recently active owner comes first.
         self._used_until: OrderedDict[Hashable, int] = OrderedDict()
 
     def __len__(self) -> int:
@@ -33,13 +32,14 @@ class MinuteRate:
         used_until = self._used_until.get(owner)
         if used_until is None:
             return 0
-        # After its next use, the owner may be ahead of the clock by at most one minute. The negated
-        # floor division rounds the wait up.
+        # A use is allowed if it moves the owner's time to at most one minute after the present.
+        # `ahead` is this difference after the next use. The negated floor division rounds the wait
+        # up.
         ahead = used_until - self._now() + _MINUTE_NS
         return max(0, -((_MINUTE_NS * self.per_minute - ahead) // self.per_minute))
 
     def use(self, owner: Hashable, times: int = 1) -> None:
-        """Counts `times` uses at once. Does nothing if the owner has used up its rate."""
+        """Counts `times` uses at once, even if fewer uses are left. Does nothing if none is left."""
         if self.wait_ns(owner):
             return
         used_until = max(self._now(), self._used_until.get(owner, 0)) + times * _MINUTE_NS

@@ -25,8 +25,8 @@ class Models:
     async def model_for_call(self, caller: ProjectCaller, model_id: str) -> Model:
         """Returns the model for an inference call. Raises PermissionDenied if the model requires a
         check (an approval by an operator) that the organization lacks, and Unavailable if the model
-        is not ready. For models that are ready and require no check, nothing is read from the
-        database."""
+        is not ready. Does not check the model lists of the key and project; admission does. For
+        models that are ready and require no check, nothing is read from the database."""
         model = self._current.catalog.find(model_id, param="model")
         if not model.required_checks and model.is_ready:
             return model

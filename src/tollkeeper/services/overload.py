@@ -1,21 +1,21 @@
-"""Rejects calls while this process is overloaded. Calls of the owner (organization) with the most
-calls are rejected first.
+"""Rejects calls while this process is overloaded, but only calls of owners (organizations) that
+already have their share of the active calls.
 
 A call is active while the gateway admits or settles it, and inactive while it waits for its
 backend or the judge (the model that answers policy questions). A process is overloaded if, for a
 whole tenth of a second,
 
-- every iteration of its event loop (in names: turn) takes long,
+- every iteration of its event loop (called "turn" in names) is long,
 - or no iteration is short and very many calls are active, so that they wait for each other,
 - or too many ledger writes are waiting.
 
 A single long iteration is not an overload, and neither are many calls that wait for their backends.
 
 During an overload, the number of active calls is limited, and further calls are rejected at once,
-before their body is read. An owner with less than its share of the active calls is not rejected. So
-a client with a few calls is served despite another client's flood. During such a flood, the limit
-is lowered further: every call takes several iterations, so the few calls are fast only if the
-iterations are short. The limit is removed after one second without a rejection.
+before their body is read. A call of an owner with less than its share is not rejected. So a client
+with a few calls is served despite another client's flood. During such a flood, the limit is lowered
+further: every call takes several iterations, so the few calls are fast only if the iterations are
+short. The limit is removed after about one second without a rejection.
 
 `tollkeeper.runtime.fair_turns` spreads the start of requests and the delivery of ledger results
 over several iterations. A sample (one measured duration) includes all work that was waiting when
@@ -67,8 +67,8 @@ _LOWERING_FACTOR, _RAISING_FACTOR, _RECOVERY_FACTOR = 0.8, 1.2, 1.08
 # Below `_ROOMY_TURN`, the process has room for more calls.
 _SHORT_TURN, _ROOMY_TURN = 1 / 8, 1 / 2
 # After this many successive windows without a rejection, the limit is removed. After this many
-# windows with short iterations, the limit is increased, because the calls wait for something other
-# than this process. After this many windows without a call, sampling stops.
+# successive windows that each had a short iteration, the limit is increased, because the calls wait
+# for something other than this process. After this many windows without a call, sampling stops.
 CALM_WINDOWS = 10
 _RETRY_AFTER_S = 1
 
@@ -99,7 +99,7 @@ class OverloadGate:
         # While there is a limit, the number of successive windows without a rejection. Otherwise
         # the number of successive windows without a call.
         self._calm_windows = 0
-        # The number of successive windows with short iterations.
+        # The number of successive windows that each had a short iteration.
         self._short_windows = 0
         # The current window: its start, the number of its samples, and the minimum of each measured
         # figure.
@@ -129,7 +129,7 @@ class OverloadGate:
         return self._limit is None and self._calm_windows >= CALM_WINDOWS
 
     def call_when_needed(self, wake: Callable[[], None]) -> None:
-        """Sets the function that is called once when samples are needed again."""
+        """Sets the function that `require_room` calls once, when the next call arrives."""
         self._wake = wake
 
     @property
@@ -175,7 +175,7 @@ class OverloadGate:
 
     @contextmanager
     def waiting(self, owner: Hashable) -> Iterator[None]:
-        """Counts a call as inactive within this block."""
+        """Counts an active call as inactive within this block."""
         self.mark_inactive(owner)
         try:
             yield
@@ -272,8 +272,8 @@ class OverloadGate:
 
 
 class LoopSampler:
-    """Measures iterations of the running event loop for an `OverloadGate`. Pauses while no call
-    arrives.
+    """Measures iterations of the running event loop for an `OverloadGate`. Pauses while no calls
+    arrive.
 
     `call_after_waiting` calls its argument when all work that is waiting now has run. So this work
     is measured as part of the iteration.
@@ -290,7 +290,8 @@ class LoopSampler:
         self._loop = asyncio.get_running_loop()
         self._call_after_waiting = call_after_waiting or self._loop.call_soon
         self._began = 0.0
-        # The number of the current sample.
+        # Changes when a sample starts and when it ends, so that `_end` recognises a sample that has
+        # already ended.
         self._number = 0
 
     def start(self) -> None:

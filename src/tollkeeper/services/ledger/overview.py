@@ -64,9 +64,9 @@ class LedgerOverview:
     async def costs_by_hour(
         self, organization_id: OrganizationId, first_hour: int, last_hour: int
     ) -> dict[int, int]:
-        """Returns the cost of the calls that began in each hour. Hours are numbered since 1970;
-        `last_hour` is excluded. The range has at most 48 hours, because its calls are read one by
-        one."""
+        """Returns, for each hour, the cost of the calls that began in this hour. Hours are counted
+        since 1970; `last_hour` is excluded. Raises InvalidRequest if the range has more than
+        `_HOURS_MAX` hours, because its calls are read one by one."""
         if not 0 <= last_hour - first_hour <= _HOURS_MAX:
             raise InvalidRequest(f"Costs by hour cover at most {_HOURS_MAX} hours.")
         first, last = (request_id(hour * _HOUR_MS, 0) for hour in (first_hour, last_hour))

@@ -1,8 +1,8 @@
 """Books the events of a payment provider as grants of credit.
 
-Each event first adds to the stored data about its payment. Then the missing grants are booked, so
-that the payment's grants equal its paid and withdrawn amounts. So the order and the repetition of
-events do not matter. The payment's row lock serialises concurrent events of the same payment.
+The data of each event is first added to the stored data of its payment. Then the missing grants
+are booked, so that the payment's grants equal its paid and withdrawn amounts. So events may arrive
+in any order and repeatedly. A lock on the payment's row serialises its concurrent events.
 """
 
 from dataclasses import dataclass
@@ -54,13 +54,13 @@ class Payments:
         return booking
 
     async def payment_assign(self, payment_id: str, organization_id: OrganizationId) -> Payment:
-        """Assigns a payment to an organization and grants the credit, if the payment's events name
-        no organization."""
+        """Assigns a payment whose events name no organization, and grants the credit. Raises
+        StateConflict if the payment belongs to another organization."""
         async with self._database.transaction() as connection:
             if await organizations.find(connection, organization_id) is None:
                 raise no_organization(organization_id)
             await payments.assign(connection, payment_id, organization_id)
-            # `find_due` reads the stored payment with the amounts that its grants must equal.
+            # The returned paid and withdrawn amounts are the amounts that the grants must equal.
             payment = await payments.find_due(connection, payment_id)
             if payment is None:
                 raise NotFound(f"There is no payment {payment_id}.")
@@ -87,7 +87,7 @@ class Payments:
     ) -> Booking:
         organization_id = await _find_organization(connection, report.organization)
         if not await payments.add_report(connection, report, organization_id, livemode=livemode):
-            # The event has the other mode than the stored payment.
+            # Of the event and the stored payment, one is in live mode and the other in test mode.
             payment_mode = "test" if livemode else "live"
             return Booking(EventOutcome.REFUSED, f"the payment was made in {payment_mode} mode")
         payment = await payments.find_due(connection, report.payment_id)
@@ -97,7 +97,8 @@ class Payments:
 
     async def _book(self, connection: Connection, payment: Payment) -> None:
         """Books the missing grants, so that the payment's grants equal its paid and withdrawn
-        amounts. The caller has locked the payment."""
+        amounts. Does nothing while the payment has no organization or has not succeeded. The caller
+        must have locked the payment."""
         organization_id, paid = payment.organization_id, payment.paid_picousd
         if organization_id is None or paid is None:
             return
@@ -128,6 +129,7 @@ class Payments:
 
 
 async def _find_organization(connection: Connection, text: str | None) -> OrganizationId | None:
+    """Returns None if the text is not the id of an existing organization."""
     try:
         identity = OrganizationId(UUID(text or ""))
     except ValueError:

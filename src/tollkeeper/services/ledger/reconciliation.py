@@ -16,8 +16,8 @@ from tollkeeper.storage.verification import Ages
 
 UNSETTLED_LIST_MAX = 1000
 _RESOLVED_BY = "operator"
-# A cost of more than this many times the hold needs a confirmation. The hold is the amount reserved
-# before the call, its highest expected cost, so a much higher cost is probably a typing error.
+# A cost of more than this many times the hold needs a confirmation. The hold is the highest cost
+# that the gateway expected before the call, so a much higher cost is probably a typing error.
 _UNCONFIRMED_HOLDS_MAX = 2
 
 
@@ -34,8 +34,8 @@ class Reconciliation:
     async def ledger_verify(
         self, *, full: bool = False, on_progress: Progress = lambda _done, _all: None
     ) -> list[Difference]:
-        """Verifies the ledger and stores the number of differences. Returns the differences between
-        balances and rows; an empty list means that all invariants hold."""
+        """Verifies the ledger and stores the number of differences. Returns the differences, which
+        are violations of invariants; an empty list means that all invariants hold."""
         differences = await self._verification.verify(full=full, on_progress=on_progress)
         async with self._database.transaction() as connection:
             await money_totals.write_verification(connection, len(differences))
@@ -49,10 +49,10 @@ class Reconciliation:
     async def ledger_resolve(
         self, reservation_id: UUID, *, settle_picousd: int | None, confirmed: bool = False
     ) -> ReservationEntry:
-        """Settles an unsettled reservation at this cost, or releases it if `settle_picousd` is
-        None. Raises `StateConflict` if the reservation is not unsettled, for example at a second
-        attempt. Raises `FarAboveHold` if the cost is more than twice the hold and not
-        `confirmed`."""
+        """Settles an unsettled reservation at the cost `settle_picousd`, or releases it if
+        `settle_picousd` is None. Raises `StateConflict` if the reservation is not unsettled, for
+        example because it was resolved before. Raises `FarAboveHold` if the cost is more than twice
+        the hold and `confirmed` is False."""
         if settle_picousd is not None and not 0 <= settle_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A settlement is an amount of 0 USD or more.", param="settle")
         reservation = await self._find(reservation_id)

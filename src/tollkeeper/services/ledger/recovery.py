@@ -1,9 +1,10 @@
 """Maintains process leases, and marks the holds that no process will resolve as unsettled (of
 unknown cost).
 
-A lease shows that a process is alive. No process will resolve a hold of a dead process, or a hold that
-its live process has already resolved. The second case happens if a failover to a standby that lacks
-the last commits, or a restored backup, brings back a hold without its resolution.
+A lease shows that a process is alive. No process will resolve a hold of a dead process. Nor will a
+live process resolve a hold that it has already resolved, but that is open again in the database.
+The latter happens after a failover to a standby that lacks the last commits, or if a backup was
+restored.
 """
 
 import asyncio
@@ -30,11 +31,12 @@ _END_LOST = "the database has lost how the call ended"
 # The number of heartbeats in the duration of a lease. It is more than one, so that a process that
 # misses a heartbeat is not declared dead.
 HEARTBEATS_PER_LEASE = 4
-# The number of heartbeat intervals that recovery watches a silent process before it declares the
-# process dead.
+# The number of heartbeat intervals for which recovery watches a silent process before it declares
+# the process dead.
 _HEARTBEATS_OBSERVED = 2
-# The minimum time without activity after which a sweep (one run of recovery) counts as stopped.
-# This minimum applies even if leases are shorter, because a busy machine may pause for seconds.
+# If a sweep (one run of recovery) is idle for longer than a lease, the database closes the sweep's
+# connection, which releases its lock. With short leases, this happens only after this time, because
+# a busy machine may pause for seconds.
 _IDLE_S_MIN = 10.0
 # The number of reservations that one transaction marks.
 _MARKED_AT_ONCE = 1000
@@ -44,7 +46,7 @@ _MARKED_AT_ONCE = 1000
 class Recovered:
     processes: int
     reservations: int
-    # Reservations of this process whose resolution or mark the database has lost.
+    # The number of reservations of this process whose resolution or mark the database has lost.
     forgotten: int = 0
 
 
@@ -90,6 +92,8 @@ class Lease:
             process_id, code_revision(), socket.gethostname(), os.getpid(), kind
         )
         self._lease_s = lease_s
+        # The time of the first heartbeat since the last failure; None if no heartbeat has succeeded
+        # since then.
         self._steady_since: float | None = None
         # Called with the reason when the schema has become too new for this code.
         self.on_outdated: Callable[[str], None] = lambda reason: None
@@ -173,8 +177,8 @@ class Recovery:
         return LeasedHolds(len(left_s), reservations, ends_in_s)
 
     async def recover_silent(self) -> Recovered:
-        """Marks only the holds of dead processes that are registered. This costs almost nothing
-        while all registered processes live."""
+        """Marks the holds of dead processes as unsettled, but only of registered processes. This
+        costs almost nothing while all registered processes are alive."""
         return await self._sweep(unregistered_too=False)
 
     async def _sweep(self, *, unregistered_too: bool) -> Recovered:

@@ -74,7 +74,7 @@ def _not_enough_money(decision: Decision) -> str:
 
 def _reset(decision: Decision) -> str:
     """Returns the sentence that names the time when a daily, weekly or monthly cap starts again
-    from zero."""
+    from zero, or "" for other refusals."""
     if decision.resets_at is None:
         return ""
     at = datetime.fromtimestamp(decision.resets_at, UTC).isoformat().replace("+00:00", "Z")

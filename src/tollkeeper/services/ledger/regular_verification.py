@@ -12,6 +12,7 @@ EVERY_HOURS = 24
 # The pause after a slice is four times as long as the slice took, so that verification loads one
 # connection for a fifth of the time.
 _REST = 4.0
+# The maximum number of differences that are logged.
 _LOGGED_MAX = 10
 
 _log = structlog.get_logger("tollkeeper.ledger")
@@ -24,7 +25,8 @@ class RegularVerification:
 
     async def verify_if_due(self) -> bool:
         """Verifies the ledger unless it was verified within `EVERY_HOURS`, by any process or by
-        `ledger verify`. Returns whether this process has verified the ledger now."""
+        `ledger verify`. Does nothing while another process verifies it. Returns whether this
+        process has verified the ledger now."""
         async with (
             self._database.reading() as connection,
             money_totals.verification_lock(connection) as has_lock,

@@ -19,6 +19,7 @@ class StandingRefusals:
         self._refusals: dict[ProjectId, tuple[float, Decision]] = {}
 
     def note(self, project_id: ProjectId, decision: Decision) -> None:
+        # `wait_us` is 0 if the rate limit was not the reason for the refusal.
         if decision.wait_us:
             if len(self._refusals) >= _PROJECTS_MAX:
                 self._refusals.clear()

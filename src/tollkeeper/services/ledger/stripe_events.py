@@ -56,7 +56,7 @@ class _Event(msgspec.Struct):
 
 
 class _Object(msgspec.Struct, kw_only=True):
-    """Contains the fields that the objects of all event types have."""
+    """Contains the fields that the objects of several event types share."""
 
     currency: str | None = None
     payment_intent: _Id | None = None
@@ -100,8 +100,8 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 def read_event(body: bytes) -> PaymentEvent:
-    """Reads an event. Raises InvalidRequest if the body is not a Stripe event. For an event that
-    cannot be booked, returns the reason instead of a report."""
+    """Reads an event. Raises InvalidRequest if the body is not a Stripe event. If the event cannot
+    be booked, the returned event has a reason instead of a report."""
     event = _decode(body, _Event)
     report, reason, refused = None, "", False
     try:

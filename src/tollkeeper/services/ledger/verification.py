@@ -3,9 +3,9 @@ checks.
 
 The sums of an organization's rows are compared with its account in one snapshot, so that the
 comparison is exact during live traffic. The invariants of single rows are checked partition by
-partition. The rows of a closed month are not read again: verification checks the digest of the
-month's stored totals and then uses these totals. Each close (the stored totals of a month) is
-proven once: its totals are compared with its rows, before the rows are dropped.
+partition. Each close (the stored totals of a closed month) is proven once, before the month's rows
+are dropped: its totals are compared with the rows. After this proof, the rows are not read again:
+verification checks the digest of the stored totals and then uses these totals.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from tollkeeper.storage.verification import Ages, Slice
 
 # The number of organizations whose sums one transaction compares.
 ORGANIZATIONS_PER_SLICE = 50
-# The maximum number of stored differences. Further differences are only counted.
+# The maximum number of differences that are returned. Further differences are only counted.
 DIFFERENCES_MAX = 10_000
 CLOSES_ARE_UNCHANGED = "closed months are as they were closed"
 _LEFT_OUT = "further differences"
@@ -51,6 +51,7 @@ class _Findings:
         self._stored: list[Difference] = []
         self._left_out = 0
         self._done = 0
+        # The estimated number of all slices.
         self.slices = 0
 
     def add(self, differences: Sequence[tuple[str, str, str]]) -> None:
@@ -60,8 +61,7 @@ class _Findings:
 
     def slice_done(self) -> None:
         self._done += 1
-        # There can be more slices than estimated, if organizations were created since they were
-        # counted.
+        # There are more slices than estimated if organizations were created after the estimate.
         self.slices = max(self.slices, self._done)
         self._on_progress(self._done, self.slices)
 

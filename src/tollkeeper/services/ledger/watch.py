@@ -1,5 +1,5 @@
-"""Updates the ledger's metrics at an interval instead of at each request for metrics, because they
-need database queries."""
+"""Updates the ledger's metrics at an interval, not for each request to /metrics, because these
+metrics need database queries."""
 
 from collections import Counter
 
