@@ -17,7 +17,7 @@ class MinuteRate:
     def __init__(self, per_minute: int, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.per_minute = per_minute
         self._clock_ns = clock_ns
-        # A time for each owner, which each use moves forward by a minute divided by `per_minute`. To
+        # A time for each owner. Each use moves it forward by a minute divided by `per_minute`. To
         # avoid rounding, the unit of time is 1 ns / `per_minute`, so that one use is exactly
         # `_MINUTE_NS` units. The least recently active owner comes first.
         self._used_until: OrderedDict[Hashable, int] = OrderedDict()

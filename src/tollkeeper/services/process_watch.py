@@ -20,6 +20,7 @@ from tollkeeper.services.policies.checks import PolicyChecks
 from tollkeeper.services.tallies import HistogramTally, schedule_write
 from tollkeeper.storage.database import Database
 
+# Linux only.
 _PROC_SELF = Path("/proc/self")
 _REPLICA_STATES = ("healthy", "failing", "ejected", "probing")
 # To measure the delay of the event loop, a task sleeps for this time. Any additional time is the

@@ -12,7 +12,7 @@ from tollkeeper.storage import replica_reports
 from tollkeeper.storage.database import Database
 
 PUBLISH_INTERVAL_S = 5
-# Older reports are not shown.
+# The maximum age of reports in `replica_report_list`.
 _AGE_S_MAX = 12 * PUBLISH_INTERVAL_S
 _REPORTS = msgspec.json.Decoder(tuple[ReplicaReport, ...])
 
@@ -45,7 +45,8 @@ class ReplicaReports:
             await replica_reports.write(connection, self._process_id, encoded)
 
     async def replica_report_list(self) -> list[ProcessReport]:
-        """Returns the newest report of each gateway process on this database."""
+        """Returns the newest report of each gateway process that uses this database. Omits reports
+        older than `_AGE_S_MAX`."""
         async with self._database.reading() as connection:
             stored = await replica_reports.find_fresh(connection, age_s_max=_AGE_S_MAX)
         return [ProcessReport(row.host, row.pid, row.age_s, _decoded(row.report)) for row in stored]

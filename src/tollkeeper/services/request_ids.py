@@ -7,9 +7,9 @@ from uuid import UUID
 
 from tollkeeper.domain.months import id_of_text
 
-# Random endings of ids are created in groups of this size, because a request to the operating
+# The number of random id endings that are created at once, because a request to the operating
 # system for random bytes takes longer than all other work here. An ending has 10 bytes. 4 of its
-# bits are the version of the UUID, and 2 bits are the variant.
+# bits are the UUID's version and 2 bits are its variant; all other bits are random.
 _ENDINGS_PER_GROUP = 256
 _RANDOM_BITS = int.from_bytes(bytes.fromhex("0fff3fffffffffffffff") * _ENDINGS_PER_GROUP)
 _FIXED_BITS = int.from_bytes(bytes.fromhex("70008000000000000000") * _ENDINGS_PER_GROUP)

@@ -62,6 +62,7 @@ _RECORD_FIELDS = (
 _read_record_fields = attrgetter(*_RECORD_FIELDS)
 _log = structlog.get_logger("tollkeeper.requests")
 json_lines = msgspec.json.Encoder().encode_lines
+# Encodes lines, for example `json_lines` or `text_lines`.
 Render = Callable[[Sequence[RequestLine]], bytes]
 
 
@@ -114,11 +115,11 @@ def _lines_of_calls(records: Sequence[ActivityRecord]) -> list[RequestLine]:
 
 class RequestLog:
     def __init__(self, render: Render | None) -> None:
-        """`render` encodes the lines. If it is None, no line is written."""
+        """If `render` is None, no line is written."""
         self._render = render
         self._lines: list[RequestLine] = []
         self._dropped = 0
-        # The ids of the open requests that have started an inference call.
+        # The ids of the requests in progress that have started an inference call.
         self._calls: set[str] = set()
         if render is not None:
             write_while_alive(self.write)

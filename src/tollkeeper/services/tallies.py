@@ -1,8 +1,8 @@
-"""Adds up changes to metrics in memory, and writes the sums to the Prometheus metrics every half
-second.
+"""Adds up changes to metrics in memory, and writes the sums to the Prometheus metrics at most every
+half second.
 
 Updating a metric of the Prometheus library is slow compared with the other work of a request: all
-processes share the metrics, so each update writes to a memory-mapped file. A tally in this module
+processes share the metrics, so each update writes to a memory-mapped file. A tally is an object that
 collects the changes of one metric.
 """
 
@@ -22,9 +22,9 @@ _WRITE_INTERVAL_S = 0.5
 # The maximum number of buffered values for one label set of a histogram. If there are more, they
 # are written before the interval ends.
 _VALUES_MAX = 4096
-# The write functions of all tallies of this process, which are called at the interval.
+# The write functions of all tallies and of other buffers, such as the request log.
 _writers: list[Callable[[], None]] = []
-# Functions that add buffered data to tallies. They are called before the tallies are written.
+# Functions that add buffered data to tallies. They are called before the write functions.
 _collectors: list[Callable[[], None]] = []
 
 
@@ -92,17 +92,18 @@ class OpenTally:
 
 
 def collect_first(collect: Callable[[], None]) -> None:
-    """Calls `collect` before tallies are written, to add buffered data."""
+    """Registers `collect`, which adds buffered data to tallies, to be called before each write."""
     _collectors.append(collect)
 
 
 def collect_while_alive(collect: Callable[[], None]) -> None:
-    """Calls the method `collect` before tallies are written, as long as its object exists."""
+    """Works like `collect_first` for a method, as long as the method's object exists."""
     _add_while_alive(_collectors, collect)
 
 
 def write_while_alive(write: Callable[[], None]) -> None:
-    """Calls the method `write` whenever tallies are written, as long as its object exists."""
+    """Registers the method `write` to be called whenever tallies are written, as long as its object
+    exists."""
     _add_while_alive(_writers, write)
 
 
@@ -125,7 +126,7 @@ _scheduled_in: asyncio.AbstractEventLoop | None = None
 
 
 def schedule_write() -> None:
-    """Schedules a write of all tallies within the interval, unless one is scheduled already."""
+    """Schedules a write of all tallies after the interval, unless a write is already scheduled."""
     global _scheduled_in  # noqa: PLW0603 - one schedule for the process
     loop = asyncio.get_running_loop()
     if _scheduled_in is not loop:
@@ -134,7 +135,7 @@ def schedule_write() -> None:
 
 
 def write_tallies() -> None:
-    """Writes all tallies now. Called at the interval, when a process stops, and in tests."""
+    """Writes all tallies now. Called by `schedule_write`, when a process stops, and in tests."""
     global _scheduled_in  # noqa: PLW0603 - one schedule for the process
     _scheduled_in = None
     for callback in (*_collectors, *_writers):

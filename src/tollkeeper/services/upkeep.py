@@ -28,6 +28,7 @@ from tollkeeper.storage.database import Database
 
 Chore: TypeAlias = Callable[[], Awaitable[None]]
 
+# The seconds between two runs of a chore.
 _TRY_HOLD_INTERVAL_S = 1
 _KEY_USE_INTERVAL_S = 10
 _JUDGE_COSTS_INTERVAL_S = 2
@@ -41,9 +42,10 @@ _AUDIT_INTERVAL_S = 600
 _VERIFY_INTERVAL_S = 600
 _SAMPLE_INTERVAL_S = 2
 _DELIVERY_INTERVAL_S = 5
-# The share of time that an expensive chore may take, and its longest pause.
+# The share of time that an expensive chore may take, and the longest pause that this share causes.
 _SHARE_OF_TIME = 0.01
 _EXPENSIVE_PAUSE_S_MAX = 600
+# The time after which `stop` again cancels each task that is not done.
 _CANCEL_AGAIN_S = 0.1
 
 _log = structlog.get_logger("tollkeeper.upkeep")
@@ -116,7 +118,7 @@ class Upkeep:
         await self.lease.heartbeat()
 
     async def try_hold(self) -> None:
-        """Checks that the ledger can write holds (reserved credit of calls)."""
+        """Checks that the ledger can write holds (the credit that is reserved for calls)."""
         await self.ledger.try_hold()
 
     async def recover_dead(self) -> None:

@@ -100,4 +100,5 @@ class Services:
     checks: PolicyChecks
     recorder: CallRecorder
     request_log: RequestLog
+    # The threshold of policies without their own threshold, in basis points.
     default_threshold: int

@@ -45,6 +45,7 @@ class Vault:
             return None
 
     def sign(self, payload: bytes, purpose: str, *context: bytes) -> bytes:
+        """Returns the signature followed by the payload, which is not encrypted."""
         return self.derive(purpose, payload, *context)[:_SIGNATURE_BYTES] + payload
 
     def verify(self, signed: bytes, purpose: str, *context: bytes) -> bytes | None:

@@ -66,6 +66,7 @@ class Evidence(msgspec.Struct):
     """Stores the verdicts of one call. Each policy has at most one verdict on the request and one
     on the answer. `pending` contains the tasks that still produce verdicts."""
 
+    # By policy id and direction. `msgspec` copies the empty defaults for each object.
     _verdicts: dict[tuple[str, str], VerdictRecord] = {}
     pending: set[asyncio.Task[None]] = set()
 
@@ -89,8 +90,8 @@ class Evidence(msgspec.Struct):
 
     def take(self, verdicts: Iterable[VerdictRecord]) -> None:
         """Adds verdicts. If an answer is judged several times while it arrives, a later verdict
-        replaces the earlier verdict, but has the highest probability so far. If the later verdict
-        is missing, the probability becomes None."""
+        replaces the earlier verdict, but keeps the highest probability so far and the sum of the
+        durations. If the later verdict is missing, the probability becomes None."""
         for verdict in verdicts:
             key = (verdict.policy_id, verdict.direction)
             earlier = self._verdicts.get(key)
@@ -221,8 +222,8 @@ class PolicyChecks:
         content: JudgedContent,
         evidence: Evidence,
     ) -> None:
-        """Starts a task that judges the monitoring policies among `policies`, and returns at
-        once."""
+        """Starts a task that judges the monitoring policies among `policies`, and returns at once.
+        If the limits for background texts are reached, the verdicts are recorded as missing."""
         monitoring = [
             policy
             for policy in policies
@@ -315,9 +316,9 @@ class PolicyChecks:
     async def _verdicts(
         self, policies: Sequence[ActivePolicy], direction: Direction, content: JudgedContent
     ) -> list[VerdictRecord]:
-        """Returns one verdict for each policy. All policies must have the same mode. A verdict has
-        no probability if no judge is configured, if the judge is down or late, or if the judge's
-        answer cannot be read."""
+        """Returns one verdict for each policy. All policies must have the same mode. A verdict is
+        missing (has no probability) if no judge is configured, if the judge is down or late, or if
+        the judge's answer cannot be read."""
         mode = policies[0].mode
         started = time.perf_counter()
         try:

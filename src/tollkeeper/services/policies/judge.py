@@ -53,11 +53,13 @@ _CACHED_MAX = 20_000
 # judge's context. Its text is then split into halves, and a rejected half is split again. A text
 # with at most this many characters is not split.
 _HALVED_LENGTH_MIN = 400
+# The number of hexadecimal digits in a fence, see `Window.quotation`.
 _FENCE_LENGTH = 16
+# After this many questions, other tasks of the event loop get a turn.
 _QUESTIONS_PER_YIELD = 64
-# For a text of this length, the backend needs longer to process the prompt than a network round
-# trip takes. So one question is asked first. The other questions about the text then find the
-# common beginning of their prompts in the backend's cache.
+# From this length on, the backend needs longer to process the prompt than a network round trip
+# takes. So one question is asked first. The other questions about the text then find the common
+# beginning of their prompts in the backend's cache.
 _WARM_UP_LENGTH_MIN = 1000
 _TIMED_OUT = "The judge did not answer in time."
 _NO_PROBABILITY = "The judge's answer has no probability of yes and no."
@@ -118,14 +120,15 @@ class Opinion:
     reason: str = ""
     # The time until the question was answered, or failed.
     seconds: float = 0.0
-    # The score from the first judge, if a first judge is asked before the main judge, and whether
-    # that score was so low that the main judge is not asked.
+    # The first judge's score, if a first judge was asked and has read all windows, and whether this
+    # score was so low that the main judge is not asked.
     first_score: float | None = None
     is_ruled_out_by_first_judge: bool = False
 
     @property
     def basis_points(self) -> int | None:
-        """Returns the score as an uncalibrated probability."""
+        """Returns the score in basis points: 10,000 means 100 %. Returns None if there is no
+        score."""
         return None if self.score is None else score_basis_points(self.score)
 
 
@@ -319,6 +322,7 @@ class Window:
 
     @property
     def is_smallest(self) -> bool:
+        """Tells whether neither the text nor the context can be shortened."""
         return len(self.text) <= _HALVED_LENGTH_MIN and not self._context
 
     @cached_property
@@ -388,8 +392,8 @@ class _QuestionRun:
 
     async def _work(self) -> None:
         for window, index in self._remaining:
-            # A cached score needs no `await`, so this `sleep(0)` regularly gives other tasks a
-            # turn.
+            # A cached score is returned without waiting. So this `sleep(0)` regularly lets other
+            # tasks run.
             self._asked += 1
             if self._asked % _QUESTIONS_PER_YIELD == 0:
                 await asyncio.sleep(0)

@@ -33,9 +33,10 @@ class JudgeLoad:
 class JudgeSlots:
     """Works like a semaphore with two queues. Questions that a client waits for come before
     questions of monitoring policies (`watching`), for which no client waits. If there are several
-    slots, watching questions never use all of them, so that a client's question finds a free slot.
-    In each queue organizations take turns, and if there are many slots, one organization never gets
-    all of them. So an organization that floods the judge delays only itself."""
+    slots, watching questions never use all of them, so that one slot stays free for clients'
+    questions. In each queue, organizations take turns. If there are at least eight slots, one
+    organization never gets all of them. So an organization that floods the judge delays mostly
+    itself."""
 
     def __init__(self, total: int) -> None:
         assert total >= 1

@@ -11,6 +11,7 @@ import msgspec
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.services.policies.trial import TEXTS_MAX, TrialText
 
+# The maximum size of a file: 32 MiB.
 BYTES_MAX = 32 << 20
 _LABELS: dict[object, bool] = {"yes": True, "true": True, "1": True}
 _LABELS |= {"no": False, "false": False, "0": False}
@@ -22,7 +23,7 @@ _objects = msgspec.json.Decoder(dict[str, Any])
 
 def read_texts(content: bytes) -> list[TrialText]:
     """Returns all texts of the file. Raises InvalidRequest with the line number if a line is
-    invalid."""
+    invalid or repeats an earlier line."""
     if len(content) > BYTES_MAX:
         raise InvalidRequest(f"A file has at most {BYTES_MAX >> 20} MiB.", param="file")
     texts: list[TrialText] = []

@@ -27,7 +27,7 @@ _SECONDS = Histogram(
 class Outcome(StrEnum):
     MATCHED = "matched"
     PASSED = "passed"
-    # The judge gave no score, so the verdict has no value.
+    # The verdict has no value, for example because the judge did not answer in time.
     MISSING = "missing"
 
 

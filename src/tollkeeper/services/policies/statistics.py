@@ -64,7 +64,8 @@ class PolicyStatistics:
 
     async def policy_drift(self, organization_id: OrganizationId, policy_id: str) -> Drift | None:
         """Returns how far the policy's values (calibrated probabilities) have moved since its
-        calibration. Returns None if the policy has no calibration for this judge, or if there is no judge."""
+        calibration. Returns None if the policy has no calibration for this judge, or if `judge` is
+        None."""
         if self._judge is None:
             return None
         async with self._database.reading(organization_id) as connection:

@@ -96,7 +96,7 @@ class PolicyTrial:
         self, question: Question, texts: Sequence[TrialText], direction: Direction
     ) -> AsyncIterator[tuple[int, Sample, str]]:
         """Yields each sample as soon as the judge has answered: the index of its text, the sample,
-        and the reason if its score is missing. Asks at most `concurrency` questions at a time."""
+        and the reason if its score is missing. Asks about at most `concurrency` texts at a time."""
         concurrency = self._judge.config.concurrency
         waiting: set[asyncio.Task[tuple[int, Sample, str]]] = set()
         try:

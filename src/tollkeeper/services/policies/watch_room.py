@@ -1,5 +1,5 @@
-"""Limits the texts that are judged in the background, for which no client waits: their number at the
-same time, and the sum of their characters."""
+"""Limits the texts that are judged at the same time in the background, for which no client waits.
+There is a limit for their number, and one for the sum of their characters."""
 
 from collections import Counter
 
@@ -19,7 +19,8 @@ class WatchRoom:
     def take(
         self, organization_id: OrganizationId, length: int, *, texts_max: int, characters_max: int
     ) -> bool:
-        """Counts one more text of this length. Returns False if a limit does not allow it."""
+        """Counts one more text of this length and returns True. If a limit does not allow the text,
+        does not count it and returns False."""
         owner = organization_id.int
         texts, characters = self._texts, self._characters
         if (

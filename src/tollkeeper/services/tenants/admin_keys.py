@@ -1,5 +1,5 @@
-"""Manages admin keys, with which clients administer their organization. Operators create and rename
-admin keys. Operators and clients list and revoke admin keys."""
+"""Manages admin keys, with which clients administer their organization. Only operators create and
+rename admin keys. Operators and clients list and revoke admin keys."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

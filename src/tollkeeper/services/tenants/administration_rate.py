@@ -1,8 +1,8 @@
 """Limits the rate of an organization's administration requests, in one process.
 
 Administration uses the database, which all organizations share. A request beyond the rate is
-rejected before its body is read. If its key was used recently, the request is even rejected without
-a database access.
+rejected before its body is read. If the request's key was used recently, even the database is not
+read.
 """
 
 from collections import OrderedDict
@@ -15,8 +15,8 @@ from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 # The maximum number of requests of one organization per minute. They may all arrive at once.
 PER_MINUTE = 600
 _KEYS_MAX = 10_000
-# Each full `_BYTES_PER_USE` of a body counts as another request, at most `_USES_PER_BODY_MAX` times.
-# A larger body is rejected anyway, because one of its fields is too long.
+# Every full `_BYTES_PER_USE` bytes of a body count as another request, up to `_USES_PER_BODY_MAX`
+# requests. A larger body is rejected anyway, because one of its fields is too long.
 _BYTES_PER_USE = 4096
 _USES_PER_BODY_MAX = 32
 

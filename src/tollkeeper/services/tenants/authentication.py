@@ -16,6 +16,7 @@ from tollkeeper.storage.database import Database
 
 _INVALID_KEY = "This API key is not valid."
 _CACHED_MAX = 10_000
+# The time for which a cached key is fresh.
 _CACHED_S = 30.0
 # After `_CACHED_S`, a cached key can be used for this additional time, but only to reject calls.
 _STALE_S = 30.0
@@ -42,17 +43,17 @@ class Authentication:
         self._cached: dict[bytes, _CachedKey] = {}
 
     async def authenticate(self, presented_key: str) -> Caller:
-        """Returns the caller of a key. Reads the key from the database each time, so that a
-        revocation takes effect with the next request."""
+        """Returns the caller of a key. Raises Unauthenticated if the key is not valid. Reads the key
+        from the database each time, so that a revocation takes effect with the next request."""
         kind = key_kind(presented_key)
         if kind is None:
             raise Unauthenticated(_INVALID_KEY)
         return await self._authenticate(kind, key_digest(presented_key))
 
     async def recognise(self, presented_key: str) -> Caller:
-        """Works like `authenticate`, and also caches project keys for `cached`. A cached key may have
-        been revoked since. So only inference calls may use it: their admission reads the key again,
-        under a lock."""
+        """Works like `authenticate`, and also caches project keys for `cached`. A cached key may
+        meanwhile be revoked. So only inference calls may use it: their admission reads the key
+        again, under a lock."""
         authenticated = await self.authenticate(presented_key)
         if isinstance(authenticated, ProjectCaller):
             digest = key_digest(presented_key)
@@ -63,10 +64,11 @@ class Authentication:
         return authenticated
 
     def cached(self, digest: bytes) -> tuple[ProjectCaller | None, bool]:
-        """Returns the caller of a cached key, and whether the entry is fresh enough to serve a
-        call. An older entry may only be used to reject a call while the process is overloaded.
-        Without older entries, all calls with the key would wait for the database when its entry
-        expires, even during an overload."""
+        """Returns the caller of a cached key (None if there is no entry), and whether the entry is
+        fresh enough to serve a call. An older entry may only be used to reject a call while the
+        process is overloaded. Without older entries, all calls with a key would wait for the
+        database when the key's entry expires, even during an overload. Also records the use of the
+        key."""
         key = self._cached.get(digest)
         if key is None:
             return None, False

@@ -86,6 +86,7 @@ class Idempotency:
         await records.keep_secret(connection, request.record_key, sealed)
 
     async def forget_old_secrets(self, database: Database) -> int:
+        """Deletes the stored secrets that are older than a day, and returns their number."""
         # `reading` also allows single statements that write.
         async with database.reading() as connection:
             return await records.forget_secrets(connection, before=self._clock() - SECRET_REPLAY_S)

@@ -2,8 +2,8 @@
 
 If no statement is running, a lookup starts at once. Lookups that arrive while a statement runs wait
 for the next statement, which looks up all their keys. So a lookup never returns data that was read
-before the lookup began. The organization is unknown before the lookup, so the lookups of all
-organizations share one connection.
+before the lookup began. All organizations share these statements, because the organization of a key
+is unknown before the lookup.
 """
 
 import asyncio
@@ -49,8 +49,8 @@ class KeyLookups(Generic[K]):
         )
 
     async def find(self, digest: bytes) -> K | None:
-        """Returns the key as it is in the database now; None if there is no key with this
-        digest."""
+        """Returns the key as it is in the database now; None if there is no key with this digest.
+        Raises Unavailable if too many lookups wait."""
         if self._batches.queued >= _WAITING_MAX:
             raise Unavailable("The database is busy; try again.", retry_after_s=2)
         lookup: _Lookup[K] = _Lookup(digest)

@@ -1,8 +1,8 @@
 """Records in memory when each API key was last used, and writes these times for many keys together.
 
-The times are in a map by key, and the background task `upkeep` writes the map at an interval. A
-queue (`services.batches`) would not fit: a key that is used a thousand times between two writes
-needs only one write.
+The times are in a map by key, and the background work in `services.upkeep` writes the map at an
+interval. A queue (`services.batches`) would not fit: a key that is used a thousand times between two
+writes needs only one write.
 """
 
 from collections.abc import Iterator

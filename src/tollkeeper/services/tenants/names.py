@@ -128,10 +128,10 @@ async def require_unused_name(
     identity: UUID,
     owner_id: UUID | None = None,
 ) -> None:
-    """Raises StateConflict if another object of the same kind and owner has this name. Objects that
-    are archived, revoked or expired do not count. Until its transaction ends, the caller must hold
-    a lock that keeps other transactions from naming an object of this kind and owner. `identity` is
-    the id of the object that gets the name."""
+    """Raises StateConflict if another object of the same kind and owner has this name, ignoring
+    case. Objects that are archived, revoked or expired do not count. Until its transaction ends, the
+    caller must hold a lock that keeps other transactions from naming an object of this kind and
+    owner. `identity` is the id of the object that gets the name."""
     taken_by = await names.find_in_use(
         connection, kind, name=name, owner_id=owner_id, other_than=identity
     )

@@ -1,5 +1,6 @@
 """Creates, shows, renames and archives organizations, and grants and revokes their checks. A check
-is an approval that some models require of an organization. Only operators use this module."""
+is an approval that some models require of an organization. Only operators change organizations. In
+the console, an organization's own users can see it."""
 
 from dataclasses import replace
 from uuid import uuid4

@@ -1,5 +1,5 @@
-"""Manages project keys. Clients and operators create keys. Operators also list, rename, suspend,
-rotate and revoke keys, and choose their models."""
+"""Manages project keys. Clients, operators and an organization's console users create keys. Only
+operators rename, suspend, rotate and revoke keys, and choose their models."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -92,8 +92,9 @@ class ProjectKeys:
         permissions: Iterable[str] | None,
         expires_in_s: int | None,
     ) -> tuple[ProjectKey, str]:
-        """Creates a key for an operator. Its name must differ from the names of the project's other
-        usable keys. Only keys that clients create over the API may have equal names."""
+        """Creates a key for a command or for the console, and returns the key and its value. The
+        key's name must differ from the names of the project's other usable keys. Keys that clients
+        create over the API may have equal names, and so may the two keys of a rotation."""
         minted = mint_key(KeyKind.PROJECT)
         key_id, name = KeyId(uuid4()), checked_name(name)
         async with self._database.transaction() as connection:
@@ -191,8 +192,8 @@ class ProjectKeys:
         now = self._clock()
         async with self._database.transaction() as connection:
             old = await _find(connection, key_id)
-            # Every change of a key requires this lock; `_change_key` says why. The key may have changed
-            # before the lock was taken, so it is read again.
+            # Every change of a key requires this lock; `_change_key` says why. The key may have
+            # changed before the lock was taken, so it is read again.
             await lock_account(connection, old.organization_id)
             old = await _find(connection, key_id)
             status = old.status(now)

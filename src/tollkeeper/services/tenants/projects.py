@@ -1,5 +1,5 @@
-"""Manages projects. Operators create, list and rename projects and choose their models. Operators
-and clients archive projects."""
+"""Manages projects. Only operators create and rename projects and choose their models. Operators and
+an organization's console users list projects. Operators, console users and clients archive them."""
 
 from collections.abc import Iterable
 from dataclasses import replace
