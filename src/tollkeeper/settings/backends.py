@@ -21,13 +21,13 @@ from tollkeeper.settings.wording import nearest
 
 class IdentitySettings(Section):
     """Configures the gateway's identity at a provider, for the credentials `google`, `entra` and
-    `sigv4`. If a setting is empty, the provider's own library searches for the value: in environment
-    variables, in files and on the machine."""
+    `sigv4`. If a setting except `scope` is empty, the gateway or the provider's own library searches for
+    the value: in environment variables, in files and on the machine."""
 
     # Google: the credentials file. Entra: a PEM file with the certificate and its key. AWS: a file with
     # profiles.
     file: SecretFile = ""
-    # The scope of the tokens that the gateway requests.
+    # The scope of the tokens that the gateway requests. Empty: the provider's usual scope.
     scope: str = Field(default="", max_length=1024)
     # Entra: the directory, the application and its secret.
     tenant: str = Field(default="", max_length=256)
@@ -49,6 +49,7 @@ HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
 # The server's name for a field of chat requests, "" to omit the field, or False to reject requests that
 # have the field.
 FieldName = Annotated[str, Field(max_length=120)] | Literal[False]
+# The entry of `fields` with the server's name for the salt of its prefix cache.
 CACHE_SALT = "cache_salt"
 # Printable ASCII.
 HeaderValue = Annotated[str, Field(pattern=r"^[!-~]([ -~]*[!-~])?$", max_length=4096)]
@@ -65,6 +66,7 @@ _GATEWAY_HEADERS = frozenset(
 
 class BackendSettings(Section):
     name: Name
+    # "embedded": the engine, which tollkeeper starts. "openai": a server with any `protocol`.
     kind: Literal["embedded", "openai"] = "openai"
     # The name of a known provider or server, which determines the defaults of the settings below.
     preset: str = ""
@@ -90,7 +92,8 @@ class BackendSettings(Section):
     connect_timeout_s: Seconds = 5
     # The longest pause within an answer.
     idle_timeout_s: Seconds = 60
-    # The number of attempts on other replicas after the first attempt fails.
+    # The number of attempts on other replicas after the first attempt fails. If the backend may
+    # charge a failed attempt, there is no further attempt.
     retries: int = Field(default=1, ge=0, le=10)
     # A PEM file with the only certificates that are trusted for https replicas. Empty: the system's
     # certificates are trusted.
@@ -106,7 +109,7 @@ class BackendSettings(Section):
     tokenize_path: str = ""
     # The highest number of connections from one process to one replica.
     connections: int = Field(default=1024, ge=1, le=1_000_000)
-    # Whether a request may contain addresses from which the backend fetches media.
+    # Whether a request may contain addresses of media that the backend fetches.
     allow_remote_media: bool = True
 
     @property

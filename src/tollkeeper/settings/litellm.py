@@ -2,9 +2,9 @@
 no equivalent.
 
 LiteLLM's `model_list` contains deployments. A deployment maps a model name for clients to a model at a
-provider. Deployments with the same name become one model: the first deployment becomes the
-model's own backend, and the other deployments become its alternatives. Deployments with the same backend
-settings share a backend, unless they belong to the same model.
+provider. Deployments with the same name become one model: the first deployment in LiteLLM's order becomes
+the model's own backend, and the other deployments become its alternatives. Deployments with the same
+backend settings share a backend, unless they belong to the same model.
 """
 
 import importlib
@@ -29,8 +29,8 @@ _RETRIES_MAX = 10
 _NO_VALUE = ("", "null", "~", "none")
 # Placeholders that operators write as the key if the server does not check keys.
 _NO_KEYS = (*_NO_VALUE, "empty", "fake", "fake-key", "dummy")
-# Used if the configuration does not contain the limits of a model, because LiteLLM has the limits in its
-# own list of models. `tollkeeper model import` compares the context length with a public list.
+# Placeholders for a model whose limits are not in the configuration: LiteLLM has its own list of
+# limits. `tollkeeper model import` compares the context length with a public list.
 _CONTEXT_LENGTH = 8192
 _OUTPUT_LENGTH = 4096
 
@@ -104,6 +104,7 @@ _PRICES: Final = {
 _TIER = re.compile(r"(\w+)_above_(\d+)k_tokens")
 # The modes of models that the gateway can serve.
 _MODES = ("chat", "completion", "responses")
+# Maps LiteLLM's settings to features of the model, and below to its input modalities.
 _FEATURES: Final = {
     "supports_function_calling": "tools",
     "supports_response_schema": "structured_outputs",
@@ -260,6 +261,7 @@ def _read(path: Path) -> Any:
     class TextLoader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
         """Reads every scalar as text, so that a price is not converted to a float, which is inexact."""
 
+        # Only the merge key `<<` keeps its special meaning.
         yaml_implicit_resolvers = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
 
     try:
@@ -382,8 +384,8 @@ def _backend(
 def _url(
     conversion: _Conversion, place: str, provider: _Provider, parameters: dict[str, Any]
 ) -> str | None:
-    """Returns the address, or "" for the preset's address. Returns None if the configuration takes the
-    address from a variable that is not set."""
+    """Returns the address, or "" if neither the configuration nor `provider.url` contains an address.
+    Reports the address as unmapped and returns None if it is in a variable that is not set."""
     address = str(parameters.pop("api_base", parameters.pop("base_url", "")) or "")
     if address.startswith(_VARIABLE_PREFIX):
         variable = address.removeprefix(_VARIABLE_PREFIX)
@@ -403,6 +405,8 @@ def _url(
 def _vertex_url(
     conversion: _Conversion, place: str, preset: str, parameters: dict[str, Any]
 ) -> str | None:
+    """Returns the address. Reports the deployment as unmapped and returns None if the configuration does not
+    contain the project and the location."""
     project, region = (
         str(parameters.pop(f"vertex_{part}", "")) for part in ("project", "location")
     )
@@ -417,6 +421,7 @@ def _vertex_url(
 
 
 def _bedrock_url(parameters: dict[str, Any], name: str) -> tuple[str, str]:
+    """Returns the address, and the model's name without LiteLLM's prefixes."""
     name = re.sub(r"^(converse|invoke|converse_like)/", "", name)
     region = str(parameters.pop("aws_region_name", "") or "")
     parted = re.fullmatch(r"([a-z]{2}(?:-[a-z]+)+-\d)/(.+)", name)
@@ -448,7 +453,8 @@ def _key(
     preset: str,
     parameters: dict[str, Any],
 ) -> dict[str, Any]:
-    """Returns the setting `api_key_env`, or {} if no key is needed or the preset names the variable."""
+    """Returns the setting `api_key_env`, or {} if no key is needed or the preset names the variable. If the
+    configuration contains the key itself, chooses a variable and reports it."""
     key = str(parameters.pop("api_key", "") or "")
     preset_variable = PRESETS[preset].key_env if preset else ""
     if key.startswith(_VARIABLE_PREFIX):
@@ -494,7 +500,8 @@ def _headers(conversion: _Conversion, place: str, parameters: dict[str, Any]) ->
 
 
 def _weight(parameters: dict[str, Any]) -> Decimal | None:
-    """Returns the weight of the deployment. LiteLLM uses `weight`, otherwise `rpm`, otherwise `tpm`."""
+    """Returns the weight of the deployment, or None. LiteLLM uses `weight`, otherwise `rpm`, otherwise
+    `tpm`."""
     values = [parameters.get(name) for name in ("weight", "rpm", "tpm")]
     parameters.pop("weight", None)
     return next((number for number in map(_number, values) if number), None)
@@ -540,7 +547,7 @@ def _pricing(
 def _limits_and_features(
     conversion: _Conversion, place: str, model_info: dict[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the limits, features and modalities of a model. LiteLLM knows these values by the model's
+    """Returns the limits, features and modalities of a model. LiteLLM finds these values by the model's
     name, so they are often missing in the configuration."""
     context = _number(model_info.pop("max_input_tokens", None))
     output = _number(model_info.pop("max_output_tokens", model_info.pop("max_tokens", None)))
@@ -690,9 +697,9 @@ def _common(lists: Sequence[Sequence[str]]) -> list[str]:
 def _backend_name(
     conversion: _Conversion, settings: dict[str, Any], used_names: Sequence[str]
 ) -> str:
-    """Returns the name of a backend with these settings, and adds this backend if there is none. A
-    model can name a backend only once, so the names in `used_names` are skipped: a second deployment with the
-    same settings gets another backend."""
+    """Returns the name of a backend with these settings, and adds such a backend if there is none. A
+    model can name a backend only once, so the names in `used_names` are skipped: the model's second
+    deployment with the same settings gets another backend."""
     base = str(settings.get("preset") or "server")
     for number in range(1, len(conversion.backends) + 2):
         name = base if number == 1 else f"{base}-{number}"

@@ -65,7 +65,8 @@ def _refuse_unknown_variables() -> None:
 
 
 def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
-    """Returns the settings with absolute paths. Relative paths are relative to the folder `base`."""
+    """Returns the settings with absolute paths. Relative paths are relative to the folder `base`. Files in
+    `payments.webhook_secrets` stay relative to the current folder."""
     console = settings.console
     changed_sections: dict[str, dict[str, Any]] = {
         "database": {"data_dir": base / settings.database.data_dir},
@@ -214,8 +215,8 @@ def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """Returns the section class in an annotation, also if the section is optional or in a list. Returns
-    None if the annotation has no section class."""
+    """Returns the section class in an annotation, even if the section is optional or in a list. Returns
+    None if the annotation contains no section class."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     sections = (_section_of(inner) for inner in get_args(annotation))

@@ -62,8 +62,8 @@ class SettingsSource:
         return f"{prefix}{_shown_name(_by_name(at, document))}{value}: {words}"
 
     def _message_prefix(self, at: Place) -> str:
-        """Returns the beginning of a message: the variable or the line that sets this setting, or the table
-        or list around the setting. Returns "" if no variable and no line sets it."""
+        """Returns the beginning of a message: the variable or line that sets this setting or the table or
+        list around it. Returns "" if there is no such variable or line."""
         in_environment = _longest_known_prefix(at, set(_places(self._environment)))
         in_file = _longest_known_prefix(at, self._lines)
         # A variable for a list replaces the whole list in the file. In other sections, a variable
@@ -113,7 +113,7 @@ def _entry_names(at: Place, document: Mapping[str, Any]) -> list[str]:
 
 
 def _variable(at: Place) -> str:
-    """Returns the environment variable that sets this place, or the table or list around it. Returns "" if
+    """Returns the environment variable that sets this place or the table or list around it. Returns "" if
     there is no such variable."""
     variables = {name.upper(): name for name in os.environ}
     for length in range(len(at), 0, -1):

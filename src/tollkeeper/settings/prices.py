@@ -62,7 +62,8 @@ class PricesSettings(Section):
 
 
 class PriceChangeSettings(PricesSettings):
-    """Replaces all earlier prices from the time `valid_from` on, including tiers and service tiers."""
+    """Contains prices that replace all earlier prices, including price tiers and service tiers, from the
+    time `valid_from` on."""
 
     valid_from: UtcTime
 

@@ -88,8 +88,8 @@ class ServerSettings(Section):
     host: Host = "127.0.0.1"
     port: Port = 8080
     workers: int = Field(default=1, ge=1, le=256)
-    # After SIGTERM, the gateway still accepts requests for this time, so that load balancers can stop sending
-    # before connections are refused.
+    # After SIGTERM, the gateway still accepts requests for this time, so that load balancers can
+    # stop sending requests before connections are refused.
     stop_delay_s: float = Field(default=0, ge=0, le=600)
     # After `stop_delay_s`, requests in flight have this time to end.
     grace_s: Seconds = 20
@@ -228,8 +228,8 @@ def _checked_usd(amount: str, noun: str) -> str:
 
 
 class LedgerSettings(Section):
-    # After this time, unsettled calls (calls of unknown cost) are resolved as `unsettled_resolution` says. 0:
-    # such calls stay unsettled.
+    # After this time, unsettled calls (calls of unknown cost) are resolved according to
+    # `unsettled_resolution`. 0: such calls stay unsettled.
     unsettled_after_hours: int = Field(default=0, ge=0, le=87_600)
     unsettled_resolution: Literal["keep", "settle_hold", "release"] = "keep"
     # The amount by which an organization's balance may fall below zero. If the balance falls further, the
@@ -299,8 +299,8 @@ class JudgeSettings(Section):
     default_threshold_basis_points: int = Field(
         default=conventions.DEFAULT_THRESHOLD_BASIS_POINTS, ge=THRESHOLD_MIN, le=THRESHOLD_MAX
     )
-    # The time for all verdicts (results of policies) on one request together. The verdicts on one answer get
-    # the same time again.
+    # The time for all verdicts (results of policies) on one request together. The verdicts on one
+    # answer get the same time again.
     deadline_s: Seconds = 20
     # A streamed answer is judged each time this number of characters has arrived. 0: the whole answer
     # is judged before any part is sent.
@@ -320,8 +320,8 @@ class JudgeSettings(Section):
 
 
 class PolicySettings(Section):
-    # The kinds of content that are denied: a request that contains one of them is denied if an enforcing
-    # policy applies to the request. The possible values are kinds that no judge can read.
+    # Kinds of content that no judge can read. A request that contains one of these kinds is denied
+    # if an enforcing policy applies to the request.
     denied_content: tuple[UnreadContent, ...] = ()
     # The number of characters from the end of the request that the judge sees together with an answer.
     # 0: none.
@@ -368,12 +368,13 @@ class TokenBoundsSettings(Section):
     file: int = Field(default=0, ge=0)
     audio: int = Field(default=0, ge=0)
     video: int = Field(default=0, ge=0)
-    # The tokens that the results of one search add to the prompt.
+    # The highest number of tokens that the results of one search add to the prompt.
     web_search: int = Field(default=0, ge=0)
     # The number of searches that the model may make although the request asks for none. None: the
     # number follows from the model's name.
     searches: int | None = Field(default=None, ge=0, le=1000)
     # The method that computes the highest number of tokens of a text if no tokenizer is available.
+    # "bytes": one token for each byte.
     text: Literal["estimate", "bytes"] = "estimate"
 
 
@@ -419,10 +420,10 @@ class ModelSettings(PricesSettings):
     token_bounds: TokenBoundsSettings = Field(default={}, validate_default=True)
     # Maps each tool that the provider runs to the price in USD of a request that offers this tool.
     tool_prices: dict[Name, str] = {}
-    # Maps request fields that the interface does not define to fields of the backend.
+    # Maps request fields that the interface does not define to request fields of the backend.
     options: dict[str, str] = {}
-    # Only for the Messages protocol: whether the client ("caller") or the gateway ("5m", "1h") marks
-    # the parts of a prompt that the provider caches.
+    # Only for the Messages protocol: whether the client ("caller"), the gateway ("5m", "1h") or
+    # neither ("off") marks the parts of a prompt that the provider caches.
     prompt_caching: Literal["off", "caller", "5m", "1h"] = "caller"
     # Only for the Messages protocol: beta flags of clients that are forwarded to the backend.
     beta_flags: tuple[BetaFlag, ...] = Field(default=(), max_length=64)

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 Host = Annotated[str, Field(min_length=1, max_length=255)]
 Name = Annotated[str, Field(min_length=1, max_length=120)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
+# The path of a file that contains a secret.
 SecretFile = Annotated[str, Field(repr=False)]
 
 

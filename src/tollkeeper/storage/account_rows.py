@@ -1,5 +1,5 @@
 """Converts database rows to the objects that admission uses. The column numbers refer to the
-statements in `storage/ledger`."""
+statements in `storage/ledger`. `storage/admissibility` builds rows with the same columns."""
 
 from collections.abc import Sequence
 from typing import Any

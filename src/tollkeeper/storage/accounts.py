@@ -15,10 +15,10 @@ from tollkeeper.storage.database import Connection
 
 # Computes the current balances: the columns of the accounts, corrected by the rows of the table
 # `unfolded`. These rows are resolutions, and marks of unsettled calls (of unknown cost), that are
-# not yet added to the accounts. The resolution of a marked reservation reduces `unsettled`, any
-# other resolution reduces `held`, and both reduce the counters of the hold's month. The rows are
-# summed (`pending`) before they are joined with the accounts, because there are only a few of them,
-# even if there are many accounts.
+# not yet added to the accounts. A mark moves its hold from `held` to `unsettled`. The resolution of
+# a marked reservation reduces `unsettled`, any other resolution reduces `held`, and both reduce
+# `month_held` of the hold's month. The rows are summed (`pending`) before they are joined with the
+# accounts, because there are only a few of them, even if there are many accounts.
 _PENDING: LiteralString = """
     WITH pending AS NOT MATERIALIZED (
         SELECT u.organization_id, u.project_id, u.month,
