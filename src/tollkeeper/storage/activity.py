@@ -17,6 +17,7 @@ from tollkeeper.storage.database import Connection, Contention
 from tollkeeper.storage.rollups import ROLL_UP_ACTIVITY, ROLL_UP_VERDICTS
 
 _encode = msgspec.json.Encoder().encode
+# The character NUL as it is escaped in JSON.
 _NUL = b"\\u0000"
 
 
@@ -36,8 +37,8 @@ async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> N
         raise
 
 
-# Text from backends has no size limit, so only the beginning of each text is stored, and a usage
-# report is stored only if it is short.
+# Text from clients and backends may be very long, so only 512 characters of each text are stored. A
+# usage report is stored only if it has at most 8192 bytes.
 _INSERT: LiteralString = (
     """
     WITH fresh AS (
@@ -94,7 +95,8 @@ _INSERT_VERDICTS: LiteralString = (
 
 async def find(connection: Connection, request_id: UUID) -> ActivityEntry | None:
     """Finds a call by its request id, without knowing its organization or day. Does one index
-    lookup for each organization and day."""
+    lookup for each organization and day. Returns None if neither activity nor the ledger has the
+    call."""
     cursor = await connection.execute(_FIND, {"request": request_id})
     row = await cursor.fetchone()
     return None if row is None else entry_of_row(row)
@@ -125,8 +127,8 @@ _FILTERS: dict[str, LiteralString] = {
     "project_id": "project_id = %(project_id)s",
     "status": "status = %(status)s",
 }
-# If the ledger has the call, then the hold (the amount reserved before the call), the cost and the
-# settlement come from the ledger, because an unsettled call (of unknown cost) may have been
+# If the ledger has the call, the hold (the amount reserved before the call), the cost and the
+# settlement are read from the ledger, because an unsettled call (of unknown cost) may have been
 # resolved after its activity record was written.
 _SELECT: LiteralString = """
     SELECT coalesce(a.request_id, r.id), coalesce(a.organization_id, r.organization_id),
@@ -212,9 +214,9 @@ _FIND_NEWEST: LiteralString = select_entries(
 
 
 def _document(records: Sequence[ActivityRecord]) -> str:
-    """Encodes the records as one JSON parameter. PostgreSQL rejects NUL, and JSON rejects lone
-    surrogates. Both are rare, so the texts of single records are cleaned only if the whole batch
-    contains such a character."""
+    """Encodes the records as one JSON parameter. PostgreSQL rejects NUL, and the JSON encoder rejects
+    lone surrogates. Both are rare, so the texts of the records are cleaned only if the batch contains
+    such a character."""
     try:
         document = _encode(records)
     except UnicodeEncodeError:
@@ -225,8 +227,8 @@ def _document(records: Sequence[ActivityRecord]) -> str:
 
 
 def _without_unstorable_text(record: ActivityRecord) -> ActivityRecord:
-    """Replaces characters that PostgreSQL cannot store. Otherwise one such text would prevent the
-    whole batch from being stored."""
+    """Replaces characters that PostgreSQL cannot store, and removes a usage report that contains such
+    characters. Otherwise one such text would prevent the whole batch from being stored."""
     changed: dict[str, Any] = {
         name: value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
         for name, value in msgspec.structs.asdict(record).items()
@@ -250,7 +252,7 @@ def _verdict_row(record: ActivityRecord, verdict: VerdictRecord) -> dict[str, An
 
 
 def entry_of_row(row: tuple[Any, ...]) -> ActivityEntry:
-    """Converts a row of the statement from `select_entries`."""
+    """Converts a row with the columns of `_SELECT`."""
     usage = None
     if row[13] is not None:
         prompt, completion, cached, reasoning, cache_write, searches, *audio, tier = row[13:22]

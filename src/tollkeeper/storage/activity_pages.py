@@ -1,5 +1,5 @@
-"""Contains the SQL for filtered lists of activity records, page by page. Each page reads a limited
-number of records."""
+"""Contains the SQL that reads pages of filtered activity records. Every query returns at most `limit`
+rows."""
 
 from collections.abc import Sequence
 from typing import LiteralString
@@ -23,7 +23,8 @@ async def find_in_steps(
     limit: int,
 ) -> list[ActivityEntry]:
     """Returns the newest records in `steps` (numbers of five-minute intervals since 1970) that
-    match the filter, are older than the position `before`, and began before the time `end`."""
+    match the filter, are older than the position `before` (if set), and began before the time `end`
+    (Unix seconds)."""
     condition, values = _conditions(traffic_filter, cost_picousd_min)
     if before is not None:
         condition += _BEFORE
@@ -46,7 +47,7 @@ _BEFORE: LiteralString = """
     AND (started_at, request_id)
         < (to_timestamp(%(before_ms)s::bigint / 1000.0), %(before_id)s::uuid)
 """
-# Does one index search for each step in `steps`, and does not read the time between these steps.
+# Does one index search for each step in `steps`, and reads no records between these steps.
 _IN_STEPS: LiteralString = """
     SELECT found.* FROM unnest(%(steps)s::bigint[]) AS s (step) CROSS JOIN LATERAL (
         SELECT * FROM activity r
@@ -68,8 +69,9 @@ async def find_judged(
     before: Position | None,
     limit: int,
 ) -> list[Position]:
-    """Returns the positions (start time and request id) of the newest calls that the policy has
-    judged. With `matched_only`, returns only calls that matched the policy."""
+    """Returns the positions (start time and request id) of the newest calls that began in `time`, are
+    older than the position `before` (if set), and have a verdict of the policy. With `matched_only`,
+    returns only calls that matched the policy."""
     statement = _FIND_JUDGED.format(
         matched="AND matched" if matched_only else "", before="" if before is None else _BEFORE
     )

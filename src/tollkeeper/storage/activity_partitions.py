@@ -11,9 +11,10 @@ from tollkeeper.storage.database import Connection
 
 # The advisory lock that allows one process at a time to create and drop partitions.
 _PARTITIONS_LOCK = 7461_0003
-# The maximum lock wait. A statement that drops a partition waits for readers, and writers wait
-# behind this statement. So the statement fails after this time, and is retried later.
+# The maximum lock wait. A statement that drops a partition waits for readers, and writers wait for
+# this statement. So the statement fails after this time, and is retried later.
 _LOCK_TIMEOUT_MS = 2000
+# The format of the day at the end of a partition's name.
 _DAY = "%Y%m%d"
 
 

@@ -110,6 +110,7 @@ async def find_page(
 async def revoke(
     connection: Connection, organization_id: OrganizationId, key_id: KeyId, now: int
 ) -> bool:
+    """Revokes the key. Returns False if the key does not exist or was already revoked."""
     cursor = await connection.execute(
         """
         UPDATE admin_keys SET revoked_at = to_timestamp(%s)
@@ -123,8 +124,8 @@ async def revoke(
 async def record_use(
     connection: Connection, used: Sequence[tuple[OrganizationId, KeyId, int]]
 ) -> None:
-    """Writes the time of each key's last use. `used` contains the organization, the key and the
-    Unix time."""
+    """Writes the time of each key's last use. Each tuple in `used` contains the organization, the key
+    and the Unix time."""
     await connection.execute(
         """
         UPDATE admin_keys k SET last_used_at = greatest(k.last_used_at, to_timestamp(used.at))

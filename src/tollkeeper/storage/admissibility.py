@@ -15,8 +15,8 @@ from tollkeeper.domain.spend import Spend
 from tollkeeper.storage.account_rows import key_status_of, project_of
 from tollkeeper.storage.database import Connection
 
-# Caps and concurrency are ignored, because resolutions that are not yet folded into (added to) the
-# account could make room for the call.
+# Values with which caps and concurrency cannot reject the call. They are not checked, because
+# resolutions that are not yet folded into (added to) the account could make room for the call.
 _NO_CAP = (None, None)
 _NO_LIVE_HOLDS = 0
 
@@ -31,9 +31,9 @@ async def could_admit(
     least_picousd: int,
     limits: ProjectLimits,
 ) -> Decision:
-    """Decides by key, project, model, rate and credit, with `least_picousd` as the lowest possible
-    cost of the call. Reserves no credit and does not count for the rate limit, so a call that could
-    be admitted now may still be rejected later."""
+    """Decides whether a call could be admitted if it cost only `least_picousd`, its lowest possible
+    cost. Checks the key, project, model, rate limit and credit. Reserves no credit and takes nothing
+    from the rate limit, so a call that could be admitted now may still be rejected later."""
     cursor = await connection.execute(
         _READ, {"organization": organization_id, "project": project_id, "key": key_id}
     )

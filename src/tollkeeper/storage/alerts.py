@@ -158,6 +158,7 @@ async def observe(connection: Connection, condition: Condition, valid_s: float) 
 
 
 async def find_observed(connection: Connection) -> list[Condition]:
+    """Deletes expired observations, and returns the conditions of all others."""
     await connection.execute("DELETE FROM alert_observations WHERE expires_at < clock_timestamp()")
     cursor = await connection.execute("SELECT key, kind, subject, detail FROM alert_observations")
     return [
@@ -167,8 +168,8 @@ async def find_observed(connection: Connection) -> list[Condition]:
 
 
 async def queue_deliveries(connection: Connection, bodies: Sequence[str], most: int) -> int:
-    """Queues the bodies for delivery. If the queue then has more than `most` entries, drops the
-    oldest entries and returns their number."""
+    """Queues the bodies for delivery. If the queue then has more than `most` entries, deletes the
+    oldest entries. Returns the number of deleted entries."""
     await connection.execute(
         "INSERT INTO alert_deliveries (body) SELECT unnest(%s::text[])", (list(bodies),)
     )
@@ -185,7 +186,8 @@ async def queue_deliveries(connection: Connection, bodies: Sequence[str], most: 
 async def claim_deliveries(
     connection: Connection, *, limit: int, claimed_s: float
 ) -> list[Delivery]:
-    """Returns the due deliveries, and reserves them for this process for `claimed_s` seconds."""
+    """Returns at most `limit` due deliveries, increments their attempts, and reserves them for this
+    process for `claimed_s` seconds."""
     cursor = await connection.execute(
         """
         UPDATE alert_deliveries SET attempts = attempts + 1,

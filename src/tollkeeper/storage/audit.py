@@ -34,7 +34,7 @@ async def insert(connection: Connection, actor: Actor, change: Change) -> None:
 
 
 async def delete_before(connection: Connection, unix_s: int, *, days: int, limit: int) -> int:
-    """Deletes at most `limit` entries that are older than `days`, oldest first. An entry must be
+    """Deletes at most `limit` entries that are older than `days` days, oldest first. An entry must be
     that old by both the gateway's clock (`unix_s`) and the database's clock, so that a clock that
     runs ahead does not delete entries too early. Skips entries that another process is deleting.
     Returns the number of deleted entries."""
@@ -74,7 +74,7 @@ async def find_page(
         filters.append("organization_id = %s")
         parameters.append(organization_id)
     if object_id is not None:
-        # A complete id is found by an index. The beginning of an id is searched in all rows.
+        # An index finds a complete id. The beginning of an id is compared with all rows.
         is_whole_id = len(object_id) >= _WHOLE_ID_LENGTH
         filters.append("object_id = %s" if is_whole_id else "starts_with(object_id, %s)")
         parameters.append(object_id)

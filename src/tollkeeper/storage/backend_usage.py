@@ -55,7 +55,7 @@ class CopiedBill:
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
     backend: str
-    # The days since 1970, both inclusive.
+    # Days are counted from 1970-01-01. Both days are inclusive.
     first_day: int
     last_day: int
     # The models whose first backend is this backend. The unsettled calls (of unknown cost) of a
@@ -115,16 +115,16 @@ async def compare_bill(
     ]
 
 
-# Returns the usage of a backend in three parts: the sums of activity records, corrections from the
+# Reads the usage of a backend in three parts: the sums of activity records, corrections from the
 # ledger, and the usage of judges (models that answer policy questions). The corrections are for
 # calls that were marked as unsettled: calls that were resolved after their activity record was
 # written, and calls without a record. A correction can be negative, so all entries of a day and
 # model must be added up. The model of a judge is "judge/" plus the backend's name of the model, and
 # each question counts as a request.
 #
-# `recorded` is also true for a call from before today and before the oldest activity partition,
-# because the record of such a call has expired. A record without a backend belongs to a call that was
-# not sent, so no provider charges for that call.
+# `recorded` is true for a call with an activity record, and for a call from before today and before
+# the oldest activity partition, because the record of such a call was deleted. A record without a
+# backend belongs to a call that was not sent, so no provider charges for that call.
 _USAGE: LiteralString = """
     WITH marked AS (
         SELECT r.model, d.kind, d.settled + coalesce(o.amount, 0) AS cost, a.backend, a.request_id,

@@ -64,6 +64,7 @@ async def activate(
     number: int | None,
     now: int,
 ) -> None:
+    """Makes this calibration the policy's active calibration; None means no calibration."""
     await connection.execute(
         """
         UPDATE policies SET active_calibration = %s, calibrated_at = to_timestamp(%s)

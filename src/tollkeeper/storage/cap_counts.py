@@ -179,8 +179,8 @@ _WITHIN_CAPS: LiteralString = _with_sums(
     WHERE c.held + c.settled - coalesce(s.over, 0) - c.settled_dropped - c.cap_excess > c.cap
     """,
 )
-# The current period of a cap must not be later than the latest day for which holds of the
-# organization count.
+# An account with a period cap must have a spending day (the latest day to which its holds count),
+# and the period of the cap's counters must not be after that day.
 _DAYS: LiteralString = (
     """
     SELECT c.subject_id::text, format('%%s %%s is later than the day %%s of the account', c.period,

@@ -20,8 +20,8 @@ from tollkeeper.storage.ledger_months import limit_lock_waits
 
 @dataclass(frozen=True, slots=True)
 class CountedDates:
-    """Contains the database's time, and the latest month and day to which an account's counters
-    belong."""
+    """Contains the database's time, and the latest month and day to which counters of an organization
+    or its projects belong. Month 202611 is November 2026. Days are counted from 1970-01-01."""
 
     now_s: int
     month: int
@@ -51,7 +51,8 @@ async def move_reservations(
 ) -> int:
     """Corrects the spending day (the day on which caps count a reservation) of each reservation
     whose spending day or month is after today. The new spending day is the day when the hold was
-    created, or today if that day is in the future. Returns the number of corrected reservations."""
+    created, or today if that day is in the future. Returns the number of corrected reservations.
+    Raises StateConflict if such a reservation belongs to a closed month."""
     try:
         cursor = await connection.execute(
             _MOVE, {"organization": organization_id, "today": today}, prepare=False
@@ -80,7 +81,8 @@ _MOVE: LiteralString = """
 async def begin_periods(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> None:
-    """Begins the period that contains today for every period cap, with counters of zero."""
+    """Sets every period cap to the period that contains today, with counters of zero, and the
+    account's spending day to today."""
     await connection.execute(
         """
         UPDATE period_caps SET number = cap_period_number(period, %s), held = 0, settled = 0,
@@ -98,8 +100,9 @@ async def begin_periods(
 async def find_dropped(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> Month | None:
-    """Returns a dropped ledger month that contains calls of the organization which count for the
-    current month or for the current period of a cap. Returns None if there is no such month."""
+    """Returns a dropped ledger month with calls of the organization that may count for the current
+    month or for the current period of a cap. Only the month for which these calls count is known, not
+    the day. Returns None if there is no such month."""
     cursor = await connection.execute(
         """
         SELECT t.month FROM ledger_close_totals t

@@ -1,10 +1,10 @@
-"""Contains the SQL with which operators set, remove and show caps (the most that an organization, a
-project or a key may spend).
+"""Contains the SQL with which operators set, remove and show caps (the highest amounts that an
+organization, a project or a key may spend).
 
 A monthly or total cap of an organization or a project is a column of its account, and uses the
 account's counters. All other caps are period caps: rows in `period_caps` with their own counters.
-A caller must lock the account and fold (add) all resolved holds into the account's counters before it
-changes a cap. A spending day is the day on which caps count a call.
+A caller must lock the account and fold (add) all resolved holds into the account's counters before
+the caller changes a cap. A spending day is the day on which caps count a call.
 """
 
 from collections.abc import Sequence
@@ -102,8 +102,8 @@ _WRITE_PROJECT_CAP: LiteralString = (
 
 
 async def write_cap(connection: Connection, owner: CapOwner, cap: Cap, day: int) -> None:
-    """Writes a period cap. The counters of a new cap are zero. `day` is the spending day of the
-    organization's next calls."""
+    """Creates a period cap with counters of zero, or changes the amount of an existing cap. `day` is
+    the spending day of the organization's next calls, and is stored in the account."""
     await connection.execute(
         """
         INSERT INTO period_caps AS c (organization_id, subject_id, scope, period, cap, number, held,
@@ -128,6 +128,7 @@ async def write_cap(connection: Connection, owner: CapOwner, cap: Cap, day: int)
 
 
 async def delete_cap(connection: Connection, owner: CapOwner, period: CapPeriod) -> None:
+    """Deletes a period cap. If it was the last one, also clears the account's spending day."""
     await connection.execute(
         "DELETE FROM period_caps WHERE organization_id = %s AND subject_id = %s AND period = %s",
         (owner.organization_id, owner.subject_id, period),

@@ -67,7 +67,8 @@ async def find_close_differences(
     connection: Connection, month: Month, part: Slice
 ) -> list[tuple[str, str, str]]:
     """Returns (invariant, subject, explanation) for each difference between the month's totals and
-    its rows, for the organizations of the slice `part`."""
+    its rows, and for each unresolved reservation of the month. Checks only the organizations of the
+    slice `part`."""
     parameters = {
         "month": month.number,
         "first": month.first_id,

@@ -16,8 +16,8 @@ from tollkeeper.storage.revisions import code_revision, serving_revision
 
 _TABLES: LiteralString = "SELECT to_regclass('alembic_version'), to_regclass('schema_revisions')"
 _REVISION: LiteralString = "SELECT version_num FROM alembic_version"
-# `compatible_from` is NULL if the current revision has no row. Then another program created the
-# schema, and it is unknown which code works with the schema.
+# The second column (`compatible_from`) is NULL if the current revision has no row. Then it is
+# unknown which code works with the schema.
 _STATE: LiteralString = """
     SELECT v.version_num, CASE
         WHEN EXISTS (SELECT FROM schema_revisions r WHERE r.revision = v.version_num)
@@ -54,6 +54,7 @@ class SchemaState:
                 f"{serving_revision()}: run `tollkeeper migrate`."
             )
         code = code_revision()
+        # "9999" is above every revision: a newer schema without `compatible_from` is rejected.
         if not self.is_newer or (self.compatible_from or "9999") <= code:
             return None
         floor = (

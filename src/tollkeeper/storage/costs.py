@@ -1,5 +1,5 @@
-"""Contains the SQL that reads costs and unsettled calls (of unknown cost). Costs are read from the
-roll-up (stored sums), in which settlements maintain one row for each day, project, key and line
+"""Contains the SQL that reads costs and counts unsettled calls (of unknown cost). Costs are read from
+the roll-up (stored sums), in which settlements update one row for each day, project, key and line
 item."""
 
 from collections.abc import Sequence

@@ -64,8 +64,8 @@ _SERVER_FAULTS = (
 
 
 class Contention(Unavailable):
-    """Raised if another transaction blocked this transaction. Nothing was written, and another
-    attempt may succeed."""
+    """Raised if another transaction blocked this transaction, or if the server has dropped a prepared
+    statement. Nothing was written, and another attempt may succeed."""
 
     def __init__(self) -> None:
         super().__init__("The database is busy; try again.", retry_after_s=RETRY_AFTER_S)
@@ -212,7 +212,8 @@ class Database:
 
     def _translated(self, error: Exception) -> Exception:
         """Translates an error of the driver or the pool into one of the gateway's errors. Returns
-        any other error unchanged."""
+        any other error unchanged. After a fault of the server, also starts a check of all idle
+        connections."""
         if isinstance(error, (PoolTimeout, TooManyRequests, PoolClosed)):
             return _pool_exhausted()
         if isinstance(error, (pg.DeadlockDetected, pg.SerializationFailure, PlansDropped)):
@@ -223,8 +224,9 @@ class Database:
         return error
 
     def _discard_dead_connections(self) -> None:
-        """Checks all idle connections now and discards dead connections. After a server restart all
-        of them are dead, and each dead connection would make another request fail."""
+        """Starts a task that checks all idle connections and discards dead ones, unless such a task is
+        running. After a server restart all connections are dead, and each of them would make another
+        request fail."""
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._check_connections())
 

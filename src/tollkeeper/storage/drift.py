@@ -1,5 +1,5 @@
-"""Contains the SQL for drift: it counts the values of calibrated policies at the time of their
-calibration and in the last days. A value is the calibrated probability in a verdict (the result of
+"""Contains the SQL for drift: the counts of the values of calibrated policies at the time of their
+calibration and in the last seven days. A value is the calibrated probability in a verdict (the result of
 a policy for one call)."""
 
 from dataclasses import dataclass
@@ -11,13 +11,14 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.policy import JudgeFormat
 from tollkeeper.storage.database import Connection
 
+# The number of days, including today, whose values count as recent.
 _RECENT_DAYS = 7
 
 
 @dataclass(frozen=True, slots=True)
 class ValueCounts:
     """Contains the number of a policy's values in each tenth of the scale from 0 to 1, at the time
-    of its calibration and in the last days (`now`)."""
+    of its calibration and in the last seven days (`now`)."""
 
     organization_id: OrganizationId
     policy_id: str
