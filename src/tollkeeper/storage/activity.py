@@ -37,7 +37,7 @@ async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> N
         raise
 
 
-# Text from clients and backends may be very long, so only 512 characters of each text are stored. A
+# Text from backends has no size limit, so only the first 512 characters of each text are stored. A
 # usage report is stored only if it has at most 8192 bytes.
 _INSERT: LiteralString = (
     """

@@ -5,8 +5,8 @@ server. PostgreSQL increments its timeline number when a standby is promoted, or
 restored to a point in time. So the server with the lower timeline is the old one. The gateway
 learns about the newest server from four sources: its own connections, a file that earlier processes
 on this machine wrote, the other hosts in the database address, and the row of the table
-`server_fence` on each server. Into this row on every server that accepts writes, even on an old server,
-each process writes the rank (epoch and timeline) of the newest server that the process knows. So
+`server_fence` on each server. Each process writes the rank (epoch and timeline) of the newest server
+that the process knows into this row, on every server that accepts writes, even on an old server. So
 processes that can connect only to the old server reject that server too.
 """
 
@@ -33,9 +33,9 @@ from tollkeeper.storage.watched_connection import WatchedConnection
 _ANSWER_WITHIN_S = 1.0
 _log = LateLogger("tollkeeper.fence")
 
-# The timeline is NULL on a standby. The query reads the timeline from the name of the current WAL file,
-# which begins with the timeline in hex, because `pg_control_checkpoint` still shows the old timeline
-# for a short time after a promotion.
+# The timeline is NULL on a standby. The query reads the timeline from the name of the current WAL
+# file, which begins with the timeline in hex, because `pg_control_checkpoint` still shows the old
+# timeline for a short time after a promotion.
 _IDENTIFY: LiteralString = """
     SELECT c.system_identifier,
         CASE WHEN NOT pg_is_in_recovery() THEN
@@ -56,8 +56,8 @@ _ACCEPT: LiteralString = """
     UPDATE server_fence SET epoch = %(epoch)s, seen_epoch = %(epoch)s,
         seen_timeline = %(timeline)s, seen_system_identifier = %(system_identifier)s
 """
-# Commits do not wait for a synchronous standby, because the standby of an old primary no longer
-# follows the old primary.
+# Commits do not wait for a synchronous standby, because the standby of an old primary may no longer
+# follow this primary.
 _COMMIT_WITHOUT_STANDBY: LiteralString = "SET LOCAL synchronous_commit TO local"
 
 
@@ -67,8 +67,9 @@ class ServerFenced(psycopg.OperationalError):
 
 
 class Standing(NamedTuple):
-    """Contains a server's rank, which tells how new the server is. The epoch counts more than the
-    timeline; an operator increments the epoch with `tollkeeper database accept`."""
+    """Contains a server's rank, which tells how new the server is. The timelines of two servers are
+    compared only if their epochs are equal. An operator increments the epoch with `tollkeeper database
+    accept`."""
 
     epoch: int
     timeline: int
@@ -95,7 +96,7 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Describes a server that has answered a survey."""
+    """Describes a server that has answered the gateway."""
 
     name: str
     conninfo: str
@@ -122,7 +123,7 @@ class Fence:
         # False if the newest server is known only from a file that was written for other database
         # hosts.
         self._is_of_these_hosts = False
-        # The content of the file.
+        # The content of `seen_file` as it was last read or written; None if there is no such file.
         self._saved: dict[str, Any] | None = None
         self._address: str | None = None
         self._surveying: asyncio.Task[str] | None = None
@@ -133,8 +134,7 @@ class Fence:
         self.on_closed: Callable[[], None] = lambda: None
 
     async def address(self) -> str:
-        """Returns the newest server's address. Raises ServerFenced if only old servers accept
-        writes."""
+        """Returns the address that the last survey found, or runs a survey."""
         return self._address or await self.survey()
 
     def forget_address(self) -> None:
@@ -142,9 +142,9 @@ class Fence:
         self._address = None
 
     async def survey(self) -> str:
-        """Asks every host, and returns the newest server's address. Raises ServerFenced if only old
-        servers accept writes. Only one survey runs at a time; concurrent callers share its
-        result."""
+        """Asks every host, and returns the newest server's address, or the address of all hosts if no
+        server accepts writes. Raises ServerFenced if no server that accepts writes may be used. Only
+        one survey runs at a time; concurrent callers share its result."""
         if self._surveying is None or self._surveying.done():
             self._surveying = asyncio.create_task(self._survey())
         return await asyncio.shield(self._surveying)
@@ -194,6 +194,8 @@ class Fence:
         return self._address
 
     async def _compare_servers(self) -> tuple[str, tuple[str, ...]]:
+        """Returns the address for new connections, and one sentence about each old server that accepts
+        writes."""
         self._read_saved()
         servers = await self._ask_all()
         writable = [server for server in servers if server.accepts_writes]
@@ -322,7 +324,8 @@ class Fence:
             )
 
     def _save(self) -> None:
-        """Writes the newest server's rank to the file, unless the file already contains it."""
+        """Writes the newest server's rank to the file. Does nothing if the file already contains it, or
+        if this rank is known only from a file that was written for other database hosts."""
         content = {"newest": self._newest and list(self._newest), "hosts": self._hosts}
         if self._seen_file is None or not self._is_of_these_hosts or content == self._saved:
             return
@@ -373,8 +376,9 @@ class FencedConnection(WatchedConnection):
 
 def find_newest_server(conninfo: str, seen_file: Path | None) -> tuple[str, tuple[str, ...]]:
     """Returns the newest server's address, and one sentence about each old server that accepts
-    writes. Used by commands before they start an event loop. Raises Unavailable if only old servers
-    accept writes, or if no server can be reached."""
+    writes. If no server accepts writes or can be reached, returns the address of all hosts. Used by
+    commands before they start an event loop. Raises Unavailable if no server that accepts writes may
+    be used, or if `conninfo` is malformed."""
     fence = Fence(conninfo, seen_file)
     try:
         return asyncio.run(fence.survey()), fence.old_servers
@@ -390,6 +394,7 @@ def _is_outranked(server: Server, others: list[Server]) -> bool:
 
 
 async def _identify(connection: WatchedConnection, name: str, conninfo: str) -> Server:
+    """Asks the server for its rank. Also sets the connection's `answer_within_s`."""
     connection.answer_within_s = _ANSWER_WITHIN_S
     try:
         row = await (await connection.execute(_IDENTIFY)).fetchone()

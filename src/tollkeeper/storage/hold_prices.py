@@ -12,13 +12,14 @@ _CACHED_PRICES_MAX = 1024
 
 
 def hold_prices(hold: Hold) -> dict[str, Any]:
-    """Returns the prices with which the hold was computed. If the answer may be charged at other
-    prices, `price_variants` contains all possible prices."""
+    """Returns the prices with which the hold was computed, by column. If the answer may be charged at
+    other prices, `price_variants` contains all possible prices. The caller must not change the
+    result, because holds share it."""
     pricing, verdicts = hold.pricing, hold.verdicts_max
     if pricing.variants or hold.bounds.writes_images:
         columns = _columns(dearest_prices(pricing, hold.bounds), pricing)
     else:
-        # Nearly all holds have a single set of prices, which is one object of the catalogue.
+        # Nearly all holds have a single set of prices, which is one object of the model catalogue.
         cached = _cache.get(id(pricing))
         if cached is None or cached[0] is not pricing:
             if len(_cache) >= _CACHED_PRICES_MAX:
@@ -35,7 +36,7 @@ def hold_prices(hold: Hold) -> dict[str, Any]:
 _cache: dict[int, tuple[Pricing, dict[str, Any]]] = {}
 
 
-# Cached, because all holds of a model have the same prices until the model's prices change.
+# Cached for prices with variants and for calls that write images, which `_cache` does not contain.
 @lru_cache(maxsize=_CACHED_PRICES_MAX)
 def _columns(dearest: Pricing, all_prices: Pricing) -> dict[str, Any]:
     columns: dict[str, Any] = {

@@ -78,6 +78,8 @@ async def keep_secret(connection: Connection, key: RecordKey, sealed_secret: byt
 
 
 async def forget_secrets(connection: Connection, *, before: int) -> int:
+    """Deletes the secrets of records that were created until `before` (Unix time). Returns their
+    number."""
     cursor = await connection.execute(
         """
         UPDATE idempotency_records SET sealed_secret = NULL

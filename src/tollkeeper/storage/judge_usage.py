@@ -17,6 +17,7 @@ class JudgeUsage(msgspec.Struct):
     is not written yet."""
 
     organization_id: OrganizationId
+    # The number of days since 1970-01-01.
     day: int
     backend: str
     # The model's name at the backend.

@@ -1,4 +1,4 @@
-"""Retains a few connections between two transactions, instead of returning them to the pool.
+"""Retains a few connections between transactions, instead of returning them to the pool.
 
 The ledger writes one batch after the other. In a busy process, taking a connection from the pool
 and returning it would take a tenth of the time of a batch.

@@ -42,8 +42,8 @@ async def use_asynchronous_commit(connection: Connection) -> None:
 
 def fast_transaction(lock_wait_s: float | None) -> BoundStatement:
     """Returns the first statement of a hold transaction, which changes settings for this
-    transaction. The commit does not wait for the disk. Lock waits are limited to `lock_wait_s`. The
-    planner finds rows by their keys. If this process stops between two statements, the server ends
+    transaction. The commit does not wait for the disk. Lock waits are limited to `lock_wait_s`, or to
+    the connection's lock timeout if `lock_wait_s` is None. The planner finds rows by their keys. If this process stops between two statements, the server ends
     the session after three seconds, so that accounts do not stay locked."""
     lock_timeout = None if lock_wait_s is None else f"{max(1, round(lock_wait_s * 1000))}ms"
     return _FAST_TRANSACTION.bind(lock_timeout)
@@ -67,8 +67,9 @@ async def lock_accounts(
     limits: ProjectLimits,
 ) -> LockedAccounts:
     """Locks the accounts of the projects in their fixed order. Returns the accounts' states, to
-    which the unspent amounts of resolved holds are already added (folded). Omits accounts, projects
-    and keys that do not exist."""
+    which the unspent amounts of resolved holds are already added (folded). Deletes the folded rows
+    from `unfolded`, so the caller must write the states. Omits accounts, projects and keys that do
+    not exist."""
     rows = [await _rows_of(connection, statement) for statement in lock_statements(projects, keys)]
     locked, ended = locked_accounts(rows, limits)
     cap_queries = period_caps.read_statements(locked, ended, keys)
@@ -107,7 +108,7 @@ def lock_statements(
 def locked_accounts(
     results: Sequence[Rows], limits: ProjectLimits
 ) -> tuple[LockedAccounts, list[EndedReservation]]:
-    """Builds the account states from the rows that `lock_statements` return. Also returns the ended
+    """Builds the account states from the rows of `lock_statements`. Also returns the resolved
     reservations that period caps (caps with their own counters) have to count. The caller passes
     these reservations to `period_caps.read_statements` to read the caps."""
     accounts, clock_and_keys, projects = results
@@ -148,9 +149,9 @@ _LOCK_ACCOUNTS = Statement(
     FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE
     """,
 )
-# Reads the server's clock (in UTC) once for the whole batch, and the keys. The statement is
-# separate from `_LOCK_ACCOUNTS`, because this statement must begin after the accounts are locked. Otherwise a
-# transaction could see an earlier time than the transaction that held the lock before.
+# Reads the server's clock once for the whole batch, and the keys. The statement is separate from
+# `_LOCK_ACCOUNTS`, because it must begin after the accounts are locked. Otherwise a transaction
+# could see an earlier time than the transaction that held the lock before.
 _READ_CLOCK_AND_KEYS = Statement(
     "tollkeeper_clock_and_keys",
     """
@@ -165,10 +166,10 @@ _READ_CLOCK_AND_KEYS = Statement(
 # Reads the projects of the batch, and the projects that have rows in `unfolded`: resolutions, and
 # marks of unsettled calls (of unknown cost), that are not yet added to the accounts. Each row of
 # `unfolded` is folded only once, because this statement deletes the row. If a resolved reservation
-# has a visible mark, then either the mark was folded before, or this statement also deletes the mark's
-# row in `unfolded`. Marks come first (`ORDER BY f.kind DESC`), because the resolution of a marked
-# reservation reduces the unsettled amount. If an organization has period caps, each reservation is a
-# separate fold, because the caps need the reservation's day and key.
+# has a visible mark, then either the mark was folded before, or this statement also deletes the
+# mark's row in `unfolded`. Marks come first (`ORDER BY f.kind DESC`), because the resolution of a
+# marked reservation reduces the unsettled amount. If an organization has period caps, each
+# reservation is a separate fold, because the caps need the reservation's day and key.
 _PROJECTS_AND_FOLDS = Statement(
     "tollkeeper_projects_and_folds",
     """
@@ -263,8 +264,8 @@ def write_holds_statements(
 
 
 def _other_day(state: AccountState, now_us: int) -> dict[str, int]:
-    """Returns the spending day (the day on which caps count a hold), if it differs from the day of
-    the server's clock."""
+    """Returns the column `spending_day` (the day on which caps count a hold), or an empty dict if this
+    day is the day of the server's clock."""
     if state.spending_day is None or state.spending_day == day_at(now_us):
         return {}
     return {"spending_day": state.spending_day}
@@ -346,8 +347,9 @@ _WRITE_HOLDS = Statement(
 
 
 async def write_trial(connection: Connection, process_id: UUID, reservation_id: UUID) -> None:
-    """Writes an empty reservation for an arbitrary project, in a transaction that the caller must
-    roll back. Locks no account. If there is no project, only renews the process's lease."""
+    """Tests whether holds can be written: writes an empty reservation for an arbitrary project, in a
+    transaction that the caller must roll back. Locks no account. If there is no project, writes a
+    heartbeat instead."""
     await connection.execute("SET LOCAL lock_timeout TO '1s'")
     cursor = await connection.execute(_TRIAL, (process_id, reservation_id, reservation_id))
     if cursor.rowcount == 0:
@@ -385,8 +387,8 @@ async def restore_holds(
             "api_key_id": hold.key_id,
             "model": hold.model,
             **hold_prices(hold),
-            # A hold must equal its prices times its limits. The limits of a restored hold are zero,
-            # and the price per request is not multiplied by a limit, so this price must be zero too.
+            # A hold must equal its prices times its limits. The limits of a restored hold are zero.
+            # The price per request is not multiplied by a limit, so this price must be zero too.
             "price_request": 0,
             "held_at_ms": time_ms_of_id(hold.id) if arrived_earlier else None,
         }

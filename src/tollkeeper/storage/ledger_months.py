@@ -20,9 +20,8 @@ from tollkeeper.storage.verification import LINES
 # The advisory lock for months. A transaction that changes months takes the lock exclusively. Work
 # that reads months, such as verification, shares the lock.
 _MONTHS_LOCK = 7461_0004
-# The maximum lock wait of a transaction that adds or drops a month. Calls use the same tables and
-# have to wait behind this transaction. So the transaction fails after this time and is retried
-# later.
+# The maximum lock wait of a transaction that changes months. Calls use the same tables and have to
+# wait for this transaction. So the transaction fails after this time and is retried later.
 _LOCK_TIMEOUT_MS = 2000
 # Each table references only tables that come later in this order.
 _TABLES = ("overages", "resolutions", "reservations")
@@ -34,7 +33,9 @@ class Close:
 
     month: Month
     previous_month: Month | None
+    # The number of the month's reservations.
     reservations: int
+    # The digest of the close and of all earlier closes (see `close_digest`).
     digest: bytes
     closed_at: datetime
 
@@ -57,6 +58,7 @@ class Unresolved:
 
     organization_id: OrganizationId
     id: UUID
+    # False if the reservation is an open hold.
     unsettled: bool
 
 
@@ -83,15 +85,15 @@ async def try_lock_months(connection: Connection) -> bool:
 
 
 async def limit_lock_waits(connection: Connection) -> None:
-    """Limits how long this transaction waits for locks, because calls have to wait behind the
-    waiting transaction."""
+    """Limits how long this transaction waits for locks, because calls have to wait for this
+    transaction."""
     await connection.execute(
         "SELECT set_config('lock_timeout', %s, true)", (f"{_LOCK_TIMEOUT_MS}ms",)
     )
 
 
 async def read_current(connection: Connection, *, seconds_ago: int = 0) -> Month:
-    """Returns the UTC month that the server's clock showed `seconds_ago`."""
+    """Returns the UTC month that the server's clock showed `seconds_ago` seconds ago."""
     cursor = await connection.execute(
         """
         SELECT to_char((clock_timestamp() - make_interval(secs => %s)) AT TIME ZONE 'UTC',
@@ -129,7 +131,8 @@ async def add_month(connection: Connection, month: Month) -> None:
 
 async def drop_month(connection: Connection, month: Month) -> None:
     """Drops the month's partitions, and deletes the marks of reservations that were once unsettled
-    (of unknown cost). Raises `Contention` if other transactions lock the tables for too long."""
+    (of unknown cost). Records the dropped amounts in the caps that still count them. Raises
+    `Contention` if other transactions lock the tables for too long."""
     await connection.execute(
         "DELETE FROM unsettled_marks WHERE reservation_id >= %s AND reservation_id < %s",
         (month.first_id, month.end_id),
@@ -154,8 +157,8 @@ def _partition(table: str, month: Month) -> sql.Identifier:
 
 
 async def find_unfolded(connection: Connection, month: Month) -> list[OrganizationId]:
-    """Returns the organizations with resolutions of the month that are not yet folded into (added
-    to) their accounts."""
+    """Returns the organizations with resolutions or marks of the month that are not yet folded into
+    (added to) their accounts."""
     cursor = await connection.execute(
         """
         SELECT DISTINCT organization_id FROM unfolded
@@ -197,8 +200,8 @@ async def find_unresolved(connection: Connection, month: Month, limit: int) -> l
 
 
 async def find_ahead_of_clock(connection: Connection, month: Month) -> OrganizationId | None:
-    """Returns an organization for which caps count a reservation of this month on a future day, or
-    None if there is no such organization."""
+    """Returns an organization for which caps count a reservation of this month on a future day or in a
+    future month, or None if there is no such organization."""
     cursor = await connection.execute(_FIND_AHEAD_OF_CLOCK, _ids(month), prepare=False)
     row = await cursor.fetchone()
     return None if row is None else row[0]
@@ -234,7 +237,7 @@ async def write_totals(connection: Connection, month: Month) -> int:
     return int(reservations)
 
 
-# The totals of a month. Users of this query append GROUP BY organization, project and spending
+# Computes the totals of a month. The caller appends GROUP BY organization, project and spending
 # month (the month in which caps count a reservation).
 TOTALS: LiteralString = """
     SELECT r.organization_id, %(month)s::integer AS month, r.project_id, r.month AS spending_month,
@@ -249,6 +252,7 @@ TOTALS: LiteralString = """
       AND o.reservation_id >= %(first)s AND o.reservation_id < %(behind)s
     WHERE r.id >= %(first)s AND r.id < %(behind)s
 """
+# Computes the lines of a month. The caller appends GROUP BY all columns except month and amount.
 CLOSE_LINES: LiteralString = (
     """
     SELECT d.organization_id, %(month)s::integer AS month, d.day, r.project_id, r.api_key_id,

@@ -150,12 +150,13 @@ class LedgerStore:
         self._limits = limits
 
     def hold_transaction(self) -> AbstractAsyncContextManager[HoldTransaction]:
-        """Provides a transaction that creates holds. If the block raises, nothing is written,
-        unless the error is `CommitInDoubt`."""
+        """Provides a transaction that creates holds. If the block raises any error except
+        `CommitInDoubt`, nothing was written."""
         return _HoldBlock(self._database, self._process_id, self._limits)
 
     async def try_hold(self, reservation_id: UUID) -> None:
-        """Writes an empty hold and rolls it back. Raises the error that a real hold would get."""
+        """Tests whether holds can be written: writes an empty hold and rolls it back. Raises the error
+        that a real hold would get."""
         async with self._database.transaction() as connection:
             try:
                 await ledger.write_trial(connection, self._process_id, reservation_id)

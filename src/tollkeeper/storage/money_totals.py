@@ -129,7 +129,7 @@ async def write_verification(connection: Connection, differences: int) -> None:
 
 
 async def verification_is_due(connection: Connection, every_hours: int) -> bool:
-    """Tells whether the last verification is at least `every_hours` old. If the ledger was never
+    """Tells whether the last verification is at least `every_hours` hours old. If the ledger was never
     verified, tells whether the oldest organization is at least that old."""
     cursor = await connection.execute(
         """

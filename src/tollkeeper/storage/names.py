@@ -104,8 +104,8 @@ async def find(
     organization_id: OrganizationId | None,
     limit: int,
 ) -> list[Named]:
-    """Returns the objects with this name, ignoring case, or with an id in the range `ids`. Objects
-    that are not in use are left out if the same owner has an object in use with the same name."""
+    """Returns the objects with this name, ignoring case, or with an id in the range `ids`. Leaves out
+    an object that is not in use if an object in use with the same owner and name is found too."""
     low, high = ids or (None, None)
     cursor = await connection.execute(
         f"""

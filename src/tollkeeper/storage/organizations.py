@@ -75,6 +75,7 @@ async def grant_check(
 
 
 async def revoke_check(connection: Connection, organization_id: OrganizationId, check: str) -> bool:
+    """Revokes the check. Returns False if the organization does not have the check."""
     cursor = await connection.execute(
         "DELETE FROM organization_checks WHERE organization_id = %s AND name = %s",
         (organization_id, check),

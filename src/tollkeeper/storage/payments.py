@@ -107,8 +107,8 @@ async def find_due(connection: Connection, payment_id: str) -> Payment | None:
 async def find_granted(
     connection: Connection, organization_id: OrganizationId, payment_id: str
 ) -> tuple[int, int]:
-    """Returns the amount granted for a payment, and the amount withdrawn again. Both are
-    positive."""
+    """Returns the amount granted for a payment, and the amount withdrawn again. Neither is
+    negative."""
     cursor = await connection.execute(
         """
         SELECT coalesce(sum(amount) FILTER (WHERE kind <> ALL (%(refunds)s)), 0),
@@ -161,8 +161,8 @@ async def find_events(
     return [RecordedEvent(EventOutcome(row[0]), *row[1:]) for row in await cursor.fetchall()]
 
 
-# A later event may have completed a payment. So a stored outcome such as "waiting" becomes "booked"
-# as soon as the organization and the paid amount are known.
+# A later event may have completed a payment. So a stored outcome such as "waiting" is returned as
+# "booked" as soon as the payment's organization and paid amount are known.
 _FIND_EVENTS: LiteralString = """
     SELECT * FROM (
         SELECT

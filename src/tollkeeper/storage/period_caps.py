@@ -80,8 +80,8 @@ def with_period_caps(
     return replace(locked, states=states)
 
 
-# Finds the ended reservations and their keys. All ids lie between the last two parameters, so that
-# PostgreSQL does not open partitions of other months.
+# Finds the resolved reservations and their keys. The last two parameters are the lowest and the
+# highest id. Because of them, PostgreSQL does not open partitions of other months.
 _ENDED: LiteralString = """
     FROM reservations r
     JOIN project_keys k ON k.organization_id = r.organization_id AND k.id = r.api_key_id
@@ -94,7 +94,7 @@ _READ_ENDED = Statement(
     " cap_spending_day(r.spending_day, r.held_at)" + _ENDED,
 )
 # Reads the caps of the organizations, of the projects that were read, of the batch's keys, and of
-# the keys of the ended reservations.
+# the keys of the resolved reservations.
 _READ_CAPS = Statement(
     "tollkeeper_period_caps",
     """

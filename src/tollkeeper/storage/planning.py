@@ -2,9 +2,9 @@
 
 The statements that create holds (amounts reserved before calls) and settle calls are prepared once
 for each connection. A plan for a small table (a full scan or a hash join) would still be used when
-the table has become large. So the transactions of these statements forbid full scans and hash
-joins. The settings end with the transaction, so all other statements on the connection are planned
-normally.
+the table has become large. So the transactions of these statements forbid full scans, hash joins and
+merge joins. The settings end with the transaction, so all other statements on the connection are
+planned normally.
 """
 
 from typing import LiteralString
@@ -18,4 +18,5 @@ ROWS_BY_KEY: LiteralString = """
     set_config('enable_mergejoin', 'off', true),
     set_config('plan_cache_mode', 'force_generic_plan', true)
 """
+# A statement that only changes these settings. Its row contains no data for the caller.
 FIND_ROWS_BY_KEY = Statement("tollkeeper_rows_by_key", "SELECT" + ROWS_BY_KEY).bind()
