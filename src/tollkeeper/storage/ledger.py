@@ -43,8 +43,9 @@ async def use_asynchronous_commit(connection: Connection) -> None:
 def fast_transaction(lock_wait_s: float | None) -> BoundStatement:
     """Returns the first statement of a hold transaction, which changes settings for this
     transaction. The commit does not wait for the disk. Lock waits are limited to `lock_wait_s`, or to
-    the connection's lock timeout if `lock_wait_s` is None. The planner finds rows by their keys. If this process stops between two statements, the server ends
-    the session after three seconds, so that accounts do not stay locked."""
+    the connection's lock timeout if `lock_wait_s` is None. The planner finds rows by their keys. If
+    this process stops between two statements, the server ends the session after three seconds, so
+    that accounts do not stay locked."""
     lock_timeout = None if lock_wait_s is None else f"{max(1, round(lock_wait_s * 1000))}ms"
     return _FAST_TRANSACTION.bind(lock_timeout)
 

@@ -78,7 +78,8 @@ async def find_and_lock(
 
 
 async def find_organization(connection: Connection, policy_id: str) -> OrganizationId | None:
-    """Returns the organization of a policy, for operators, who name a policy only by its id."""
+    """Returns the organization of a policy, or None if there is no such policy. For operators, who
+    name a policy only by its id."""
     cursor = await connection.execute(
         "SELECT organization_id FROM policies WHERE id = %s", (policy_id,)
     )

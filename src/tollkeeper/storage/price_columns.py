@@ -12,11 +12,13 @@ PRICE_COLUMNS = {
 
 
 def prices(before: LiteralString = "", after: LiteralString = "") -> LiteralString:
-    """Returns a list of the price columns, each with `before` and `after` around its name."""
+    """Returns the names of the price columns, separated by commas, each between `before` and
+    `after`."""
     return ", ".join(before + name + after for name in PRICE_COLUMNS)
 
 
 def line_items(before: LiteralString = "", after: LiteralString = "") -> LiteralString:
+    """Returns the names of the line item columns in the same form as `prices`."""
     return ", ".join(before + name + after for name in LINE_ITEMS)
 
 

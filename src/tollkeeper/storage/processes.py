@@ -19,9 +19,9 @@ HEARTBEAT: LiteralString = """
 """
 
 # A process without a heartbeat for this time is declared dead, and its holds (amounts reserved
-# before calls) become unsettled (of unknown cost). A live process whose heartbeats are late is declared
-# dead too, so the time is longer than a pause of the machine or a short database failover. The time is
-# short enough that the holds of a dead process do not block credit for long.
+# before calls) become unsettled (of unknown cost). A live process whose heartbeats are late is
+# declared dead too, so the time is longer than a pause of the machine or a short database failover.
+# The time is short enough that the holds of a dead process do not block credit for long.
 LEASE_S = 15.0
 # Finds the live processes whose code is older than the revision `floor`. `to_jsonb` makes the query
 # work with old versions of the table, which lack the columns that describe a process.
@@ -86,14 +86,14 @@ async def sweep_lock(connection: Connection, *, idle_s: float = 10) -> AsyncIter
         row = await cursor.fetchone()
         yield row is not None and bool(row[0])
     finally:
-        # Unlock even if the statement above was cancelled, because the server may have taken the lock.
+        # Unlock even if the statement above was cancelled, because it may have taken the lock.
         await connection.execute("SELECT pg_advisory_unlock_all(); RESET idle_session_timeout")
 
 
 async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, datetime]:
     """Returns the processes that have sent no heartbeat for the duration of a lease, with the time
-    of their last heartbeat. A process whose last heartbeat is in the future is returned too,
-    because the server's clock was set back after that heartbeat."""
+    of their last heartbeat. Also returns processes whose last heartbeat is more than a lease in the
+    future, because the server's clock was set back after that heartbeat."""
     cursor = await connection.execute(
         """
         SELECT id, heartbeat_at FROM processes
@@ -110,7 +110,7 @@ async def find_leases(
     connection: Connection, process_ids: Collection[UUID], *, lease_s: float
 ) -> dict[UUID, float]:
     """Returns the remaining seconds of the lease of each process in `process_ids`. Omits processes
-    whose lease has ended."""
+    whose lease has ended or that are not registered."""
     cursor = await connection.execute(
         """
         SELECT id, extract(epoch FROM heartbeat_at - clock_timestamp())::float8 + %(lease_s)s
@@ -125,8 +125,9 @@ async def find_leases(
 
 async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: datetime) -> bool:
     """Removes the registration of a dead process. Returns False, and removes nothing, if the
-    process has sent a heartbeat after `heartbeat_at`. A process that writes a hold also sends a
-    heartbeat. So if this function returns True, recovery has seen every hold of the process."""
+    process has sent a heartbeat after `heartbeat_at` or is not registered. A process that writes a
+    hold also sends a heartbeat. So if this function returns True, recovery has seen every hold of the
+    process."""
     cursor = await connection.execute(
         "DELETE FROM processes WHERE id = %s AND heartbeat_at = %s", (process_id, heartbeat_at)
     )

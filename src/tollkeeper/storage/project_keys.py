@@ -94,8 +94,8 @@ async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[Prese
     return [PresentedProjectKey(*row) for row in rows]
 
 
-# Runs for every call whose key is not cached, so it is prepared, and needs only one round trip, like the
-# statements that admit a call.
+# Runs for every call whose key is not cached. So it is prepared and needs only one round trip, like
+# the statements that admit a call.
 _FIND_BY_DIGESTS = Statement(
     "tollkeeper_keys_by_digest",
     """
@@ -124,7 +124,7 @@ async def find_of_project(
 async def count_usable(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId, now: int
 ) -> int:
-    """Counts the keys that are neither revoked nor expired. Suspended keys count, too."""
+    """Counts the keys that are neither revoked nor expired, including suspended keys."""
     cursor = await connection.execute(
         """
         SELECT count(*) FROM project_keys
@@ -167,6 +167,7 @@ async def unknown_ids(
 
 
 async def revoke(connection: Connection, key: ProjectKey, now: int) -> bool:
+    """Revokes the key. Returns False if it was already revoked."""
     cursor = await connection.execute(
         """
         UPDATE project_keys SET revoked_at = to_timestamp(%s)
@@ -178,6 +179,7 @@ async def revoke(connection: Connection, key: ProjectKey, now: int) -> bool:
 
 
 async def suspend(connection: Connection, key: ProjectKey, now: int) -> bool:
+    """Suspends the key. Returns False if it was already suspended or revoked."""
     cursor = await connection.execute(
         """
         UPDATE project_keys SET suspended_at = to_timestamp(%s)
@@ -189,6 +191,7 @@ async def suspend(connection: Connection, key: ProjectKey, now: int) -> bool:
 
 
 async def unsuspend(connection: Connection, key: ProjectKey) -> bool:
+    """Ends the key's suspension. Returns False if the key is not suspended, or is revoked."""
     cursor = await connection.execute(
         """
         UPDATE project_keys SET suspended_at = NULL
@@ -200,6 +203,8 @@ async def unsuspend(connection: Connection, key: ProjectKey) -> bool:
 
 
 async def write_models(connection: Connection, key: ProjectKey, models: Sequence[str]) -> bool:
+    """Writes the models that the key may use; empty means every model. Returns False if the key is
+    revoked."""
     cursor = await connection.execute(
         """
         UPDATE project_keys SET models = %s
@@ -238,8 +243,8 @@ async def replace(
 async def record_use(
     connection: Connection, used: Sequence[tuple[OrganizationId, KeyId, int]]
 ) -> None:
-    """Writes the time of each key's last use. `used` contains the organization, the key and the
-    Unix time."""
+    """Writes the time of each key's last use. Each tuple in `used` contains the organization, the key
+    and the Unix time."""
     await connection.execute(
         """
         UPDATE project_keys k SET last_used_at = greatest(k.last_used_at, to_timestamp(used.at))

@@ -104,6 +104,7 @@ async def write_models(
     project_id: ProjectId,
     models: Sequence[str],
 ) -> None:
+    """Writes the models that the project's calls may use; empty means every model."""
     await connection.execute(
         "UPDATE projects SET models = %s WHERE organization_id = %s AND id = %s",
         (list(models) or None, organization_id, project_id),

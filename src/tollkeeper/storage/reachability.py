@@ -11,6 +11,7 @@ import psycopg
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.storage.sessions import shown_hosts
 
+# The time after which clients should try again.
 RETRY_AFTER_S = 2
 # The maximum time that a request waits for a connection after an attempt to connect has failed. The
 # time suffices to get an idle connection or a connection that is being opened.
@@ -51,8 +52,8 @@ class Reachability:
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """Limits the wait for a connection inside the block. After a failed attempt to connect,
-        raises `DatabaseUnreachable` if the block gets no connection soon."""
+        """Limits the time of the block, which waits for a connection. If an attempt to connect has
+        failed, the block gets only a short time, and then `DatabaseUnreachable` is raised."""
         try:
             async with asyncio.timeout(_WAIT_AFTER_FAILURE_S if self._failure else None) as wait:
                 self._waits.add(wait)

@@ -109,7 +109,8 @@ class CallState:
 
 
 async def find_states(connection: Connection, calls: Sequence[CallKey]) -> dict[UUID, CallState]:
-    """Returns the state of each call by the call's id. Must be called in a transaction."""
+    """Returns the state of each call by the call's id. Must be called in a transaction, because it
+    changes the transaction's settings."""
     await connection.execute("SELECT" + ROWS_BY_KEY)
     ids = [call.id for call in calls]
     cursor = await connection.execute(
@@ -135,8 +136,8 @@ async def find_states(connection: Connection, calls: Sequence[CallKey]) -> dict[
     }
 
 
-# All ids lie between `first` and `last`, so that PostgreSQL does not open partitions of other
-# months.
+# `first` and `last` are the lowest and the highest id. Because of them, PostgreSQL does not open
+# partitions of other months.
 _FIND_STATES: LiteralString = """
     SELECT w.id,
         CASE WHEN EXISTS (SELECT FROM ledger_close_steps

@@ -21,8 +21,8 @@ _encode = msgspec.json.Encoder().encode
 
 # One statement writes the resolution, its overage (the cost above the hold), the row whose amounts
 # are later folded into the account, and the roll-up (stored sums) of costs. A reservation that was
-# already resolved is not changed. The cost counts on the day when the call was admitted. If the month
-# of that day is closed, the cost counts in the open month, as an adjustment of that day.
+# already resolved is not changed. The cost counts on the day when the call was admitted. If the
+# month of that day is closed, the cost counts in the open month, as an adjustment of that day.
 _RESOLVE = Statement(
     "tollkeeper_resolve",
     """
@@ -103,8 +103,8 @@ def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
     """Returns the statement that resolves each reservation once. Its rows are the ids of the
     reservations that it resolved. If a reservation has two resolutions in the batch, the first
     resolution counts. Reservations that do not exist are skipped."""
-    # The keys are integers, which hash and compare faster than UUIDs. In reverse order, so that the
-    # first of two resolutions is assigned last.
+    # The keys are integers, which hash and compare faster than UUIDs. The order is reversed, so
+    # that the first of two resolutions replaces the second.
     by_id = {
         (resolution.reservation_id.int, resolution.organization_id.int): resolution
         for resolution in reversed(resolutions)
@@ -119,9 +119,9 @@ def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
 async def find_missing(
     connection: Connection, reservations: Sequence[tuple[OrganizationId, UUID]]
 ) -> set[UUID]:
-    """Returns the ids of the reservations that do not exist. A reservation of a closed
-    ledger month counts as existing even if its row was dropped, because a ledger month is closed only
-    after all its reservations are resolved."""
+    """Returns the ids of the reservations that do not exist. A reservation of a closed ledger month
+    counts as existing even if its row was dropped, because a ledger month is closed only after all
+    its reservations are resolved."""
     cursor = await connection.execute(
         """
         SELECT w.id FROM unnest(%s::uuid[], %s::uuid[]) AS w (organization_id, id)

@@ -1,4 +1,4 @@
-"""Lists the migrations of this code. Each migration names the oldest code that still works afterwards.
+"""Lists the migrations of this code. Each migration declares the oldest code that works after it.
 
 The migration files are parsed and not imported, because a serving process must not need Alembic.
 """

@@ -30,12 +30,12 @@ _CALLS_OF_BACKENDS: LiteralString = (
     + ", "
     + added("duration_ms", "first_pieces", "first_piece_ms", "streamed_tokens", "streaming_ms")
 )
-# A step is five minutes. 300 is `domain.traffic.STEP_S`, 12 is `STEPS_PER_HOUR`, and 1.1 is
-# `BUCKET_RATIO` of the same module. Each roll-up writes its rows in a fixed order. The condition
-# `count(*) ... >= 0` makes a roll-up wait for the previous roll-up. So two processes that write the same
-# rows do not deadlock. Latencies are counted by hour, under the first step of the hour.
-# `rung` is the number of a latency bucket. Overhead is in microseconds, all other latencies are in
-# milliseconds.
+# A step is five minutes. 300 is `STEP_S`, 12 is `STEPS_PER_HOUR`, and 1.1 is `BUCKET_RATIO` in
+# `domain.traffic`. Each roll-up writes its rows in a fixed order. The condition
+# `count(*) ... >= 0` is always true; it makes a roll-up wait for the previous roll-up. So two
+# processes that write the same rows do not deadlock. Latencies are counted by hour, under the first
+# step of the hour. `rung` is the number of a latency bucket. Overhead is in microseconds, all other
+# latencies are in milliseconds.
 ROLL_UP_ACTIVITY: LiteralString = (
     """
     , by_tenant AS (
@@ -129,6 +129,7 @@ ROLL_UP_ACTIVITY: LiteralString = (
     DO UPDATE SET requests = t.requests + excluded.requests
 """
 )
+# A verdict without a probability is counted under the probability -1.
 ROLL_UP_VERDICTS: LiteralString = """
     INSERT INTO verdict_counts AS t (organization_id, policy_id, day, version, direction,
         probability_basis_points, asked, matched)
@@ -142,7 +143,8 @@ ROLL_UP_VERDICTS: LiteralString = """
 
 
 async def delete_before(connection: Connection, unix_s: int) -> None:
-    """Deletes roll-up rows that are older than the given time."""
+    """Deletes the rows of the roll-ups of traffic, latencies and verdicts that are older than the
+    given time. The rows of `backend_usage` stay."""
     for statement in _DELETE_STEPS:
         await connection.execute(statement, (unix_s // STEP_S,))
     await connection.execute("DELETE FROM verdict_counts WHERE day < %s", (unix_s // _DAY_S,))

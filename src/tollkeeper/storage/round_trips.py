@@ -61,8 +61,8 @@ _COMMIT = Statement(_UNNAMED, "COMMIT").bind()
 
 
 class PlansDropped(Exception):
-    """Raised if the server has dropped a prepared statement. Nothing was written, and the next
-    attempt prepares the statement again."""
+    """Raised if the server has dropped a prepared statement of an open transaction. Nothing was
+    written, and the next attempt prepares the statement again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ class RoundTrips:
         await self._send_within(*statements, _COMMIT)
 
     async def _send_within(self, *statements: BoundStatement) -> list[Rows]:
-        """Sends further statements of an open transaction. If the server has dropped a prepared
-        statement, only the caller can repeat the whole transaction."""
+        """Sends further statements of an open transaction. Raises PlansDropped if the server has dropped
+        a prepared statement, because only the caller can repeat the whole transaction."""
         try:
             return await self._send_all(*statements)
         except pg.InvalidSqlStatementName as exc:

@@ -19,9 +19,10 @@ from tollkeeper.storage.sessions import (
 __all__ = ["check_database", "code_revision", "database_revision", "find_outdated"]
 
 _STATEMENT_TIMEOUT_S = 5.0
-# Without these settings, a crash may lose or corrupt a commit that PostgreSQL has acknowledged.
+# Unless these settings are on, a crash may lose or corrupt acknowledged commits.
 _DURABILITY: tuple[LiteralString, ...] = ("fsync", "full_page_writes")
 
+# Finds the settings that differ from their defaults.
 _RECOVERY_TARGETS: LiteralString = """
     SELECT name FROM pg_settings
     WHERE name IN ('recovery_target', 'recovery_target_action', 'recovery_target_lsn',
@@ -32,9 +33,10 @@ _RECOVERY_TARGETS: LiteralString = """
 
 
 def check_database(conninfo: str, *, before_serving: bool = False) -> SchemaState:
-    """Raises a one-line error if a check fails or the database cannot be reached. Two checks run
-    only with `before_serving`: the check of the pooler, because it needs a second connection, and
-    the check that the database is writable, because only serving needs that."""
+    """Raises a one-line error if a check fails or the database cannot be reached. Otherwise returns the
+    state of the schema. Two checks run only with `before_serving`: the check of the pooler, because it
+    needs a second connection, and the check that the database is writable, because only serving needs
+    a writable database."""
     try:
         address = session_conninfo(conninfo)
         # With autocommit, each statement is its own transaction, as on the gateway's connections.

@@ -15,7 +15,8 @@ from tollkeeper.domain.errors import StateConflict
 _CONNECT_TIMEOUT_S = 5
 _DEFAULT_PORT = 5432
 # The operating system closes a connection, even an idle one, if the server's machine does not
-# respond for this time.
+# respond for about 12 seconds. `tcp_user_timeout` is in milliseconds, the idle time and the
+# interval are in seconds.
 _KEEPALIVE: dict[str, int] = {
     "keepalives_idle": 5,
     "keepalives_interval": 2,
@@ -34,7 +35,8 @@ _SETTINGS: dict[LiteralString, tuple[str, ...]] = {
 
 
 def session_conninfo(conninfo: str) -> str:
-    """Adds the gateway's connection parameters to the address."""
+    """Adds the gateway's connection parameters to the address. The address may override the
+    keepalive parameters and `target_session_attrs`."""
     parts = conninfo_to_dict(conninfo)
     parameters: dict[str, str | int] = {
         "connect_timeout": _CONNECT_TIMEOUT_S,

@@ -57,7 +57,8 @@ async def sum_changes_from(
 
 
 async def read_open_day(connection: Connection) -> int:
-    """Returns the first day after the last closed month."""
+    """Returns the first day after the last closed month, or 0 if no month is closed. Days are counted
+    from 1970-01-01."""
     cursor = await connection.execute("SELECT ledger_open_day()")
     [[open_day]] = await cursor.fetchall()
     return int(open_day)

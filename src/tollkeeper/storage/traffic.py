@@ -18,7 +18,7 @@ from tollkeeper.domain.traffic import (
 )
 from tollkeeper.storage.database import Connection
 
-# A report about a longer time (in seconds) counts by hour instead of by step.
+# The longest time range of a report by step, in seconds. A report about a longer time is by hour.
 _BY_STEP_S_MAX = 2 * 86_400
 
 _CONDITIONS: dict[str, LiteralString] = {
@@ -83,8 +83,8 @@ async def find_steps(
     cost_picousd_min: int | None,
     limit: int,
 ) -> list[tuple[int, int]]:
-    """Returns the newest steps with calls, each with its number of activity records. With
-    `cost_picousd_min`, returns only steps in which a call cost at least this amount."""
+    """Returns at most `limit` of the newest steps with calls, each with its number of activity records.
+    With `cost_picousd_min`, returns only steps in which a call cost at least this amount."""
     condition, values = conditions(traffic_filter)
     table: LiteralString = "traffic" if traffic_filter.names_a_tenant else "traffic_by_backend"
     having: LiteralString = "" if cost_picousd_min is None else _HAS_EXPENSIVE_CALL
@@ -146,7 +146,7 @@ async def find_expensive_steps(
     return [(row[0], row[1]) for row in await cursor.fetchall()]
 
 
-# Does one index search for each hour in `hours`, and does not read the time between these hours.
+# Does one index search for each hour in `hours`, and reads no rows between these hours.
 _FIND_EXPENSIVE_STEPS: LiteralString = """
     SELECT found.* FROM unnest(%(hours)s::integer[]) AS h (first) CROSS JOIN LATERAL (
         SELECT step, sum(requests - repeated)::bigint FROM traffic_by_backend

@@ -13,8 +13,7 @@ class VerdictsOfDay:
     day: int
     asked: int
     matched: int
-    # The number of verdicts for which the judge (the model that answers policy questions) gave no
-    # probability.
+    # The number of verdicts without a probability.
     unanswered: int
 
 

@@ -1,11 +1,12 @@
 """Contains the SQL that verifies the ledger's invariants. Each invariant has one query, which
 returns the rows that violate the invariant.
 
-Every query covers a slice of the ledger: the organizations with ids above `after`, up to and
-including `end`. The queries in `SUMS` compare accounts with sums of immutable rows. For closed
-months these queries use the stored totals instead of the rows. The queries in `ROWS` check single
-rows, and are also limited to a range of reservation ids, which covers one or more partitions.
-Resolutions that are not yet folded into (added to) the accounts count as if they were folded.
+Every query except the query in `SCHEMA` covers a slice of the ledger: the organizations with ids
+above `after`, up to and including `end`. The queries in `SUMS` compare accounts with sums of immutable
+rows. For closed months these queries use the stored totals instead of the rows, except the queries
+about period caps. The queries in `ROWS` check single rows, and are also limited to a range of
+reservation ids, which covers one or more partitions. In the queries about balances, resolutions that
+are not yet folded into (added to) the accounts count as if they were folded.
 """
 
 from dataclasses import asdict, dataclass
@@ -209,6 +210,7 @@ _ROLLUP: LiteralString = (
     """
 )
 
+# Overage, and the excess that existed when a cap was set (`cap_excess`), may exceed the cap.
 _CAPS: LiteralString = """
     WITH over AS (
         SELECT organization_id, project_id, sum(amount) AS amount FROM (
@@ -378,7 +380,7 @@ _FLOATS: LiteralString = """
     WHERE table_schema = current_schema() AND data_type IN ('real', 'double precision', 'money')
 """
 
-# Queries that compare accounts with sums of rows. Each query reads all rows of an organization in
+# Queries that compare accounts with sums of rows. For each organization, a query needs all rows in
 # one snapshot.
 SUMS: dict[str, Query] = {
     "balances are the sum of their rows": _BALANCES,
@@ -422,8 +424,9 @@ async def find_in_slice(
     part: Slice,
     ages: Ages,
 ) -> list[tuple[str, str, str]]:
-    """Returns (invariant, id of the row, explanation) for each row of the slice that violates one
-    of the invariants in `queries`. Must be called in a transaction."""
+    """Returns (invariant, subject, explanation) for each row that a query in `queries` finds in the
+    slice. The subject is for example the id of a reservation or of a project. Must be called in a
+    transaction."""
     # If a table has no statistics, the planner expects few rows in every slice. The planner would
     # then materialize one table and compare each of its rows with every row of another table. With
     # this plan disabled, the planner looks up rows by their keys.

@@ -1,8 +1,8 @@
 """Closes a database connection if the server does not answer.
 
 PostgreSQL itself ends a statement that takes too long, but not if the server is frozen or the
-network is down. Then a call would wait until the operating system closes the connection, which
-takes a quarter of an hour.
+network is down. The operating system closes a connection only if the server's machine does not
+respond, so without this module a call could wait for a frozen server without limit.
 """
 
 import asyncio
@@ -37,10 +37,10 @@ class PreparedStatements:
 
 
 class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
-    # The time after which the connection is closed if the server has not answered. The time is
-    # longer than the server's statement timeout.
+    # The time after which the connection is closed if the server has not answered. For connections
+    # of the pool, the time is longer than the server's statement timeout.
     answer_within_s: float = math.inf
-    # True if the statements of the current transaction may take as long as the server allows.
+    # True if only the server limits the time of statements in the current transaction.
     allows_long_statements: bool = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -85,7 +85,7 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
 async def allow_long_statements(
     connection: psycopg.AsyncConnection[TupleRow], *, minutes: int
 ) -> None:
-    """Allows statements to take this many minutes until the transaction ends."""
+    """Allows each statement of the current transaction to take this many minutes."""
     await connection.execute(f"SET LOCAL statement_timeout TO '{minutes}min'".encode())
     if isinstance(connection, WatchedConnection):
         connection.allows_long_statements = True
