@@ -191,7 +191,7 @@ def backend_config(
     )
 
 
-def _output_bound(declared: BackendSettings) -> OutputBound:
+def _output_limit_field(declared: BackendSettings) -> OutputLimitField:
     """Returns the field to which the settings rename a field for the output limit. Returns CALLER if
     they rename neither field."""
     renamed = [declared.fields.get(name) for name in ("max_tokens", "max_completion_tokens")]

@@ -167,7 +167,7 @@ class Meter(msgspec.Struct):
             return Charge(estimate, estimated=True, parts=self._estimated_parts(estimate))
         if usage.completion_tokens == 0 and self.output_tokens > 0:
             # Output was received, so the backend's count of zero output tokens is wrong.
-            counted = min(self.output_tokens, self._output_bound)
+            counted = min(self.output_tokens, self._output_limit)
             return Charge(
                 _with_completion(usage, counted),
                 estimated=True,

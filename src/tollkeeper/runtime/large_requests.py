@@ -18,7 +18,7 @@ Ts = TypeVarTuple("Ts")
 
 # If a large call asks for several completions and its backend creates one completion for each request, at
 # most this many requests are in progress at the same time, because each of them needs memory.
-PARTS_AT_ONCE = 4
+LARGE_CALL_REQUESTS_MAX = 4
 # The maximum time for which a request waits for the thread.
 _WAIT_S = 30.0
 _WAITING_MAX = 1000

@@ -190,8 +190,8 @@ async def decode_body(
     if completions:
         # If the backend creates only one completion per request, the gateway sends one request for
         # each completion. Each of these requests needs memory for the body while it is in progress.
-        # For a large body, at most `PARTS_AT_ONCE` of them are in progress at the same time.
-        completions = min(completions, PARTS_AT_ONCE) if is_large else completions
+        # For a large body, at most `LARGE_CALL_REQUESTS_MAX` of them are in progress at the same time.
+        completions = min(completions, LARGE_CALL_REQUESTS_MAX) if is_large else completions
         share.grow_to(share.size + (completions - 1) * len(body))
     return decoded, is_large
 
