@@ -20,12 +20,12 @@ P = ParamSpec("P")
 @dataclass(frozen=True, slots=True)
 class Report:
     """Contains a command's output in two forms: `content` for `--json`, and `picture` otherwise.
-    If `refusal` is not empty, the command prints it as an error and fails."""
+    If `refusal` is not empty, the command prints its output and then fails with this message."""
 
     content: Mapping[str, Any]
     picture: RenderableType
     refusal: str = ""
-    # If not empty, printed unchanged instead of the picture.
+    # If this text is not empty, the command prints it unchanged instead of the picture.
     text: str = ""
 
 
@@ -35,8 +35,8 @@ ReportCommand = Callable[Concatenate[Services, P], Awaitable[Report]]
 def report_command(
     app: typer.Typer, name: str, *, example: str
 ) -> Callable[[ReportCommand[P]], ReportCommand[P]]:
-    """Registers a coroutine function as a command. The function takes the `Services` and returns a
-    report."""
+    """Returns a decorator that registers a coroutine function as a command. The function gets the
+    `Services` and returns a report."""
 
     def register(use_case: ReportCommand[P]) -> ReportCommand[P]:
         def run(invocation: Invocation, /, *arguments: P.args, **named: P.kwargs) -> None:

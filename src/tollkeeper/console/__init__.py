@@ -1,2 +1,2 @@
-"""Serves the web console. Its pages for operators use the same services as the API and the
+"""Serves the web console. The console's pages use the same services as the API and the
 commands."""

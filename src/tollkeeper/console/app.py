@@ -142,7 +142,8 @@ def build_console(console: Console, hosts: frozenset[str]) -> Starlette:
 
 
 def _permitted(route: Route) -> Route:
-    """Wraps the route in a check of the user's permission."""
+    """Returns the route with a check of the user's permission, or unchanged if it is public. Users
+    of an organization are redirected from the overview to their organization's page."""
     (method,) = set(route.methods or ()) - {"HEAD"}
     if f"{method} {route.path}" in PUBLIC:
         return route

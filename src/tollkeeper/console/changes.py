@@ -1,7 +1,7 @@
 """Processes every form that makes a change.
 
-Checks the form, asks the operator to confirm a change that is irreversible or moves money, calls
-the service, and redirects the browser to a page that shows the result.
+Checks the form, asks the user to confirm an important change (for example an irreversible change),
+calls the service, and redirects the browser to a page that shows the result.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -49,7 +49,7 @@ Page = Callable[[Request, Refused | None], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Contains the texts of a page that asks the operator to confirm a change."""
+    """Contains the texts of a page that asks the user to confirm a change."""
 
     title: str
     consequence: str
@@ -60,7 +60,7 @@ class Question:
     extra_fields: Mapping[str, str] = field(default_factory=dict)
 
 
-# The key of the notice that the next page shows, and the amount in it.
+# The key of the notice that the next page shows, and the amount in the notice, in picousd.
 Notice: TypeAlias = tuple[str, int]
 Ask = Callable[[Form], Awaitable[Question | None]]
 
@@ -69,17 +69,17 @@ Ask = Callable[[Form], Awaitable[Question | None]]
 class Action(Generic[T]):
     """Describes the change that a button of a page makes."""
 
-    # The key of the notice that the next page shows, or a function that computes the key and an
-    # amount from the result of `work`.
+    # The key of the notice that the next page shows, or a function that computes a `Notice` from
+    # the result of `work`.
     notice: str | Callable[[Any], Notice]
     work: Callable[[Services, T, Form], Awaitable[Any]]
-    # Returns the question to confirm, or None if the change needs no confirmation.
+    # Returns the question for the confirmation page, or None if the change needs no confirmation.
     ask: Callable[[Services, T, Form], Awaitable[Question | None]] | None = None
 
 
 async def checked_form(request: Request) -> Form:
-    """Reads the form. Raises an error if the form does not come from a page of this session, or was
-    sent before."""
+    """Reads the form and records it as sent. Raises PermissionDenied if the form does not come from
+    a page of this session, and StateConflict if it was sent before."""
     form = await _form_of_session(request)
     _require_not_sent_before(request, form)
     return form
@@ -101,8 +101,8 @@ def _require_not_sent_before(request: Request, form: Form) -> None:
 async def act(
     request: Request, actions: Mapping[str, Action[T]], subject: T, address: str, page: Page
 ) -> Response:
-    """Runs the action that the request's path names. `subject` is the object to change. Afterwards
-    redirects to `address`."""
+    """Runs the action that the request's path names. `subject` is the object to change. After the
+    change, redirects to `address`; `page` and the confirmation are as in `answer_form`."""
     action = actions.get(request.path_params["action"])
     if action is None:
         raise NotFound("There is no such page.")
@@ -129,9 +129,9 @@ async def answer_form(
     ask: Ask | None = None,
     back: str = "/",
 ) -> Response:
-    """Runs `handle`, with the session's user as the actor in the audit. If `ask` returns a
-    question, a confirmation page with a link to `back` comes first. If the change is rejected,
-    `page` is shown again with the reason and the submitted fields."""
+    """Runs `handle`, with the session's user as the actor in the audit. If `ask` returns a question
+    and the form is not confirmed yet, shows a confirmation page with a link to `back` instead. If
+    the change is rejected, shows `page` again with the reason and the submitted fields."""
     filled: Mapping[str, str] = {}
     try:
         form = await _form_of_session(request)
@@ -142,8 +142,8 @@ async def answer_form(
             question = await ask(form)
             if question is not None:
                 return _confirmation(request, question, form, back)
-            # console.js sends `asking` to find out whether the change needs a confirmation. The
-            # change is not made.
+            # console.js sends `asking` to find out whether the change needs a confirmation. A
+            # request with `asking` never makes the change.
             if form.text("asking", default=""):
                 return Response(status_code=204)
         _require_not_sent_before(request, form)
@@ -174,8 +174,8 @@ def _confirmation(request: Request, question: Question, form: Form, back: str) -
 
 
 def done(request: Request, address: str, notice: str, amount: int | None = None) -> Response:
-    """Redirects the browser after a change, so that reloading the page does not repeat the
-    change."""
+    """Redirects the browser after a change, so that reloading the page does not repeat the change.
+    The next page shows the notice with this key and the amount (in picousd)."""
     query: dict[str, object] = {"notice": notice}
     if amount is not None:
         secret = console_of(request).sessions.form_token(session_of(request))

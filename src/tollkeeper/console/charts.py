@@ -10,6 +10,7 @@ from tollkeeper.domain.traffic import STEP_S, STEPS_PER_HOUR, StepCount, TimeRan
 _BARS_MAX = 72
 # A bar that would cover more than this many steps (of five minutes) covers whole hours instead.
 _STEPS_PER_BAR_MAX = 6
+# The classes of HTTP status, each with the name of its colour in console.css.
 _CLASSES = (("2xx", "good"), ("4xx", "warning"), ("5xx", "bad"))
 
 
@@ -18,7 +19,7 @@ def traffic_chart(steps: Sequence[StepCount], time: TimeRange) -> dict[str, Any]
     first, last = time.start // STEP_S, (time.end - 1) // STEP_S
     steps_per_bar = -(-(last - first + 1) // _BARS_MAX)
     if steps_per_bar > _STEPS_PER_BAR_MAX:
-        # For a range of several days, `steps` has hourly counts, so a bar must cover whole hours.
+        # For more than two days, `steps` has hourly counts, so a bar must cover whole hours.
         steps_per_bar = -(-steps_per_bar // STEPS_PER_HOUR) * STEPS_PER_HOUR
     first -= first % steps_per_bar
     starts = range(first, last + 1, steps_per_bar)
@@ -54,7 +55,8 @@ def stacked_days(days: Sequence[str], series: Mapping[str, Sequence[str]]) -> di
 
 
 def hourly(hours: Sequence[int], amounts: Sequence[str]) -> dict[str, Any]:
-    """Builds a bar chart of hourly amounts. Hours are counted from 1970."""
+    """Builds a bar chart of hourly amounts. Hours are counted from 1970-01-01 UTC. Amounts are
+    decimal strings."""
     return {
         "kind": "bars",
         "x": [_iso(hour * 3600) for hour in hours],
@@ -98,9 +100,10 @@ def threshold_chart(
     value: str = "score",
     guarantees: Sequence[Sequence[float]] | None = None,
 ) -> dict[str, Any]:
-    """Builds a histogram of a policy's values with a movable threshold. `value` is the axis title.
-    `guarantees` contains the upper limits of the shares of false denials and misses for each
-    threshold from 1 % to 99 % (see `calibration.guarantees`)."""
+    """Builds a histogram of a policy's values with a movable threshold. `points` contains values
+    (in basis points, like `threshold`) with their counts. `value` is the axis title. `guarantees`
+    contains the upper limits of the shares of false denials and misses for each threshold from 1 %
+    to 99 % (see `calibration.guarantees`)."""
     return {
         "kind": "threshold",
         "points": [list(point) for point in points],

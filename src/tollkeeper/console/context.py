@@ -22,8 +22,8 @@ from tollkeeper.settings.origins import SettingOrigin
 
 @dataclass(frozen=True, slots=True)
 class ProbedReplica:
-    """Tells whether a replica (one address of a backend) can be reached now. `detail` is a sentence
-    for the operator."""
+    """Tells whether a probe could reach a replica (one address of a backend). `detail` is a
+    sentence for the operator."""
 
     backend: str
     url: str
@@ -42,6 +42,7 @@ class Finding:
     detail: str
 
 
+# The maximum number of long responses at the same time (see `Console.stream`).
 _STREAMS_MAX = 8
 Probe = Callable[[], Awaitable[list[ProbedReplica]]]
 
@@ -59,7 +60,7 @@ class MachineChecks:
     doctor: Callable[[], Awaitable[list[Finding]]]
 
 
-# Tells whether the signature (second argument) of a payment event's body is valid.
+# Gets the body of a payment event and its signature, and tells whether the signature is valid.
 SignatureCheck = Callable[[bytes, str], bool]
 OpenJudge = Callable[[], AbstractAsyncContextManager[Judge]]
 
@@ -76,7 +77,7 @@ class Console:
     vault: Vault
     # None if users can sign in with the operator token only.
     provider: IdentityProvider | None
-    # Returns the cached results of the last probe of all replicas (see `ReplicaWatch`).
+    # Returns the results of the last probe of all replicas, which are cached (see `ReplicaWatch`).
     last_probe: Probe
     machine: MachineChecks
     # Opens the judge (the model that answers policy questions) for trials; None if no judge is
@@ -88,15 +89,15 @@ class Console:
     signature_is_valid: SignatureCheck | None = None
     # Reads the bodies of payment events, whose senders are not authenticated yet.
     webhook_bodies: SmallBodies = field(default_factory=SmallBodies)
-    # Allows one trial, check or export at a time (see `exclusive_run`).
+    # Allows one trial, check or export of a month at a time (see `exclusive_run`).
     _exclusive: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
-    # Limits the number of long responses, which are live tails and downloads.
+    # Limits the number of long responses: live tails, downloads of activity, and playground calls.
     _streams: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_STREAMS_MAX))
 
     async def stream(self, pieces: AsyncIterator[str], deadline_s: float) -> AsyncIterator[str]:
-        """Yields the pieces of a long response for at most `deadline_s` seconds. Call
-        `require_stream` before the response begins."""
+        """Yields the pieces of a long response. Raises DeadlineExceeded after `deadline_s` seconds.
+        The page must call `require_stream` before the response begins."""
         try:
             async with self._streams, asyncio.timeout(deadline_s):
                 async for piece in pieces:
@@ -113,9 +114,9 @@ class Console:
 
     @asynccontextmanager
     async def exclusive_run(self, deadline_s: float) -> AsyncIterator[None]:
-        """Lets one trial, check or export run at a time, because each may start the embedded model
-        server or read whole tables. Raises Unavailable if another trial, check or export is
-        running, and DeadlineExceeded after `deadline_s` seconds."""
+        """Lets one trial, check or export of a month run at a time, because each may start the
+        embedded model server or read whole tables. Raises Unavailable if another one is running,
+        and DeadlineExceeded after `deadline_s` seconds."""
         if self._exclusive.locked():
             raise Unavailable(
                 "Another trial, check or export is running; try again when it has ended."

@@ -16,7 +16,8 @@ from tollkeeper.domain.reports import TIME_MAX
 from tollkeeper.domain.traffic import StatusRange, TimeRange
 
 _FIELDS_MAX = 200
-# The parser's limit for one field. No field reaches it, because the guard rejects larger bodies.
+# The parser's limit for one field, in bytes. No field reaches this limit, because the guard rejects
+# every body above 4 MiB.
 _TEXT_MAX = 8_388_608
 RANGES_S = {"1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
 
@@ -33,6 +34,8 @@ class Form:
         return [(name, value) for name, value in self.data.multi_items() if isinstance(value, str)]
 
     def text(self, name: str, *, default: str | None = None) -> str:
+        """Returns the trimmed field. If the field is missing or empty, returns `default`; without a
+        default, raises InvalidRequest."""
         value = self.data.get(name)
         if isinstance(value, str) and value.strip():
             return value.strip()
@@ -111,7 +114,8 @@ def optional(query: QueryParams, name: str) -> str | None:
 
 
 def status_range(text: str | None) -> StatusRange | None:
-    """Reads an HTTP status like 429, a class like 4xx, or `error`, which means 400 to 599."""
+    """Reads an HTTP status like 429, a class like 4xx, or `error`, which means 400 to 599. Returns
+    None if there is no text."""
     if text is None:
         return None
     if text == "error":
@@ -127,8 +131,8 @@ def status_range(text: str | None) -> StatusRange | None:
 
 
 def time_range(query: QueryParams, now: int, *, default: str = "24h") -> TimeRange:
-    """Reads a time range: from `since` to `until`, or the last hours or days according to
-    `range`."""
+    """Reads a time range from the query: the last hours or days if the query has `range`, otherwise
+    from `since` to `until`. Without any of them, returns the range `default`."""
     since, until = optional(query, "since"), optional(query, "until")
     if (since is not None or until is not None) and optional(query, "range") is None:
         end = now + 1 if until is None else unix_time(until, "until")

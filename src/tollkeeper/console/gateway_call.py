@@ -16,8 +16,8 @@ _LINE_BYTES_MAX = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Reports that the gateway has sent its response headers. The call was rejected, or its hold
-    (the amount reserved before the call) exists now."""
+    """Reports that the gateway has sent its response headers. By now, either the call was rejected,
+    or its hold (the amount reserved before the call) exists."""
 
     request_id: str
     status: int
@@ -33,8 +33,8 @@ class Piece:
 async def call_gateway(
     settings: Settings, key: str, model: str, prompt: str, *, timeout_s: float
 ) -> AsyncGenerator[Opened | Piece, None]:
-    """Yields the parts of the gateway's response. Raises Unavailable if the gateway cannot be
-    reached, or sends nothing for `timeout_s` seconds."""
+    """Yields one `Opened`, and then the pieces of the gateway's response. Raises Unavailable if the
+    gateway cannot be reached, or sends nothing for `timeout_s` seconds."""
     server = settings.server
     host = _LOOPBACK_OF_ANY_ADDRESS.get(server.host, server.host)
     connection = http.client.HTTPConnection(host, server.port, timeout=timeout_s)

@@ -15,9 +15,10 @@ from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.request_ids import new_request_id_text
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
+# The maximum time between two pieces of a request body.
 _BODY_TIMEOUT_S = 60
 _SIGN_IN = "/sign-in"
-# Paths that need no session. Payment events (`/webhooks/`) are signed instead.
+# The beginnings of paths that need no session. Payment events (`/webhooks/`) are signed instead.
 _WITHOUT_SESSION = ("/static/", "/healthz", "/webhooks/")
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 # The header by which console.js marks automatic refreshes.
@@ -51,7 +52,7 @@ _HEADERS = {
 
 
 class BodyTooLarge(Exception):
-    """Signals a request body that is larger than any form of the console."""
+    """Signals a request body that is larger than the limit for its path."""
 
 
 class Guard:
@@ -84,7 +85,8 @@ class Guard:
 
     async def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         """Returns the response to a request that must not reach a page: an error, or a redirect to
-        the sign-in page. Returns None if the request is acceptable."""
+        the sign-in page. If the request is acceptable, returns None and stores the session (None
+        without a session) in `scope`."""
         host = headers.get("host", "").lower()
         if _without_port(host) not in self._hosts:
             # Prevents DNS rebinding: another site could point its own host name at the console's

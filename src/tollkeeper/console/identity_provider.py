@@ -40,6 +40,7 @@ _METADATA_S = 3600
 _FAILURE_S = 5
 # The maximum number of concurrent steps.
 _CONCURRENT_STEPS_MAX = 16
+# The maximum length of a user's subject (the user's id at the provider) and of a user's name.
 _TEXT_MAX = 255
 # The claim that contains the id of the organization, for users with the role `organization`.
 _ORGANIZATION = "organization"
@@ -71,7 +72,8 @@ class PendingSignIn:
 
 
 class NoRole(PermissionDenied):
-    """Signals a user whom the provider knows, but to whom the settings assign no role."""
+    """Signals a user whom the provider knows, but who has no role: the settings assign none, or the
+    role `organization` lacks an existing organization."""
 
     def __init__(self, subject: str) -> None:
         super().__init__("You are signed in at the identity provider, but have no role here.")
@@ -145,8 +147,9 @@ class IdentityProvider:
 
     @asynccontextmanager
     async def _step(self, callback: str) -> AsyncIterator[Any]:
-        """Provides an HTTP client for a step. Converts every error to `_INVALID` or `_DOWN` for the
-        user, and logs the details."""
+        """Provides an HTTP client for a step. Logs every error of the provider, and converts it: a
+        refusal or an invalid ID token to PermissionDenied, other errors to Unavailable. Also
+        raises Unavailable if too many users are signing in."""
         if self._step_slots.locked():
             raise Unavailable("Too many people are signing in. Try again.")
         try:
@@ -178,7 +181,8 @@ class IdentityProvider:
 
     async def _current_metadata(self, client: Any) -> dict[str, Any]:
         """Returns the provider's discovery document, which is cached. Concurrent sign-ins share one
-        request for the document. Raises ValueError if the document belongs to another provider."""
+        request for the document. Raises ValueError if the document names another issuer, or an
+        endpoint with another scheme, and Unavailable shortly after a failed attempt."""
         async with self._reading:
             now = self._clock()
             if self._metadata and now - self._read_at < _METADATA_S:

@@ -22,8 +22,8 @@ _log = structlog.get_logger("tollkeeper.console")
 @asynccontextmanager
 async def held_lease(database: Database) -> AsyncIterator[None]:
     """Renews the lease by heartbeats during the context, and removes the lease at the end. If the
-    database schema becomes too new for this version of the code, sends SIGTERM to this process,
-    which ends the context, and raises StateConflict at the end of the context."""
+    database schema becomes too new for this version of the code, sends SIGTERM to this process. The
+    signal stops the server and so ends the context, which then raises StateConflict."""
     lease = Lease(database, uuid4(), kind=KIND)
     outdated: list[str] = []
 

@@ -1,7 +1,7 @@
 """Defines the notices that pages show after a change.
 
 The URL contains only the key of a notice, so a malicious link cannot show any other text. An amount
-in the URL needs a signature that only the session's own pages contain.
+in the URL needs a signature, which only the console can compute, with a secret of the session.
 """
 
 import hmac
@@ -52,8 +52,9 @@ NOTICES = {
 
 
 def notice_text(query: Mapping[str, str], secret: str) -> str | None:
-    """Returns the notice that the URL names. Returns None if it names no notice, or if the
-    signature of the amount is missing or wrong."""
+    """Returns the notice that the URL's query names. Returns None if the query names no known
+    notice, or if the signature of the amount is missing or wrong. `secret` is the session's form
+    token."""
     name, amount = query.get("notice", ""), query.get("amount", "")
     text = NOTICES.get(name)
     if text is None or "{amount}" not in text:

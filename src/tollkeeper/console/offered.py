@@ -1,4 +1,4 @@
-"""Removes from templates the forms and links that the user may not use."""
+"""Makes templates omit the forms and links that the user may not use."""
 
 import re
 
@@ -10,7 +10,7 @@ _VALUE = re.compile(r"\{\{(.*?)\}\}")
 
 
 class Offered(Extension):
-    """Wraps each form and link of a template in a condition with `may(method, address)`."""
+    """Wraps each POST form and each link of a template in the condition `may(method, address)`."""
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
         source = _FORM.sub(
@@ -21,8 +21,8 @@ class Offered(Extension):
 
 
 def _link(found: re.Match[str]) -> str:
-    """Wraps a link in a condition. A forbidden link that looks like a button is removed. Any other
-    forbidden link becomes plain text."""
+    """Wraps a link in a condition. A forbidden link with the class `button` or `offer` is omitted.
+    Any other forbidden link becomes plain text."""
     question = f"{{% if may('GET', {_address(found[3])}) %}}"
     if "button" in found[2] or "offer" in found[2]:
         return f"{question}{found[0]}{{% endif %}}"
@@ -30,7 +30,8 @@ def _link(found: re.Match[str]) -> str:
 
 
 def _address(text: str) -> str:
-    """Converts an address in a template to a template expression. In an address like `/keys/{{ id
-    }}`, every value is an id and becomes `x`, because permissions do not depend on ids."""
+    """Converts an address in a template to a template expression. An address like `{{ action }}`
+    becomes the expression itself. In any other address, such as `/keys/{{ id }}`, every expression
+    becomes `x`, because permissions do not depend on ids or queries."""
     whole = _VALUE.fullmatch(text)
     return whole[1].strip() if whole else repr(_VALUE.sub("x", text))

@@ -1,5 +1,5 @@
-"""Restricts the services for users with the role `organization`: they may use only the listed use
-cases, and only for objects of their own organization.
+"""Restricts the services for users with the role `organization`: these users may use only the use
+cases in `_USE_CASES`, and only for objects of their own organization.
 
 So a page that forgets to filter by organization gets an error instead of another tenant's data.
 """
@@ -29,22 +29,23 @@ async def _is_own_policy(services: Services, own_id: OrganizationId, arguments: 
 
 
 async def _is_own_request(_: Services, own_id: OrganizationId, arguments: Arguments) -> bool:
+    """Checks a use case whose last argument is an `IdempotentRequest`."""
     return bool(arguments[-1].organization_id == own_id)
 
 
 async def _creates_default_key(
     services: Services, own_id: OrganizationId, arguments: Arguments
 ) -> bool:
-    """Raises PermissionDenied if the form chooses permissions. The API for organizations gives
-    every new key the default permissions, so an organization's users may not choose permissions in
-    the console either."""
+    """Tells whether the new key's project belongs to the organization. Raises PermissionDenied if
+    permissions are chosen: the API for organizations gives every new key the default permissions,
+    so an organization's users may not choose permissions in the console either."""
     if arguments[2] is not None:
         raise PermissionDenied("Only operators may choose the permissions of a key.")
     return await _is_own_project(services, own_id, arguments)
 
 
-# The allowed use cases: everything that the API for organizations allows, and everything that the
-# pages for these use cases read.
+# The allowed use cases, each with the check of its arguments: all use cases that the API for
+# organizations allows, and all use cases that the pages for them read.
 _USE_CASES: dict[str, Check] = {
     "organizations.organization_show": _is_own_organization,
     "projects.project_list": _is_own_organization,
@@ -101,8 +102,8 @@ class _OwnService:
             # The checks read only positional arguments, so an id must not be a keyword argument.
             assert arguments, "the id of the object is a positional argument"
             if not await check(self._services, self._own_id, arguments):
-                # Raises the same error as for an object that does not exist, so that users cannot
-                # find out which ids exist.
+                # Raises NotFound instead of PermissionDenied, which would tell the user that the id
+                # exists.
                 raise NotFound(f"There is no {arguments[0]}.")
             return await use_case(*arguments, **options)
 
