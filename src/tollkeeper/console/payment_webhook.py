@@ -16,8 +16,8 @@ _log = structlog.get_logger("tollkeeper.console")
 
 
 async def receive(request: Request) -> Response:
-    """Processes one event. Stripe repeats an event for days until it gets a 2xx answer. So the
-    answer is 2xx unless a repetition of the event can succeed."""
+    """Processes one event. Stripe sends an event again for days until it gets a 2xx response. So
+    the response to a valid event is 2xx unless a repetition of the event can succeed."""
     console = console_of(request)
     if console.signature_is_valid is None:
         raise HTTPException(404)

@@ -28,7 +28,9 @@ from tollkeeper.services.calls.activity_export import ExportFormat, export_pages
 from tollkeeper.services.calls.traffic import PAGE_MAX
 from tollkeeper.services.use_cases import Services
 
+# The number of calls on one page of the list.
 _LIMIT = 50
+# The deadline of a download.
 _EXPORT_S = 600.0
 # A live tail ends after this time. The browser then opens another live tail, so the session is
 # checked again.
@@ -160,8 +162,8 @@ def _sorted(entries: Sequence[ActivityEntry], sort: str | None) -> Sequence[Acti
 
 
 async def _filter(services: Services, query: QueryParams) -> TrafficFilter:
-    """Builds the filter from the query. A project or key may be given by id or, within the selected
-    organization, by name."""
+    """Builds the filter from the query. A project or key may be given by id or by name. If the
+    query selects no organization, the name is searched in all organizations and must be unique."""
     organization, project = optional(query, "organization"), optional(query, "project")
     key, names = optional(query, "key"), services.names
     owner = None if organization is None else organization_id(organization)
@@ -201,6 +203,7 @@ def _position_text(position: Position) -> str:
 
 
 def _range(query: QueryParams) -> str | None:
-    """Returns the selected range; None if the URL has `since` or `until` instead."""
+    """Returns the name of the selected or default range; None if the URL has only `since` or
+    `until`."""
     days = optional(query, "since") or optional(query, "until")
     return optional(query, "range") or (None if days else "24h")

@@ -1,4 +1,4 @@
-"""Creates, renames and revokes Admin API keys. The organization's page contains their forms."""
+"""Creates, renames and revokes admin keys. The forms are on the organization's page."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,7 +15,7 @@ _DAY_S = 86_400
 
 
 async def create(request: Request) -> Response:
-    """Creates a key. Only the page that answers the form shows the key's value."""
+    """Creates a key. The response page shows the key's value; no other page can show it."""
     identity = organization_id(request.path_params["organization"])
 
     async def handle(form: Form) -> Response:

@@ -14,13 +14,14 @@ from tollkeeper.domain.audit import AuditEntry, ObjectState
 from tollkeeper.domain.errors import InvalidRequest
 
 _LIMIT = 50
+# A number with more digits may be too large for the column `audit.id` (bigint).
 _ID_DIGITS_MAX = 18
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedField:
     name: str
-    # `before` or `after` is None if the object did not have the field then.
+    # `before` or `after` is None if the field had no value before or after the change.
     before: str | None
     after: str | None
 

@@ -1,6 +1,6 @@
 """Shows the backends with their settings and latencies. For each replica (one address of a
-backend), shows whether the console can reach it, and its health according to each gateway
-process."""
+backend), shows whether the console can reach the replica, and the replica's state as each gateway
+process sees it."""
 
 from starlette.requests import Request
 from starlette.responses import Response

@@ -29,7 +29,8 @@ class Budget:
     name: str
     # None for daily and total caps, and for all caps after the first `_CHARTS_MAX`.
     chart: dict[str, object] | None
-    # Each day of the period so far, with the remaining amount at the end of the day.
+    # Each day of the period so far, with the remaining amount (in picousd) at the end of the day.
+    # Empty without a chart.
     left: tuple[tuple[str, int], ...] = ()
 
 

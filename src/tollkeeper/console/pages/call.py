@@ -65,7 +65,7 @@ async def show(request: Request) -> Response:
         nav="activity",
         title="Call",
         entry=entry,
-        # True if the call is only in the ledger, because its process has not written an activity record.
+        # True if only the ledger contains the call: its activity record was not written (yet).
         unrecorded=entry.status is None,
         without_usage=_was_without_usage(story),
         ledger=story.ledger,
@@ -82,6 +82,7 @@ async def show(request: Request) -> Response:
 
 
 def _was_without_usage(story: CallStory) -> bool:
+    """Tells whether the call was released, had no reservation, or was charged only for verdicts."""
     if story.entry.settlement in _WITHOUT_USAGE:
         return True
     if story.ledger is None or story.ledger.resolution is None:
@@ -91,7 +92,8 @@ def _was_without_usage(story: CallStory) -> bool:
 
 
 def _terms(hold: HoldTerms) -> list[Term]:
-    """Returns the calculation of the hold: each limit multiplied by its highest price."""
+    """Returns the calculation of the hold: each limit multiplied by its highest price. A last row
+    contains the rest of the hold, if there is any."""
     prices = hold.prices
     prompt_price = max(
         price for name, price in prices.items() if name == "prompt" or "cache" in name
@@ -164,8 +166,9 @@ def _spans(story: CallStory) -> list[Span]:
 
 
 def _backend_spans(entry: ActivityEntry) -> Iterator[Span]:
-    """Yields two spans: from sending the call to the first piece of the answer, and from there to
-    the end of the answer. Yields nothing if no backend was called."""
+    """Yields two spans: from sending the call to the first piece of the answer, and from the first
+    piece to the end of the answer. Yields only one span if there was no piece, and nothing if the
+    call was not sent or its duration is unknown."""
     if entry.dispatched_ms is None or entry.duration_ms is None:
         return
     sent_ms = entry.dispatched_ms

@@ -13,6 +13,7 @@ from tollkeeper.console.forms import Form, Refused
 from tollkeeper.console.rendering import exact_usd, render
 from tollkeeper.services.calls.backend_trial import BackendTrial
 
+# The deadline for all checks of `tollkeeper doctor` together.
 _DOCTOR_S = 180.0
 _VERDICTS = {True: "works", False: "fails", None: "not offered"}
 
@@ -67,7 +68,7 @@ async def run_trial(request: Request) -> Response:
         )
 
     async def handle(_form: Form) -> Response:
-        # The trial makes four calls, and each call may take the whole deadline.
+        # The trial makes up to four calls, and each call may take the whole deadline.
         async with (
             console.exclusive_run(4 * deadline_s),
             running_backend(console.settings, name) as backend,

@@ -1,5 +1,5 @@
-"""Shows daily costs as a chart, a table and a CSV file. The costs are those of the API's cost
-report."""
+"""Shows daily costs as a chart, a table and a CSV file. An organization's costs are those of the
+API's cost report."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -36,9 +36,10 @@ from tollkeeper.domain.reports import (
 from tollkeeper.domain.traffic import TimeRange
 from tollkeeper.services.use_cases import Services
 
+# The maximum number of keys whose names are shown instead of their ids.
 _NAMES_MAX = 1000
 _HOURS = 48
-# The maximum number of groups in a chart. All smaller groups are combined.
+# The maximum number of groups in a chart. The chart combines all smaller groups as `_OTHERS`.
 _SERIES_MAX = 9
 _OTHERS = "others"
 
@@ -62,7 +63,8 @@ GROUPINGS = {
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """Contains exact amounts by group and day. The most expensive group comes first."""
+    """Contains exact amounts (in picousd) by group and day. The most expensive group comes first.
+    `unsettled` is the number of unsettled calls, whose costs are not included."""
 
     days: tuple[str, ...]
     by_group: dict[str, tuple[int, ...]]
@@ -254,8 +256,8 @@ def _chart(table: CostTable, names: dict[str, str]) -> dict[str, object]:
 
 
 async def _names(services: Services, organization: OrganizationId, by: str) -> dict[str, str]:
-    """Returns the names of projects or keys by id. If several have the same name, the beginning of
-    the id follows the name."""
+    """Returns the names of projects or keys by id; empty for other groupings. If several projects
+    or keys have the same name, the beginning of the id follows the name."""
     if by == "project":
         named = [
             (str(project.id), project.name)

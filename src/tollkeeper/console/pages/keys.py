@@ -62,7 +62,7 @@ async def show_all(request: Request, refused: Refused | None = None) -> Response
 
 
 async def create(request: Request) -> Response:
-    """Creates a key. Only the page that answers the form shows the key's value."""
+    """Creates a key. The response page shows the key's value; no other page can show it."""
 
     async def handle(form: Form) -> Response:
         services = console_of(request).services
@@ -70,8 +70,8 @@ async def create(request: Request) -> Response:
         days = form.integer("expires_in_days", optional=True)
         expires_in_s = None if days is None else days * _DAY_S
         key, value = await services.project_keys.project_key_create_by_operator(
-            # The form for users of an organization has no permissions, so their keys get the
-            # default permissions, as in the API for organizations.
+            # None means the default permissions. The form for users of an organization has no
+            # permission fields, so their keys get the defaults, as in the API for organizations.
             *(project, name, form.texts("permission") or None, expires_in_s)
         )
         return created(request, key, value)

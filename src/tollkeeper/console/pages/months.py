@@ -63,6 +63,7 @@ async def download(request: Request) -> Response:
             with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
                 await console.services.months.ledger_export(month, file.write)
         raw.seek(0)
+        # Keeps the file open; the background task closes it after the response.
         stack.pop_all()
     return StreamingResponse(
         iter(partial(raw.read, _PIECE_BYTES), b""),

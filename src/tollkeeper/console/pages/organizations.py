@@ -170,7 +170,7 @@ _ACTIONS: dict[str, Action[OrganizationId]] = {
 
 
 async def _key_names(services: Services, identity: OrganizationId) -> dict[KeyId, str]:
-    """Returns the names of the newest keys, because the page shows the names of keys with caps."""
+    """Returns the names of the newest keys by id. The page shows the names of keys with caps."""
     keys = await services.project_keys.project_key_list_of_organization(
         identity, limit=_KEYS_NAMED_MAX
     )

@@ -17,6 +17,7 @@ from tollkeeper.console.replica_views import ReplicaViews
 from tollkeeper.domain.traffic import BackendTraffic
 from tollkeeper.services.calls.traffic import TrafficReport
 
+# The shown percentiles: p50, p95 and p99.
 _SHARES = (0.5, 0.95, 0.99)
 
 

@@ -27,7 +27,8 @@ from tollkeeper.domain.errors import InvalidRequest, NotFound, TollkeeperError
 from tollkeeper.domain.views import CallLedger
 from tollkeeper.services.audit import acting_as
 
-# The playground's key expires after this time, if it was not revoked before.
+# Each test call has its own key, which is revoked after the call. If that fails, the key expires
+# after this time.
 _KEY_S = 600
 # The longest time without data from the gateway, and the longest duration of a call.
 _SILENCE_S = 60.0
@@ -37,7 +38,7 @@ _PROMPT_LENGTH_MAX = 20_000
 # between two reads. Usually one read suffices, because a settlement is stored before the last byte
 # of the answer is sent.
 _LEDGER_READS_MAX, _LEDGER_PAUSE_S = 20, 0.25
-# Marks the position of the answer in the template.
+# The comment in playground.html that is replaced by the hold, the answer and the settlement.
 _ANSWER_MARKER = "<!-- the answer -->"
 
 
@@ -165,6 +166,7 @@ async def _answer(request: Request, key: str, model: str, prompt: str) -> AsyncG
                     yield str(escape(event.text))
     except TollkeeperError as exc:
         yield fragment(request, "playground_hold.html", opened=None, problem=exc.message)
+    # Closes the element that playground_hold.html opens.
     yield "</pre>"
     if opened is not None:
         ledger = await _ledger(console, opened, wait_for_end=True)
@@ -172,8 +174,9 @@ async def _answer(request: Request, key: str, model: str, prompt: str) -> AsyncG
 
 
 async def _ledger(console: Console, opened: Opened, *, wait_for_end: bool) -> CallLedger | None:
-    """Returns the data about the call in the ledger. With `wait_for_end`, waits until the call is
-    resolved or marked as unsettled (its cost is unknown)."""
+    """Waits until the ledger contains the call's hold, and returns the ledger's data about the
+    call. With `wait_for_end`, waits until the hold is resolved or unsettled (the cost is unknown).
+    Returns None if the call was rejected without a hold, or if the ledger has no hold in time."""
     identity: UUID = request_id(opened.request_id)
     ledger: CallLedger | None = None
     for _ in range(_LEDGER_READS_MAX):

@@ -1,5 +1,5 @@
-"""Shows one policy: its versions and their differences, its verdicts (results for calls) over time,
-and the number of matches at other thresholds."""
+"""Shows one policy: its versions and their differences, its verdicts (results for calls) by day,
+and the number of matches at other thresholds. Changes the policy."""
 
 import difflib
 from collections.abc import Iterator
@@ -24,6 +24,7 @@ from tollkeeper.services.use_cases import Services
 
 _DAYS = {"7": "7 days", "30": "30 days", "90": "90 days"}
 _BINS = 20
+# 100 % in basis points.
 _BASIS_POINTS = 10_000
 
 
@@ -148,7 +149,7 @@ async def _ask_about_resume(services: Services, policy: Policy, _: Form) -> Ques
 async def _ask_about_enforcing(
     services: Services, policy: Policy, rule: Rule, verb: str
 ) -> Question | None:
-    """Asks for confirmation if the policy will deny calls; returns None if it will only monitor."""
+    """Returns a question if the policy will be enforcing, and None if it will only monitor."""
     if rule.mode is not Mode.ENFORCING:
         return None
     counts = await services.policy_statistics.policy_counts(policy.organization_id, days=7)
@@ -184,6 +185,7 @@ _ACTIONS: dict[str, Action[Policy]] = {
     ),
     "calibrate": Action(
         "calibrated",
+        # The number 0 selects no calibration.
         lambda services, policy, form: services.calibrations.calibration_activate(
             policy.organization_id, policy.id, form.integer("number") or None
         ),
@@ -217,7 +219,8 @@ def _steps(versions: list[PolicyVersion], default_threshold: int) -> list[Versio
 
 
 def _draft_difference(policy: Policy, default_threshold: int) -> tuple[Line, ...]:
-    """Returns the differences between the published version and the draft."""
+    """Returns the differences between the published version and the draft; empty if the draft has
+    no unpublished changes."""
     if not policy.has_unpublished_changes:
         return ()
     before = None if policy.published is None else policy.published.rule

@@ -19,8 +19,8 @@ from tollkeeper.domain.trial import labelled_values, separate
 from tollkeeper.services.policies.labelled_texts import read_texts
 from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
 
-# The number of texts is limited, because the user waits for the page. `tollkeeper policy try` has
-# no limit.
+# The number of texts is limited, because the user waits for the page. `tollkeeper policy try`
+# accepts more texts.
 _TEXTS_MAX = 200
 _DEADLINE_S = 180
 
@@ -66,7 +66,8 @@ def _guarantees(trial: Trial) -> list[tuple[float, float]] | None:
 
 
 def _fitted(trial: Trial) -> dict[str, Any] | None:
-    """Fits a calibration and returns its measurements; None if there are too few labels."""
+    """Fits a calibration to the labelled texts and returns its measurements; None if there are too
+    few labels."""
     try:
         return trial.fitted().report()
     except InvalidRequest:

@@ -87,7 +87,7 @@ async def change(request: Request) -> Response:
 
 
 def _limit(form: Form, name: str) -> LimitChange:
-    """Reads a limit. An empty field means the default in the settings."""
+    """Reads a limit. An empty field or 0 means the default in the settings."""
     return form.integer(name, optional=True) or "default"
 
 

@@ -1,5 +1,5 @@
-"""Lists unsettled calls, whose cost is unknown, with reason and age. Resolves one call, or many calls
-at once."""
+"""Lists unsettled calls, whose cost is unknown, with the reasons and ages. Resolves one call, or
+many calls at once."""
 
 from datetime import datetime
 from uuid import UUID
