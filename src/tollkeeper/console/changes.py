@@ -142,8 +142,8 @@ async def answer_form(
             question = await ask(form)
             if question is not None:
                 return _confirmation(request, question, form, back)
-            # console.js sends `asking` to find out whether the change needs a confirmation. A
-            # request with `asking` never makes the change.
+            # console.js sends `asking` to find out whether the change needs a confirmation. The
+            # change must not be made yet.
             if form.text("asking", default=""):
                 return Response(status_code=204)
         _require_not_sent_before(request, form)

@@ -1,5 +1,5 @@
 """Restricts the services for users with the role `organization`: these users may use only the use
-cases in `_USE_CASES`, and only for objects of their own organization.
+cases that this module lists, and only for objects of their own organization.
 
 So a page that forgets to filter by organization gets an error instead of another tenant's data.
 """

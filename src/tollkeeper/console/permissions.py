@@ -24,11 +24,12 @@ class Access:
         return role.rank >= self.minimum.rank
 
 
+# The names that end with `_OWN` also allow the role `organization`.
 _READ = Access(Role.VIEWER)
 _READ_OWN = Access(Role.VIEWER, organization=True)
 _WORK = Access(Role.OPERATOR)
 _WORK_OWN = Access(Role.OPERATOR, organization=True)
-# For irreversible changes, and for changes of users and their secrets.
+# For most irreversible changes, for new admin keys, and for the list of signed-in users.
 _OWNER = Access(Role.OWNER)
 _OWNER_OWN = Access(Role.OWNER, organization=True)
 
@@ -105,8 +106,8 @@ PERMISSIONS = {
     "GET /unsettled": _READ,
     "POST /unsettled/recover": _WORK,
     "POST /unsettled/all": _OWNER,
-    # Resolving a call cannot be undone. Still, the role operator suffices, because granting credit
-    # corrects a wrong amount.
+    # Resolving a call cannot be undone. Still, the role `operator` suffices, because an operator
+    # can correct a wrong amount by granting or withdrawing credit.
     "POST /unsettled/{reservation}": _WORK,
     "GET /policies": _READ_OWN,
     "POST /policies": _WORK_OWN,
@@ -117,8 +118,8 @@ PERMISSIONS = {
     "POST /policies/{policy}/edit": _WORK_OWN,
     "POST /policies/{policy}/set-threshold": _WORK_OWN,
     "POST /policies/{policy}/pause": _WORK_OWN,
-    # Users of an organization may not do this, because the API for organizations cannot publish or
-    # resume policies either.
+    # Users of an organization may not do this, because the API for organizations cannot publish,
+    # resume or calibrate policies either.
     "POST /policies/{policy}/publish": _WORK,
     "POST /policies/{policy}/resume": _WORK,
     "POST /policies/{policy}/calibrate": _WORK,
@@ -151,8 +152,8 @@ def access_to(method: str, route: str, action: str | None) -> Access | None:
 
 
 def require(person: Person, method: str, route: str, action: str | None) -> None:
-    """Raises PermissionDenied if the user's role does not allow the request, and NotFound if the
-    action is unknown."""
+    """Raises PermissionDenied if the user's role does not allow the request, and NotFound if
+    `PERMISSIONS` has no entry for the route and action."""
     access = access_to(method, route, action)
     if access is None:
         raise NotFound("There is no such page.")
@@ -169,8 +170,8 @@ class Offers:
 
     def may(self, person: Person, method: str, address: str) -> bool:
         path = re.split(r"[?#]", address)[0]
-        # Replaces ids by `x`, so that addresses with different ids share one cache entry. The
-        # permission does not depend on the id.
+        # Replaces each part that contains a digit (an id or a month) by `x`, so that addresses with
+        # different ids share one cache entry. The permission does not depend on the id.
         access = self._access(method, re.sub(r"/[^/.]*\d[^/.]*", "/x", path))
         return access is not None and access.allows(person.role)
 

@@ -137,7 +137,7 @@ def csv_file(name: str, rows: Iterable[Sequence[object]]) -> Response:
 
 
 def fragment(request: Request, template: str, **values: Any) -> str:
-    """Renders one part of a page that is sent as a stream."""
+    """Renders one part of a page that is sent as a stream. Returns HTML."""
     return _environment.get_template(template).render(may=_may(request), **values)
 
 
@@ -170,7 +170,8 @@ def render_outside(template: str, **values: Any) -> HTMLResponse:
 
 
 def address_with(request: Request, **changes: object) -> str:
-    """Returns the URL of this page with changed filters. A change to None removes a filter."""
+    """Returns the path and query of this page with changed filters and without the notice. A change
+    to None removes a filter."""
     query = {
         name: value
         for name, value in request.query_params.items()
@@ -288,13 +289,13 @@ def day(unix_s: float | None) -> str:
 
 
 def local(unix_s: float) -> str:
-    """Formats a time as the value of an input field for date and time."""
+    """Formats a time in UTC as the value of an input field for date and time."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def ago(unix_s: float | None, now: int) -> Markup | str:
-    """Formats the time that has passed since `unix_s`, or the time until then. The tooltip has the
-    date and time."""
+    """Formats the time that has passed since `unix_s` or, if `unix_s` is in the future, the time
+    until `unix_s`. The tooltip has the date and time."""
     if unix_s is None:
         return "never"
     time = datetime.fromtimestamp(unix_s, UTC)
@@ -313,8 +314,8 @@ def chart_data(value: Mapping[str, Any]) -> Markup:
 
 
 def labelled(table: str) -> Markup:
-    """Adds the heading of its column to each table cell. On a narrow screen, each row is shown as a
-    card, in which each cell needs a heading."""
+    """Adds to each table cell the attribute `data-label` with the heading of the cell's column. On
+    a narrow screen, console.css shows each row as a card, with this heading next to each cell."""
     columns = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table, re.DOTALL)
     headings = [escape(Markup(text).striptags()) for text in columns]  # noqa: S704 - our own template
 

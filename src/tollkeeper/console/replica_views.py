@@ -1,4 +1,5 @@
-"""Shows the states of replicas (the addresses of a backend) as each gateway process sees them."""
+"""Prepares the states of replicas (the addresses of a backend), as gateway processes see them, for
+pages."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,8 +23,8 @@ class ReplicaView:
 
     process: ProcessReport
     replica: ReplicaReport
-    # The Unix time until which the process does not call the replica; None if the replica is not
-    # ejected.
+    # The Unix time until which the process sends no (further) call to the replica; None if the
+    # replica is neither ejected nor probing.
     ejected_until: float | None
 
     @property
@@ -43,7 +44,7 @@ class ReplicaViews:
         return [view for view in self._views if view.replica.backend == backend]
 
     def badges(self, backend: str, url: str) -> list[Badge]:
-        """Returns the badges for a replica, which combine the views of all processes."""
+        """Returns badges that combine the states of one replica in all processes."""
         views = self.of_backend(backend)
         if _has_address(url):
             views = [view for view in views if view.replica.url == url]
@@ -53,8 +54,8 @@ class ReplicaViews:
 def traffic_by_replica(
     traffic: Sequence[BackendTraffic], replicas: Sequence[ProbedReplica]
 ) -> dict[tuple[str, str], list[BackendTraffic]]:
-    """Groups traffic by backend and by the replica's name in the settings. The name is empty for
-    calls that no replica answered."""
+    """Groups traffic by backend and replica. A replica is identified as in `replicas`: by its
+    address or name. The identifier is empty for calls that no replica answered."""
     unaddressed = {one.backend: one.url for one in replicas if not _has_address(one.url)}
     found: dict[tuple[str, str], list[BackendTraffic]] = {}
     for one in traffic:

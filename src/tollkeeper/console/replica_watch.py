@@ -7,14 +7,15 @@ from collections.abc import Awaitable, Callable
 
 from tollkeeper.console.context import ProbedReplica
 
-# Results that are older than this start a new probe.
+# A request for results that are older than this starts a new probe.
 _FRESH_S = 5.0
 # The time that a page waits for a running probe before it shows the previous results.
 _PATIENCE_S = 0.25
 
 
 class ReplicaWatch:
-    """Returns the results of the last probe, and starts a new probe if these results are too old."""
+    """Returns the results of the last probe. If they are too old, first starts a new probe and
+    waits for it, but only for `_PATIENCE_S`. Before the first probe ends, returns an empty list."""
 
     def __init__(self, probe: Callable[[], Awaitable[list[ProbedReplica]]]) -> None:
         self._probe = probe

@@ -8,11 +8,13 @@ import uvicorn
 
 from tollkeeper.settings import Settings
 
+# An idle connection is closed after this time.
 _KEEP_ALIVE_S = 30
+# The time that open requests have to end after a stop signal.
 _GRACE_S = 3
 
 
-# Registers the function to call when a signal stops the process.
+# Registers a function that is called when a signal asks the process to stop.
 TakeSignals = Callable[[Callable[[], None]], None]
 
 

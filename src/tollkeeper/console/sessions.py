@@ -33,7 +33,7 @@ def new_token() -> str:
 
 def token_digest(token: str) -> str:
     """Returns the digest of an operator token. The settings contain the digest, not the token. A
-    plain SHA-256 suffices, because a token has 256 random bits and cannot be guessed."""
+    SHA-256 without salt suffices, because a token has 256 random bits and cannot be guessed."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -45,8 +45,8 @@ TOKEN_HOLDER = Person("", "Operator token", Role.OWNER)
 class Session:
     # The SHA-256 of the cookie.
     digest: bytes
-    # Identifies the credential with which the session began: a value derived from the operator
-    # token or from the settings of the identity provider.
+    # Identifies how the session began: a value that is derived from the operator token's digest, or
+    # from the settings of the identity provider.
     credential: bytes
     person: Person
 
@@ -79,9 +79,9 @@ class NewestValues:
 
 
 class Sessions:
-    """Begins, finds and ends sessions. The cookie is a random value, and the database contains its
-    digest. A session is valid as long as the credential with which it began does not change: the
-    operator token, or the settings of the identity provider."""
+    """Begins, finds and ends sessions. The cookie is a random value, and the database contains only
+    the cookie's digest. A session becomes invalid if the credential with which it began changes:
+    the operator token, or the settings of the identity provider."""
 
     def __init__(
         self, vault: Vault, stored: ConsoleSessions, *, token_sha256: str, sign_in: bytes
@@ -152,9 +152,9 @@ def _digest(cookie: str) -> bytes:
 
 @dataclass(slots=True)
 class SignInAttempts:
-    """Limits the wrong tokens from each client address. The right token is always accepted: its 256
-    random bits cannot be guessed, and other clients at the operator's address must not lock the
-    operator out."""
+    """Limits the wrong tokens from each client address and from all addresses together. The right
+    token is always accepted: its 256 random bits cannot be guessed, and other clients must not be
+    able to lock the operator out."""
 
     clock: Clock
     _wrong: OrderedDict[str, deque[int]] = field(default_factory=OrderedDict)

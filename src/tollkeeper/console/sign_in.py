@@ -26,6 +26,7 @@ _ADDRESS = re.compile(r"/(?![/\\])[^\s\\]{0,2000}")
 # has to send the cookie when the provider's page redirects back to the console.
 PENDING_COOKIE = "tollkeeper_sign_in"
 _PENDING_PATH = "/sign-in"
+# The maximum time between the two steps of a sign-in.
 _PENDING_S = 600
 _SEAL_PURPOSE = "console-sign-in"
 _SIGNED_OUT = "signed-out"
@@ -54,7 +55,7 @@ async def sign_in(request: Request) -> Response:
 
 
 async def show_provider(request: Request) -> Response:
-    """Redirects the browser to the identity provider."""
+    """Begins a sign-in: sets `PENDING_COOKIE` and redirects the browser to the provider."""
     console = console_of(request)
     next_page = _own_address(request.query_params.get("next", "/"))
     try:
@@ -78,8 +79,8 @@ async def show_provider(request: Request) -> Response:
 
 
 async def finish_sign_in(request: Request) -> Response:
-    """Signs the user in when the provider redirects the browser back. The redirect can be used only
-    once."""
+    """Signs the user in when the provider redirects the browser back to the console. Each such
+    redirect can be used only once."""
     console, next_page = console_of(request), "/"
     try:
         pending = _pending(console, request)
@@ -211,8 +212,7 @@ def _page(request: Request, next_page: str, problem: str, notice: str = "") -> R
 
 def _callback(request: Request) -> str:
     """Returns the URL to which the provider redirects the browser. The URL has the host name by
-    which the browser reached the console. The guard has checked this name against
-    `console.allowed_hosts`."""
+    which the browser reached the console. The guard has checked that this name is allowed."""
     return str(request.url.replace(path="/sign-in/callback", query=""))
 
 

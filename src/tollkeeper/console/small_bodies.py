@@ -8,6 +8,7 @@ from starlette.requests import Request
 from tollkeeper.console.guard import BodyTooLarge
 
 BODY_BYTES_MAX = 256 * 1024
+# The maximum number of bodies that are read at the same time.
 READING_MAX = 64
 _DEADLINE_S = 10.0
 
@@ -21,11 +22,12 @@ class SmallBodies:
         self._reading: OrderedDict[asyncio.Timeout, None] = OrderedDict()
 
     async def read(self, request: Request) -> bytes:
-        """Reads one body. Raises BodyTooLarge, or TimeoutError if the body is late or was
+        """Reads one body. Raises BodyTooLarge, or TimeoutError if the read takes too long or is
         cancelled."""
         body = bytearray()
         async with asyncio.timeout(_DEADLINE_S) as timeout:
             if len(self._reading) >= READING_MAX:
+                # A deadline in the past cancels the oldest read at once.
                 self._reading.popitem(last=False)[0].reschedule(0)
             self._reading[timeout] = None
             try:

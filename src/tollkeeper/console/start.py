@@ -1,5 +1,5 @@
-"""Starts the console: requires a safe address, determines the allowed host names, and creates the
-console's objects."""
+"""Starts the console: checks that its address is safe, determines the allowed host names, creates
+the console's objects and runs the server."""
 
 import ipaddress
 import socket
@@ -35,7 +35,8 @@ from tollkeeper.settings.origins import setting_origins
 
 
 def require_safe_address(settings: Settings) -> None:
-    """Raises StateConflict if browsers would send the operator token unencrypted over a network."""
+    """Raises StateConflict if browsers would send the operator token unencrypted over a network. A
+    trusted proxy is assumed to use HTTPS."""
     console = settings.console
     if console.tls_files or console.trusted_proxies or _is_loopback(console.host):
         return
@@ -63,7 +64,7 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
 
 
 def is_secure(settings: Settings) -> bool:
-    """Tells whether browsers reach the console over HTTPS."""
+    """Tells whether browsers reach the console over HTTPS, directly or through a trusted proxy."""
     console = settings.console
     return bool(console.tls_files or console.trusted_proxies)
 

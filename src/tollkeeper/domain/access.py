@@ -1,5 +1,5 @@
-"""Defines permissions, the kinds and statuses of API keys, and callers. A caller is the
-authenticated sender of a request."""
+"""Defines permissions, the kinds and statuses of API keys, and callers. A caller describes the
+authenticated key of a request."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,6 +26,7 @@ class Permission(StrEnum):
     ADMIN_API_KEYS_REVOKE = "admin_api_keys:revoke"
 
 
+# The permissions that project keys can have. All other permissions are for admin keys.
 CUSTOMER_PERMISSIONS = frozenset({Permission.INFERENCE_WRITE, Permission.MODELS_READ})
 ADMIN_PERMISSIONS = frozenset(Permission) - CUSTOMER_PERMISSIONS
 
@@ -59,7 +60,7 @@ def key_status(*, revoked: bool, suspended: bool, expires_at: int | None, now: i
 
 @dataclass(frozen=True, slots=True)
 class AdminCaller:
-    """Identifies a caller with an active admin key of an organization."""
+    """Describes an active admin key of an organization."""
 
     organization_id: OrganizationId
     key_id: KeyId
@@ -68,7 +69,7 @@ class AdminCaller:
 
 @dataclass(frozen=True, slots=True)
 class ProjectCaller:
-    """Identifies a caller with an active project key."""
+    """Describes an active project key."""
 
     organization_id: OrganizationId
     project_id: ProjectId

@@ -1,5 +1,5 @@
-"""Defines the activity record of an inference request. It contains no text of the prompt or the
-answer."""
+"""Defines the activity record of an inference request. The record contains no text of the prompt or
+the answer."""
 
 import msgspec
 
@@ -9,8 +9,9 @@ from tollkeeper.domain.prompt import FreeObject
 
 class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
     """Records one policy's verdict (result) on the request or the answer of a call. The judge is
-    the model that answers policy questions. The probability is None if the judge gave no score, or
-    if it read only a part of the text and that part did not match."""
+    the model that answers policy questions. `probability_basis_points` is the policy's value, which
+    is a score if the policy is not calibrated. It is None if the judge gave no score, or if the
+    judge read only a part of the text and that part did not match."""
 
     policy_id: str
     version: int
@@ -23,16 +24,17 @@ class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
     judged_at_ms: int
     # The kinds of content in the call that no judge can read, such as "image".
     unread: tuple[str, ...] = ()
-    # The score of the first of two judges; None if only one judge is configured. If the first
-    # judge's score is conclusive, the second judge is not asked, and this score is also the
-    # probability.
+    # The score of the first judge; None if no first judge is configured or it gave no score. If
+    # this score rules out a match, the main judge is not asked, and `probability_basis_points` is
+    # this score too.
     first_basis_points: int | None = None
 
 
 class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
-    """Describes one inference request that has ended. If a key repeats a rejected request, one
-    record with the last rejection stands for all repetitions. Metrics, the log line and the
-    database row are created from the record; many records are processed together."""
+    """Describes one inference request that has ended. If requests are rejected for the same reason
+    within a short time, the first rejection has its own record, and one more record stands for all
+    others. That record has the data of the last rejection and the mean duration. Metrics, the log
+    line and the database row are created from the record; many records are processed together."""
 
     request_id: str
     organization_id: OrganizationId
@@ -84,8 +86,9 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     dispatched_us: int | None = None
     upstream_us: int | None = None
     overhead_us: int | None = None
-    # The part of the cost that is charged for verdicts. The bill of the call's backend does not contain it.
+    # The part of the cost that is charged for verdicts. The bill of the call's backend does not
+    # contain this part.
     verdict_picousd: int = 0
-    # The number of requests that this record stands for. It is more than one only for repeated
-    # rejections.
+    # The number of requests that this record stands for. Only a record of repeated rejections
+    # stands for more than one request.
     requests: int = 1

@@ -5,9 +5,10 @@ An admitted call gets a hold: its highest possible cost is subtracted from the o
 available credit before the call is sent. A call may cost more than its hold; the excess is overage.
 A call whose cost stays unknown is unsettled, and its hold stays reserved.
 
-`decide` is a pure function. Its input is the state of one organization's account, which the
-caller's transaction has locked, and a batch of requests in their order. `decide` returns the new
-state and one decision per request. A rejected request does not change the state.
+`decide` is a pure function. Its input is the state of one organization's account, which a
+transaction has locked, and a batch of requests, which it decides one after the other. It returns
+the new state and one decision per request. A rejected request takes no credit and counts toward no
+limit.
 """
 
 from collections.abc import Sequence
@@ -58,7 +59,7 @@ class ProjectState(msgspec.Struct, frozen=True, gc=False):
     spend: Spend
     cap: Cap | None
     archived: bool
-    # The number of calls in flight. The hold of each is neither resolved nor unsettled.
+    # The number of open holds, which are neither resolved nor unsettled.
     live_holds: int
     concurrency: int
     requests_per_minute: int
@@ -87,7 +88,8 @@ class AccountState(msgspec.Struct, frozen=True):
     # Whether the balance was below minus the overage bound at an earlier admission. Only an
     # operator can clear this flag.
     stopped: bool = False
-    # The latest UTC day for which a hold was counted; None if the organization has no period caps.
+    # The latest UTC day for which a hold was counted, in days since 1970-01-01; None if the
+    # organization has no period caps.
     spending_day: int | None = None
     # The period caps of the organization, of the loaded projects and of the loaded keys.
     period_caps: dict[tuple[CapSubject, CapPeriod], PeriodCap] = {}
@@ -99,7 +101,7 @@ class AccountState(msgspec.Struct, frozen=True):
 
     @property
     def balance_picousd(self) -> int:
-        """Returns the granted amount that is not spent. Held amounts do not count as spent."""
+        """Returns the granted amount that is not spent, including held and unsettled amounts."""
         spend = self.spend
         return self.available_picousd + spend.held_picousd + spend.unsettled_picousd
 
@@ -109,10 +111,11 @@ class AccountState(msgspec.Struct, frozen=True):
         return bound is not None and self.balance_picousd < -bound
 
     def folded(self, fold: Fold) -> "AccountState":
-        """Applies a fold, which sums up holds that have ended, to the account and the project."""
+        """Returns the state after a fold, which sums up holds of one project that were resolved or
+        became unsettled."""
         project = self.projects[fold.project_id]
-        # A hold stops being live when it becomes unsettled, so its later resolution must not reduce
-        # `live_holds` again.
+        # A hold is no longer open when it becomes unsettled, so its later resolution must not
+        # reduce `live_holds` again.
         ended_holds = 0 if fold.was_unsettled else fold.count
         refund = 0
         if fold.kind is FoldKind.RESOLVED:
@@ -122,7 +125,7 @@ class AccountState(msgspec.Struct, frozen=True):
             spend=project.spend.folded(fold),
             live_holds=project.live_holds - ended_holds,
         )
-        # A hold that became unsettled was already subtracted from the overage in flight.
+        # If a hold was unsettled, `overage_in_flight_picousd` no longer contains its overage.
         ended_overage = 0 if fold.was_unsettled else fold.overage_max_picousd
         return replace(
             self,
@@ -134,10 +137,12 @@ class AccountState(msgspec.Struct, frozen=True):
         )
 
     def with_resolved(self, *resolved: ResolvedHold) -> "AccountState":
-        """Counts resolved holds in the period caps. `folded` changes all other amounts."""
+        """Returns the state after resolved holds are counted in the period caps. `folded` changes
+        all other amounts."""
         return replace(
             self,
-            # A hold restored after a crash may belong to a later day than `self.spending_day`.
+            # A hold that a crash of PostgreSQL lost, and that the ledger restored, may belong to a
+            # later day than `self.spending_day`.
             spending_day=max([self.spending_day or 0, *(hold.spending_day for hold in resolved)]),
             period_caps=with_resolved(self.period_caps, resolved),
         )
@@ -170,7 +175,7 @@ class Refusal(StrEnum):
 
 class Decision(msgspec.Struct, frozen=True):
     """Contains the decision on one request. If `refusal` is None, the request is admitted.
-    Otherwise the amounts are those that the refusing check compared."""
+    Otherwise the fields describe the state that the refusing check has read."""
 
     refusal: Refusal | None = None
     key_status: KeyStatus | None = None
@@ -178,12 +183,14 @@ class Decision(msgspec.Struct, frozen=True):
     available_picousd: int = 0
     held_picousd: int = 0
     spent_picousd: int = 0
-    # The limit that the request exceeds: an amount in picousd, requests per minute, or concurrent calls.
+    # The limit that the request exceeds: an amount in picousd, requests per minute, or concurrent
+    # calls.
     limit: int = 0
     # If a period cap refused: the kind of its period, and the start of the next period in seconds
     # since 1970.
     period: CapPeriod | None = None
     resets_at: int | None = None
+    # None if a retry cannot succeed soon.
     retry_after_s: int | None = None
     # If the rate limit refused: the time after which the project may send its next request.
     wait_us: int = 0
@@ -285,8 +292,8 @@ def _decide_one(
     if state.stopped:
         limit = state.overage_bound_picousd or 0
         return Decision(Refusal.OVERAGE, available_picousd=state.balance_picousd, limit=limit)
-    # Checks credit and caps before rate and concurrency, because only rate and concurrency recover
-    # by themselves.
+    # Checks credit and caps before rate and concurrency, because an operator may have to raise
+    # them. Rate and concurrency always recover by themselves.
     return (
         _refuse_by_credit(working, request)
         or _refuse_by_overage_in_flight(state, working, request)
@@ -369,7 +376,7 @@ def _refuse_beyond(
     refusal: Refusal, cap: PeriodCap, spend: Spend, request: AdmissionRequest
 ) -> Decision | None:
     """Refuses a request whose hold is larger than the remaining amount of the cap. `spend` belongs
-    to the owner of the cap, or to the project if the owner is a key."""
+    to the subject of the cap, or to the project if the subject is a key."""
     left = cap.amount_picousd - cap.counted_picousd
     if request.hold_picousd <= left:
         return None

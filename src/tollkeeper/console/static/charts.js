@@ -2,6 +2,7 @@
 "use strict";
 
 const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false };
+// The width of a bar in the histogram of a policy's values, in basis points.
 const BIN_WIDTH = 250;
 // The share of a bar's time step that stays empty, half of it on each side of the bar.
 const BAR_GAP = 0.18;
@@ -158,9 +159,9 @@ function percent(basisPoints) {
   return `${Number((basisPoints / 100).toFixed(2))} %`;
 }
 
-// Guarantees are known for whole percentages only. With a higher threshold, there are fewer false denials and more
-// misses. So for a threshold between two percentages, the lower percentage limits the false denials and the higher
-// percentage limits the misses.
+// Returns the text about the guarantees at a threshold in basis points. Guarantees are known for whole percentages
+// only. With a higher threshold, there are fewer false denials and more misses. So for a threshold between two
+// percentages, uses the guarantee at the lower percentage for false denials, and at the higher percentage for misses.
 function guaranteeAt(guarantees, threshold) {
   if (!guarantees) return "";
   const denied = threshold < 100 ? 1 : guarantees[Math.min(98, Math.floor(threshold / 100) - 1)][0];

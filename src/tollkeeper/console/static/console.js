@@ -1,4 +1,4 @@
-// Adds optional features to pages: buttons that copy, confirmation in a dialog, and automatic refreshes.
+// Adds optional features to pages: buttons that copy, confirmation in a dialog, automatic refreshes and the live tail.
 "use strict";
 
 document.documentElement.classList.add("js");
@@ -17,10 +17,10 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
 });
 
-// Shows the confirmation page as a dialog. If that page does not arrive in time, the browser submits the form as it
-// would without this script, and shows the response as a page.
 const ANSWER_WITHIN_MS = 10000;
 
+// Shows the confirmation page as a dialog. Returns false if the server sends no confirmation page in time. The browser
+// then submits the form as it would without this script, and shows the response as a page.
 async function askInDialog(form, submitter) {
   const body = new URLSearchParams(new FormData(form, submitter));
   body.set("asking", "yes");
@@ -79,8 +79,8 @@ async function refresh(part) {
   document.dispatchEvent(new CustomEvent("refreshed"));
 }
 
-// A live tail reports new calls at once. When the server ends the tail, the browser opens it again. If the server
-// refuses, the button is switched off, and the page refreshes at its interval as before.
+// A live tail reports new calls within about a second. When the server ends the tail, the browser opens it again. If
+// the server refuses the tail, the button is switched off, and the page still refreshes at its interval.
 for (const button of document.querySelectorAll("[data-tail]")) {
   let source = null;
   button.addEventListener("click", () => {
