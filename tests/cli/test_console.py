@@ -15,6 +15,9 @@ import psycopg
 import pytest
 
 from tests.support.program import Program, running_console
+from tests.support.tables import each
+from tollkeeper.cli.console import console_address
+from tollkeeper.settings.schema import ConsoleSettings, Settings
 from tollkeeper.storage.revisions import code_revision
 
 
@@ -40,6 +43,25 @@ def test_it_serves_with_a_token_of_its_own_and_stops(cold_program: Program) -> N
         assert _sign_in(said["console"], "tko_wrong").status_code == 403
         process.terminate()
         assert process.wait(60) in (0, -15, 143)
+
+
+@each(
+    ("tls_files", "trusted_proxies", "scheme"),
+    [
+        ((), (), "http"),
+        (("c.pem", "k.pem"), (), "https"),
+        ((), ("10.0.0.1",), "http"),
+        (("c.pem", "k.pem"), ("10.0.0.1",), "https"),
+    ],
+)
+def test_the_address_has_the_scheme_of_the_listener(
+    tls_files: tuple[str, ...], trusted_proxies: tuple[str, ...], scheme: str
+) -> None:
+    console = ConsoleSettings.model_construct(tls_files=tls_files, trusted_proxies=trusted_proxies)
+    settings = Settings.model_construct(console=console)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert console_address(settings, listener) == f"{scheme}://127.0.0.1:{port}"
 
 
 @pytest.mark.slow

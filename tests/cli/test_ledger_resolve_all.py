@@ -238,5 +238,5 @@ async def test_on_a_terminal_there_is_a_bar(operator: Program, books: Books, qui
         assert json.loads(out)["resolved"]["reservations"] == 3
         assert shown == b""
     else:
-        assert b"3 were released" in out
+        assert b"3 reservations were released" in out
         assert b"Resolving" in shown

@@ -20,6 +20,7 @@ from tollkeeper.console.app import ROUTES
 from tollkeeper.console.changes import Action
 from tollkeeper.console.own_services import own_services
 from tollkeeper.console.permissions import PERMISSIONS, PUBLIC, access_to
+from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.audit import ActorKind
 from tollkeeper.domain.errors import NotFound, PermissionDenied
 from tollkeeper.domain.people import Person, Role
@@ -209,7 +210,12 @@ async def test_a_use_case_that_is_not_listed_is_refused(site: ConsoleSite) -> No
             _ = getattr(own, noun).anything
     with pytest.raises(NotFound):
         await own.projects.project_list(other.organization_id)
-    with pytest.raises(NotFound):
-        await own.project_keys.project_key_list(other.project_id)
+    errors = {}
+    for project_id in (other.project_id, ProjectId(uuid4())):
+        with pytest.raises(NotFound) as refused:
+            await own.project_keys.project_key_list(project_id)
+        errors[str(project_id)] = str(refused.value)
+    # The error does not tell whether the project exists.
+    assert len({text.replace(project_id, "ID") for project_id, text in errors.items()}) == 1
     [only] = await own.organizations.organization_list()
     assert only.id == tenant.organization_id

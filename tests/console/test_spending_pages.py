@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 from tests.support.console_site import TOKEN, ConsoleSite
 from tests.support.http_client import http_client
 from tollkeeper.console.months_compared import MonthsCompared, compare_months, two_months
+from tollkeeper.console.pages.costs import GROUPINGS
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.reports import CostRow
 
 
 def _day(year: int, month: int, day: int) -> int:
@@ -27,6 +29,14 @@ def test_a_month_is_compared_until_the_same_day() -> None:
     assert compare_months(by_day, _day(2026, 3, 2) * 86_400) == MonthsCompared(100, 1, 11)
     days = two_months(_day(2026, 1, 1) * 86_400)
     assert (days.first, days.end) == (_day(2025, 12, 1), _day(2026, 1, 2))
+
+
+def test_costs_by_model_include_adjustments() -> None:
+    rows = [
+        CostRow(1, 1, None, None, line_item)
+        for line_item in ("a, b, prompt", "a, b, prompt, adjustment of 2026-01-31")
+    ]
+    assert {GROUPINGS["model"].group(row) for row in rows} == {"a, b"}
 
 
 async def test_costs_and_budgets_are_those_of_the_ledger(site: ConsoleSite) -> None:

@@ -30,7 +30,7 @@ from tollkeeper.backends.transport.http1 import (
 )
 from tollkeeper.backends.transport.pool import open_pool
 from tollkeeper.backends.wire import WholeAnswer
-from tollkeeper.backends.wires import wire_for
+from tollkeeper.backends.wires import beta_header, wire_for
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import Batch, Call, Event, Opened
 from tollkeeper.runtime.large_requests import run_in_thread
@@ -230,6 +230,8 @@ class ReplicaCall:
         accept = replica.stream_type if streamed else _JSON
         path, trace = wire.path_for(call.model, stream=streamed), call.outgoing_trace
         own_headers = b"traceparent: %b\r\n" % trace if trace else b""
+        if call.beta_flags:
+            own_headers += beta_header(wire, call)
         head = await replica.request_head(
             path, accept, body, deadline=deadline, own_headers=own_headers
         )

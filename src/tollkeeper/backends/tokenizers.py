@@ -3,6 +3,7 @@ server has its own request format."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -11,7 +12,7 @@ from tollkeeper.backends.chat.request import encode_request, encode_template_inp
 from tollkeeper.backends.config import BackendConfig, Tokenizer
 from tollkeeper.backends.converse.wire import ConverseWire
 from tollkeeper.backends.gemini.wire import GeminiWire
-from tollkeeper.backends.wires import wire_for
+from tollkeeper.backends.wires import beta_header, wire_for
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call
 
@@ -58,7 +59,7 @@ def tokenize_request(config: BackendConfig) -> TokenizeRequest | None:
                 wire.count_path_for if configured is None else _always(configured),
                 wire.encode_count,
                 wire.count_field,
-                wire.headers_for if isinstance(wire, MessagesWire) else _no_headers,
+                partial(beta_header, wire),
             )
 
 

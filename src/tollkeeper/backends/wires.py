@@ -11,6 +11,7 @@ from tollkeeper.backends.gemini.wire import Endpoint as GeminiEndpoint
 from tollkeeper.backends.gemini.wire import GeminiWire
 from tollkeeper.backends.responses.wire import ResponsesWire
 from tollkeeper.backends.wire import Wire
+from tollkeeper.domain.inference import Call
 
 _WIRES: Mapping[WireProtocol, Wire] = {
     WireProtocol.RESPONSES: ResponsesWire(),
@@ -25,6 +26,12 @@ _WIRES: Mapping[WireProtocol, Wire] = {
 
 def wire_for(config: BackendConfig) -> Wire:
     return _chat_wire(config) if config.protocol is WireProtocol.CHAT else _WIRES[config.protocol]
+
+
+def beta_header(wire: Wire, call: Call) -> bytes:
+    """Returns the header line with the client's beta flags that the model's settings allow. Only
+    Anthropic's own endpoint has this header."""
+    return wire.beta_header(call) if isinstance(wire, MessagesWire) else b""
 
 
 def _chat_wire(config: BackendConfig) -> ChatWire:

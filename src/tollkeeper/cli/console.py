@@ -19,7 +19,7 @@ from tollkeeper.cli.event_loop import run_in_loop
 from tollkeeper.cli.output import SHOWN_ONCE, Record, show
 from tollkeeper.console.context import Finding, MachineChecks, ProbedReplica
 from tollkeeper.console.sessions import new_token, token_digest
-from tollkeeper.console.start import is_secure, require_safe_address, run_console
+from tollkeeper.console.start import require_safe_address, run_console
 from tollkeeper.domain.views import StandingAlert
 from tollkeeper.hosting.listeners import address_of, bind
 from tollkeeper.hosting.logs import configure_logs
@@ -115,7 +115,7 @@ def _announce(
 
 
 def console_address(settings: Settings, listener: socket.socket) -> str:
-    scheme = "https" if is_secure(settings) and not settings.console.trusted_proxies else "http"
+    scheme = "https" if settings.console.tls_files else "http"
     return f"{scheme}://{address_of(listener)}"
 
 

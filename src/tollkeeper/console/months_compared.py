@@ -19,7 +19,7 @@ class MonthsCompared:
 
 def two_months(now: int) -> DayRange:
     """Returns the days from the first day of the previous month to today (inclusive)."""
-    return DayRange(first=_first_day(_first_day(now // DAY_S) - 1), last=now // DAY_S + 1)
+    return DayRange(first=_first_day(_first_day(now // DAY_S) - 1), end=now // DAY_S + 1)
 
 
 def month_start(now: int) -> int:

@@ -101,9 +101,13 @@ class _OwnService:
         async def checked(*arguments: Any, **options: Any) -> Any:
             # The checks read only positional arguments, so an id must not be a keyword argument.
             assert arguments, "the id of the object is a positional argument"
-            if not await check(self._services, self._own_id, arguments):
-                # Raises NotFound instead of PermissionDenied, which would tell the user that the id
-                # exists.
+            try:
+                is_own = await check(self._services, self._own_id, arguments)
+            except NotFound:
+                is_own = False
+            if not is_own:
+                # The error is the same for a missing id and for another organization's id. So the
+                # user cannot find out which ids exist.
                 raise NotFound(f"There is no {arguments[0]}.")
             return await use_case(*arguments, **options)
 

@@ -63,7 +63,7 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
     return frozenset(name.lower() for name in (listening_host, *loopback, *console.allowed_hosts))
 
 
-def is_secure(settings: Settings) -> bool:
+def _is_secure(settings: Settings) -> bool:
     """Tells whether browsers reach the console over HTTPS, directly or through a trusted proxy."""
     console = settings.console
     return bool(console.tls_files or console.trusted_proxies)
@@ -97,7 +97,7 @@ def create_console(
         last_probe=ReplicaWatch(machine.probe_replicas),
         machine=machine,
         open_judge=judge,
-        secure=is_secure(settings),
+        secure=_is_secure(settings),
         signature_is_valid=signature_check(settings),
     )
     return build_console(console, allowed_hosts(settings))

@@ -76,14 +76,18 @@ class Statement:
         return sum(charge.amount_picousd for charge in self.adjustments)
 
 
+def model_of(line_item: str) -> str:
+    """Returns the model in a line item."""
+    return _parts(line_item)["model"]
+
+
 def charges_of(costs: Iterable[ProjectCost]) -> tuple[Charge, ...]:
     """Sums costs by project and model, and adjustments also by day. Sorts by project name, model
     and day."""
     sums: dict[tuple[str, ProjectId, str, str | None], int] = defaultdict(int)
     for cost in costs:
-        match = _LINE_ITEM.fullmatch(cost.line_item)
-        assert match is not None, cost.line_item
-        sums[cost.project_name, cost.project_id, match["model"], match["day"]] += (
+        parts = _parts(cost.line_item)
+        sums[cost.project_name, cost.project_id, parts["model"], parts["day"]] += (
             cost.amount_picousd
         )
     ordered = sorted(sums.items(), key=lambda item: (*item[0][:3], item[0][3] or ""))
@@ -91,6 +95,12 @@ def charges_of(costs: Iterable[ProjectCost]) -> tuple[Charge, ...]:
         Charge(project_id, name, model, day, amount)
         for (name, project_id, model, day), amount in ordered
     )
+
+
+def _parts(line_item: str) -> re.Match[str]:
+    found = _LINE_ITEM.fullmatch(line_item)
+    assert found is not None, line_item
+    return found
 
 
 def statement_rows(statement: Statement) -> list[tuple[str, ...]]:

@@ -65,13 +65,16 @@ def _refuse_unknown_variables() -> None:
 
 
 def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
-    """Returns the settings with absolute paths. Relative paths are relative to the folder `base`. Files in
-    `payments.webhook_secrets` stay relative to the current folder."""
+    """Returns the settings with absolute paths. Relative paths are relative to the folder `base`."""
     console = settings.console
+    webhook_secrets = settings.payments.webhook_secrets
     changed_sections: dict[str, dict[str, Any]] = {
         "database": {"data_dir": base / settings.database.data_dir},
         "secrets": {"master_key": _joined_source(base, settings.secrets.master_key)},
         "alerts": {"webhook_secret": _joined_source(base, settings.alerts.webhook_secret)},
+        "payments": {
+            "webhook_secrets": tuple(_joined_source(base, source) for source in webhook_secrets)
+        },
         "embedded": {"model_path": _joined(base, settings.embedded.model_path)},
         "console": {
             "tls_files": tuple(_joined(base, name) for name in console.tls_files),

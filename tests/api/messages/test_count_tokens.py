@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.gateway import Tenant
+from tests.support.messages_answers import answered
 from tests.support.scripted_gateway import MODEL, ScriptedGateway, scripted_gateway
 from tests.support.sdks import anthropic
 from tests.support.tables import each
 from tests.support.token_counts import BARE, USER, assert_wrapped, count, counted, counts
 from tests.support.upstream import Received, Upstream, answer, refuse
+from tests.support.upstream_messages import message
 from tollkeeper.domain.access import Permission
 
 
@@ -144,12 +146,13 @@ async def test_a_messages_backend_is_sent_the_flags_of_its_model(
 ) -> None:
     """The other flags are accepted, because they do not change a count, and are not sent."""
     async with (
-        Upstream(answer({"input_tokens": 42})) as upstream,
+        Upstream(message(input_tokens=42)) as upstream,
         scripted_gateway(
             data_dir,
             conninfo,
             upstream,
             backend={"protocol": protocol},
+            extensions={"messages": True},
             model={"beta_flags": ["files-api-2025-04-14", "interleaved-thinking-2025-05-14"]},
         ) as scripted,
     ):
@@ -158,12 +161,22 @@ async def test_a_messages_backend_is_sent_the_flags_of_its_model(
         await counted(scripted, headers=headers)
         expected = "interleaved-thinking-2025-05-14,files-api-2025-04-14"
         assert sends(upstream.requests[-1]) == expected
+        for is_streamed in (False, True):
+            await answered(scripted, headers=headers, stream=is_streamed)
+            assert sends(upstream.requests[-1]) == expected
+        await answered(scripted)
+        assert not sends(upstream.requests[-1])
         await counted(scripted)
         assert not sends(upstream.requests[-1])
         headers["anthropic-beta"] = "files-api-2099-01-01"
-        answered = await count(scripted, headers=headers)
-        assert_wrapped(answered, 400, "invalid_request", "anthropic-beta")
-        assert "files-api-2099-01-01" in answered.json()["error"]["message"]
+        refused = await count(scripted, headers=headers)
+        assert_wrapped(refused, 400, "invalid_request", "anthropic-beta")
+        assert "files-api-2099-01-01" in refused.json()["error"]["message"]
+
+
+async def test_a_mark_on_messages_without_content(scripted: ScriptedGateway) -> None:
+    messages = [{"role": "assistant", "content": []}]
+    await counted(scripted, messages=messages, cache_control={"type": "ephemeral"})
 
 
 @each("length", [0, 513])

@@ -367,6 +367,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 2049}, "max_tokens"),
     ({"messages": "Hello"}, "messages"),
     ({"messages": []}, "messages"),
+    ({"messages": [said(role="assistant")]}, "messages"),
+    ({"messages": [said(role="assistant")], "cache_control": MARK}, "messages"),
     ({"messages": [said()]}, "messages[0].content"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),

@@ -101,6 +101,8 @@ class MessagesConversation:
     def mark_end(self, mark: wire.CacheControl) -> None:
         """Adds a mark to the last part of the conversation, unless this part already has a mark or cannot
         have one."""
+        if not self.turns or not self.turns[-1].parts:
+            return
         last = self.turns[-1]
         part = last.parts[-1]
         if self._keeps_marks and not part.extra and not isinstance(part, ToolCall | Reasoning):

@@ -117,9 +117,9 @@ class MessagesWire:
                 return "./count-tokens:rawPredict"
         return count_tokens_path(model)
 
-    def headers_for(self, call: Call) -> bytes:
-        """Returns the header line with the client's beta flags, for a token count request. Returns no
-        line for Vertex and Bedrock, because the flags are then a field of the body."""
+    def beta_header(self, call: Call) -> bytes:
+        """Returns the header line with the client's beta flags. Returns no line for Vertex and
+        Bedrock, because the flags are then a field of the body."""
         if self._endpoint in _VERSIONS or not (flags := call.supported_beta_flags):
             return b""
         return b"anthropic-beta: %b\r\n" % ",".join(flags).encode("ascii")

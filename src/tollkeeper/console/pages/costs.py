@@ -33,6 +33,7 @@ from tollkeeper.domain.reports import (
     CostRow,
     days_of,
 )
+from tollkeeper.domain.statements import model_of
 from tollkeeper.domain.traffic import TimeRange
 from tollkeeper.services.use_cases import Services
 
@@ -52,9 +53,7 @@ class Grouping:
 
 
 GROUPINGS = {
-    "model": Grouping(
-        "Model", CostDimension.LINE_ITEM, lambda row: (row.line_item or "").rpartition(", ")[0]
-    ),
+    "model": Grouping("Model", CostDimension.LINE_ITEM, lambda row: model_of(row.line_item or "")),
     "project": Grouping("Project", CostDimension.PROJECT_ID, lambda row: str(row.project_id)),
     "key": Grouping("Key", CostDimension.API_KEY_ID, lambda row: str(row.api_key_id)),
     "line_item": Grouping("Line item", CostDimension.LINE_ITEM, lambda row: row.line_item or ""),

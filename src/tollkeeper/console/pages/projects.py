@@ -87,8 +87,9 @@ async def change(request: Request) -> Response:
 
 
 def _limit(form: Form, name: str) -> LimitChange:
-    """Reads a limit. An empty field or 0 means the default in the settings."""
-    return form.integer(name, optional=True) or "default"
+    """Reads a limit. An empty field means the default in the settings."""
+    limit = form.integer(name, optional=True)
+    return "default" if limit is None else limit
 
 
 async def _ask_about_archive(_: Services, project: Project, __: Form) -> Question:
