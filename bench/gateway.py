@@ -19,7 +19,7 @@ import psycopg
 
 from bench.upstream import PACES
 from tollkeeper.bootstrap import running_services
-from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
+from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.settings import load_settings
 from tollkeeper.storage.migrations import migrate
@@ -184,7 +184,7 @@ async def make_tenants(config: Path, conninfo: str, count: int) -> list[Tenant]:
             organization = await services.organizations.organization_create(f"bench {number}")
             project = await services.projects.project_create(organization.id, "bench")
             _, key = await services.project_keys.project_key_create_by_operator(
-                project.id, "bench", CUSTOMER_PERMISSIONS, None
+                project.id, "bench", PROJECT_KEY_PERMISSIONS, None
             )
             await services.billing.credit_grant(organization.id, _CREDIT, "bench")
             made.append(Tenant(str(organization.id), key))

@@ -11,7 +11,7 @@ from typing import LiteralString
 
 import psycopg
 
-from tollkeeper.domain.access import CUSTOMER_PERMISSIONS, KeyKind
+from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS, KeyKind
 from tollkeeper.domain.keys import PREFIXES, checksum, key_digest
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.clock import unix_now
@@ -51,7 +51,7 @@ def fill(conninfo: str, books: Books) -> None:
             "organizations": books.organizations,
             "keys": books.keys,
             "credit": _CREDIT,
-            "permissions": list(CUSTOMER_PERMISSIONS),
+            "permissions": list(PROJECT_KEY_PERMISSIONS),
             "policies": books.policies,
             "policy_organizations": books.policy_organizations,
             "settled": books.settled,

@@ -20,7 +20,7 @@ from tests.support.ledger import LedgerTenant, Process, hold_of, make_process
 from tollkeeper.bootstrap import running_services
 from tollkeeper.domain.access import (
     ADMIN_PERMISSIONS,
-    CUSTOMER_PERMISSIONS,
+    PROJECT_KEY_PERMISSIONS,
     KeyId,
     OrganizationId,
     ProjectId,
@@ -143,12 +143,12 @@ async def _make_project(
     project = await services.projects.project_create(organization, project_name)
     for key_name, expires_s in (("old laptop", None), ("contractor", 86_400 * 60)):
         made, _ = await services.project_keys.project_key_create_by_operator(
-            project.id, key_name, CUSTOMER_PERMISSIONS, expires_s
+            project.id, key_name, PROJECT_KEY_PERMISSIONS, expires_s
         )
         if expires_s is None:
             await services.project_keys.project_key_suspend(made.id)
     key, value = await services.project_keys.project_key_create_by_operator(
-        project.id, "production", CUSTOMER_PERMISSIONS, None
+        project.id, "production", PROJECT_KEY_PERMISSIONS, None
     )
     tenant = Tenant(organization, ProjectId(project.id), admin_key, value)
     return PastTenant(name, tenant, key.id)

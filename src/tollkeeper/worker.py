@@ -141,7 +141,7 @@ class Worker:
 
     def _leave_outdated(self, reason: str) -> None:
         if not self._stopping.is_set():
-            _log.error("this worker ends in an orderly way", reason=reason)
+            _log.error("this worker stops after its calls", reason=reason)
         self._stopping.set()
 
     async def _follow_instructions(self, instructions: asyncio.StreamReader) -> None:

@@ -411,7 +411,7 @@ async def test_ledger_resolve(operator: Program, books: Books) -> None:
     for wrong in ((), ("--release", "--settle", "1"), ("--settle", "much")):
         assert (await _run(operator, "ledger", "resolve", hold.id, *wrong)).code == 2
     asked = await _refusal(operator, "ledger", "resolve", hold.id, "--settle", "10.01")
-    assert asked.startswith(f"10.01 USD for the reservation {hold.id} are more than twice its hold")
+    assert asked.startswith(f"10.01 USD for the reservation {hold.id} is more than twice its hold")
     assert asked.endswith(f"`tollkeeper ledger resolve {hold.id} --settle 10.01 --yes`.")
     resolved = await _json(operator, "ledger", "resolve", hold.id, "--settle", "0.25")
     assert (resolved["settlement"], resolved["cost"]) == ("settled", "0.25")

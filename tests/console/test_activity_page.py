@@ -56,10 +56,10 @@ async def test_the_page_says_which_calls_are_sorted(
         await site.judged.entry(await site.judged.chat(words))
     path = f"/activity?organization={organization}&sort=duration"
     whole = (await operator.get(path)).text
-    assert "All 2 calls that fit, sorted by duration." in whole
+    assert "All 2 matching calls, sorted by duration." in whole
     with constants({"console.pages.activity.PAGE_MAX": 1}):
         part = (await operator.get(path)).text
-    assert "Only 1 calls that fit are sorted by duration: at most 1 are read at once" in part
+    assert "Only 1 matching calls are sorted by duration: at most 1 are read at once" in part
 
 
 async def test_calls_are_downloaded_like_by_the_command(

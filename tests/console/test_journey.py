@@ -225,7 +225,7 @@ async def test_a_threshold_is_dragged(site: ConsoleSite, watched: Watched) -> No
     for _ in range(3):
         await slider.press("ArrowRight")
     await expect(page.locator("#threshold-value")).to_have_text("0.04 %")
-    await page.get_by_role("button", name="Take it into the draft").click()
+    await page.get_by_role("button", name="Use in the draft").click()
     await expect(page.get_by_text("The draft was changed.")).to_be_visible()
     shown = await site.services.policies.policy_show(policy.organization_id, policy.id)
     assert shown.draft.match_threshold_basis_points == 4

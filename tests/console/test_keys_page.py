@@ -4,7 +4,7 @@ import pytest
 from playwright.async_api import Browser
 
 from tests.support.console_site import ConsoleSite, sign_in, watched_page
-from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
+from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS
 from tollkeeper.domain.caps import CapPeriod
 
 pytestmark = pytest.mark.slow
@@ -16,7 +16,10 @@ async def test_every_action_is_inside_of_the_table(
 ) -> None:
     services, tenant = site.services, site.judged.scripted.tenant
     key, _ = await services.project_keys.project_key_create_by_operator(
-        tenant.project_id, "Production server in Frankfurt", sorted(CUSTOMER_PERMISSIONS), 8_640_000
+        tenant.project_id,
+        "Production server in Frankfurt",
+        sorted(PROJECT_KEY_PERMISSIONS),
+        8_640_000,
     )
     await services.caps.cap_set(
         tenant.organization_id, 12_345_678_901_234, CapPeriod.MONTH, key_id=key.id

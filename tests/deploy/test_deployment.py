@@ -433,7 +433,7 @@ def test_a_pod_has_the_memory_that_its_limits_allow() -> None:
     assert server.workers == 1
     allowed = _container("Deployment")["resources"]["limits"]["memory"]
     mebibytes = int(allowed.removesuffix("Mi"))
-    requests = http_conventions(_DEFAULTS).bodies_bytes_max + 4 * limits.body_bytes
+    requests = http_conventions(_DEFAULTS).requests_bytes_max + 4 * limits.body_bytes
     connections = CONNECTIONS_MAX * 36 * 1024
     assert mebibytes * 2**20 > 2 * 80 * 10**6 + requests + connections
 

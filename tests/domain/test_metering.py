@@ -73,7 +73,7 @@ def test_searches_beyond_any_sense_are_not_charged(
     meter = Meter(make_call(choices=choices), 10)
     report = ReportedUsage(prompt_tokens=10, completion_tokens=completion, web_searches=searches)
     meter.count([Delta(0, text="Hello"), UsageReport(report)])
-    assert meter.reported_nonsense is nonsense
+    assert meter.reported_impossible_usage is nonsense
     assert nonsense or meter.charge().usage.web_searches == searches
 
 

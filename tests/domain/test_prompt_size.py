@@ -163,7 +163,9 @@ def test_a_hold_may_be_by_bytes_and_an_estimate_is_not() -> None:
     # A tokenizer knows better than either.
     assert size.hold_bound(by_bytes, counted=150) == 150
     searching = msgspec.structs.replace(size, web_searches=10)
-    rereading = TokenBounds(text_by_bytes=True, template=0, web_search=10, search_rereads_prompt=True)
+    rereading = TokenBounds(
+        text_by_bytes=True, template=0, web_search=10, search_rereads_prompt=True
+    )
     found = searching.hold_bound(replace(MODEL, token_bounds=rereading))
     assert found == sum(size.text_bytes + 10 * known for known in range(11))
 

@@ -243,7 +243,7 @@ def test_a_last_report_that_cannot_be_true_is_not_replaced_by_our_own_count(
     reports = [UsageReport(begun), UsageReport(None, absurd)]
     meter = Meter(make_call(streamed=True), 10)
     meter.count([Delta(0, text="Hello"), *(reversed(reports) if absurd_first else reports)])
-    assert meter.reported_nonsense
+    assert meter.reported_impossible_usage
     assert meter.usage is None
     assert meter.reported == absurd
 
@@ -252,6 +252,6 @@ def test_a_usable_report_outweighs_one_that_cannot_be_true() -> None:
     whole = ReportedUsage(prompt_tokens=10, completion_tokens=1, written={"prompt_tokens": 10})
     meter = Meter(make_call(streamed=True), 10)
     meter.count([Delta(0, text="Hello"), UsageReport(whole), UsageReport(None, {"x": -1})])
-    assert not meter.reported_nonsense
+    assert not meter.reported_impossible_usage
     assert meter.usage == Usage(10, 1)
     assert meter.reported == {"prompt_tokens": 10}

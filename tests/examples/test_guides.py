@@ -20,7 +20,7 @@ from tests.support.documents import GUIDES, Block, blocks_of, shown
 from tests.support.program import Program, write_config
 from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
 from tests.support.sdks import anthropic, openai
-from tollkeeper.domain.access import ADMIN_PERMISSIONS, CUSTOMER_PERMISSIONS
+from tollkeeper.domain.access import ADMIN_PERMISSIONS, PROJECT_KEY_PERMISSIONS
 
 __all__ = ["anthropic", "openai"]  # So that they are imported before the first guide runs.
 
@@ -147,7 +147,7 @@ async def _new_reader(running: ScriptedGateway, program: Program, guide: Path) -
         organization.id, "root", ADMIN_PERMISSIONS, None
     )
     _, project_key = await services.project_keys.project_key_create_by_operator(
-        project.id, "own", CUSTOMER_PERMISSIONS, None
+        project.id, "own", PROJECT_KEY_PERMISSIONS, None
     )
     await services.billing.credit_grant(organization.id, 10**13, "test")
     # Reports have something to show.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.hosting.connection_room import ConnectionRoom
+from tollkeeper.hosting.connection_room import ConnectionLimit
 
 _YES_OR_NO = st.booleans()
 
@@ -21,12 +21,12 @@ class _Connection:
         return self.closed
 
 
-def _room(size: int) -> ConnectionRoom[_Connection]:
-    return ConnectionRoom(size, _Connection.close_if_idle)
+def _room(size: int) -> ConnectionLimit[_Connection]:
+    return ConnectionLimit(size, _Connection.close_if_idle)
 
 
 def _entered(
-    room: ConnectionRoom[_Connection], network: str, number: int, *, waits: bool = True
+    room: ConnectionLimit[_Connection], network: str, number: int, *, waits: bool = True
 ) -> list[_Connection]:
     found = [_Connection(waits=waits) for _ in range(number)]
     for connection in found:
@@ -102,5 +102,5 @@ def test_the_room_is_never_exceeded(data: st.DataObject) -> None:
         assert all(count <= max(size // 8, 1) for count in _by_network(room).values())
 
 
-def _by_network(room: ConnectionRoom[_Connection]) -> Counter[str]:
+def _by_network(room: ConnectionLimit[_Connection]) -> Counter[str]:
     return Counter({str(name): len(group) for name, group in room._networks.items()})

@@ -150,7 +150,7 @@ BUGS = {
     ),
     "an abandoned JSON answer pays the prompt only": Bug(
         "Inference._close",
-        "error is None or meter.has_begun or meter.usage is not None or meter.reported_nonsense",
+        "error is None or meter.has_begun or meter.usage is not None or meter.reported_impossible_usage",
         "error is None or meter.has_begun or meter.usage is not None or tab.abandoned",
         CHARGED,
     ),
@@ -162,7 +162,7 @@ BUGS = {
     ),
     "asynchronous settlement": Bug(
         "ledger_store:LedgerStore.resolve_all",
-        "FIND_ROWS_BY_KEY",
+        "PREFER_INDEX_LOOKUPS",
         "ledger.fast_transaction(None)",
         ("services/ledger/test_doubts.py",),
     ),
@@ -237,7 +237,7 @@ BUGS = {
     ),
     "a hold reads whole tables": Bug(
         "_FAST_TRANSACTION",
-        "ROWS_BY_KEY",
+        "INDEX_LOOKUP_SETTINGS",
         "\"set_config('plan_cache_mode', 'force_generic_plan', true)\"",
         ("storage/test_plans.py",),
     ),
@@ -249,7 +249,7 @@ BUGS = {
     ),
     # Recovery.
     "an old primary is as good as the promoted server": Bug(
-        "Standing.is_newer_than",
+        "Rank.is_newer_than",
         "is_same_database and self.timeline > other.timeline",
         "is_same_database",
         ("storage/test_fence.py",),

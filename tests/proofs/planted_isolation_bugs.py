@@ -102,7 +102,7 @@ ISOLATION_BUGS = {
         ("services/calls/test_running_calls.py",),
     ),
     "one organization has all texts that are watched": Bug(
-        "WatchRoom.take",
+        "BackgroundTextLimits.take",
         "texts[owner] >= share(texts_max)",
         "False",
         ("services/policies/test_evidence.py",),
@@ -114,7 +114,7 @@ ISOLATION_BUGS = {
         ("storage/test_database.py",),
     ),
     "organizations take all of the room for bodies": Bug(
-        "BodyShare._require_room",
+        "RequestShare._require_room",
         "if organization_bytes > free:",
         "if free < 0:",
         ("api/http/test_bounds.py",),
@@ -126,7 +126,7 @@ ISOLATION_BUGS = {
         ("api/http/test_bounds.py",),
     ),
     "connections without a key keep others out": Bug(
-        "ConnectionRoom._close_any",
+        "ConnectionLimit._close_any",
         "if self._close_one(self._without_key):",
         "if self._close_one({}):",
         ("hosting/test_connection_room.py",),

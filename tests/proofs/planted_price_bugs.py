@@ -12,7 +12,7 @@ VERDICT_PRICES = ("journeys/policies/test_verdict_prices.py",)
 PRICE_BUGS = {
     # Verdicts with a price.
     "a verdict is charged twice": Bug(
-        "_charge_verdicts",
+        "_set_verdict_price",
         "hold.verdict_picousd * verdicts",
         "hold.verdict_picousd * verdicts * 2",
         VERDICT_PRICES,
@@ -25,7 +25,7 @@ PRICE_BUGS = {
     ),
     "a denied request does not pay for its verdicts": Bug(
         "Admission.release",
-        "cost = _charge_verdicts(tab, hold)",
+        "cost = _set_verdict_price(tab, hold)",
         "cost = 0",
         VERDICT_PRICES,
     ),
@@ -74,8 +74,8 @@ PRICE_BUGS = {
     ),
     "a last report that cannot be true is replaced by our own count": Bug(
         "Meter._interpret_report",
-        "absurd = self.absurd_report is not None",
-        "absurd = report is None and self.absurd_report is not None",
+        "absurd = self.impossible_report is not None",
+        "absurd = report is None and self.impossible_report is not None",
         ("domain/test_reading_usage.py",),
     ),
     "a call that was cut after its head is released": Bug(
@@ -98,8 +98,8 @@ PRICE_BUGS = {
     ),
     "a fan-out with one failed part is released": Bug(
         "_FanOutCall._fail",
-        "failure.charged = self._produced or any(map(_may_have_been_charged, self._workers))",
-        "failure.charged = all(map(_may_have_been_charged, self._workers))",
+        "failure.charged = self._produced or any(map(_may_have_been_charged, self._tasks))",
+        "failure.charged = all(map(_may_have_been_charged, self._tasks))",
         CALL_HISTORIES,
     ),
     "a call has the prices of its end": Bug(

@@ -36,7 +36,12 @@ _REACHES: list[tuple[str, object, str, object]] = [
     ("fields", {"user": ""}, "omitted_fields", ("user",)),
     ("fields", {"stream_options": ""}, "include_usage", False),
     ("fields", {"logit_bias": False}, "refused_fields", ("logit_bias",)),
-    ("fields", {"max_tokens": "max_completion_tokens"}, "output_limit_field", "max_completion_tokens"),
+    (
+        "fields",
+        {"max_tokens": "max_completion_tokens"},
+        "output_limit_field",
+        "max_completion_tokens",
+    ),
     ("fields", {"max_completion_tokens": "max_tokens"}, "output_limit_field", "max_tokens"),
 ]
 
@@ -59,8 +64,8 @@ def test_a_setting_reaches_the_backend(
 
 
 def test_the_largest_record_depends_on_the_protocol() -> None:
-    assert _config().frame_bytes_max == 1 << 20
-    assert _config(protocol="responses").frame_bytes_max == 16 << 20
+    assert _config().record_bytes_max == 1 << 20
+    assert _config(protocol="responses").record_bytes_max == 16 << 20
 
 
 def test_a_count_does_not_take_longer_than_a_call_waits_for_it() -> None:

@@ -341,7 +341,7 @@ def test_master_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = _load(tmp_path, {"secrets": {"master_key": "env:A_SECRET"}})
     assert master_secret(named) == b"x" * 32
     monkeypatch.setenv("A_SECRET", "short")
-    with pytest.raises(SettingsError, match=r"secrets\.master_key: A_SECRET must hold"):
+    with pytest.raises(SettingsError, match=r"secrets\.master_key: A_SECRET must have"):
         master_secret(named)
     absent = _load(tmp_path, {"secrets": {"master_key": f"file:{tmp_path / 'gone'}"}})
     with pytest.raises(SettingsError, match="cannot be read"):

@@ -14,7 +14,7 @@ from tests.support.gateway import Gateway
 from tests.support.machines import Relay
 from tollkeeper.domain.errors import NotFound, Unavailable
 from tollkeeper.storage.database import Connection, Contention, Database, operator_reason
-from tollkeeper.storage.planning import FIND_ROWS_BY_KEY
+from tollkeeper.storage.planning import PREFER_INDEX_LOOKUPS
 from tollkeeper.storage.reachability import DatabaseUnreachable
 from tollkeeper.storage.watched_connection import allow_long_statements
 
@@ -168,9 +168,9 @@ async def test_a_round_trip_to_a_silent_server_is_unavailable(
     async with asyncio.timeout(20):
         with pytest.raises(Unavailable):
             async with database.round_trips() as trips:
-                await trips.run(FIND_ROWS_BY_KEY)
+                await trips.run(PREFER_INDEX_LOOKUPS)
                 relay.cut(True)
-                await trips.run(FIND_ROWS_BY_KEY)
+                await trips.run(PREFER_INDEX_LOOKUPS)
 
 
 @pytest.mark.slow

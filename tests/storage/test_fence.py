@@ -13,7 +13,7 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.program import Program, write_config
 from tollkeeper.domain.errors import StateConflict, Unavailable
 from tollkeeper.storage.database import Database
-from tollkeeper.storage.fence import Fence, ServerFenced, Standing
+from tollkeeper.storage.fence import Fence, Rank, ServerFenced
 from tollkeeper.storage.migrations import migrate
 
 pytestmark = pytest.mark.slow
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.smoke
 def test_the_epoch_decides_before_the_timeline() -> None:
-    old, promoted = Standing(0, 1, 7), Standing(0, 2, 7)
-    accepted, foreign = Standing(1, 1, 7), Standing(0, 9, 8)
+    old, promoted = Rank(0, 1, 7), Rank(0, 2, 7)
+    accepted, foreign = Rank(1, 1, 7), Rank(0, 9, 8)
     assert promoted.is_newer_than(old)
     assert old.is_fenced_by(promoted)
     assert not promoted.is_fenced_by(old)

@@ -19,7 +19,7 @@ from tests.support.ledger import (
 )
 from tests.support.ledger_months import OldBooks, this_month
 from tollkeeper.storage.ledger import lock_statements
-from tollkeeper.storage.planning import FIND_ROWS_BY_KEY
+from tollkeeper.storage.planning import PREFER_INDEX_LOOKUPS
 from tollkeeper.storage.resolutions import resolve_statement
 from tollkeeper.storage.round_trips import BoundStatement, as_text
 
@@ -103,7 +103,7 @@ async def plan_of(process: Process, bound: BoundStatement) -> str:
         )
         try:
             async with connection.transaction(force_rollback=True):
-                await connection.execute(FIND_ROWS_BY_KEY.statement.sql, prepare=False)
+                await connection.execute(PREFER_INDEX_LOOKUPS.statement.sql, prepare=False)
                 values = sql.SQL(", ").join(
                     sql.Literal((as_text(value) or b"").decode()) for value in parameters
                 )

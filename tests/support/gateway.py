@@ -14,7 +14,7 @@ from tollkeeper.api.app import App
 from tollkeeper.bootstrap import build_app, running_services
 from tollkeeper.domain.access import (
     ADMIN_PERMISSIONS,
-    CUSTOMER_PERMISSIONS,
+    PROJECT_KEY_PERMISSIONS,
     KeyKind,
     OrganizationId,
     ProjectId,
@@ -102,7 +102,7 @@ class Gateway:
             "admin_permissions": sorted(ADMIN_PERMISSIONS),
             "project_digest": customer.digest,
             "project_redacted": customer.redacted_value,
-            "project_permissions": sorted(CUSTOMER_PERMISSIONS),
+            "project_permissions": sorted(PROJECT_KEY_PERMISSIONS),
             "now": self.clock(),
             "credit": credit,
         }
@@ -120,7 +120,7 @@ class Gateway:
             organization.id, "root", ADMIN_PERMISSIONS, None
         )
         _, project_key = await self.services.project_keys.project_key_create_by_operator(
-            project.id, "app", CUSTOMER_PERMISSIONS, None
+            project.id, "app", PROJECT_KEY_PERMISSIONS, None
         )
         return Tenant(organization.id, project.id, admin_key, project_key)
 

@@ -32,7 +32,7 @@ from bench.billing.trials import CARD, Client, OnTrial, Trial, ask, processes_of
 from bench.billing.truth import PRICES
 from bench.gateway import make_tenants
 from tollkeeper.bootstrap import running_services
-from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
+from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS
 from tollkeeper.settings import load_settings
 from tollkeeper.storage.migrations import migrate
 
@@ -179,7 +179,7 @@ async def _make_client(config: Path, conninfo: str, name: str, credit: int | Non
         organization = await services.organizations.organization_create(name)
         project = await services.projects.project_create(organization.id, "trial")
         _, key = await services.project_keys.project_key_create_by_operator(
-            project.id, "trial", CUSTOMER_PERMISSIONS, None
+            project.id, "trial", PROJECT_KEY_PERMISSIONS, None
         )
         await services.billing.credit_grant(organization.id, credit or 10**15, "trial")
         return key

@@ -34,7 +34,7 @@ from tollkeeper.api.http.exchange import (
     Work,
 )
 from tollkeeper.api.http.metrics import request_ended, request_opened
-from tollkeeper.api.http.request_memory import BodyShare, RequestMemory
+from tollkeeper.api.http.request_memory import RequestMemory, RequestShare
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
@@ -75,8 +75,8 @@ class App:
             endpoint.operation: msgspec.json.Decoder(endpoint.body) for endpoint in endpoints
         }
         self._request_memory = RequestMemory(
-            bytes_max=conventions.bodies_bytes_max,
-            key_bytes_max=conventions.bodies_bytes_max // 2,
+            bytes_max=conventions.requests_bytes_max,
+            key_bytes_max=conventions.requests_bytes_max // 2,
         )
         self._keep_alive = KeepAlive()
         self._customer_key_header = conventions.customer_key_header.encode()
@@ -119,7 +119,7 @@ class App:
         try:
             if caller is None:
                 caller = await self._authenticate(exchange, context)
-            share = answer.body_share = BodyShare(context.key_memory)
+            share = answer.body_share = RequestShare(context.key_memory)
             raw_body = exchange.body
             # `read_body` also rejects a complete body that is too large.
             if raw_body is None or len(raw_body) > self._conventions.body_bytes_max:
@@ -239,7 +239,7 @@ class _OpenAnswer:
     a failure or a stop of the server can be reported to the client at any time."""
 
     context: HeaderContext | None = None
-    body_share: BodyShare | None = None
+    body_share: RequestShare | None = None
     _stream: EventStream | None = None
     _streamed: StreamedAnswer | None = None
     # The status for metrics and the log if the client disconnects before an answer is sent.

@@ -28,9 +28,9 @@ from tollkeeper.domain.conventions import (
     UNSETTLED_HEADER,
 )
 
-# Error statuses in addition to the common statuses. `_READ_ERRORS` is also for endpoints that write
+# Error statuses in addition to the common statuses. `_NO_CONFLICT_ERRORS` is also for endpoints that write
 # but cannot cause a conflict (409).
-_READ_ERRORS = frozenset({404})
+_NO_CONFLICT_ERRORS = frozenset({404})
 _WRITE_ERRORS = frozenset({404, 409})
 
 ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
@@ -59,7 +59,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         key_kind=KeyKind.ADMIN,
         handle=policies.policy_show,
         result=wire.Policy,
-        errors=_READ_ERRORS,
+        errors=_NO_CONFLICT_ERRORS,
     ),
     Endpoint(
         operation="policy_edit",
@@ -98,7 +98,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         key_kind=KeyKind.ADMIN,
         handle=policies.effective_policy_list,
         result=wire.EffectivePolicyList,
-        errors=_READ_ERRORS,
+        errors=_NO_CONFLICT_ERRORS,
     ),
     Endpoint(
         operation="project_key_create",
@@ -125,7 +125,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         key_kind=KeyKind.ADMIN,
         handle=keys.project_archive,
         result=wire.ProjectDeleted,
-        errors=_READ_ERRORS,
+        errors=_NO_CONFLICT_ERRORS,
     ),
     Endpoint(
         operation="admin_key_list",
@@ -138,7 +138,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         handle=keys.admin_key_list,
         query=wire.AdminKeyListQuery,
         result=wire.AdminKeyList,
-        errors=_READ_ERRORS,
+        errors=_NO_CONFLICT_ERRORS,
     ),
     Endpoint(
         operation="admin_key_revoke",
@@ -150,7 +150,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         key_kind=KeyKind.ADMIN,
         handle=keys.admin_key_revoke,
         result=wire.AdminKeyDeleted,
-        errors=_READ_ERRORS,
+        errors=_NO_CONFLICT_ERRORS,
     ),
     Endpoint(
         operation="cost_report",
@@ -170,12 +170,12 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
                 {"type": "integer", "minimum": 0},
             ),
         ),
-        errors=_READ_ERRORS,
+        errors=_NO_CONFLICT_ERRORS,
     ),
 )
 
 # The additional error statuses of chat, Responses and Messages, and those of token counting.
-_CHAT_ERRORS = frozenset({402, 404, 409, 422, 501, 502, 504})
+_INFERENCE_ERRORS = frozenset({402, 404, 409, 422, 501, 502, 504})
 _COUNT_ERRORS = frozenset({404, 501})
 
 INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
@@ -191,7 +191,7 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
         body=chat_wire.ChatRequest,
         result=chat_wire.ChatCompletion,
         headers=(SESSION_HEADER, SESSION_HEADER_ALIAS),
-        errors=_CHAT_ERRORS,
+        errors=_INFERENCE_ERRORS,
         admitted=True,
         rated=True,
         streams=True,
@@ -208,7 +208,7 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
         body=responses_wire.ResponsesRequest,
         result=response_object.Response,
         headers=(SESSION_HEADER, SESSION_HEADER_ALIAS),
-        errors=_CHAT_ERRORS,
+        errors=_INFERENCE_ERRORS,
         admitted=True,
         rated=True,
         streams=True,
@@ -260,7 +260,7 @@ MODEL_ROUTES: tuple[AnyEndpoint, ...] = (
         key_kind=KeyKind.PROJECT,
         handle=models.model_read,
         result=models_wire.Model,
-        errors=_READ_ERRORS,
+        errors=_NO_CONFLICT_ERRORS,
     ),
 )
 
@@ -302,7 +302,7 @@ MESSAGES: AnyEndpoint = Endpoint(
     body=messages_wire.MessagesRequest,
     query=messages_wire.MessagesQuery,
     result=messages_wire.Message,
-    errors=_CHAT_ERRORS,
+    errors=_INFERENCE_ERRORS,
     admitted=True,
     rated=True,
     streams=True,

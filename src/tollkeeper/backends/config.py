@@ -14,8 +14,8 @@ from tollkeeper.backends.identities import Identity
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # The user and password in an address: everything after the scheme and up to the last @. An earlier
 # @ may be a part of an unencoded password.
-_USER = re.compile(r"^((?:[a-z][a-z0-9+.-]*://)?).*@", re.IGNORECASE | re.DOTALL)
-_QUERY = re.compile(r"[?#].*", re.DOTALL)
+_USER_AND_PASSWORD = re.compile(r"^((?:[a-z][a-z0-9+.-]*://)?).*@", re.IGNORECASE | re.DOTALL)
+_QUERY_OR_FRAGMENT = re.compile(r"[?#].*", re.DOTALL)
 _INVALID_PORT = re.compile(
     r"^([a-z][a-z0-9+.-]*://(?>\[[^\]]*\]|[^/:]*)):(?![0-9]{1,5}(?:/|$))[^/]*", re.IGNORECASE
 )
@@ -118,7 +118,7 @@ class BackendConfig:
     # and port of the URL; any other path is relative to the URL. None means the default path.
     tokenize_path: str | None
     # The maximum size of one stream record.
-    frame_bytes_max: int
+    record_bytes_max: int
     # The maximum number of connections to each replica, from each process.
     connections_max: int
 
@@ -180,6 +180,6 @@ def host_and_port(url: str) -> tuple[str, int]:
 def shown_url(url: str) -> str:
     """Formats the address for a message, without the parts that may contain a secret: user and
     password, query and fragment, and a port that is not a number."""
-    shown = _USER.sub(r"\1***@", url)
-    shown = _QUERY.sub("?***", shown)
+    shown = _USER_AND_PASSWORD.sub(r"\1***@", url)
+    shown = _QUERY_OR_FRAGMENT.sub("?***", shown)
     return _INVALID_PORT.sub(r"\1:***", shown)

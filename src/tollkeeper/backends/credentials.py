@@ -179,7 +179,9 @@ def read_key(path: Path) -> str:
     except UnicodeDecodeError:
         key = ""
     if not is_header_text(key):
-        raise ValueError("it holds no key of printable ASCII without spaces")
+        raise ValueError(
+            "it contains no key, or a key with spaces or characters that are not printable ASCII"
+        )
     return key
 
 

@@ -74,10 +74,10 @@ class _FanOutCall:
         self._backend = backend
         self._call = call
         self._deadline = deadline
-        self._workers_max = min(concurrency, call.choices)
+        self._tasks_max = min(concurrency, call.choices)
         if call.is_large:
-            self._workers_max = min(self._workers_max, LARGE_CALL_REQUESTS_MAX)
-        self._workers: list[asyncio.Task[None]] = []
+            self._tasks_max = min(self._tasks_max, LARGE_CALL_REQUESTS_MAX)
+        self._tasks: list[asyncio.Task[None]] = []
         self._part_calls: list[BackendCall] = []
         self._parts_begun = 0
         self._parts_ended = 0
@@ -105,10 +105,10 @@ class _FanOutCall:
         return any(part.sent for part in self._part_calls)
 
     async def __aenter__(self) -> Answer:
-        for _ in range(self._workers_max):
-            worker = asyncio.create_task(self._work(), name="fan-out worker")
-            worker.add_done_callback(self._worker_ended)
-            self._workers.append(worker)
+        for _ in range(self._tasks_max):
+            task = asyncio.create_task(self._run_parts(), name="fan-out task")
+            task.add_done_callback(self._task_ended)
+            self._tasks.append(task)
         try:
             # Waits until there is a batch, and puts the batch back for the first `__anext__`.
             self._waiting.appendleft(await self._next_batch())
@@ -158,16 +158,16 @@ class _FanOutCall:
         if not isinstance(failure, TollkeeperError):
             raise failure
         if not self._produced and not failure.charged:
-            await asyncio.wait(self._workers, timeout=_FAILURE_WAIT_S)
-        failure.charged = self._produced or any(map(_may_have_been_charged, self._workers))
+            await asyncio.wait(self._tasks, timeout=_FAILURE_WAIT_S)
+        failure.charged = self._produced or any(map(_may_have_been_charged, self._tasks))
         raise failure
 
     async def _stop(self) -> None:
-        for worker in self._workers:
-            worker.cancel()
-        await asyncio.wait(self._workers)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
 
-    async def _work(self) -> None:
+    async def _run_parts(self) -> None:
         """Runs one part after another, until all parts have begun or any part has failed."""
         while self._failure is None and self._parts_begun < self._call.choices:
             part = self._parts_begun
@@ -220,8 +220,8 @@ class _FanOutCall:
     def _prompts_begun(self) -> int:
         return self._parts_begun - self._parts_refused
 
-    def _worker_ended(self, worker: asyncio.Task[None]) -> None:
-        failure = None if worker.cancelled() else worker.exception()
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        failure = None if task.cancelled() else task.exception()
         if isinstance(failure, TollkeeperError) and not failure.charged:
             self._parts_refused += 1
         self._failure = self._failure or failure
@@ -254,10 +254,10 @@ def _part_call(call: Call, part: int) -> Call:
     return replace(call, choices=1, prompt=call.prompt.with_seed(part_seed))
 
 
-def _may_have_been_charged(worker: asyncio.Task[None]) -> bool:
-    """Tells whether the worker's current part may have been charged: the worker still runs, or it
+def _may_have_been_charged(task: asyncio.Task[None]) -> bool:
+    """Tells whether the task's current part may have been charged: the task still runs, or it
     failed with an error that is `charged`."""
-    if not worker.done():
+    if not task.done():
         return True
-    failure = None if worker.cancelled() else worker.exception()
+    failure = None if task.cancelled() else task.exception()
     return isinstance(failure, TollkeeperError) and failure.charged

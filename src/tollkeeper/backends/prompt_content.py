@@ -64,4 +64,4 @@ def sealed_objects(reasoning: Reasoning) -> Iterator[FreeObject]:
 
 
 def unsupported_content(place: str) -> OptionUnsupported:
-    return OptionUnsupported("The backend's protocol cannot carry this content.", param=place)
+    return OptionUnsupported("The backend's protocol has no field for this content.", param=place)

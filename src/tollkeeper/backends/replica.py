@@ -255,7 +255,7 @@ class ReplicaCall:
             # The request was sent, so the backend may have run the call.
             raise domain_error(failure, charged=True) from failure
         reader = wire.open_stream(call, secrets=replica.secrets)
-        parser = open_parser(wire.framing, config.frame_bytes_max)
+        parser = open_parser(wire.framing, config.record_bytes_max)
         stream = self._stream = StreamedAnswer(connection, reader, parser)
         await stream.begin()
         return Answer(replica.url, stream, relay_text=stream.relay_text)

@@ -17,7 +17,7 @@ from tollkeeper.domain.prompt import (
 
 # The accepted values of an image's `detail`. They are not sent: the protocol has no field for them,
 # because the provider itself chooses the resolution of an image.
-_DETAILS = (None, "auto", "high")
+_ACCEPTED_DETAILS = (None, "auto", "high")
 _DEFAULT_SEARCH_SIZE = "medium"
 # Properties that do not affect the answer: fields that clients copy from earlier answers, and cache
 # marks, which only some providers need.
@@ -95,7 +95,7 @@ def check_search(search: WebSearch) -> None:
 
 
 def check_detail(image: Image) -> None:
-    if image.detail not in _DETAILS:
+    if image.detail not in _ACCEPTED_DETAILS:
         raise OptionUnsupported(
             "The backend does not support this image detail.", param=f"{image.place}.detail"
         )

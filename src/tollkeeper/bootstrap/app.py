@@ -7,10 +7,10 @@ from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
 # All requests in progress in one process share a limited amount of memory (see `RequestMemory`). The
-# limit is `_BODIES_BYTES_MIN` or the size of `_BODIES_MIN` maximum bodies, whichever is larger. Fewer
+# limit is `_REQUESTS_BYTES_MIN` or the size of `_MAXIMUM_BODIES_MIN` maximum bodies, whichever is larger. Fewer
 # requests of the maximum size fit, because a request needs at least three times the size of its body.
-_BODIES_BYTES_MIN = 128 * 1024 * 1024
-_BODIES_MIN = 16
+_REQUESTS_BYTES_MIN = 128 * 1024 * 1024
+_MAXIMUM_BODIES_MIN = 16
 
 
 def build_app(settings: Settings, services: Services) -> App:
@@ -21,7 +21,9 @@ def build_app(settings: Settings, services: Services) -> App:
 def http_conventions(settings: Settings) -> HttpConventions:
     return HttpConventions(
         body_bytes_max=settings.limits.body_bytes,
-        bodies_bytes_max=max(_BODIES_BYTES_MIN, _BODIES_MIN * settings.limits.body_bytes),
+        requests_bytes_max=max(
+            _REQUESTS_BYTES_MIN, _MAXIMUM_BODIES_MIN * settings.limits.body_bytes
+        ),
         customer_key_header=settings.auth.customer_key_header,
         session_headers=settings.sessions.headers,
         model_listing=settings.extensions.model_listing,

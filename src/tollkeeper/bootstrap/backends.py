@@ -186,7 +186,7 @@ def backend_config(
         omitted_fields=tuple(name for name, other in fields.items() if other == ""),
         tokenizer=_tokenizer(declared),
         tokenize_path=declared.tokenize_path or None,
-        frame_bytes_max=_LARGE_RECORD_BYTES_MAX if has_large_records else _RECORD_BYTES_MAX,
+        record_bytes_max=_LARGE_RECORD_BYTES_MAX if has_large_records else _RECORD_BYTES_MAX,
         connections_max=declared.connections,
     )
 
@@ -195,7 +195,10 @@ def _output_limit_field(declared: BackendSettings) -> OutputLimitField:
     """Returns the field to which the settings rename a field for the output limit. Returns CALLER if
     they rename neither field."""
     renamed = [declared.fields.get(name) for name in ("max_tokens", "max_completion_tokens")]
-    return next((bound for bound in OutputLimitField if bound.value in renamed), OutputLimitField.SAME_AS_CLIENT)
+    return next(
+        (bound for bound in OutputLimitField if bound.value in renamed),
+        OutputLimitField.SAME_AS_CLIENT,
+    )
 
 
 def _tokenizer(declared: BackendSettings) -> Tokenizer:

@@ -111,7 +111,7 @@ def _on_protocol(model: Model, protocol: WireProtocol) -> Model:
     return model
 
 
-class _Protocol(Protocol):
+class _ProtocolCapabilities(Protocol):
     """Lists the capabilities of a protocol. The modules that encode requests implement this interface."""
 
     SAMPLING_PARAMETERS: frozenset[str]
@@ -120,7 +120,10 @@ class _Protocol(Protocol):
 
 
 def _with_protocol(
-    model: Model, protocol: _Protocol, features: frozenset[Feature], options: Mapping[str, str]
+    model: Model,
+    protocol: _ProtocolCapabilities,
+    features: frozenset[Feature],
+    options: Mapping[str, str],
 ) -> Model:
     return replace(
         model,

@@ -21,7 +21,7 @@ async def running_judge(
 ) -> AsyncIterator[Judge]:
     """Runs the judge of these settings during a `with` block. Starts the embedded engine if the judge's
     backend uses the engine. Raises SettingsError if there is no judge."""
-    reduced = _judge_settings(settings)
+    reduced = _settings_for_judge(settings)
     async with (
         running_engine(reduced) as engine,
         judge_with_engine(reduced, engine, examples) as judge,
@@ -37,7 +37,7 @@ async def judge_with_engine(
 ) -> AsyncIterator[Judge]:
     """Runs the judge during a `with` block, with an engine that is already started, or without an engine.
     Raises Unavailable if the judge uses this engine and the engine is not ready."""
-    reduced = _judge_settings(settings)
+    reduced = _settings_for_judge(settings)
     needs_engine = any(backend.kind == "embedded" for backend in reduced.backends)
     if engine is not None and needs_engine and engine.status.state is not ProcessState.READY:
         raise Unavailable(engine.status.detail)
@@ -54,7 +54,7 @@ async def judge_with_engine(
             await backend.close()
 
 
-def _judge_settings(settings: Settings) -> Settings:
+def _settings_for_judge(settings: Settings) -> Settings:
     """Returns the settings with the judge's backend as the only backend, so that the secrets of other
     backends are not needed."""
     declared = settings.judge

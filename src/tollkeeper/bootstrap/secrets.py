@@ -20,7 +20,7 @@ def master_secret(settings: Settings) -> bytes:
 
 def _long_enough(secret: bytes, source: str, at: Place) -> bytes:
     if len(secret) < MASTER_BYTES_MIN:
-        raise SettingsError(f"{source} must hold at least {MASTER_BYTES_MIN} characters.", at)
+        raise SettingsError(f"{source} must have at least {MASTER_BYTES_MIN} characters.", at)
     return secret
 
 

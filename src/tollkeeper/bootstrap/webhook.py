@@ -14,8 +14,8 @@ from tollkeeper.services.alerts import DeliveryFailed, PostAlert
 from tollkeeper.settings import Settings, SettingsError
 
 # The names of the headers of a delivery.
-SIGNATURE = "X-Tollkeeper-Signature"
-DELIVERY = "X-Tollkeeper-Delivery"
+SIGNATURE_HEADER = "X-Tollkeeper-Signature"
+DELIVERY_HEADER = "X-Tollkeeper-Delivery"
 _SOCKET_TIMEOUT_S = 10.0
 # The time limit for a whole delivery. The socket timeout applies only to single reads and writes.
 _DEADLINE_S = 30.0
@@ -58,8 +58,8 @@ def signature(secret: bytes, body: bytes, timestamp: int) -> str:
 def _request(url: str, secret: bytes, delivery_id: str, body: bytes) -> urllib.request.Request:
     headers = {
         "Content-Type": "application/json",
-        DELIVERY: delivery_id,
-        SIGNATURE: signature(secret, body, int(time.time())),
+        DELIVERY_HEADER: delivery_id,
+        SIGNATURE_HEADER: signature(secret, body, int(time.time())),
     }
     return urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310
 

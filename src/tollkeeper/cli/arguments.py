@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tollkeeper.cli.amounts import unix_seconds
-from tollkeeper.domain.access import ADMIN_PERMISSIONS, CUSTOMER_PERMISSIONS
+from tollkeeper.domain.access import ADMIN_PERMISSIONS, PROJECT_KEY_PERMISSIONS
 
 OrganizationArgument = Annotated[
     str,
@@ -80,7 +80,7 @@ def admin_permissions(beginning: str) -> list[str]:
 
 def customer_permissions(beginning: str) -> list[str]:
     """Returns the permissions of project keys with this beginning, for completion in the shell."""
-    return _beginning_with(beginning, CUSTOMER_PERMISSIONS)
+    return _beginning_with(beginning, PROJECT_KEY_PERMISSIONS)
 
 
 def _beginning_with(beginning: str, words: Iterable[str]) -> list[str]:

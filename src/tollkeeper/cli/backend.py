@@ -14,7 +14,7 @@ from tollkeeper.services.calls.backend_trial import BackendTrial, TrialResult
 from tollkeeper.settings import Settings
 
 # The words for `TrialResult.worked`.
-_VERDICTS = {True: "works", False: "fails", None: "not offered"}
+_RESULT_WORDS = {True: "works", False: "fails", None: "not offered"}
 
 app = noun_app("Test a backend, a service that runs models.")
 
@@ -50,7 +50,7 @@ def backend_try(
         [
             {
                 "check": result.check,
-                "verdict": _VERDICTS[result.worked],
+                "verdict": _RESULT_WORDS[result.worked],
                 "detail": result.detail,
                 "cost_usd": usd_from_picousd(result.cost_picousd),
             }

@@ -58,7 +58,7 @@ async def cap_set(
     day, one per week, and one that is either per month or total. A key can have one cap per day, one
     per week and one per month."""
     organization_id = await services.names.organization_named(organization)
-    project_id, key_id = await _owner(services, organization_id, project, key)
+    project_id, key_id = await _project_or_key(services, organization_id, project, key)
     use = await services.caps.cap_set(organization_id, amount, period, project_id, key_id)
     [view] = await _views(services, organization_id, [use])
     return Record(view)
@@ -79,7 +79,7 @@ async def cap_clear(
 
     Without --project and --key, the caps of projects and keys stay."""
     organization_id = await services.names.organization_named(organization)
-    project_id, key_id = await _owner(services, organization_id, project, key)
+    project_id, key_id = await _project_or_key(services, organization_id, project, key)
     await services.caps.cap_clear(organization_id, project_id, key_id, period)
     return Record(
         {
@@ -122,7 +122,7 @@ async def _listing(
     )
 
 
-async def _owner(
+async def _project_or_key(
     services: Services, organization: OrganizationId, project: str | None, key: str | None
 ) -> tuple[ProjectId | None, KeyId | None]:
     """Returns the ids of the project and the key to which a cap applies. At most one of them is not None.

@@ -31,7 +31,7 @@ from tollkeeper.storage.migrations import migrate
 app = command_app()
 # The example command on the welcome page names the organization by this number of first characters of
 # its id, which commands accept as the id.
-_ID_BEGINNING = 8
+_ID_BEGINNING_LENGTH = 8
 # The maximum number of characters of the engine's state on the welcome page.
 _ENGINE_STATE_WIDTH = 64
 
@@ -186,7 +186,7 @@ or with the OpenAI SDK:
       model="{running.model}", max_tokens=64,
       messages=[{{"role": "user", "content": "What is a toll keeper?"}}]))
 
-Show the costs:  {running.command} costs {tenant.organization_id[:_ID_BEGINNING]}
+Show the costs:  {running.command} costs {tenant.organization_id[:_ID_BEGINNING_LENGTH]}
 """
 
 

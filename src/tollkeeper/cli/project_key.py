@@ -21,7 +21,7 @@ from tollkeeper.cli.arguments import (
 )
 from tollkeeper.cli.command import Invocation, command, noun_app, service_command
 from tollkeeper.cli.output import SHOWN_ONCE, Listing, Record
-from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
+from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS
 from tollkeeper.domain.organization import ProjectKey
 from tollkeeper.services.use_cases import Services
 
@@ -41,7 +41,7 @@ async def project_key_create(
             "--permission",
             metavar="PERMISSION",
             help="Give the key this permission. May be repeated. Permissions: "
-            f"{listed_permissions(CUSTOMER_PERMISSIONS)}.",
+            f"{listed_permissions(PROJECT_KEY_PERMISSIONS)}.",
             autocompletion=customer_permissions,
             show_default="auth.project_key_default_permissions",
         ),

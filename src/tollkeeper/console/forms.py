@@ -18,7 +18,7 @@ from tollkeeper.domain.traffic import StatusRange, TimeRange
 _FIELDS_MAX = 200
 # The parser's limit for one field, in bytes. No field reaches this limit, because the guard rejects
 # every body above 4 MiB.
-_TEXT_MAX = 8_388_608
+_FIELD_BYTES_MAX = 8_388_608
 RANGES_S = {"1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
 
 
@@ -83,7 +83,9 @@ class Refused:
 
 
 async def read_form(request: Request) -> Form:
-    return Form(await request.form(max_fields=_FIELDS_MAX, max_files=1, max_part_size=_TEXT_MAX))
+    return Form(
+        await request.form(max_fields=_FIELDS_MAX, max_files=1, max_part_size=_FIELD_BYTES_MAX)
+    )
 
 
 def organization_id(text: str) -> OrganizationId:

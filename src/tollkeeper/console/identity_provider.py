@@ -34,10 +34,10 @@ _DEADLINE_S = 10
 # The maximum size of a response, which is far larger than any document of a real provider.
 _ANSWER_BYTES_MAX = 1 << 20
 _CLOCK_SKEW_S = 60
-# The provider's metadata is cached for `_METADATA_S`. After a failure to read it, the next attempt
-# is made after `_FAILURE_S`.
-_METADATA_S = 3600
-_FAILURE_S = 5
+# The provider's metadata is cached for `_METADATA_CACHED_S`. After a failure to read it, the next attempt
+# is made after `_RETRY_AFTER_FAILURE_S`.
+_METADATA_CACHED_S = 3600
+_RETRY_AFTER_FAILURE_S = 5
 # The maximum number of concurrent steps.
 _CONCURRENT_STEPS_MAX = 16
 # The maximum length of a user's subject (the user's id at the provider) and of a user's name.
@@ -48,8 +48,10 @@ _ORGANIZATION = "organization"
 _ALGORITHMS = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 )
-_DOWN = "The identity provider does not answer properly. Try again, or use the operator token."
-_INVALID = "The identity provider's answer is not valid for this console. Sign in again."
+_DOWN_MESSAGE = (
+    "The identity provider does not answer properly. Try again, or use the operator token."
+)
+_INVALID_MESSAGE = "The identity provider's answer is not valid for this console. Sign in again."
 # The exceptions that a missing or malformed response from the provider causes.
 _BAD_RESPONSE_ERRORS = (
     *(TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, LookupError, ValueError),
@@ -168,10 +170,10 @@ class IdentityProvider:
                 yield client
         except (OAuthError, JoseError) as exc:
             _log.warning("a sign-in was refused", reason=str(exc))
-            raise PermissionDenied(_INVALID) from exc
+            raise PermissionDenied(_INVALID_MESSAGE) from exc
         except _BAD_RESPONSE_ERRORS as exc:
             _log.warning("the identity provider failed", reason=repr(exc))
-            raise Unavailable(_DOWN) from exc
+            raise Unavailable(_DOWN_MESSAGE) from exc
 
     def _auth_method(self, metadata: Mapping[str, Any]) -> str:
         if not self._secret:
@@ -185,10 +187,10 @@ class IdentityProvider:
         endpoint with another scheme, and Unavailable shortly after a failed attempt."""
         async with self._reading:
             now = self._clock()
-            if self._metadata and now - self._read_at < _METADATA_S:
+            if self._metadata and now - self._read_at < _METADATA_CACHED_S:
                 return self._metadata
-            if now - self._failed_at < _FAILURE_S:
-                raise Unavailable(_DOWN)
+            if now - self._failed_at < _RETRY_AFTER_FAILURE_S:
+                raise Unavailable(_DOWN_MESSAGE)
             # The attempt counts as failed until the metadata is read and checked.
             self._failed_at = now
             issuer = self._settings.issuer
@@ -247,7 +249,7 @@ class IdentityProvider:
             or not 0 < len(subject) <= _TEXT_MAX
             or (not subject.isprintable())
         ):
-            raise PermissionDenied(_INVALID)
+            raise PermissionDenied(_INVALID_MESSAGE)
         names = (claims.get(name) for name in ("name", "preferred_username", "email", "sub"))
         name = next(name for name in names if isinstance(name, str) and name.strip())
         settings = self._settings

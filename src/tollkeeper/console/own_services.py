@@ -28,7 +28,9 @@ async def _is_own_policy(services: Services, own_id: OrganizationId, arguments: 
     return await services.policies.policy_organization(arguments[0]) == own_id
 
 
-async def _is_own_request(_: Services, own_id: OrganizationId, arguments: Arguments) -> bool:
+async def _is_own_idempotent_request(
+    _: Services, own_id: OrganizationId, arguments: Arguments
+) -> bool:
     """Checks a use case whose last argument is an `IdempotentRequest`."""
     return bool(arguments[-1].organization_id == own_id)
 
@@ -60,7 +62,7 @@ _USE_CASES: dict[str, Check] = {
     "policies.policy_organization": _is_own_policy,
     "policies.policy_show": _is_own_organization,
     "policies.policy_versions": _is_own_organization,
-    "policies.policy_create": _is_own_request,
+    "policies.policy_create": _is_own_idempotent_request,
     "policies.policy_edit": _is_own_organization,
     "policies.policy_pause": _is_own_organization,
     "policies.effective_policy_list": _is_own_organization,

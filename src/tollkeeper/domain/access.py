@@ -27,8 +27,8 @@ class Permission(StrEnum):
 
 
 # The permissions that project keys can have. All other permissions are for admin keys.
-CUSTOMER_PERMISSIONS = frozenset({Permission.INFERENCE_WRITE, Permission.MODELS_READ})
-ADMIN_PERMISSIONS = frozenset(Permission) - CUSTOMER_PERMISSIONS
+PROJECT_KEY_PERMISSIONS = frozenset({Permission.INFERENCE_WRITE, Permission.MODELS_READ})
+ADMIN_PERMISSIONS = frozenset(Permission) - PROJECT_KEY_PERMISSIONS
 
 
 class KeyKind(StrEnum):

@@ -353,7 +353,7 @@ def _refuse_by_overage_in_flight(
 def _refuse_by_cap(
     refusal: Refusal, cap: Cap | None, spend: Spend, request: AdmissionRequest
 ) -> Decision | None:
-    return None if cap is None else _refuse_beyond(refusal, spend.under(cap), spend, request)
+    return None if cap is None else _refuse_by_cap_amount(refusal, spend.under(cap), spend, request)
 
 
 def _refuse_by_period_cap(
@@ -366,13 +366,13 @@ def _refuse_by_period_cap(
             refusal, spend = Refusal.ORGANIZATION_CAP, working.spend
         elif subject == request.project_id:
             refusal = Refusal.PROJECT_CAP
-        refused = _refuse_beyond(refusal, cap, spend, request)
+        refused = _refuse_by_cap_amount(refusal, cap, spend, request)
         if refused is not None:
             return replace(refused, period=period, resets_at=period_end(period, cap.number))
     return None
 
 
-def _refuse_beyond(
+def _refuse_by_cap_amount(
     refusal: Refusal, cap: PeriodCap, spend: Spend, request: AdmissionRequest
 ) -> Decision | None:
     """Refuses a request whose hold is larger than the remaining amount of the cap. `spend` belongs

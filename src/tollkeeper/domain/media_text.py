@@ -24,7 +24,7 @@ _PLAIN_HEADER = re.compile(
 # The number of base64 characters to decode first. They suffice to recognize most media as not text.
 _PEEK_LENGTH = 4096
 # Base64 shorter than this is also shown to the judge undecoded, because it may be a word.
-_SHOWN_LENGTH_MAX = 256
+_HIDDEN_LENGTH_MIN = 256
 # Lines shorter than this may be words, because base64 encoders break lines after 64 characters or
 # more.
 _LINE_LENGTH_MIN = 60
@@ -105,7 +105,7 @@ def read_media(content_text: str, filename: str | None = None) -> MediaText:
         () if not header or _PLAIN_HEADER.fullmatch(header) is not None else (header,)
     )
     text = _decoded(content.base64)
-    if len(body) < _SHOWN_LENGTH_MAX or (text is None and _may_be_words(body, content)):
+    if len(body) < _HIDDEN_LENGTH_MIN or (text is None and _may_be_words(body, content)):
         shown += (body,)
     if text is None:
         return MediaText(shown, complete=False)

@@ -15,9 +15,9 @@ from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, Usage, merged, possible_usages
 
 # Pieces of text are buffered and counted together when the buffer is full. The buffer has room for
-# `_ROOM` characters. Each piece uses its length plus `_ROOM_PER_PIECE`.
-_ROOM = 16_384
-_ROOM_PER_PIECE = 32
+# `_BUFFER_CHARACTERS_MAX` characters. Each piece uses its length plus `_CHARACTERS_PER_PIECE`.
+_BUFFER_CHARACTERS_MAX = 16_384
+_CHARACTERS_PER_PIECE = 32
 # A report of more tokens per completion than this many times the model's context length cannot be
 # true.
 _CONTEXTS_MAX = 16
@@ -58,7 +58,7 @@ class Meter(msgspec.Struct):
     # The merged reports without impossible counts.
     report: ReportedUsage | None = None
     # The last report with an impossible count, unchanged.
-    absurd_report: FreeObject | None = None
+    impossible_report: FreeObject | None = None
     # The last finish reason of any choice.
     finish: str | None = None
     # The service tier that the answer names outside of usage reports.
@@ -73,7 +73,7 @@ class Meter(msgspec.Struct):
     _images: int = 0
     # The buffered pieces of text, and the remaining room of the buffer.
     _uncounted: list[str] = []
-    _room: int = _ROOM
+    _room: int = _BUFFER_CHARACTERS_MAX
     # The usage according to `report`, and whether `report` cannot be true. `_is_stale` means that
     # `report` has changed since both were computed.
     _usage: Usage | None = None
@@ -104,7 +104,7 @@ class Meter(msgspec.Struct):
         return self._usage
 
     @property
-    def reported_nonsense(self) -> bool:
+    def reported_impossible_usage(self) -> bool:
         """Tells whether all usage that the backend reported is impossible. An operator then has to
         check the call."""
         if self._is_stale:
@@ -120,7 +120,7 @@ class Meter(msgspec.Struct):
         if usage is None:
             self._usage = None
             searches = 0 if report is None else report.web_searches or 0
-            absurd = self.absurd_report is not None
+            absurd = self.impossible_report is not None
             self._is_nonsense = absurd or not self._can_have_searched(searches)
             return
         self._is_nonsense = not self._can_be_true(usage)
@@ -142,8 +142,8 @@ class Meter(msgspec.Struct):
     @property
     def reported(self) -> FreeObject | None:
         """Returns the last report unchanged, for the activity record."""
-        if self.report is None or (self.usage is None and self.absurd_report is not None):
-            return self.absurd_report
+        if self.report is None or (self.usage is None and self.impossible_report is not None):
+            return self.impossible_report
         return self.report.written
 
     @property
@@ -209,7 +209,11 @@ class Meter(msgspec.Struct):
         """Returns the backend's prompt count with the gateway's output count; None if the backend
         did not report a prompt count before its answer."""
         report = self.report
-        if report is None or not report.reports_prompt_first or report.completion_tokens is not None:
+        if (
+            report is None
+            or not report.reports_prompt_first
+            or report.completion_tokens is not None
+        ):
             return None
         output = self._estimated_output
         counted = msgspec.structs.replace(
@@ -243,7 +247,7 @@ class Meter(msgspec.Struct):
 
     def _take_report(self, event: UsageReport) -> None:
         if event.usage is None:
-            self.absurd_report = event.absurd
+            self.impossible_report = event.absurd
         else:
             self.report = merged(self.report, event.usage)
         self._is_stale = True
@@ -279,7 +283,7 @@ class Meter(msgspec.Struct):
     def count_text(self, text: str) -> None:
         """Counts another piece of text in an answer that has begun."""
         self._uncounted.append(text)
-        self._room -= len(text) + _ROOM_PER_PIECE
+        self._room -= len(text) + _CHARACTERS_PER_PIECE
         if self._room < 0:
             self._count_uncounted()
 
@@ -288,7 +292,7 @@ class Meter(msgspec.Struct):
             self._pieces += len(self._uncounted)
             self._counted_tokens += estimate_tokens("".join(self._uncounted))
             self._uncounted.clear()
-            self._room = _ROOM
+            self._room = _BUFFER_CHARACTERS_MAX
 
 
 def read_usage(call: Call, report: ReportedUsage) -> Usage | None:

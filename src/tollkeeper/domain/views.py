@@ -202,7 +202,7 @@ class UnsettledMark:
 @dataclass(frozen=True, slots=True)
 class ResolutionEntry:
     # The cost in picousd, by line item.
-    cost_by_dimension: dict[str, int]
+    cost_by_line_item: dict[str, int]
     kind: str
     resolved_at_ms: int
     resolved_by: str

@@ -19,7 +19,7 @@ PER_TURN_OF_OWNER = 4
 # The limit for all requests of unknown owners ("strangers") together. An owner is unknown until the
 # connection has had a request with a valid key.
 PER_TURN_OF_STRANGERS = 1
-# Never reached, because the queue has at most one entry for each connection, and `ConnectionRoom` limits
+# Never reached, because the queue has at most one entry for each connection, and `ConnectionLimit` limits
 # the number of connections.
 _STRANGERS_MAX = 1_000_000
 

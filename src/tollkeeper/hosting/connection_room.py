@@ -22,7 +22,7 @@ C = TypeVar("C")
 _Group: TypeAlias = dict[C, None]
 
 
-class ConnectionRoom(Generic[C]):
+class ConnectionLimit(Generic[C]):
     def __init__(self, connections_max: int, close_if_idle: Callable[[C], bool]) -> None:
         """`close_if_idle` closes a connection that waits for its client, and returns True. For any other
         connection it does nothing and returns False."""

@@ -13,7 +13,7 @@ from tollkeeper.api.http.envelope import BodyTimeout, render_error
 from tollkeeper.api.http.exchange import Application
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.hosting.arrivals import Arrivals, network_of
-from tollkeeper.hosting.connection_room import ConnectionRoom
+from tollkeeper.hosting.connection_room import ConnectionLimit
 from tollkeeper.hosting.http_exchange import HttpExchange, answer_head
 from tollkeeper.hosting.request_parser import RequestParser
 from tollkeeper.services.request_ids import new_request_id_text
@@ -63,7 +63,7 @@ class ServerState:
     # Limits how many requests begin in one iteration of the event loop.
     arrivals: Arrivals
     # Limits the number of open connections.
-    room: "ConnectionRoom[HttpConnection]" = field(init=False)
+    room: "ConnectionLimit[HttpConnection]" = field(init=False)
     # The read buffers. All connections can share them, because the event loop reads from one connection
     # at a time.
     buffer: memoryview = field(init=False)
@@ -77,7 +77,7 @@ class ServerState:
     stopping: bool = False
 
     def __post_init__(self) -> None:
-        self.room = ConnectionRoom(self.limits.connections_max, HttpConnection.close_if_idle)
+        self.room = ConnectionLimit(self.limits.connections_max, HttpConnection.close_if_idle)
         self.buffer = memoryview(bytearray(_BODY_READ_BYTES))
         self.small_buffer = self.buffer[:_READ_BYTES]
 
@@ -256,7 +256,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._current = None
             self._close()
 
-    # Called by `ConnectionRoom`.
+    # Called by `ConnectionLimit`.
 
     def close_if_idle(self) -> bool:
         """Closes the connection if the server can do nothing for it until the client sends or reads

@@ -39,7 +39,7 @@ _CACHED_BYTES_MAX = 4 << 10
 # headers contain no line breaks.
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*(?=\r\n)", re.IGNORECASE)
 # `parse_repeated` needs the digits of the Content-Length and the `\r` within this many bytes.
-_LENGTH_DIGITS_MAX = 10
+_LENGTH_FIELD_BYTES_MAX = 10
 # Headers that include one of these are not cached, because these change how the body is read.
 _UNCACHED_HEADERS = (b"expect", b"transfer-encoding")
 
@@ -142,7 +142,7 @@ class RequestParser:
         if not data.startswith(before):
             return None
         start = len(before)
-        end = data.find(b"\r", start, start + _LENGTH_DIGITS_MAX)
+        end = data.find(b"\r", start, start + _LENGTH_FIELD_BYTES_MAX)
         digits = data[start:end]
         if end < 0 or not digits.isdigit() or not data.startswith(after, end):
             return None

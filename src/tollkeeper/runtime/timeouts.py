@@ -26,11 +26,11 @@ class Alarm:
     __slots__ = (
         "_cancelling",
         "_expired",
+        "_is_waiting",
         "_loop",
         "_task",
         "_timer",
         "_timer_at",
-        "_waits",
         "when",
     )
 
@@ -40,18 +40,18 @@ class Alarm:
         self._timer: asyncio.TimerHandle | None = None
         # The time at which the timer fires; infinite if there is no timer.
         self._timer_at = math.inf
-        self._waits = False
+        self._is_waiting = False
         self._expired = False
         self.when = 0.0
 
     def until(self, when: float) -> Self:
         """Sets the time limit of the next wait. `when` is a time of the event loop's clock."""
-        assert not self._waits, "an alarm limits one wait at a time"
+        assert not self._is_waiting, "an alarm limits one wait at a time"
         self.when = when
         return self
 
     def __enter__(self) -> Self:
-        self._waits = True
+        self._is_waiting = True
         if self.when < self._timer_at:
             self._set_timer()
         return self
@@ -62,7 +62,7 @@ class Alarm:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._waits = False
+        self._is_waiting = False
         if self._expired:
             self._expired = False
             if self._task.uncancel() <= self._cancelling and exc_type is asyncio.CancelledError:
@@ -71,7 +71,7 @@ class Alarm:
     def move(self, when: float) -> None:
         """Changes the time limit of the current wait. The new limit may be in the past. Does nothing if the
         task does not wait."""
-        if self._waits and not self._expired:
+        if self._is_waiting and not self._expired:
             self.when = when
             if when < self._timer_at:
                 self._set_timer()
@@ -95,14 +95,14 @@ class Alarm:
 
     def _fire(self) -> None:
         fired_at, self._timer, self._timer_at = self._timer_at, None, math.inf
-        if self._waits and fired_at < self.when:
+        if self._is_waiting and fired_at < self.when:
             self._set_timer()
         else:
             self.expire()
 
     def expire(self) -> None:
         """Ends the current wait immediately, with TimeoutError. Does nothing if the task does not wait."""
-        if self._waits and not self._expired:
+        if self._is_waiting and not self._expired:
             self._expired = True
             self._task.cancel()
 

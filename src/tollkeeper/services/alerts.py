@@ -190,7 +190,7 @@ class Alerts:
         conditions += [_negative(*row) for row in await alerts.find_negative(connection)]
         conditions += [_stopped(*row) for row in await alerts.find_stopped(connection)]
         conditions += await alerts.find_observed(connection)
-        unsettled_before = await unsettled.read_time_before(connection, _UNSETTLED_S)
+        unsettled_before = await unsettled.read_time_ago(connection, _UNSETTLED_S)
         totals = await unsettled.total_by_reason(connection, UnsettledSelection(unsettled_before))
         unsettled_count = sum(total.reservations for total in totals)
         if unsettled_count:

@@ -61,7 +61,7 @@ def observe_batch(queue: str, size: int) -> None:
     _BATCH_SIZE.observe((queue,), size)
 
 
-def own_error(error: Exception) -> Exception:
+def copy_of_error(error: Exception) -> Exception:
     """Copies an error that several waiting tasks get. Each task needs its own copy, because a task
     may change the error, and raising the error extends its traceback."""
     copy = type(error).__new__(type(error), *error.args)

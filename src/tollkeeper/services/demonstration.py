@@ -3,7 +3,7 @@
 import secrets
 from dataclasses import dataclass
 
-from tollkeeper.domain.access import ADMIN_PERMISSIONS, CUSTOMER_PERMISSIONS
+from tollkeeper.domain.access import ADMIN_PERMISSIONS, PROJECT_KEY_PERMISSIONS
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.services.ledger.billing import Billing
@@ -44,7 +44,7 @@ class Demonstration:
             organization.id, "demo admin", ADMIN_PERMISSIONS, None
         )
         _, project_key = await self.project_keys.project_key_create_by_operator(
-            project.id, "demo app", CUSTOMER_PERMISSIONS, None
+            project.id, "demo app", PROJECT_KEY_PERMISSIONS, None
         )
         await self.billing.credit_grant(
             organization.id, picousd_from_usd(DEMO_CREDIT_USD), "demo credit"

@@ -91,7 +91,7 @@ class Upkeep:
             (_SECRETS_INTERVAL_S, self.forget_secrets),
             (_REFUSALS_INTERVAL_S, self.write_refusals),
             (_PARTITIONS_INTERVAL_S, self.keep_partitions),
-            (_PARTITIONS_INTERVAL_S, self.keep_ledger_months),
+            (_PARTITIONS_INTERVAL_S, self.create_ledger_months),
             (_AUDIT_INTERVAL_S, self.delete_old_audit),
             (_VERIFY_INTERVAL_S, self.verify_ledger),
         )
@@ -202,7 +202,7 @@ class Upkeep:
     async def delete_old_audit(self) -> None:
         await self.audit.delete_old()
 
-    async def keep_ledger_months(self) -> None:
+    async def create_ledger_months(self) -> None:
         await self.ledger_months.keep_months()
 
 

@@ -14,7 +14,7 @@ from tollkeeper.settings.section import (
     SecretSource,
     SecretVariable,
     Section,
-    misfit,
+    conflicting_setting,
 )
 from tollkeeper.settings.wording import nearest
 
@@ -45,7 +45,7 @@ CredentialName = Literal[
 # gateway obtains tokens for this identity, or signs requests.
 IDENTITY_CREDENTIALS = frozenset({"google", "entra", "sigv4"})
 _BEDROCK_PROTOCOLS = frozenset({"converse", "bedrock_messages"})
-HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
+BackendHeaderName = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
 # The server's name for a field of chat requests, "" to omit the field, or False to reject requests that
 # have the field.
 FieldName = Annotated[str, Field(max_length=120)] | Literal[False]
@@ -88,7 +88,7 @@ class BackendSettings(Section):
     credential: CredentialName = "bearer"
     identity: IdentitySettings = Field(default={}, validate_default=True)
     # Additional headers in every request to the backend. A header value may be a secret.
-    headers: dict[HeaderName, HeaderValue] = Field(default={}, repr=False)
+    headers: dict[BackendHeaderName, HeaderValue] = Field(default={}, repr=False)
     connect_timeout_s: Seconds = 5
     # The longest pause within an answer.
     idle_timeout_s: Seconds = 60
@@ -167,28 +167,32 @@ class BackendSettings(Section):
         if self.kind == "openai" and not self.urls:
             form = PRESETS[self.preset].address_form if self.preset else ""
             shown = f", of the form {form}" if form else ""
-            raise misfit(f"a backend of kind 'openai' needs at least one url{shown}", "urls")
+            raise conflicting_setting(
+                f"a backend of kind 'openai' needs at least one url{shown}", "urls"
+            )
         if self.kind == "embedded" and self.preset:
-            raise misfit("a backend of kind 'embedded' has no preset; remove it", "preset")
+            raise conflicting_setting(
+                "a backend of kind 'embedded' has no preset; remove it", "preset"
+            )
         if self.kind == "embedded" and self.urls:
-            raise misfit(
+            raise conflicting_setting(
                 "a backend of kind 'embedded' has no urls, because tollkeeper starts it; remove them",
                 "urls",
             )
         if self.kind == "embedded" and self.protocol != "chat":
-            raise misfit("a backend of kind 'embedded' speaks 'chat' only", "protocol")
+            raise conflicting_setting("a backend of kind 'embedded' speaks 'chat' only", "protocol")
         if self.protocol in _BEDROCK_PROTOCOLS and any(
             url.rstrip("/").endswith("/openai/v1") for url in self.urls
         ):
-            raise misfit(
+            raise conflicting_setting(
                 f"the OpenAI-compatible address does not support {self.protocol}; use the preset "
                 "bedrock-openai for this address",
                 "protocol",
             )
         if self.tls_ca_file and not any(url.startswith("https://") for url in self.urls):
-            raise misfit("none of the urls begins with https://", "tls_ca_file")
+            raise conflicting_setting("none of the urls begins with https://", "tls_ca_file")
         if self.api_key_env and self.api_key_file:
-            raise misfit(
+            raise conflicting_setting(
                 "api_key_env and api_key_file cannot both be set; remove one", "api_key_file"
             )
         self._fits_its_credential()
@@ -197,9 +201,11 @@ class BackendSettings(Section):
     def _fits_its_credential(self) -> None:
         is_identity = self.credential in IDENTITY_CREDENTIALS
         if is_identity and (self.api_key_env or self.api_key_file):
-            raise misfit(f"{self.credential} has no api_key_env or api_key_file", "credential")
+            raise conflicting_setting(
+                f"{self.credential} has no api_key_env or api_key_file", "credential"
+            )
         if not is_identity and self.identity != IdentitySettings():
-            raise misfit(
+            raise conflicting_setting(
                 f"only the credentials {', '.join(sorted(IDENTITY_CREDENTIALS))} have an identity",
                 "identity",
             )

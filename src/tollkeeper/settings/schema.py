@@ -17,7 +17,7 @@ from pydantic_settings import (
 
 from tollkeeper.backends.config import shown_url
 from tollkeeper.domain import conventions
-from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
+from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.people import Role
@@ -31,7 +31,7 @@ from tollkeeper.settings.section import (
     SecretSource,
     Section,
     Source,
-    misfit,
+    conflicting_setting,
 )
 from tollkeeper.settings.wording import nearest
 
@@ -119,9 +119,11 @@ class SignInSettings(Section):
             return self
         for name in ("client_id", "roles"):
             if not getattr(self, name):
-                raise misfit(f"needs {name}", "issuer")
+                raise conflicting_setting(f"needs {name}", "issuer")
         if not _is_safe_url(self.issuer):
-            raise misfit("must start with https://; http:// is allowed only for loopback", "issuer")
+            raise conflicting_setting(
+                "must start with https://; http:// is allowed only for loopback", "issuer"
+            )
         return self
 
 
@@ -150,7 +152,7 @@ class ConsoleSettings(Section):
 
     @field_validator("tls_files")
     @classmethod
-    def _are_two(cls, files: tuple[str, ...]) -> tuple[str, ...]:
+    def _are_none_or_two(cls, files: tuple[str, ...]) -> tuple[str, ...]:
         if len(files) not in (0, 2):
             raise ValueError("must be two files: the certificate and its key")
         return files
@@ -194,9 +196,9 @@ class AlertsSettings(Section):
     @model_validator(mode="after")
     def _is_signed(self) -> "AlertsSettings":
         if self.webhook_url and not self.webhook_url.startswith(("http://", "https://")):
-            raise misfit("must start with http:// or https://", "webhook_url")
+            raise conflicting_setting("must start with http:// or https://", "webhook_url")
         if self.webhook_url and not self.webhook_secret:
-            raise misfit("needs webhook_secret, which signs the alerts", "webhook_url")
+            raise conflicting_setting("needs webhook_secret, which signs the alerts", "webhook_url")
         return self
 
 
@@ -260,11 +262,11 @@ class AuthSettings(Section):
     @classmethod
     def _are_customer_permissions(cls, permissions: tuple[str, ...]) -> tuple[str, ...]:
         for permission in permissions:
-            if permission not in CUSTOMER_PERMISSIONS:
-                allowed = ", ".join(sorted(CUSTOMER_PERMISSIONS))
+            if permission not in PROJECT_KEY_PERMISSIONS:
+                allowed = ", ".join(sorted(PROJECT_KEY_PERMISSIONS))
                 raise ValueError(
                     f"{permission!r} is not a customer permission"
-                    f"{nearest(permission, CUSTOMER_PERMISSIONS)}; there are: {allowed}"
+                    f"{nearest(permission, PROJECT_KEY_PERMISSIONS)}; there are: {allowed}"
                 )
         return permissions
 
@@ -492,15 +494,17 @@ class Settings(BaseSettings):
             places += [("alternatives", at, "backend") for at in range(len(model.alternatives))]
             for at, (place, name) in enumerate(zip(places, model.backends, strict=True)):
                 if name not in names:
-                    raise misfit(_undeclared(name, names), "models", position, *place)
+                    raise conflicting_setting(_undeclared(name, names), "models", position, *place)
                 if name in model.backends[:at]:
-                    raise misfit(
+                    raise conflicting_setting(
                         f"the model lists the backend {name!r} twice", "models", position, *place
                     )
         if self.judge is not None and self.judge.backend not in names:
-            raise misfit(_undeclared(self.judge.backend, names), "judge", "backend")
+            raise conflicting_setting(_undeclared(self.judge.backend, names), "judge", "backend")
         if self.judge is not None and self.judge.first.backend not in ("", *names):
-            raise misfit(_undeclared(self.judge.first.backend, names), "judge", "first")
+            raise conflicting_setting(
+                _undeclared(self.judge.first.backend, names), "judge", "first"
+            )
         return self
 
 
@@ -509,7 +513,7 @@ def _check_unique(section: str, setting: str, names: list[str]) -> list[str]:
     for position, name in enumerate(names):
         if name in names[:position]:
             words = f"two {section} have the same {setting} {name!r}; rename one"
-            raise misfit(words, section, position, setting)
+            raise conflicting_setting(words, section, position, setting)
     return names
 
 

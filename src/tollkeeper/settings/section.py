@@ -38,10 +38,10 @@ Source = Annotated[str, AfterValidator(_is_source)]
 SecretSource = Annotated[Source, Field(repr=False)]
 
 
-def misfit(words: str, *at: str | int) -> PydanticCustomError:
+def conflicting_setting(words: str, *at: str | int) -> PydanticCustomError:
     """Creates the error that the setting `at` contradicts other settings. `words` is the message."""
     details = {"words": words, "at": at, "name": ".".join(map(str, at))}
-    return PydanticCustomError("misfit", "{name}: {words}", details)
+    return PydanticCustomError("conflicting_setting", "{name}: {words}", details)
 
 
 class Section(BaseModel):

@@ -37,7 +37,7 @@ _SENTENCES = {
     "model_attributes_type": "must be a section with settings of its own",
     "path_type": "must be a path",
     "path_parsing": "must be a path",
-    "misfit": "{words}",
+    "conflicting_setting": "{words}",
 }
 # Pydantic appends this part to an error's location if the key (not the value) of a table entry is invalid.
 INVALID_KEY = "[key]"

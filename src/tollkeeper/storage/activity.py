@@ -26,7 +26,7 @@ async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> N
     if the answer to its commit was lost."""
     verdicts = [_verdict_row(record, verdict) for record in records for verdict in record.verdicts]
     try:
-        await connection.execute(_INSERT, (_document(records),))
+        await connection.execute(_INSERT, (_json_document(records),))
         if verdicts:
             await connection.execute(_INSERT_VERDICTS, (_encode(verdicts).decode(),))
     except pg.CheckViolation as exc:
@@ -213,7 +213,7 @@ _FIND_NEWEST: LiteralString = select_entries(
 )
 
 
-def _document(records: Sequence[ActivityRecord]) -> str:
+def _json_document(records: Sequence[ActivityRecord]) -> str:
     """Encodes the records as one JSON parameter. PostgreSQL rejects NUL, and the JSON encoder rejects
     lone surrogates. Both are rare, so the texts of the records are cleaned only if the batch contains
     such a character."""

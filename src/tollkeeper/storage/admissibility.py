@@ -28,10 +28,10 @@ async def could_admit(
     project_id: ProjectId,
     key_id: KeyId,
     model_id: str,
-    least_picousd: int,
+    cost_picousd_min: int,
     limits: ProjectLimits,
 ) -> Decision:
-    """Decides whether a call could be admitted if it cost only `least_picousd`, its lowest possible
+    """Decides whether a call could be admitted if it cost only `cost_picousd_min`, its lowest possible
     cost. Checks the key, project, model, rate limit and credit. Reserves no credit and takes nothing
     from the rate limit, so a call that could be admitted now may still be rejected later."""
     cursor = await connection.execute(
@@ -63,7 +63,7 @@ async def could_admit(
         stopped=stopped,
         key_models={key_id: tuple(key_models or ())},
     )
-    request = AdmissionRequest(project_id, key_id, least_picousd, model=model_id)
+    request = AdmissionRequest(project_id, key_id, cost_picousd_min, model=model_id)
     _, [decision] = decide(state, [request], now_us=now_us, month=0)
     return decision
 

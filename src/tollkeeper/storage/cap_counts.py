@@ -193,5 +193,5 @@ _DAYS: LiteralString = (
 PERIOD_CAP_SUMS: dict[str, LiteralString] = {
     "a period's spending is the sum of its rows": _SUMS,
     "held and settled stay within the caps of a period": _WITHIN_CAPS,
-    "an account has seen the periods of its caps": _DAYS,
+    "no cap has a period after its account's spending day": _DAYS,
 }

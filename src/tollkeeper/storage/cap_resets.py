@@ -46,7 +46,7 @@ async def read_dates(
     return None if row is None else CountedDates(*row)
 
 
-async def move_reservations(
+async def correct_spending_days(
     connection: Connection, organization_id: OrganizationId, today: int
 ) -> int:
     """Corrects the spending day (the day on which caps count a reservation) of each reservation

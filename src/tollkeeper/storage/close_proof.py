@@ -51,7 +51,7 @@ _LINES: LiteralString = (
     """
 )
 _UNRESOLVED: LiteralString = """
-    SELECT r.id::text, format('month %%s was closed and this is not resolved', %(month)s::integer)
+    SELECT r.id::text, format('month %%s is closed, but the reservation is not resolved', %(month)s::integer)
     FROM reservations r
     WHERE r.id >= %(first)s AND r.id < %(behind)s
       AND r.organization_id > %(after)s AND r.organization_id <= %(end)s

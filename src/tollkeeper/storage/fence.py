@@ -66,7 +66,7 @@ class ServerFenced(psycopg.OperationalError):
     several accept writes and none of these is known to be the newest."""
 
 
-class Standing(NamedTuple):
+class Rank(NamedTuple):
     """Contains a server's rank, which tells how new the server is. The timelines of two servers are
     compared only if their epochs are equal. An operator increments the epoch with `tollkeeper database
     accept`."""
@@ -75,13 +75,13 @@ class Standing(NamedTuple):
     timeline: int
     system_identifier: int
 
-    def is_newer_than(self, other: "Standing | None") -> bool:
+    def is_newer_than(self, other: "Rank | None") -> bool:
         if other is None or self.epoch != other.epoch:
             return other is None or self.epoch > other.epoch
         is_same_database = self.system_identifier == other.system_identifier
         return is_same_database and self.timeline > other.timeline
 
-    def is_fenced_by(self, other: "Standing | None") -> bool:
+    def is_fenced_by(self, other: "Rank | None") -> bool:
         """Tells whether a server with this rank is fenced off if `other` is the newest. A different
         database (another system identifier) with the same epoch cannot be compared, so it is fenced
         off too."""
@@ -102,10 +102,10 @@ class Server:
     conninfo: str
     # None for a standby, or for a PostgreSQL-compatible service without the functions in
     # `_IDENTIFY`.
-    standing: Standing | None
+    standing: Rank | None
     # The rank of the newest server that any process has recorded in this server's `server_fence`
     # row.
-    seen: Standing | None
+    seen: Rank | None
     accepts_writes: bool
     started_at: datetime | None = None
 
@@ -119,7 +119,7 @@ class Fence:
         server."""
         self._conninfo = conninfo
         self._seen_file = seen_file
-        self._newest: Standing | None = None
+        self._newest: Rank | None = None
         # False if the newest server is known only from a file that was written for other database
         # hosts.
         self._is_of_these_hosts = False
@@ -164,7 +164,7 @@ class Fence:
         connection.standing = server.standing
         self._connections.add(connection)
 
-    async def accept(self) -> Standing:
+    async def accept(self) -> Rank:
         """Gives the server that accepts writes a higher epoch than all other servers, and returns
         its new rank. Raises StateConflict unless exactly one server accepts writes."""
         self._read_saved()
@@ -261,7 +261,7 @@ class Fence:
             f"the newest has {self._newest}): stop it, or run `tollkeeper database accept` to use it"
         )
 
-    def _note(self, standing: Standing | None, *, is_of_these_hosts: bool = True) -> None:
+    def _note(self, standing: Rank | None, *, is_of_these_hosts: bool = True) -> None:
         """Records a server's rank. If it is the newest known rank, closes connections to older
         servers."""
         if standing is None:
@@ -312,7 +312,7 @@ class Fence:
             return
         try:
             self._saved = json.loads(self._seen_file.read_text())
-            standing = Standing(*self._saved["newest"])
+            standing = Rank(*self._saved["newest"])
             self._note(standing, is_of_these_hosts=self._saved["hosts"] == self._hosts)
         except FileNotFoundError:
             self._saved = None
@@ -351,7 +351,7 @@ class Fence:
 class FencedConnection(WatchedConnection):
     """Represents a connection to the newest server."""
 
-    standing: Standing | None = None
+    standing: Rank | None = None
 
     @classmethod
     async def connect(  # type: ignore[override]
@@ -409,13 +409,13 @@ async def _identify(connection: WatchedConnection, name: str, conninfo: str) -> 
         fence = await (await connection.execute(_READ_FENCE)).fetchone()
         assert fence is not None
         epoch, *seen_values = fence
-        seen = None if None in seen_values else Standing(*seen_values)
-    standing = None if timeline is None else Standing(epoch, timeline, system_identifier)
+        seen = None if None in seen_values else Rank(*seen_values)
+    standing = None if timeline is None else Rank(epoch, timeline, system_identifier)
     accepts_writes = standing is not None and is_writable
     return Server(name, conninfo, standing, seen, accepts_writes, started_at)
 
 
-async def _write(server: Server, statement: LiteralString, standing: Standing) -> None:
+async def _write(server: Server, statement: LiteralString, standing: Rank) -> None:
     async with asyncio.timeout(_ANSWER_WITHIN_S):
         connection = await WatchedConnection.connect(server.conninfo, autocommit=True)
     connection.answer_within_s = _ANSWER_WITHIN_S

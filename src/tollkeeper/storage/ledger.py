@@ -25,8 +25,8 @@ from tollkeeper.storage import period_caps
 from tollkeeper.storage.account_rows import account_of, fold_of, key_status_of, project_of
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.hold_prices import hold_prices
-from tollkeeper.storage.period_caps import EndedReservation
-from tollkeeper.storage.planning import ROWS_BY_KEY
+from tollkeeper.storage.period_caps import ResolvedReservation
+from tollkeeper.storage.planning import INDEX_LOOKUP_SETTINGS
 from tollkeeper.storage.price_columns import prices
 from tollkeeper.storage.processes import HEARTBEAT, heartbeat
 from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement
@@ -57,7 +57,7 @@ _FAST_TRANSACTION = Statement(
         set_config('idle_in_transaction_session_timeout', '3s', true),
         set_config('lock_timeout', coalesce(%s::text, current_setting('lock_timeout')), true),
     """
-    + ROWS_BY_KEY,
+    + INDEX_LOOKUP_SETTINGS,
 )
 
 
@@ -108,7 +108,7 @@ def lock_statements(
 
 def locked_accounts(
     results: Sequence[Rows], limits: ProjectLimits
-) -> tuple[LockedAccounts, list[EndedReservation]]:
+) -> tuple[LockedAccounts, list[ResolvedReservation]]:
     """Builds the account states from the rows of `lock_statements`. Also returns the resolved
     reservations that period caps (caps with their own counters) have to count. The caller passes
     these reservations to `period_caps.read_statements` to read the caps."""
@@ -126,7 +126,7 @@ def locked_accounts(
             states[organization_id].first_keys[key_id] = first_key_id
         if models:
             states[organization_id].key_models[key_id] = tuple(models)
-    ended: list[EndedReservation] = []
+    ended: list[ResolvedReservation] = []
     for row in projects:
         organization_id, project_id = row[:2]
         state = states[organization_id]

@@ -18,7 +18,7 @@ from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
 from tollkeeper.storage import ledger, period_caps, processes, resolutions
 from tollkeeper.storage.database import Connection, Contention, Database, RoundTrips
-from tollkeeper.storage.planning import FIND_ROWS_BY_KEY
+from tollkeeper.storage.planning import PREFER_INDEX_LOOKUPS
 from tollkeeper.storage.reachability import RETRY_AFTER_S
 
 
@@ -178,7 +178,7 @@ class LedgerStore:
         """Resolves reservations durably. Returns one result for each resolution, in the order of
         `batch`. Safe to repeat, because a reservation is resolved only once."""
         async with self._database.round_trips() as trips:
-            _, rows = await trips.run(FIND_ROWS_BY_KEY, resolutions.resolve_statement(batch))
+            _, rows = await trips.run(PREFER_INDEX_LOOKUPS, resolutions.resolve_statement(batch))
             if len(rows) == len(batch):
                 return [Ending.DONE] * len(batch)
             ids = [(ended.organization_id, ended.reservation_id) for ended in batch]

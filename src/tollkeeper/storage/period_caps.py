@@ -26,11 +26,11 @@ _encode = msgspec.json.Encoder().encode
 
 # A resolved reservation: its organization, its id, and the fold (the change that its resolution
 # makes to the account).
-EndedReservation: TypeAlias = tuple[OrganizationId, UUID, Fold]
+ResolvedReservation: TypeAlias = tuple[OrganizationId, UUID, Fold]
 
 
 def read_statements(
-    locked: LockedAccounts, ended: Sequence[EndedReservation], keys: Sequence[KeyId]
+    locked: LockedAccounts, ended: Sequence[ResolvedReservation], keys: Sequence[KeyId]
 ) -> tuple[BoundStatement, ...]:
     """Returns the queries whose rows `with_period_caps` needs. Returns no query if no locked
     account has period caps."""
@@ -59,7 +59,7 @@ def read_statements(
 
 
 def with_period_caps(
-    locked: LockedAccounts, ended: Sequence[EndedReservation], results: Sequence[Rows]
+    locked: LockedAccounts, ended: Sequence[ResolvedReservation], results: Sequence[Rows]
 ) -> LockedAccounts:
     """Adds the period caps from the rows of `read_statements` to the accounts, and then counts the
     resolved holds in these caps."""

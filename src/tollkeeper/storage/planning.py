@@ -13,10 +13,10 @@ from tollkeeper.storage.round_trips import Statement
 
 # Columns of a SELECT that changes the settings of the transaction. The SELECT must run before the
 # statements that need these settings.
-ROWS_BY_KEY: LiteralString = """
+INDEX_LOOKUP_SETTINGS: LiteralString = """
     set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
     set_config('enable_mergejoin', 'off', true),
     set_config('plan_cache_mode', 'force_generic_plan', true)
 """
 # A statement that only changes these settings. Its row contains no data for the caller.
-FIND_ROWS_BY_KEY = Statement("tollkeeper_rows_by_key", "SELECT" + ROWS_BY_KEY).bind()
+PREFER_INDEX_LOOKUPS = Statement("tollkeeper_rows_by_key", "SELECT" + INDEX_LOOKUP_SETTINGS).bind()

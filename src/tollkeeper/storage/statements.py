@@ -39,7 +39,7 @@ async def find_grant_totals(
     return [GrantTotal(GrantKind(row[0]), *row[1:]) for row in await cursor.fetchall()]
 
 
-async def sum_changes_from(
+async def sum_balance_changes_from(
     connection: Connection, organization_id: OrganizationId, day: int
 ) -> int:
     """Returns the sum of all grants minus the sum of all costs, from this day on."""

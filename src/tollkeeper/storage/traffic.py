@@ -89,7 +89,7 @@ async def find_steps(
     table: LiteralString = "traffic" if traffic_filter.names_a_tenant else "traffic_by_backend"
     having: LiteralString = "" if cost_picousd_min is None else _HAS_EXPENSIVE_CALL
     cursor = await connection.execute(
-        _FIND_STEPS.format(table=table, condition=condition, dear=having),
+        _FIND_STEPS.format(table=table, condition=condition, having=having),
         {**values, **_steps(time), "cost": cost_picousd_min, "limit": limit},
         prepare=False,
     )
@@ -100,7 +100,7 @@ _HAS_EXPENSIVE_CALL: LiteralString = "HAVING max(cost_max) >= %(cost)s"
 _FIND_STEPS: LiteralString = """
     SELECT step, sum(requests - repeated)::bigint FROM {table}
     WHERE step >= %(start)s AND step < %(end)s AND {condition}
-    GROUP BY step {dear} ORDER BY step DESC LIMIT %(limit)s
+    GROUP BY step {having} ORDER BY step DESC LIMIT %(limit)s
 """
 
 

@@ -38,7 +38,7 @@ class UnsettledKey:
 FIRST_KEY = UnsettledKey(OrganizationId(UUID(int=0)), UUID(int=0))
 
 
-async def read_time_before(connection: Connection, seconds: float) -> datetime:
+async def read_time_ago(connection: Connection, seconds: float) -> datetime:
     """Returns the server's time `seconds` ago."""
     cursor = await connection.execute(
         "SELECT clock_timestamp() - make_interval(secs => %s)", (seconds,)

@@ -394,10 +394,10 @@ SUMS: dict[str, Query] = {
 # Queries that check single rows, so that ranges of ids can be checked separately.
 ROWS: dict[str, Query] = {
     "every excess over a hold has its overage row": _OVERAGES,
-    "verdicts cost what was held for them at most": _VERDICTS,
+    "verdicts cost at most the amount that was held for them": _VERDICTS,
     "no hold outlives its process": _STALE,
     "key, project and reservation belong together": _TENANTS,
-    "every settled row lies in its UTC day": _DAYS,
+    "every settled cost counts on its UTC day": _DAYS,
     "every mark belongs to a reservation": _MARKS,
     "every call that may have been charged has its reservation": _RESERVATIONS,
 }

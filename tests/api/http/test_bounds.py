@@ -24,10 +24,10 @@ from tests.support.scripted_gateway import (
 from tests.support.tables import each
 from tests.support.upstream import hang
 from tollkeeper.api.http.envelope import PayloadTooLarge
-from tollkeeper.api.http.request_memory import BodyShare, RequestMemory, memory_of
+from tollkeeper.api.http.request_memory import RequestMemory, RequestShare, memory_of
 from tollkeeper.api.http.strict_json import DEPTH_MAX, check_bounds
 from tollkeeper.domain.access import (
-    CUSTOMER_PERMISSIONS,
+    PROJECT_KEY_PERMISSIONS,
     KeyId,
     OrganizationId,
     ProjectCaller,
@@ -49,8 +49,8 @@ _PATH = "/v1/chat/completions"
 def scripted_options() -> dict[str, Any]:
     changed = {
         "bootstrap.app.HttpConventions": {"body_elements_max": _ELEMENTS_MAX},
-        "bootstrap.app._BODIES_BYTES_MIN": _BODIES_MAX,
-        "bootstrap.app._BODIES_MIN": 1,
+        "bootstrap.app._REQUESTS_BYTES_MIN": _BODIES_MAX,
+        "bootstrap.app._MAXIMUM_BODIES_MIN": 1,
     }
     return {"limits": {"body_bytes": _BODY_MAX}, "drain_s": 0, "changed_constants": changed}
 
@@ -200,7 +200,7 @@ async def test_a_hostile_body_leaves_others_alone(scripted: ScriptedGateway) -> 
 def test_shares_are_taken_and_given_back() -> None:
     bodies = RequestMemory(bytes_max=100, key_bytes_max=40)
     mine = _caller()
-    first, second = BodyShare(bodies.key_memory(mine)), BodyShare(bodies.key_memory(mine))
+    first, second = RequestShare(bodies.key_memory(mine)), RequestShare(bodies.key_memory(mine))
     first.grow_to(30)
     first.grow_to(20)
     second.grow_to(10)
@@ -217,13 +217,13 @@ def test_shares_are_taken_and_given_back() -> None:
 def test_keys_of_one_organization_share_its_room() -> None:
     bodies = RequestMemory(bytes_max=160, key_bytes_max=60)
     one = _caller()
-    other = BodyShare(bodies.key_memory(replace(one, key_id=KeyId(uuid4()))))
-    first = BodyShare(bodies.key_memory(one))
+    other = RequestShare(bodies.key_memory(replace(one, key_id=KeyId(uuid4()))))
+    first = RequestShare(bodies.key_memory(one))
     first.grow_to(60)
     with pytest.raises(RateLimited, match="this organization"):
         other.grow_to(21)
     other.grow_to(20)
-    BodyShare(bodies.key_memory(_caller())).grow_to(40)
+    RequestShare(bodies.key_memory(_caller())).grow_to(40)
 
 
 _ROOM = 100_000
@@ -240,7 +240,7 @@ def test_no_number_of_organizations_takes_all_of_the_room(sizes: list[int], piec
     while sending:
         for organization, size in tuple(sending.items()):
             caller = replace(_caller(), organization_id=organization)
-            share = BodyShare(bodies.key_memory(caller))
+            share = RequestShare(bodies.key_memory(caller))
             shares.append(share)
             try:
                 for grown in (*range(0, size, piece), size):
@@ -248,12 +248,15 @@ def test_no_number_of_organizations_takes_all_of_the_room(sizes: list[int], piec
             except (PayloadTooLarge, RateLimited, Unavailable):
                 del sending[organization]
     assert _ROOM - bodies.bytes >= _ROOM / 8 * 0.5 ** len(sizes)
-    BodyShare(bodies.key_memory(_caller())).grow_to((_ROOM - bodies.bytes) // 2)
+    RequestShare(bodies.key_memory(_caller())).grow_to((_ROOM - bodies.bytes) // 2)
 
 
 def test_one_request_may_have_more_than_it_leaves_free() -> None:
     bodies = RequestMemory(bytes_max=80, key_bytes_max=10)
-    share, second = BodyShare(bodies.key_memory(_caller())), BodyShare(bodies.key_memory(_caller()))
+    share, second = (
+        RequestShare(bodies.key_memory(_caller())),
+        RequestShare(bodies.key_memory(_caller())),
+    )
     share.grow_to(30)
     share.grow_to(70)
     with pytest.raises(PayloadTooLarge):
@@ -271,7 +274,7 @@ def test_every_body_fits_by_default() -> None:
     # As docs/configuration.md says. The gateway of this file has less.
     room = 16 * body_max
     bodies = RequestMemory(bytes_max=room, key_bytes_max=room // 2)
-    BodyShare(bodies.key_memory(_caller())).grow_to(needed)
+    RequestShare(bodies.key_memory(_caller())).grow_to(needed)
 
 
 def _caller() -> ProjectCaller:
@@ -311,7 +314,7 @@ async def _declare(
 
 async def _with_another_key(gateway: Gateway, tenant: Tenant) -> Tenant:
     _, key = await gateway.services.project_keys.project_key_create_by_operator(
-        tenant.project_id, f"one of many {uuid4().hex}", CUSTOMER_PERMISSIONS, None
+        tenant.project_id, f"one of many {uuid4().hex}", PROJECT_KEY_PERMISSIONS, None
     )
     return replace(tenant, project_key=key)
 

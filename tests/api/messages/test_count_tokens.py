@@ -14,7 +14,7 @@ from tests.support.scripted_gateway import MODEL, ScriptedGateway, scripted_gate
 from tests.support.sdks import anthropic
 from tests.support.tables import each
 from tests.support.token_counts import BARE, USER, assert_wrapped, count, counted, counts
-from tests.support.upstream import Received, Upstream, answer, refuse
+from tests.support.upstream import Received, Upstream, refuse
 from tests.support.upstream_messages import message
 from tollkeeper.domain.access import Permission
 

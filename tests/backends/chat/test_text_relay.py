@@ -65,14 +65,14 @@ class _Socket(asyncio.Transport):
 class _Caller:
     """Takes what comes of one answer, in its order."""
 
-    def __init__(self, *, output_tokens_max: int = 1024, frame_bytes_max: int = 1 << 20) -> None:
+    def __init__(self, *, output_tokens_max: int = 1024, record_bytes_max: int = 1 << 20) -> None:
         self.connection = Connection(lambda _: None, lambda _: None)
         self.connection.connection_made(_Socket())
         now = asyncio.get_running_loop().time()
         self.connection.send(b"", b"", deadline=now + 60, idle_s=20)
         self.reader = AnswerStream(make_call(streamed=True, output_tokens_max=output_tokens_max))
         self.answer = StreamedAnswer(
-            self.connection, self.reader, EventStreamParser(frame_bytes_max)
+            self.connection, self.reader, EventStreamParser(record_bytes_max)
         )
         self.is_slow = False
         self.said: list[str] = []
@@ -314,7 +314,7 @@ async def test_the_bound_of_an_answer_holds() -> None:
 
 
 async def test_the_bound_of_a_record_holds() -> None:
-    async with _calling(frame_bytes_max=500) as caller:
+    async with _calling(record_bytes_max=500) as caller:
         await caller.take(_HEAD + _text("x"), _text("y"), _text("z" * 600))
         with pytest.raises(BackendFailed, match="too large"):
             await caller.end()

@@ -19,8 +19,8 @@ from tollkeeper.backends.transport.sse import MalformedEventStream
 _MAX = 1 << 20
 
 
-def _records(*chunks: bytes, frame_bytes_max: int = _MAX) -> list[Any]:
-    parser = AwsEventStreamParser(frame_bytes_max)
+def _records(*chunks: bytes, record_bytes_max: int = _MAX) -> list[Any]:
+    parser = AwsEventStreamParser(record_bytes_max)
     return [json.loads(record) for chunk in chunks for record in parser.feed(chunk)]
 
 
@@ -182,7 +182,7 @@ def test_a_frame_that_is_shorter_than_its_parts(length: int, headers: int) -> No
 
 def test_the_largest_frame() -> None:
     exact = event("contentBlockDelta", text="x" * 1000)
-    assert len(_records(exact, frame_bytes_max=len(exact))) == 1
+    assert len(_records(exact, record_bytes_max=len(exact))) == 1
     with pytest.raises(MalformedEventStream, match="too large"):
         AwsEventStreamParser(len(exact) - 1).feed(exact[:12])
 

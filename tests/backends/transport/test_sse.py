@@ -10,9 +10,9 @@ from tests.support.tables import each
 from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventStream
 
 
-def parse(stream: bytes, *positions: int, frame_bytes_max: int = 1 << 20) -> list[bytes]:
+def parse(stream: bytes, *positions: int, record_bytes_max: int = 1 << 20) -> list[bytes]:
     """The payloads of a stream that arrives cut at these positions."""
-    parser = EventStreamParser(frame_bytes_max)
+    parser = EventStreamParser(record_bytes_max)
     edges = [0, *positions, len(stream)]
     return [
         payload
@@ -132,18 +132,18 @@ def test_bad_utf8_fails_at_its_record() -> None:
 def test_a_record_of_the_largest_size_passes_in_every_cut(size: int) -> None:
     stream = b"data: a\n\n" + b"data: ".ljust(size, b"x") + b"\n\n"
     for position in range(len(stream)):
-        assert len(parse(stream, position, frame_bytes_max=64)) == 2
+        assert len(parse(stream, position, record_bytes_max=64)) == 2
 
 
 def test_a_larger_record_fails_in_every_cut() -> None:
     stream = b"data: a\n\n" + b"data: ".ljust(65, b"x") + b"\n\n"
     for position in range(len(stream)):
         with pytest.raises(MalformedEventStream):
-            parse(stream, position, frame_bytes_max=64)
+            parse(stream, position, record_bytes_max=64)
 
 
 def test_a_line_without_end_is_not_collected() -> None:
-    parser = EventStreamParser(frame_bytes_max=1 << 10)
+    parser = EventStreamParser(record_bytes_max=1 << 10)
     with pytest.raises(MalformedEventStream):
         for _ in range(100):
             parser.feed(b"x" * 100)

@@ -130,7 +130,7 @@ async def test_gone_while_the_backend_is_silent(
         caller.leave(abruptly=abruptly)
         await eventually(lambda: scripted.upstream.under_way == 0)
     entry = await only_unsettled_entry(scripted)
-    assert (entry.reason, entry.hold > 0) == ("The caller left.", True)
+    assert (entry.reason, entry.hold > 0) == ("The client disconnected.", True)
 
 
 async def test_gone_while_json_is_made_and_the_rest_is_read(scripted: ScriptedGateway) -> None:

@@ -307,7 +307,7 @@ async def test_a_json_answer_that_its_caller_left_may_have_cost(
         caller.leave(abruptly=False)
         entry = await hasty.entry_after_the_caller_left()
     assert (entry.status, entry.cost) == ("unsettled", 0)
-    assert entry.reason == "The caller left."
+    assert entry.reason == "The client disconnected."
     assert hasty.calls == before + 1
 
 

@@ -17,7 +17,7 @@ from tests.support.gateway import assert_error
 from tests.support.paused_answer import PausedAnswer
 from tests.support.proof import Proof
 from tests.support.scripted_gateway import COST, ScriptedGateway, chat_body, read_stream
-from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
+from tollkeeper.domain.access import PROJECT_KEY_PERMISSIONS
 from tollkeeper.domain.caps import CapPeriod
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -211,7 +211,7 @@ async def changes_are_exact(cluster: Cluster) -> int:
 
     count = len(cluster.gateways)
     key, value = await services.project_keys.project_key_create_by_operator(
-        project, "short-lived", CUSTOMER_PERMISSIONS, None
+        project, "short-lived", PROJECT_KEY_PERMISSIONS, None
     )
     assert await everywhere(value) == [200] * count
     await services.project_keys.project_key_revoke(key.id)

@@ -61,8 +61,8 @@ async def _serving(
             *(tmp_path, data_dir, conninfo, upstream, compiled),
             limits={"body_bytes": _BODY},
             changed_constants={
-                "bootstrap.app._BODIES_BYTES_MIN": _ROOM,
-                "bootstrap.app._BODIES_MIN": 1,
+                "bootstrap.app._REQUESTS_BYTES_MIN": _ROOM,
+                "bootstrap.app._MAXIMUM_BODIES_MIN": 1,
             },
             model={"context_length": 100_000_000},
             # So many calls with such a context may cost more than any bound.

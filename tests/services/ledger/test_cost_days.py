@@ -87,7 +87,7 @@ async def test_rows_of_an_older_version_keep_the_day_of_their_settlement(
     for statement in _ONE_DAY_LATER:
         await run(database, statement, hold.organization_id)
     [found] = await world.differences()
-    assert found[:2] == ("every settled row lies in its UTC day", str(hold.id))
+    assert found[:2] == ("every settled cost counts on its UTC day", str(hold.id))
     await run(database, "DELETE FROM cost_rollup WHERE organization_id = %s", hold.organization_id)
     await run(database, "UPDATE resolutions SET day = day - 1 WHERE reservation_id = %s", hold.id)
     assert {one[0] for one in await world.differences()} == {
@@ -159,7 +159,7 @@ async def test_after_its_month_was_closed_a_cost_is_an_adjustment_of_the_open_mo
         "UPDATE resolutions SET adjusts_day = adjusts_day - 1 WHERE reservation_id = %s",
         released.id,
     )
-    assert await old.verify() == [("every settled row lies in its UTC day", str(released.id))]
+    assert await old.verify() == [("every settled cost counts on its UTC day", str(released.id))]
 
 
 async def test_an_adjustment_is_closed_and_dropped_with_the_month_of_its_call(

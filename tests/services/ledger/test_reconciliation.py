@@ -197,7 +197,7 @@ _BREAKS: dict[str, tuple[LiteralString, ...]] = {
         "DELETE FROM overages WHERE organization_id = %(id)s",
         "UPDATE overages SET amount = amount + 1 WHERE organization_id = %(id)s",
     ),
-    "verdicts cost what was held for them at most": (
+    "verdicts cost at most the amount that was held for them": (
         # Held for none, for too few, and no multiple of the price.
         "UPDATE resolutions SET verdict = request, request = 0 WHERE organization_id = %(id)s",
         (
@@ -226,7 +226,7 @@ _BREAKS: dict[str, tuple[LiteralString, ...]] = {
     "key, project and reservation belong together": (
         "UPDATE reservations SET api_key_id = id WHERE organization_id = %(id)s",
     ),
-    "every settled row lies in its UTC day": (
+    "every settled cost counts on its UTC day": (
         "UPDATE resolutions SET day = day + 1 WHERE organization_id = %(id)s",
     ),
     "every mark belongs to a reservation": (
@@ -250,7 +250,7 @@ _BREAKS: dict[str, tuple[LiteralString, ...]] = {
     "held and settled stay within the caps of a period": (
         "UPDATE period_caps SET cap = 1 WHERE organization_id = %(id)s",
     ),
-    "an account has seen the periods of its caps": (
+    "no cap has a period after its account's spending day": (
         "UPDATE accounts SET spending_day = NULL WHERE organization_id = %(id)s",
     ),
     "no column of money is a float": ("CREATE TABLE planted (amount double precision)",),

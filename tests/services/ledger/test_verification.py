@@ -51,7 +51,7 @@ async def test_every_slice_is_looked_at(books: OldBooks, monkeypatch: pytest.Mon
         await books.process.ledger.resolve(release(hold))
     wrong = "UPDATE resolutions SET day = day + %s WHERE reservation_id = ANY(%s)"
     await run(database, wrong, 1, [hold.id for hold in holds])
-    in_its_day = "every settled row lies in its UTC day"
+    in_its_day = "every settled cost counts on its UTC day"
     assert sorted(await books.verify()) == sorted((in_its_day, str(hold.id)) for hold in holds)
     await run(database, wrong, -1, [hold.id for hold in holds])
     assert await books.verify() == []

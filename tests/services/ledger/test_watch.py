@@ -105,7 +105,7 @@ async def test_the_gauges_follow_the_books(apart: Process) -> None:
         (domain_error(PeerSilent(), charged=True).message, ReasonLabel.BACKEND),
         (domain_error(HttpFailure(), charged=True).message, ReasonLabel.BACKEND),
         ("the process that served the call died", ReasonLabel.PROCESS_DIED),
-        ("the database has lost how the call ended", ReasonLabel.END_LOST),
+        ("the database has lost the end of the call", ReasonLabel.END_LOST),
         ("the gateway failed during the call", ReasonLabel.GATEWAY_FAILED),
         ("The backend's report of usage cannot be true.", ReasonLabel.USAGE),
         ("", ReasonLabel.OTHER),

@@ -72,7 +72,7 @@ class _LooseRequest(msgspec.Struct):
     messages: list[_LooseMessage]
 
 
-_role_content_name = attrgetter("role", "content", "name")
+_common_fields = attrgetter("role", "content", "name")
 # Reads the fields that most messages lack.
 _further_fields = attrgetter(
     *(
@@ -84,7 +84,7 @@ _further_fields = attrgetter(
 _NO_FURTHER_FIELDS = _further_fields(wire.ChatMessage(role="user"))
 _PLACE = "messages[{}]".format
 _TEXT_ONLY = frozenset({str})
-_loose = msgspec.json.Decoder(_LooseRequest)
+_loose_decoder = msgspec.json.Decoder(_LooseRequest)
 
 
 def read_turns(
@@ -93,7 +93,7 @@ def read_turns(
     """Returns the turns, and the messages that may need corrections before a backend gets them. If every
     message has only a role, a name and a text, no message needs a correction. Otherwise all messages are
     returned."""
-    roles, contents, names = zip(*map(_role_content_name, messages), strict=True)
+    roles, contents, names = zip(*map(_common_fields, messages), strict=True)
     places = map(_PLACE, range(len(messages)))
     if (
         # In most requests, all messages have only role, content and name. This case is faster,
@@ -112,7 +112,7 @@ def read_turns(
         if isinstance(checked, str):
             content = (Text(checked),)
         elif checked is not None:
-            loose = loose or _loose.decode(raw_body).messages
+            loose = loose or _loose_decoder.decode(raw_body).messages
             parts = loose[at].content
             assert isinstance(parts, list)
             content = tuple(

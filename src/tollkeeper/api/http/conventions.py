@@ -10,7 +10,7 @@ class HttpConventions:
 
     body_bytes_max: int
     # The maximum memory of all requests in progress in this process (see `RequestMemory`).
-    bodies_bytes_max: int
+    requests_bytes_max: int
     customer_key_header: str
     session_headers: tuple[str, ...]
     # Whether GET /v1/models is served (not part of the interface).

@@ -9,7 +9,7 @@ from tollkeeper.services.tallies import (
     CounterTally,
     HistogramTally,
     OpenTally,
-    collect_first,
+    collect_before_write,
     schedule_write,
 )
 
@@ -64,4 +64,4 @@ def _count_answered() -> None:
 
 
 # Counts the buffered requests whenever the metrics are about to be written.
-collect_first(_count_answered)
+collect_before_write(_count_answered)

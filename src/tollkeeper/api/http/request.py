@@ -13,7 +13,7 @@ from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.endpoint import HeaderContext, HeaderIndex, HeaderParameter
 from tollkeeper.api.http.envelope import BodyTimeout, PayloadTooLarge, UnsupportedMediaType
 from tollkeeper.api.http.exchange import Exchange
-from tollkeeper.api.http.request_memory import BodyShare, memory_of
+from tollkeeper.api.http.request_memory import RequestShare, memory_of
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.conventions import SESSION_HEADERS
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
@@ -139,7 +139,7 @@ def _is_json(content_type: bytes) -> bool:
     return True
 
 
-async def read_body(exchange: Exchange, share: BodyShare, limits: HttpConventions) -> bytes:
+async def read_body(exchange: Exchange, share: RequestShare, limits: HttpConventions) -> bytes:
     """Waits until the whole body has arrived, and returns it. Rejects a body that is too large as early as
     possible: at once if its declared length is too large, otherwise when the received part exceeds the
     limit."""
@@ -160,7 +160,7 @@ async def read_body(exchange: Exchange, share: BodyShare, limits: HttpConvention
 
 
 async def decode_body(
-    context: HeaderContext, body: bytes, share: BodyShare, elements_max: int, owner: Hashable
+    context: HeaderContext, body: bytes, share: RequestShare, elements_max: int, owner: Hashable
 ) -> tuple[Any, bool]:
     """Returns the decoded body (None if the endpoint takes no body), and whether the body is large.
     Reserves memory for the request with `share`. Decodes a large body in a thread, so that the event

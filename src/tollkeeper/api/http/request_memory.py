@@ -77,7 +77,7 @@ class RequestMemory:
         return memory
 
 
-class BodyShare:
+class RequestShare:
     """Reserves memory for one request. `release` frees the memory when the request has ended."""
 
     __slots__ = ("_key_memory", "size")

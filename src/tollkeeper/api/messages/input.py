@@ -98,7 +98,7 @@ class MessagesConversation:
         else:
             self._add_input_blocks(role, message.content, place)
 
-    def mark_end(self, mark: wire.CacheControl) -> None:
+    def mark_last_part(self, mark: wire.CacheControl) -> None:
         """Adds a mark to the last part of the conversation, unless this part already has a mark or cannot
         have one."""
         if not self.turns or not self.turns[-1].parts:

@@ -108,7 +108,7 @@ def _prompt(
     for at, message in enumerate(body.messages):
         conversation.add(message, f"messages[{at}]")
     if body.cache_control is not None:
-        conversation.mark_end(body.cache_control)
+        conversation.mark_last_part(body.cache_control)
     return Prompt(
         turns=tuple(conversation.turns),
         tools=tuple(tools.functions),

@@ -116,7 +116,7 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
     def _extend_block(self, index: int, delta: BlockDelta) -> None:
         block = self._blocks.get(index)
         if block is None:
-            raise MalformedAnswer("a block continues that has not begun")
+            raise MalformedAnswer("a block that has not begun continues")
         if self._require_open(block).kind:
             self._emit_text(delta.text)
             self._emit_reasoning(block, delta.thinking, delta.signature)

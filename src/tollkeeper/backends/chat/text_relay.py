@@ -98,7 +98,7 @@ class TextRelay:
         self._pieces_max = pieces_max
         # A record is not larger than the data that contains it, so this limit also enforces the
         # maximum size of a record.
-        self._read_bytes_max = min(_READ_BYTES_MAX, parser.frame_bytes_max)
+        self._read_bytes_max = min(_READ_BYTES_MAX, parser.record_bytes_max)
         # The learned bytes of a record before and after its text. They include the text's quotes.
         self._before = self._after = _UNKNOWN
         # The position of the text and its quotes in a record: the start, counted from the beginning

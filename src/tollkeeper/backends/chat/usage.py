@@ -123,12 +123,12 @@ class _Cache(NamedTuple):
 
 
 def _read_cache(reported: FreeObject, details: FreeObject, prompt: int | None) -> _Cache:
-    read_in_details = first_count(details, _CACHED)
-    top_read = read_count(reported.get("cache_read_input_tokens"))
+    cached_in_details = first_count(details, _CACHED)
+    top_cached = read_count(reported.get("cache_read_input_tokens"))
     top_written = read_count(reported.get("cache_creation_input_tokens"))
     top_split = _split(reported, "cache_creation")
-    if read_in_details is None and (top_read or top_written):
-        return _Cache(top_read, all_writes(top_written, *top_split), *top_split, True)
+    if cached_in_details is None and (top_cached or top_written):
+        return _Cache(top_cached, all_writes(top_written, *top_split), *top_split, True)
     # The report has OpenAI's fields. If a proxy repeats Anthropic's fields at the top level, their
     # tokens are included in the prompt.
     written = first_count(details, _WRITTEN)
@@ -137,7 +137,7 @@ def _read_cache(reported: FreeObject, details: FreeObject, prompt: int | None) -
     split = _split(details, "cache_creation_token_details")
     if split == _NO_SPLIT and written is not None:
         split = top_split
-    read = _read_at_top(reported, prompt) if read_in_details is None else read_in_details
+    read = _cached_at_top(reported, prompt) if cached_in_details is None else cached_in_details
     return _Cache(read, all_writes(written, *split), *split, None if read is None else False)
 
 
@@ -154,7 +154,7 @@ def _split(reported: FreeObject, name: str) -> tuple[int | None, int | None]:
     )
 
 
-def _read_at_top(reported: FreeObject, prompt: int | None) -> int | None:
+def _cached_at_top(reported: FreeObject, prompt: int | None) -> int | None:
     """Returns the cached tokens at the top level, which are included in the prompt. Returns None if
     the cached tokens exceed the prompt (Cohere): the provider bills the prompt, so the cached tokens
     must not reduce the price."""

@@ -48,14 +48,14 @@ class AwsEventStreamParser:
     """Parses one stream. The records do not depend on where the network splits the stream into
     chunks."""
 
-    __slots__ = ("_beginnings", "_frame_length", "_pending", "frame_bytes_max")
+    __slots__ = ("_beginnings", "_frame_length", "_pending", "record_bytes_max")
 
     # See `RecordParser`. Only a whole frame restarts the idle timeout.
     counts_lines = False
     at_record_start = False
 
-    def __init__(self, frame_bytes_max: int) -> None:
-        self.frame_bytes_max = frame_bytes_max
+    def __init__(self, record_bytes_max: int) -> None:
+        self.record_bytes_max = record_bytes_max
         self._pending = bytearray()
         # The length of the pending frame; 0 until its prelude has arrived.
         self._frame_length = 0
@@ -118,7 +118,7 @@ class AwsEventStreamParser:
         length, headers_length, checksum = _PRELUDE.unpack(prelude)
         if crc32(prelude[: -_CHECKSUM.size]) != checksum:
             raise _Malformed("the checksum of a frame's beginning is wrong")
-        if length > self.frame_bytes_max or headers_length > _HEADERS_BYTES_MAX:
+        if length > self.record_bytes_max or headers_length > _HEADERS_BYTES_MAX:
             raise _Malformed("a frame is too large")
         if headers_length + _OVERHEAD > length:
             raise _Malformed("a frame is shorter than its parts")

@@ -24,7 +24,7 @@ class RecordParser(Protocol):
     # Whether a chunk with a line end restarts the idle timeout, even if the chunk completes no record.
     counts_lines: bool
     # The maximum size of one record in the stream. A larger record is malformed.
-    frame_bytes_max: int
+    record_bytes_max: int
     # True only if the next chunk begins with a new record. If a parser always returns False, all text
     # is delivered as events, and no text is relayed to the client.
     at_record_start: bool
@@ -35,7 +35,7 @@ class RecordParser(Protocol):
         ...
 
 
-def open_parser(framing: Framing, frame_bytes_max: int) -> RecordParser:
+def open_parser(framing: Framing, record_bytes_max: int) -> RecordParser:
     if framing is Framing.AWS_EVENT_STREAM:
-        return AwsEventStreamParser(frame_bytes_max)
-    return EventStreamParser(frame_bytes_max)
+        return AwsEventStreamParser(record_bytes_max)
+    return EventStreamParser(record_bytes_max)

@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         self._timer_at = 0.0
         self._drain_timer: asyncio.TimerHandle | None = None
         self._deadline = self._idle_s = self._progress_at = 0.0
-        self._lost = self._busy = self._draining = False
+        self._lost = self._in_exchange = self._draining = False
         # The part of the request body that is not yet written.
         self._unsent: memoryview | None = None
         # Whether the event loop asked to stop writing, because the server reads too slowly.
@@ -153,9 +153,9 @@ class Connection(asyncio.Protocol):
     def send(self, head: bytes, body: bytes, *, deadline: float, idle_s: float) -> None:
         """Starts an exchange. `deadline` is a time of the event loop's clock. A large body is sent
         in pieces, as fast as the server accepts them. The pieces are not copied."""
-        assert not self._busy
+        assert not self._in_exchange
         assert self._transport is not None
-        self._busy = True
+        self._in_exchange = True
         self._head = None
         self._overhead_bytes = self._buffered = 0
         self._buffered_max = _BUFFERED_BYTES_MAX
@@ -271,7 +271,7 @@ class Connection(asyncio.Protocol):
                 if relayed_bytes == len(data):
                     return
                 data = data[relayed_bytes:]
-        elif not self._busy:
+        elif not self._in_exchange:
             # No exchange is in progress. The next exchange could mistake this data for its answer.
             self.abort()
             return
@@ -302,7 +302,7 @@ class Connection(asyncio.Protocol):
         self._reusable = False
         self._unsent = None
         self._cancel_timer()
-        if self._busy and not self._complete:
+        if self._in_exchange and not self._complete:
             if exc is None and self._head is not None and self._head.has_no_length:
                 self._complete = True
             elif self._failure is None:
@@ -418,7 +418,7 @@ class Connection(asyncio.Protocol):
         timer again. One timer serves both limits, and all exchanges of the connection. Neither a
         read nor the end of an exchange moves the timer, because this would take too much time."""
         self._timer = None
-        if not self._busy or self._draining:
+        if not self._in_exchange or self._draining:
             return
         now = self._loop.time()
         idle_until = self._progress_at + self._idle_s
@@ -450,7 +450,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _end_exchange(self) -> None:
-        self._busy = self._draining = False
+        self._in_exchange = self._draining = False
         self._relay = self._unsent = None
         self._chunks = []
         if self._drain_timer is not None:

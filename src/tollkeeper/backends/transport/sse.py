@@ -33,11 +33,11 @@ class EventStreamParser:
         "_scanned",
         "_started",
         "at_record_start",
-        "frame_bytes_max",
+        "record_bytes_max",
     )
 
-    def __init__(self, frame_bytes_max: int) -> None:
-        self.frame_bytes_max = frame_bytes_max
+    def __init__(self, record_bytes_max: int) -> None:
+        self.record_bytes_max = record_bytes_max
         # The received part of an incomplete record.
         self._pending = bytearray()
         # The position in `_pending` from which to search for the end of the record.
@@ -57,7 +57,7 @@ class EventStreamParser:
             not self.at_record_start
             or not chunk.endswith(_RECORD_END)
             or b"\r" in chunk
-            or size > self.frame_bytes_max
+            or size > self.record_bytes_max
         ):
             return self._feed_general(chunk)
         if chunk.find(b"\n") == size - 2 and chunk.startswith(_COMMON_PREFIX) and chunk.isascii():
@@ -82,7 +82,7 @@ class EventStreamParser:
         payloads = self._read_records(records)
         # The added 1 is for the line end of the record's last line. This line end is pending until
         # the blank line after the record arrives.
-        if len(self._pending) > self.frame_bytes_max + 1:
+        if len(self._pending) > self.record_bytes_max + 1:
             raise MalformedEventStream("a record is too large", payloads)
         return payloads
 
@@ -114,7 +114,7 @@ class EventStreamParser:
     def _read_records(self, records: list[bytes]) -> list[bytes]:
         payloads: list[bytes] = []
         for record in records:
-            if len(record) > self.frame_bytes_max:
+            if len(record) > self.record_bytes_max:
                 raise MalformedEventStream("a record is too large", payloads)
             if not record.isascii() and not _is_utf8(record):
                 raise MalformedEventStream("a record is not UTF-8", payloads)

@@ -31,10 +31,10 @@ from tollkeeper.services.use_cases import Services
 # The number of calls on one page of the list.
 _LIMIT = 50
 # The deadline of a download.
-_EXPORT_S = 600.0
+_EXPORT_DEADLINE_S = 600.0
 # A live tail ends after this time. The browser then opens another live tail, so the session is
 # checked again.
-_TAIL_S = 60.0
+_TAIL_DURATION_S = 60.0
 # A live tail looks for new calls at this interval, among the calls of the last `_TAIL_RANGE_S`
 # seconds.
 _TAIL_EVERY_S = 1.0
@@ -116,7 +116,7 @@ async def export(request: Request) -> Response:
             yield text
 
     return StreamingResponse(
-        console.stream(texts(), _EXPORT_S),
+        console.stream(texts(), _EXPORT_DEADLINE_S),
         media_type="text/csv; charset=utf-8"
         if export_format is ExportFormat.CSV
         else "application/jsonl",
@@ -141,7 +141,7 @@ async def tail(request: Request) -> Response:
         # A browser that reconnects names the last event that it received.
         last_sent = request.headers.get("last-event-id") or await newest()
         yield f"retry: 1000\nid: {last_sent}\nevent: open\ndata:\n\n"
-        for _ in range(int(_TAIL_S / _TAIL_EVERY_S)):
+        for _ in range(int(_TAIL_DURATION_S / _TAIL_EVERY_S)):
             await asyncio.sleep(_TAIL_EVERY_S)
             found = await newest()
             # Without new calls, sends a comment (":"), which keeps the connection alive and fails
@@ -150,7 +150,9 @@ async def tail(request: Request) -> Response:
             last_sent = found or last_sent
 
     console.require_stream()
-    return StreamingResponse(console.stream(events(), 2 * _TAIL_S), media_type="text/event-stream")
+    return StreamingResponse(
+        console.stream(events(), 2 * _TAIL_DURATION_S), media_type="text/event-stream"
+    )
 
 
 def _sorted(entries: Sequence[ActivityEntry], sort: str | None) -> Sequence[ActivityEntry]:

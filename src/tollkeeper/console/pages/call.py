@@ -15,7 +15,7 @@ from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import request_id
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.views import ActivityEntry, HoldTerms
-from tollkeeper.services.calls.traffic import CallStory
+from tollkeeper.services.calls.traffic import CallDetails
 
 # The width of the drawing of the call's spans, in drawing units.
 _WIDTH = 1000
@@ -81,13 +81,13 @@ async def show(request: Request) -> Response:
     )
 
 
-def _was_without_usage(story: CallStory) -> bool:
+def _was_without_usage(story: CallDetails) -> bool:
     """Tells whether the call was released, had no reservation, or was charged only for verdicts."""
     if story.entry.settlement in _WITHOUT_USAGE:
         return True
     if story.ledger is None or story.ledger.resolution is None:
         return False
-    cost = story.ledger.resolution.cost_by_dimension
+    cost = story.ledger.resolution.cost_by_line_item
     return cost["verdict"] > 0 and sum(cost.values()) == cost["verdict"]
 
 
@@ -147,7 +147,7 @@ def _audio_terms(hold: HoldTerms, prompt_price: int) -> list[Term]:
     ]
 
 
-def _spans(story: CallStory) -> list[Span]:
+def _spans(story: CallDetails) -> list[Span]:
     entry, ledger = story.entry, story.ledger
     start = entry.started_at_ms
     spans: list[Span] = []

@@ -15,7 +15,7 @@ from tollkeeper.services.calls.backend_trial import BackendTrial
 
 # The deadline for all checks of `tollkeeper doctor` together.
 _DOCTOR_S = 180.0
-_VERDICTS = {True: "works", False: "fails", None: "not offered"}
+_RESULTS = {True: "works", False: "fails", None: "not offered"}
 
 
 async def show_doctor(
@@ -77,7 +77,7 @@ async def run_trial(request: Request) -> Response:
             results = [
                 Finding(
                     one.check,
-                    _VERDICTS[one.worked],
+                    _RESULTS[one.worked],
                     f"{one.detail}; {exact_usd(one.cost_picousd)}",
                 )
                 async for one in trial.results()

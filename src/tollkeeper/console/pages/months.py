@@ -19,7 +19,7 @@ from tollkeeper.domain.months import Month, month_of_text
 from tollkeeper.services.ledger.months import LedgerMonth
 from tollkeeper.services.use_cases import Services
 
-_EXPORT_S = 1800.0
+_EXPORT_DEADLINE_S = 1800.0
 _PIECE_BYTES = 65_536
 
 
@@ -59,7 +59,7 @@ async def download(request: Request) -> Response:
         raw = stack.enter_context(tempfile.TemporaryFile())
         # The gzip header gets an empty name and a fixed time, so that the same rows always give the
         # same bytes.
-        async with console.exclusive_run(_EXPORT_S):
+        async with console.exclusive_run(_EXPORT_DEADLINE_S):
             with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
                 await console.services.months.ledger_export(month, file.write)
         raw.seek(0)

@@ -29,10 +29,10 @@ from tollkeeper.services.audit import acting_as
 
 # Each test call has its own key, which is revoked after the call. If that fails, the key expires
 # after this time.
-_KEY_S = 600
+_KEY_LIFETIME_S = 600
 # The longest time without data from the gateway, and the longest duration of a call.
-_SILENCE_S = 60.0
-_CALL_S = 300.0
+_SILENCE_MAX_S = 60.0
+_CALL_DEADLINE_S = 300.0
 _PROMPT_LENGTH_MAX = 20_000
 # The number of times that the page reads the ledger until the call is resolved, and the pause
 # between two reads. Usually one read suffices, because a settlement is stored before the last byte
@@ -112,7 +112,7 @@ async def call(request: Request) -> Response:
         project = await services.projects.project_show(project_id(form.text("project")))
         console.require_stream()
         key, value = await services.project_keys.project_key_create_by_operator(
-            project.id, "console playground", [Permission.INFERENCE_WRITE], _KEY_S
+            project.id, "console playground", [Permission.INFERENCE_WRITE], _KEY_LIFETIME_S
         )
         page = render(
             request,
@@ -141,7 +141,7 @@ async def call(request: Request) -> Response:
                 await asyncio.shield(asyncio.create_task(_revoke(console, key.id, actor)))
             yield after
 
-        return StreamingResponse(console.stream(pieces(), _CALL_S), media_type="text/html")
+        return StreamingResponse(console.stream(pieces(), _CALL_DEADLINE_S), media_type="text/html")
 
     return await answer_form(request, handle, show)
 
@@ -155,7 +155,7 @@ async def _answer(request: Request, key: str, model: str, prompt: str) -> AsyncG
     console = console_of(request)
     opened: Opened | None = None
     try:
-        calling = call_gateway(console.settings, key, model, prompt, timeout_s=_SILENCE_S)
+        calling = call_gateway(console.settings, key, model, prompt, timeout_s=_SILENCE_MAX_S)
         async with aclosing(calling) as events:
             async for event in events:
                 if isinstance(event, Opened):

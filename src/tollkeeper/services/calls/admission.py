@@ -80,7 +80,7 @@ class Admission:
         pricing = tab.prices.get(tab.backend, hold.pricing)
         cost = cost_of(pricing, charge.usage, hold.bounds.images, charge.parts)
         if hold.verdicts_max:
-            cost.by_dimension["verdict"] = _charge_verdicts(tab, hold)
+            cost.by_dimension["verdict"] = _set_verdict_price(tab, hold)
         resolution = Resolution(
             hold.organization_id,
             hold.id,
@@ -97,7 +97,7 @@ class Admission:
         the resolution is durable."""
         hold = tab.hold
         assert hold is not None
-        cost = _charge_verdicts(tab, hold)
+        cost = _set_verdict_price(tab, hold)
         kind = ResolutionKind.SETTLED if cost else ResolutionKind.RELEASED
         resolution = Resolution(
             hold.organization_id, hold.id, kind, _RESOLVED_BY_CALL, verdict=cost
@@ -135,7 +135,7 @@ class Admission:
         self._refused_calls.use(project_id)
 
 
-def _charge_verdicts(tab: Tab, hold: Hold) -> int:
+def _set_verdict_price(tab: Tab, hold: Hold) -> int:
     """Returns the price of the policy verdicts (results of policies) that the call has waited for
     and received, and stores it in the tab. A verdict that arrives later is not charged."""
     if not hold.verdicts_max:

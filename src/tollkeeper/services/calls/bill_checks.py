@@ -19,7 +19,7 @@ _IMPOSSIBLE_USAGE = "The backend reported usage that cannot be true; the calls s
 _EXCESSIVE_USAGE = "The backend reported more usage than the model's declared context holds."
 
 
-def check_bill(tab: Tab, on_misreport: Callable[[str, str], None]) -> None:
+def check_usage_and_cost(tab: Tab, on_misreport: Callable[[str, str], None]) -> None:
     """Updates the metrics for wrong usage reports, for overage (cost beyond the hold), and for
     reported costs that differ from the gateway's cost. Calls `on_misreport` with the name of the
     backend and the reason if the usage report cannot be true or exceeds the model's context."""
@@ -40,8 +40,8 @@ def check_bill(tab: Tab, on_misreport: Callable[[str, str], None]) -> None:
             # The usage is charged, although it contradicts the model's declared context length.
             metrics.count_excessive_usage(backend)
             on_misreport(backend, _EXCESSIVE_USAGE)
-    elif meter.reported_nonsense:
-        metrics.count_absurd_usage(backend)
+    elif meter.reported_impossible_usage:
+        metrics.count_impossible_usage(backend)
         on_misreport(backend, _IMPOSSIBLE_USAGE)
     if cost is not None:
         if cost > hold.hold_picousd:

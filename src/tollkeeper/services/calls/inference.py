@@ -297,12 +297,17 @@ class Inference:
         if error is not None and not isinstance(error, TollkeeperError):
             # The gateway itself failed, so it is unknown how much the backend has generated.
             resolution_written = admission.leave_unsettled(tab, _GATEWAY_FAILED)
-        elif error is None or meter.has_begun or meter.usage is not None or meter.reported_nonsense:
+        elif (
+            error is None
+            or meter.has_begun
+            or meter.usage is not None
+            or meter.reported_impossible_usage
+        ):
             # The delivered output or the reported usage determines the cost.
             if error is not None:
                 error.charged = True
             charge = tab.charge = meter.charge()
-            if meter.reported_nonsense:
+            if meter.reported_impossible_usage:
                 resolution_written = admission.leave_unsettled(tab, _IMPOSSIBLE_USAGE)
             elif meter.prompt_is_unknown:
                 resolution_written = admission.leave_unsettled(tab, _UNKNOWN_PROMPT_SIZE)
@@ -363,5 +368,5 @@ def _ended_early(tab: Tab, *, sent: bool) -> BaseException:
     if tab.stopped:
         return Unavailable("The gateway is shutting down.", retry_after_s=1, charged=sent)
     if tab.abandoned:
-        return BackendFailed("The caller left.", charged=sent)
+        return BackendFailed("The client disconnected.", charged=sent)
     return DeadlineExceeded(charged=sent)

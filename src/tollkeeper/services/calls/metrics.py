@@ -156,7 +156,7 @@ def _count_calls_with_labels(labels: tuple[str, str, str], group: list[ActivityR
         _COST.add((model,), cost / PICOUSD_PER_USD)
 
 
-def count_absurd_usage(backend: str) -> None:
+def count_impossible_usage(backend: str) -> None:
     _ABSURD_USAGE.labels(backend).inc()
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Batch
 from tollkeeper.services.calls.activity import Activity
-from tollkeeper.services.calls.bill_checks import check_bill
+from tollkeeper.services.calls.bill_checks import check_usage_and_cost
 from tollkeeper.services.calls.metrics import count_calls
 from tollkeeper.services.calls.tab import AnswerSink, Tab
 from tollkeeper.services.calls.tracing import AnswerCollector, CallTracer
@@ -78,7 +78,7 @@ class CallRecorder:
         """Records the ended call, after its pending verdicts have arrived. Neither blocks nor
         raises."""
         tab.end(status, error_code)
-        check_bill(tab, self._on_misreport)
+        check_usage_and_cost(tab, self._on_misreport)
         if not tab.evidence.pending or len(self._waiting) >= _WAITING_MAX:
             self._record(tab)
             return

@@ -78,7 +78,7 @@ class ActivityPage:
 
 
 @dataclass(frozen=True, slots=True)
-class CallStory:
+class CallDetails:
     """Contains the activity record of one call, and its data in the ledger (None if nothing was
     reserved for the call)."""
 
@@ -137,11 +137,11 @@ class Traffic:
             older = Position(found[limit - 1].started_at_ms, found[limit - 1].request_id)
         return ActivityPage(tuple(found[:limit]), older, tuple(steps))
 
-    async def call_story(self, request_id: UUID) -> CallStory:
+    async def call_story(self, request_id: UUID) -> CallDetails:
         entry = await self._activity.activity_show(request_id)
         async with self._database.reading() as connection:
             found = await call_ledger.find(connection, entry.organization_id, request_id)
-        return CallStory(entry, found)
+        return CallDetails(entry, found)
 
     async def cache_savings(
         self, organization_id: OrganizationId, time: TimeRange

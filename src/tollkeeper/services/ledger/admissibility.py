@@ -37,7 +37,7 @@ class Admissibility:
                 project_id=call.project_id,
                 key_id=call.key_id,
                 model_id=call.model.id,
-                least_picousd=hold_picousd(pricing, output_only),
+                cost_picousd_min=hold_picousd(pricing, output_only),
                 limits=self._limits,
             )
         if decision.refusal in (Refusal.CREDIT, Refusal.OVERAGE):

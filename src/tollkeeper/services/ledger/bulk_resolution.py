@@ -91,7 +91,7 @@ class BulkResolution:
         """Returns the totals of reservations that have been unsettled for more than
         `older_than_s`."""
         async with self._database.reading() as connection:
-            marked_before = await unsettled.read_time_before(connection, older_than_s)
+            marked_before = await unsettled.read_time_ago(connection, older_than_s)
             selection = UnsettledSelection(marked_before, organization_id, models)
             return Backlog(selection, tuple(await unsettled.total_by_reason(connection, selection)))
 
@@ -125,7 +125,7 @@ class BulkResolution:
 
     async def apply_rule(self, rule: UnsettledRule) -> Resolved:
         async with self._database.reading() as connection:
-            marked_before = await unsettled.read_time_before(connection, rule.after_hours * _HOUR_S)
+            marked_before = await unsettled.read_time_ago(connection, rule.after_hours * _HOUR_S)
         return await self.ledger_resolve_all(
             UnsettledSelection(marked_before), rule.action, resolved_by=rule.resolved_by
         )

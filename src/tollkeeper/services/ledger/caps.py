@@ -113,7 +113,7 @@ class Caps:
             # until the reset ends. One minute suffices for millions of rows.
             await allow_long_statements(connection, minutes=1)
             today = dates.now_s // DAY_S
-            moved = await cap_resets.move_reservations(connection, organization_id, today)
+            moved = await cap_resets.correct_spending_days(connection, organization_id, today)
             is_ahead = max(dates.spending_day or 0, month_of_number(dates.month).first_day) > today
             if moved or is_ahead:
                 await _recount(connection, organization_id, today)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.runtime.fair_queue import FairQueue, QueueFull
-from tollkeeper.services.batches import observe_batch, own_error
+from tollkeeper.services.batches import copy_of_error, observe_batch
 from tollkeeper.services.ledger.handout import Handout
 
 T = TypeVar("T")
@@ -126,7 +126,7 @@ class GroupQueue(Generic[T, R]):
         """Delivers a separate copy of the error to each caller."""
         for future in waiting:
             if not future.done():
-                future.set_exception(own_error(error))
+                future.set_exception(copy_of_error(error))
                 # Mark the error as retrieved, so that the event loop does not log it if no caller
                 # waits.
                 future.exception()

@@ -47,7 +47,7 @@ class OpenHolds:
         # removing old row versions.
         for organization_id in search.incomplete:
             async for page in _pages(connection, organization_id):
-                search.add(hold for hold in page if search.was_missing(hold))
+                search.add(hold for hold in page if search.is_older_than_windows(hold))
                 if organization_id not in search.incomplete:
                     break
         if search.missing:
@@ -102,7 +102,7 @@ class _Search:
     def incomplete(self) -> set[OrganizationId]:
         return {organization_id for organization_id, _ in self.missing}
 
-    def was_missing(self, hold: OpenHold) -> bool:
+    def is_older_than_windows(self, hold: OpenHold) -> bool:
         """Tells whether the hold is older than all searched windows. A newer hold was found in
         a window or was created after the accounts were counted, so it is not missing."""
         return hold.held_at < self.since

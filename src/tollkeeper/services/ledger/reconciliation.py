@@ -113,7 +113,7 @@ def _shown(entry: ReservationEntry) -> dict[str, str | None]:
 def _far_above_hold(reservation: ReservationEntry, settle_picousd: int) -> FarAboveHold:
     hold, cost = usd_from_picousd(reservation.hold_picousd), usd_from_picousd(settle_picousd)
     return FarAboveHold(
-        f"{cost} USD for the reservation {reservation.id} are more than twice its hold of {hold} USD. "
+        f"{cost} USD for the reservation {reservation.id} is more than twice its hold of {hold} USD. "
         f"Confirm it: `tollkeeper ledger resolve {reservation.id} --settle {cost} --yes`."
     )
 

@@ -27,7 +27,7 @@ from tollkeeper.storage.processes import LEASE_S, RunningProcess
 from tollkeeper.storage.revisions import code_revision
 
 _DIED = "the process that served the call died"
-_END_LOST = "the database has lost how the call ended"
+_END_LOST = "the database has lost the end of the call"
 # The number of heartbeats in the duration of a lease. It is more than one, so that a process that
 # misses a heartbeat is not declared dead.
 HEARTBEATS_PER_LEASE = 4

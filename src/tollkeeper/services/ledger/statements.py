@@ -30,7 +30,7 @@ class Statements:
                 raise no_organization(organization_id)
             days = DayRange(first=month.first_day, end=month.next.first_day)
             charges = charges_of(await statements.find_costs(connection, organization_id, days))
-            later = await statements.sum_changes_from(connection, organization_id, days.end)
+            later = await statements.sum_balance_changes_from(connection, organization_id, days.end)
             closing = balance.granted_picousd - balance.settled_picousd - later
             grants = await statements.find_grant_totals(connection, organization_id, days)
             unsettled = await costs.sum_unsettled(connection, organization_id, days)

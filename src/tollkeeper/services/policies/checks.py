@@ -25,7 +25,7 @@ from tollkeeper.domain.policy_set import ActivePolicy
 from tollkeeper.services.policies.judge import Judge, Opinion, Question
 from tollkeeper.services.policies.judge_slots import JudgeLoad
 from tollkeeper.services.policies.metrics import count_seconds, count_verdicts
-from tollkeeper.services.policies.watch_room import WatchRoom
+from tollkeeper.services.policies.watch_room import BackgroundTextLimits
 
 # Limits for the texts that one process judges in the background, for which no client waits: the
 # number of texts, and the sum of their characters. One organization may use seven eighths of each
@@ -154,7 +154,7 @@ class PolicyChecks:
         self._started_checks: dict[asyncio.Task[None], JudgedContent] = {}
         # The running tasks of monitoring policies.
         self._watching: set[asyncio.Task[None]] = set()
-        self._room = WatchRoom()
+        self._room = BackgroundTextLimits()
 
     async def check(
         self,

@@ -7,7 +7,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.runtime.fair_queue import share
 
 
-class WatchRoom:
+class BackgroundTextLimits:
     """Counts the texts that are being judged. One organization may use at most seven eighths of
     each limit, so that its texts cannot block the policies of other organizations."""
 

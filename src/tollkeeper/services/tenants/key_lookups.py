@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.services.batches import Batches, Limit, own_error
+from tollkeeper.services.batches import Batches, Limit, copy_of_error
 from tollkeeper.storage.database import Database, RoundTrips
 
 _BATCH_MAX = 256
@@ -83,4 +83,4 @@ def _give_up(batch: Sequence[_Lookup[K]]) -> None:
 
 def _fail(lookup: _Lookup[K], error: Exception) -> None:
     if not lookup.result.done():
-        lookup.result.set_exception(own_error(error))
+        lookup.result.set_exception(copy_of_error(error))

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import msgspec
 
 from tollkeeper.domain.access import (
-    CUSTOMER_PERMISSIONS,
+    PROJECT_KEY_PERMISSIONS,
     KeyId,
     KeyKind,
     KeyStatus,
@@ -260,7 +260,7 @@ class ProjectKeys:
             project_name=project.name,
             name=name,
             redacted_value=minted.redacted_value,
-            permissions=checked_permissions(requested, CUSTOMER_PERMISSIONS),
+            permissions=checked_permissions(requested, PROJECT_KEY_PERMISSIONS),
             created_at=now,
             last_used_at=None,
             expires_at=expiry(now, expires_in_s),
