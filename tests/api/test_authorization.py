@@ -1,4 +1,5 @@
-"""Who may call what: the matrix, every bad credential, and the wall between organizations."""
+"""Tests which keys may use which endpoints, every kind of bad credential, and that organizations cannot
+reach each other's resources."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ Headers = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Keys:
-    """Values of keys in every state, made once: none of the tests changes them."""
+    """The values of keys in every state. All tests share them, because no test changes a key."""
 
     by_profile: dict[tuple[KeyKind, str], str] = field(default_factory=dict)
     by_state: dict[tuple[KeyKind, str], str] = field(default_factory=dict)
@@ -53,7 +54,7 @@ async def keys(gateway: Gateway) -> Keys:
 async def _key(
     gateway: Gateway, tenant: Tenant, kind: KeyKind, permissions: tuple[str, ...]
 ) -> str:
-    """A key with just these permissions, also those that no service would grant to its kind."""
+    """Creates a key with exactly these permissions, even permissions that keys of this kind cannot get."""
     services = gateway.services
     if kind is KeyKind.ADMIN:
         _, value = await services.admin_keys.admin_key_create(
@@ -116,7 +117,7 @@ def _other(kind: KeyKind) -> KeyKind:
     return KeyKind.ADMIN if kind is KeyKind.PROJECT else KeyKind.PROJECT
 
 
-# Each makes the headers from a live key with every permission of the endpoint's own kind.
+# Each function builds the headers from an active key of the endpoint's kind with all permissions.
 _BAD_CREDENTIALS: dict[str, Callable[[str, KeyKind], Headers]] = {
     "absent": lambda key, kind: [],
     "empty": lambda key, kind: [("Authorization", "")],
@@ -156,7 +157,7 @@ async def test_bad_credential(gateway: Gateway, keys: Keys, endpoint: AnyEndpoin
 
 @every_endpoint
 async def test_key_that_is_not_live(gateway: Gateway, keys: Keys, endpoint: AnyEndpoint) -> None:
-    """Of either kind: a dead key is not even told that it has the wrong kind."""
+    """An inactive key gets 401 even if it also has the wrong kind for the endpoint."""
     assert len(keys.by_state) == 6
     await _assert_all_unauthenticated(
         gateway,
@@ -232,7 +233,7 @@ async def test_header_key_is_nothing_on_organization_routes(
 async def test_keys_that_share_their_beginning_are_different_keys(
     gateway: Gateway, tenant: Tenant
 ) -> None:
-    """An authentication cache keyed by a part of the token once let one key in for another."""
+    """An authentication cache that uses a part of the token as its key would accept a wrong key."""
     twin = mint_key(KeyKind.ADMIN).value
     for length in (20, 40):
         mixed = tenant.admin_key[:length] + twin[length:]
@@ -240,7 +241,7 @@ async def test_keys_that_share_their_beginning_are_different_keys(
         _assert_unauthenticated(await gateway.client.get("/v1/organization/costs", headers=headers))
 
 
-# Below: an id of another organization is answered exactly as an id of nobody.
+# The tests below check that an id of another organization gets the same answer as an unknown id.
 
 _RANDOM_UUID = "7f3d2f7e-5a0c-4a5e-9d5f-0d3c1b2a4e5f"
 _RANDOM_POLICY = "pol_0123456789abcdef0123456789abcdef"
@@ -248,7 +249,7 @@ _RANDOM_POLICY = "pol_0123456789abcdef0123456789abcdef"
 
 @dataclass(frozen=True)
 class Foreign:
-    """Ids of another organization."""
+    """The ids of another organization's resources."""
 
     project: str
     policy: str
@@ -273,7 +274,7 @@ async def foreign(gateway: Gateway) -> Foreign:
 _NOBODY = Foreign(_RANDOM_UUID, _RANDOM_POLICY, _RANDOM_UUID, _RANDOM_UUID)
 _POLICY = {"name": "n", "rule": "r?", "scope": "projects"}
 
-# Operation and what is named -> method, path, body.
+# Operation and the parameter with the id -> method, path and body.
 _WALL: dict[str, Callable[[Foreign], tuple[str, str, Mapping[str, Any] | None]]] = {
     "policy_show": lambda ids: ("GET", f"/policies/{ids.policy}", None),
     "policy_edit": lambda ids: ("PATCH", f"/policies/{ids.policy}", {"revision": 1}),

@@ -1,6 +1,6 @@
-"""Whatever a model may read is judged: a marker is put into every place of every request type, and
-it is in the text for the judge, or the request is refused, or no backend gets it, or the table here
-says why a backend that gets it does not show it to its model."""
+"""Tests that the judge gets all text that a model may read. A marker is put into each place of each request
+type. The marker must be in the judge's text, or the request is refused, or no backend gets the marker, or the
+table `NOT_READ` says why the model does not read it."""
 
 import contextlib
 import uuid
@@ -35,7 +35,7 @@ from tollkeeper.services.calls.isolation import Isolation
 from tollkeeper.services.calls.options import require_supported
 from tollkeeper.services.vault import Vault
 
-# Places that reach a backend and are not judged, with the reason. There is no other.
+# All places that reach a backend and are not judged, with the reason.
 NOT_READ = {
     "chat user": "whom the backend answers, for its own records",
     "chat safety_identifier": "whom the backend answers, for its own records",
@@ -46,7 +46,7 @@ NOT_READ = {
     "responses safety_identifier": "whom the backend answers, for its own records",
     "responses metadata.*": "the caller's own notes, which the backend keeps beside the answer",
 }
-# Places of which nobody may say that they are refused, or kept from the backend.
+# Places that must be judged in at least one request: it is not enough that requests are refused.
 JUDGED = """
     chat messages[].content / chat messages[].name / chat messages[].reasoning /
     chat messages[].reasoning_content / chat messages[].tool_call_id / chat messages[].tool_calls[] /
@@ -95,7 +95,7 @@ def _responses(body: dict[str, Any]) -> Prompt:
     if "tool_choice" in body:
         body = {**body, "tools": [{"type": "function", **_FUNCTION}]}
     if isinstance(body["input"], list):
-        # The output of a call needs the call, and reasoning the words after it.
+        # A tool output is valid only after its call. Reasoning is dropped if no message follows.
         call = {"type": "function_call", "call_id": "x", "name": "f", "arguments": "{}"}
         said = {"type": "message", "role": "assistant", "content": "x"}
         body = {**body, "input": [call, *body["input"], said]}
@@ -108,7 +108,7 @@ def _responses(body: dict[str, Any]) -> Prompt:
 
 def _messages(body: dict[str, Any]) -> Prompt:
     if isinstance(body["messages"], list):
-        # The result of a call needs the call.
+        # A tool result is valid only after its call.
         call = {"type": "tool_use", "id": "x", "name": "f", "input": {}}
         said = {"role": "assistant", "content": [call]}
         body = {**body, "messages": [said, *body["messages"]]}
@@ -131,7 +131,7 @@ FACES: dict[str, tuple[type[msgspec.Struct], Callable[[dict[str, Any]], Prompt]]
 
 
 def _sent(prompt: Prompt) -> list[bytes]:
-    """What backends of both protocols get; a wire that cannot carry the prompt sends nothing."""
+    """Returns the requests of the chat wire and the Responses wire, without those that raise an error."""
     call = Call(
         request_id=str(uuid.uuid4()),
         organization_id=_CALLER.organization_id,
@@ -202,5 +202,5 @@ def test_every_struct_of_a_request_is_walked(face: str) -> None:
     assert received - places.visited == set()
 
 
-# Structs of the same modules that are no part of a body, or only a base of such parts.
+# Structs of the same modules that are not part of the request body, or are only base classes.
 _OF_OTHER_REQUESTS = {"MessagesQuery", "MarkedBlock", "TokenCountRequest"}

@@ -1,4 +1,4 @@
-"""`GET /v1/models`: not in the interface, so it is there only where the operator says so."""
+"""Tests `GET /v1/models`, which is not in the interface and is served only if the operator enables it."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +17,7 @@ from tollkeeper.domain.access import Permission
 
 @pytest.fixture(scope="module")
 async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    """A gateway that lists its models: two of them."""
+    """Starts a gateway that serves the list of its two models."""
     async with answering_gateway(
         data_dir,
         conninfo,
@@ -55,7 +55,7 @@ async def test_permission(scripted: ScriptedGateway) -> None:
 
 
 async def test_locked_models_are_not_listed(gateway: Gateway, tenant: Tenant) -> None:
-    """The other gateway has a model that needs checks; there the service is asked directly."""
+    """Calls the service: only `gateway` has a model that requires checks, but it does not serve the list."""
     caller = await gateway.services.authentication.authenticate(tenant.project_key)
     listed = await gateway.services.models.model_list(caller)  # type: ignore[arg-type]
     assert [model.id for model, _ in listed] == ["example/chat-small"]

@@ -1,4 +1,4 @@
-"""Reading one model: its fields, its id in the path, and what an organization may use."""
+"""Tests reading one model: its fields, its id in the path, and whether an organization may use it."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ async def test_every_field(gateway: Gateway, tenant: Tenant) -> None:
             "completion": "0.0000008",
             "image": "0",
             "request": "0",
-            # Not declared: cached tokens cost what others do.
+            # The settings have no price for cached tokens, so they cost as much as other tokens.
             "input_cache_read": "0.0000002",
         },
         "supported_sampling_parameters": ["temperature", "top_p", "seed", "stop"],
@@ -97,7 +97,7 @@ async def test_checks_are_the_organizations_own(gateway: Gateway, tenant: Tenant
     assert found["access"] == _access(["kyc", "terms"])
 
 
-# A segment that names no model. 404 says which: an unknown model, or nothing at the path.
+# Path segments that name no model, and the code and param of the 404 response.
 _ABSENT = [
     ("nothing", "model_not_found", "model"),
     ("Example%2Fchat-small", "model_not_found", "model"),

@@ -1,4 +1,5 @@
-"""A key's own spend and the header with a call's cost: there only where the operator says so."""
+"""Tests the endpoint for a key's own spend and the header with a call's cost. Both exist only if the operator
+enables them."""
 
 from typing import Any
 
@@ -75,7 +76,7 @@ async def test_a_key_sees_its_caps_and_what_is_left(scripted: ScriptedGateway) -
         "remaining": usd_from_picousd(10**12 - COST),
         "resets_at": cap["resets_at"],
     }
-    assert cap["resets_at"] % (7 * 86_400) == 4 * 86_400  # a Monday, at midnight
+    assert cap["resets_at"] % (7 * 86_400) == 4 * 86_400  # Monday at midnight UTC
 
 
 async def test_permission(scripted: ScriptedGateway) -> None:

@@ -1,4 +1,4 @@
-"""A gateway over a scripted upstream without a tokenizer, and one over an upstream that has one."""
+"""Fixtures for the Messages tests: gateways over scripted upstreams with and without a tokenizer."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.upstream import Upstream
 
 @pytest.fixture(scope="session")
 def conninfo(shared_conninfo: str) -> str:
-    """The whole ledger is verified here: no other test may have touched it."""
+    """Creates a separate database: these tests verify the whole ledger, so no other test may use it."""
     return own_database(shared_conninfo, "messages")
 
 
@@ -30,7 +30,7 @@ async def estimating(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGat
 
 @pytest.fixture(scope="package")
 async def counting(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    """Its upstream answers every count with 42, and keeps what it was asked."""
+    """Starts a gateway whose upstream answers every token count with 42 and records its requests."""
     async with (
         Upstream(counts(42)) as upstream,
         scripted_gateway(

@@ -1,4 +1,4 @@
-"""Token counting over HTTP: headers, the Anthropic SDK, the rate, and that nothing is charged."""
+"""Tests token counting over HTTP: headers, the Anthropic SDK, the rate limit, and that nothing is charged."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_estimate_grows_with_everything(estimating: ScriptedGateway) -> No
 
 
 async def test_nothing_is_charged_or_recorded(scripted: ScriptedGateway) -> None:
-    """Also without any credit."""
+    """Counts tokens for an organization without credit."""
     await counted(scripted)
     books = await scripted.balance()
     assert (books["held"], books["settled"], books["resolutions"]) == (0, 0, 0)
@@ -80,7 +80,7 @@ async def test_rate_limit(scripted: ScriptedGateway) -> None:
     assert [answered.status_code for answered in answers] == [200, 200, 200, 429, 429]
     assert_wrapped(answers[-1], 429, "rate_limit_exceeded")
     assert 1 <= int(answers[-1].headers["retry-after"]) <= 20
-    # It is the rate of the calls, too.
+    # Calls and token counts share one rate limit.
     await scripted.grant(10**13)
     chat = await scripted.chat()
     assert chat.status_code == 429
@@ -108,7 +108,7 @@ async def test_version_that_is_none(scripted: ScriptedGateway, version: str) -> 
     assert_wrapped(answered, 400, "invalid_request", "anthropic-version")
 
 
-# The flags that Claude Code sends for `/context`.
+# The beta flags that Claude Code sends for its command `/context`.
 CLAUDE_CODE = (
     "claude-code-20250219,interleaved-thinking-2025-05-14,"
     "context-management-2025-06-27,token-counting-2024-11-01"
@@ -144,7 +144,7 @@ async def test_unknown_beta_flags(scripted: ScriptedGateway, beta: str) -> None:
 async def test_a_messages_backend_is_sent_the_flags_of_its_model(
     data_dir: Path, conninfo: str, protocol: str, sends: Callable[[Received], str | None]
 ) -> None:
-    """The other flags are accepted, because they do not change a count, and are not sent."""
+    """Claude Code's other flags are accepted, because they do not change a count, but are not sent."""
     async with (
         Upstream(message(input_tokens=42)) as upstream,
         scripted_gateway(
@@ -221,7 +221,7 @@ async def test_permission_and_revocation(scripted: ScriptedGateway) -> None:
     assert_wrapped(await count(scripted), 401, "invalid_api_key")
 
 
-# The real SDK, in its newest major version, and the headers of an older one.
+# Tests with the real SDK in its newest major version, and with the headers of an older version.
 
 
 def _client(tenant: Tenant, base_url: str) -> anthropic.AsyncAnthropic:

@@ -1,4 +1,4 @@
-"""`POST /v1/messages` over a chat backend: requests, answers, streams, refusals, and the books."""
+"""Tests `POST /v1/messages` over a chat backend: requests, answers, streams, refusals and charges."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_usage_has_cache_reads_beside_the_input(
         ({"content": "Hi"}, "content_filter", "refusal"),
         ({"content": None, "refusal": "No."}, "stop", "refusal"),
         (calls(("c1", "look", "{}")), "tool_calls", "tool_use"),
-        # Some servers name another reason beside calls.
+        # Some servers report another finish reason although the answer contains tool calls.
         (calls(("c1", "look", "{}")), "stop", "tool_use"),
         ({"content": "Hi"}, "eos", "end_turn"),
     ],
@@ -287,7 +287,7 @@ async def test_every_field_reaches_a_chat_backend(serving: ScriptedGateway) -> N
 
 
 async def test_what_claude_code_sends_to_every_model(serving: ScriptedGateway) -> None:
-    """A model without reasoning is asked for none, and a long id of a user is shortened."""
+    """A model without reasoning gets no reasoning fields, and a long user id is shortened."""
     plain = await asked(serving, model=BARE)
     flags = "claude-code-20250219,prompt-caching-scope-2026-01-05,a-flag-of-tomorrow"
     user_id = json.dumps({"device_id": "a" * 64, "session_id": "s"})
@@ -586,7 +586,7 @@ async def test_the_sdk(serving: ScriptedGateway) -> None:
     assert (await serving.balance())["settled"] == 3 * COST
 
 
-# Around it.
+# Other paths and endpoints.
 
 
 async def test_off_by_default(gateway: Gateway, tenant: Tenant) -> None:
@@ -614,7 +614,7 @@ def _content(message: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_no_websockets(serving: ScriptedGateway) -> None:
-    """Codex tries one first, and goes on at once when it is told so."""
+    """Codex tries a WebSocket first, and uses HTTP at once if the answer is 426."""
     wish = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
     headers = {**serving.tenant.as_customer, **wish}
     found = await serving.gateway.client.get("/v1/responses", headers=headers)

@@ -1,4 +1,4 @@
-"""How a Messages-shaped input reaches the model's own template."""
+"""Tests how the fields of a Messages request are translated into the chat request for the tokenizer."""
 
 import json
 from typing import Any
@@ -184,7 +184,7 @@ async def test_tools(scripted: ScriptedGateway) -> None:
     ],
 )
 def test_choice_of_a_tool(choice: object, chat_choice: object) -> None:
-    """It may change what a template renders, so a tokenizer of whole requests is told of it."""
+    """The choice may change the prompt that a template renders, so the chat request contains it."""
 
     def tokenized(tools: list[dict[str, Any]]) -> Any:
         given = {"model": "m", "messages": [USER], "tool_choice": choice, "tools": tools}

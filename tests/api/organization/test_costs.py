@@ -1,4 +1,4 @@
-"""Cost reports: parameters, filters, grouping, exact sums, pages and their cursors."""
+"""Tests cost reports: parameters, filters, grouping, exact sums, pages and their cursors."""
 
 import base64
 from collections import Counter
@@ -38,7 +38,7 @@ def _picousd(result: dict[str, Any]) -> int:
 
 
 def _sums(pages: list[dict[str, Any]], *dimensions: str) -> Counter[tuple[Any, ...]]:
-    """What the pages say, by day and by these dimensions."""
+    """Returns the sums of the pages in picousd, by day and by these dimensions."""
     found: Counter[tuple[Any, ...]] = Counter()
     for page in pages:
         for bucket in page["data"]:
@@ -107,7 +107,7 @@ async def test_grouping(costs: KnownCosts, dimensions: tuple[str, ...]) -> None:
     query = "".join(f"&group_by={name}" for name in dimensions)
     pages = await costs.pages(query, 180)
     assert _sums(pages, *dimensions) == _expected(costs, *dimensions)
-    # Each grouping adds up to the same days.
+    # The sums of each day are the same for every grouping.
     assert _sums(pages) == _expected(costs)
     for bucket in pages[0]["data"]:
         for result in bucket["results"]:
@@ -174,7 +174,7 @@ async def test_end_defaults_to_now(costs: KnownCosts) -> None:
     start = costs.gateway.services.clock() // DAY_S * DAY_S - DAY_S
     page = _page(await costs.raw(f"start_time={start}"))
     assert page["data"][0]["start_time"] == start
-    assert 2 <= len(page["data"]) <= 3  # three, if midnight passes meanwhile
+    assert 2 <= len(page["data"]) <= 3  # 3 if midnight passes during the test
 
 
 @each(
@@ -319,7 +319,7 @@ async def _cursor(costs: KnownCosts, query: str = "limit=2") -> str:
 
 
 async def test_cursor_with_any_bit_flipped(costs: KnownCosts) -> None:
-    """At the service, because there are 256 of them; the first also over HTTP."""
+    """Calls the service for each bit, because HTTP would be slow, and HTTP only for the last bit."""
     cursor = await _cursor(costs)
     signed = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
     query = CostQuery(FIRST_DAY * DAY_S, (FIRST_DAY + 10) * DAY_S, (), (), (), 2)

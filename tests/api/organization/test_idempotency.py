@@ -1,4 +1,5 @@
-"""Creations under an Idempotency-Key: one effect, the same answer, a secret that goes away."""
+"""Tests that requests with the same Idempotency-Key create one resource and get the same answer, and that
+the stored secret of a key is deleted after a day."""
 
 import asyncio
 import json
@@ -18,7 +19,7 @@ _DAY_S = 24 * 3600
 _KEY = "Idempotency-Key"
 _POLICY = {"name": "n", "rule": "r?"}
 
-# The two creations: path and body.
+# Path and body of the two requests that create a resource.
 _CREATIONS: dict[str, Callable[[Tenant], tuple[str, dict[str, Any]]]] = {
     "policy": lambda tenant: ("/v1/organization/policies", _POLICY),
     "project key": lambda tenant: (
@@ -43,7 +44,7 @@ async def _create(
 
 
 async def _count(gateway: Gateway, organization_id: OrganizationId) -> int:
-    """Policies and customer keys of an organization."""
+    """Returns the number of policies and project keys of an organization together."""
     async with gateway.services.database.reading() as connection:
         cursor = await connection.execute(
             """
@@ -253,7 +254,7 @@ async def test_concurrent_different_bodies_have_one_winner(
 
 
 async def test_twin_that_still_runs(gateway: Gateway, tenant: Tenant) -> None:
-    """The first creation has claimed the key and does not end: the twin is not kept waiting."""
+    """The first request has stored the key and not ended. A second request must not wait for it."""
     headers = idempotency_key()
     async with gateway.services.database.transaction() as connection:
         await connection.execute(
@@ -302,7 +303,7 @@ async def test_upkeep_forgets_secrets_after_a_day(gateway: Gateway, tenant: Tena
 
     await gateway.services.upkeep.forget_secrets()
     assert await sealed() == 1
-    # The sweep of a day later, for this organization alone: other tests need their secrets.
+    # Makes the records of this organization a day older. Other tests still need their secrets.
     async with gateway.services.database.transaction() as connection:
         await connection.execute(
             """
@@ -329,14 +330,14 @@ async def test_database_reveals_no_key(gateway: Gateway, tenant: Tenant) -> None
     for secret in secrets:
         assert secret not in dump
         assert secret.encode().hex() not in dump
-    # Beyond the shown beginning no part of the key is there, plain or as bytes.
+    # After the shown prefix, no part of the key is stored, neither as text nor in hexadecimal.
     for start in range(len(shown), len(value) - 6):
         assert value[start : start + 7] not in dump
         assert value[start : start + 7].encode().hex() not in dump
 
 
 async def _dump(gateway: Gateway) -> str:
-    """Every column of every table as text; bytes as hexadecimal digits."""
+    """Returns every column of every table as text, with bytes as hexadecimal digits."""
     async with gateway.services.database.reading() as connection:
         cursor = await connection.execute(
             "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
@@ -353,7 +354,7 @@ async def _dump(gateway: Gateway) -> str:
 async def test_another_installations_secret_unseals_nothing(
     gateway: Gateway, settings: Settings, conninfo: str, tenant: Tenant, tmp_path: Any
 ) -> None:
-    """The database alone, opened with another master secret, gives the resource but no value."""
+    """A gateway with this database and another master secret returns the resource without its value."""
     headers = idempotency_key()
     first = (await _create(gateway, tenant, "project key", headers)).json()
     secret_file = tmp_path / "master.key"

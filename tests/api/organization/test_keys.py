@@ -1,4 +1,4 @@
-"""Project keys, project archiving and Admin API keys over HTTP."""
+"""Tests project keys, project archiving and admin keys over HTTP."""
 
 import asyncio
 from typing import Any
@@ -127,7 +127,7 @@ async def test_archive(gateway: Gateway, tenant: Tenant) -> None:
     refused = await _create_key(gateway, tenant, {"name": "late"})
     assert_error(refused, 409, "state_conflict", "project_id")
     assert refused.headers["x-should-retry"] == "false"
-    # The caller asked for a state, and it holds.
+    # Archiving is idempotent.
     assert (await _archive(gateway, tenant, tenant.project_id)).json() == answer.json()
 
 
@@ -170,7 +170,7 @@ async def test_listed_admin_key(gateway: Gateway, tenant: Tenant) -> None:
 
 
 async def _many(gateway: Gateway, tenant: Tenant, count: int) -> list[str]:
-    """Ids of the tenant's keys, `count` in all, in the order they were made."""
+    """Creates admin keys until the tenant has `count`, and returns their ids in the order of creation."""
     for number in range(count - 1):
         await gateway.services.admin_keys.admin_key_create(
             tenant.organization_id, f"key {number}", ("billing:read",), None
@@ -328,7 +328,7 @@ async def test_operators_states_of_a_project_key(gateway: Gateway, tenant: Tenan
 
 
 async def _row_version(gateway: Gateway, key_id: str) -> tuple[str, Any]:
-    """Changes with every write to the key's row."""
+    """Returns the key's row version, which every write changes, and the time of the last use."""
     async with gateway.services.database.reading() as connection:
         cursor = await connection.execute(
             "SELECT xmin::text, last_used_at FROM admin_keys WHERE id = %s", (key_id,)

@@ -1,4 +1,4 @@
-"""The life of a policy over HTTP: drafts, revisions, publication, pausing, what is effective."""
+"""Tests policies over HTTP: drafts, revisions, publication, pausing and the list of effective policies."""
 
 import asyncio
 from typing import Any
@@ -264,7 +264,7 @@ async def test_concurrent_edits_with_one_revision_have_one_winner(
     gateway: Gateway, tenant: Tenant
 ) -> None:
     policy = await gateway.make_policy(tenant)
-    # The first rounds also open the connections without which nothing runs at the same time.
+    # The first rounds also open the database connections that the edits need to run concurrently.
     for revision in range(1, 5):
         answers = await asyncio.gather(
             *(
@@ -291,7 +291,8 @@ async def test_revision_counts_accepted_changes(gateway: Gateway, tenant: Tenant
     assert (await _show(gateway, tenant, policy["id"]))["revision"] == 1 + accepted
 
 
-# Scope, whether the project is listed -> effective for the listed project, for another one.
+# Scope, whether the project is listed, and whether the policy is effective for this project and
+# for another project.
 _SCOPES = [
     ("organization", False, True, True),
     ("organization", True, True, True),
@@ -334,7 +335,7 @@ async def test_effective_by_state(gateway: Gateway, tenant: Tenant) -> None:
     assert await versions() == []
     await _publish(gateway, tenant, policy["id"], 1)
     assert await versions() == [(1, "enforcing")]
-    # An edit is not in force before it is published.
+    # An edit has no effect before it is published.
     await _edit(gateway, tenant, policy["id"], 2, mode="monitoring", scope="unattached")
     assert await versions() == [(1, "enforcing")]
     await _pause(gateway, tenant, policy["id"], 3)
@@ -382,7 +383,7 @@ async def test_project_ids_are_kept_once_each_in_order(gateway: Gateway, tenant:
 
 
 async def test_an_archived_project_may_be_named(gateway: Gateway, tenant: Tenant) -> None:
-    """A policy that named it before is still the same, and can be edited."""
+    """Otherwise a policy that names a project could not be edited after the project is archived."""
     await gateway.services.projects.project_archive(tenant.organization_id, tenant.project_id)
     policy = await gateway.make_policy(tenant, project_ids=[str(tenant.project_id)])
     assert policy["draft"]["project_ids"] == [str(tenant.project_id)]

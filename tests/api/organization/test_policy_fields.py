@@ -1,4 +1,4 @@
-"""Every field of a policy at its bounds, in every JSON type, and with awkward text."""
+"""Tests every field of a policy with values at its limits, every JSON type, and unusual characters."""
 
 import asyncio
 from collections.abc import Iterable
@@ -19,12 +19,12 @@ _ENUMS = {
     "mode": ("monitoring", "enforcing"),
     "scope": ("organization", "projects", "unattached"),
 }
-# Field -> the JSON types that it takes.
+# For each field, the JSON types of which `_ONE_OF_EACH_TYPE` has a valid value.
 _TYPES = {
     "name": {"string"},
     "description": {"string"},
     "rule": {"string"},
-    "direction": set[str](),  # strings, but not this one
+    "direction": set[str](),  # takes strings, but not "word?"
     "mode": set[str](),
     "scope": set[str](),
     "project_ids": {"array"},
@@ -42,7 +42,7 @@ _ONE_OF_EACH_TYPE: dict[str, Any] = {
 
 
 class Editor:
-    """One policy of one organization: a body is tried as a creation and as an edit."""
+    """Sends fields of policies for one organization, in requests that create and that edit a policy."""
 
     def __init__(self, gateway: Gateway, tenant: Tenant) -> None:
         self.gateway = gateway
@@ -64,7 +64,7 @@ class Editor:
         )
 
     async def both(self, field: str, values: Iterable[Any]) -> list[tuple[Any, httpx2.Response]]:
-        """Each value beside the answers to a creation and to an edit that hold it."""
+        """Sends each value in a creation and in an edit, and returns two pairs of value and answer for it."""
         tried = [(value, call) for value in values for call in (self.create, self.edit)]
         answers = await asyncio.gather(*(call(**{field: value}) for value, call in tried))
         return [(value, answer) for (value, _), answer in zip(tried, answers, strict=True)]
@@ -179,7 +179,7 @@ async def test_revision_is_required(gateway: Gateway, editor: Editor, suffix: st
     assert_error(answer, 400, "invalid_request", "revision")
 
 
-# Also what the service sets itself: nobody assigns it from outside.
+# The gateway uses the first ten names itself, but clients cannot set them.
 _UNKNOWN = [
     "id",
     "object",
@@ -305,7 +305,7 @@ async def test_escaped_pair_is_one_character(gateway: Gateway, editor: Editor) -
     assert _read(answer, "name") == _GRIN * 80
 
 
-# What a path may hold, and how it is answered when it names nothing.
+# Path segments that name no policy, and the status of the answer.
 _PATH_IDS = [
     ("x", 404),
     ("a" * 200, 404),

@@ -1,4 +1,4 @@
-"""One gateway over one scripted upstream, and a fresh tenant for each test."""
+"""Fixtures for the Responses tests: a gateway over a scripted upstream, and a separate database."""
 
 import pytest
 
@@ -10,5 +10,5 @@ __all__ = ["shared_scripted"]
 
 @pytest.fixture(scope="session")
 def conninfo(shared_conninfo: str) -> str:
-    """The whole ledger is verified here: no other test may have touched it."""
+    """Creates a separate database: these tests verify the whole ledger, so no other test may use it."""
     return own_database(shared_conninfo, "responses")

@@ -1,4 +1,4 @@
-"""How the input of a Responses request reaches a chat backend."""
+"""Tests how the input of a Responses request is translated for a chat backend."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ TOOL_2 = {"role": "tool", "tool_call_id": "c2", "content": "a splash"}
 
 
 def echo(*texts: str) -> dict[str, Any]:
-    """An answer's message as its caller sends it back."""
+    """Returns the message of an answer as a client sends it back."""
     content = [
         {"type": "output_text", "text": text, "annotations": [], "logprobs": []} for text in texts
     ]
@@ -38,7 +38,7 @@ def reasoning(text: str) -> dict[str, Any]:
 
 
 def thought(text: str) -> dict[str, str]:
-    """Reasoning under both names that backends read."""
+    """Returns the reasoning text under both field names that chat backends use."""
     return {"reasoning": text, "reasoning_content": text}
 
 
@@ -208,7 +208,7 @@ async def test_sealed_reasoning_comes_back(
     scripted.upstream.play(chat())
     [restored, _] = await messages(scripted, kept, echo("Yes."), USER)
     assert restored == {"role": "assistant", "content": "Yes.", **thought("A secret thought.")}
-    # Another project cannot read it, and what nobody here has sealed is left alone.
+    # The gateway ignores reasoning that was sealed for another project or not by the gateway.
     other = await shared_scripted.with_tenant()
     foreign = {**kept, "encrypted_content": "gAAAAAB-not-ours"}
     for tenant, sealed in ((other, kept), (scripted, foreign)):

@@ -1,4 +1,4 @@
-"""Functions of namespaces: the model sees each under one flat name, the caller under its own."""
+"""Tests functions in namespaces: the model gets a flat name for each, the client gets the name that it sent."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ async def test_call_comes_back_with_its_namespace(scripted: ScriptedGateway) -> 
     ]
     assert arguments == ["find", "look"]
 
-    # The answer is sent back as it came.
+    # The client sends the items of the answer back without changes.
     results = [
         {"type": "function_call_output", "call_id": item["call_id"], "output": "ok"}
         for item in whole
@@ -160,7 +160,7 @@ async def test_refusal_names_the_tool_and_what_is_supported(
 
 
 async def test_every_function_is_counted(scripted: ScriptedGateway) -> None:
-    """What a namespace offers is held for, as what a request offers directly."""
+    """The hold includes the tokens of functions in namespaces."""
     wordy = {**FIND, "description": "customer " * 500}
     held = []
     for tools in ([LOOK], [LOOK, {**CRM, "tools": [wordy]}]):

@@ -1,4 +1,5 @@
-"""A Responses request as a prompt, and as the request of either wire, without HTTP."""
+"""Tests how a Responses request becomes a prompt, and the prompt a request of the chat wire and of the
+Responses wire, without HTTP."""
 
 import json
 from dataclasses import replace
@@ -158,7 +159,7 @@ def test_format() -> None:
 
 
 def test_the_same_request_on_either_wire() -> None:
-    """What a Responses backend gets is what the caller sent, not a translation of a translation."""
+    """A chat backend gets messages, and a Responses backend gets items like those that the client sent."""
     thought = {"type": "reasoning", "summary": [], "content": [{"type": "t", "text": "Hm."}]}
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": "Look:"}]},

@@ -1,5 +1,5 @@
-"""Results and streams as a conformance suite sees them from outside: its kinds of requests, every
-event that we send, and the proof that the published form would miss whatever is missing."""
+"""Tests results and streams as a conformance suite does: with the same kinds of requests and every event
+that the gateway sends. Also tests that the checks of the published form notice each missing field."""
 
 from typing import Any, get_args
 
@@ -39,7 +39,7 @@ def with_part(part: dict[str, Any]) -> list[dict[str, Any]]:
     return [message("user", [{"type": "input_text", "text": "What is this?"}, part])]
 
 
-# By what a suite tries: the input, and the roles or parts that the backend must see of it.
+# For each case of the suite: the input, and the roles or part types that the backend must get.
 INPUTS: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "a message": ([message("user", "Hello")], ["user"]),
     "a system message": ([message("system", "Rhyme."), message("user", "Hi")], ["system", "user"]),
@@ -107,7 +107,7 @@ CITED = {
         }
     ],
 }
-# Together they make a stream send every event that it can.
+# Upstream answers that together cause every event that a stream can contain.
 STORIES: dict[str, Verb] = {
     "thought and said": stream(records([{"reasoning": "Hm."}, CITED])),
     "called": CALL,

@@ -1,4 +1,4 @@
-"""Every bound and value of a Responses request, and every refusal with the field that it is about."""
+"""Tests the limits and accepted values of all fields of a Responses request, and the param of each error."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ ACCEPTED: list[dict[str, Any]] = [
     {"include": ["message.output_text.logprobs"], "top_logprobs": 0},
     {"include": ["message.output_text.logprobs"], "top_logprobs": 20},
     {"include": ["reasoning.encrypted_content"]},
-    # Published clients send it always: without the log-probabilities it asks for nothing.
+    # Some clients always send `top_logprobs`. Without the `include` value it has no effect.
     *({"top_logprobs": count} for count in (0, 5, 20)),
     {"reasoning": {}},
     *({"reasoning": {"effort": effort}} for effort in ("none", "minimal", "low", "medium")),
@@ -77,7 +77,7 @@ ACCEPTED: list[dict[str, Any]] = [
     {"stream": True, "stream_options": {"include_obfuscation": True}},
 ]
 
-# Everything that may be null is omitted then.
+# For these fields, null means the same as a missing field.
 NULLABLE = [
     *("instructions", "stream", "stream_options", "max_output_tokens", "temperature", "top_p"),
     *("frequency_penalty", "presence_penalty", "tools", "tool_choice", "parallel_tool_calls"),
@@ -88,7 +88,7 @@ NULLABLE = [
     "client_metadata",
 ]
 
-# The fields, and the param of the 400.
+# Fields of a request, and the param of the 400 response.
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model": ""}, "model"),
     ({"model": "m" * 201}, "model"),
@@ -214,7 +214,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"client_metadata": "x"}, "client_metadata"),
 ]
 
-# What a model must declare, asked of one that declares nothing.
+# Fields that need a declared feature or option, sent to a model that declares nothing.
 UNDECLARED: list[tuple[dict[str, Any], str]] = [
     ({"temperature": 1}, "temperature"),
     ({"presence_penalty": 1}, "presence_penalty"),
@@ -246,7 +246,7 @@ UNDECLARED: list[tuple[dict[str, Any], str]] = [
     ),
 ]
 
-# What no chat backend can do, asked of the model that declares everything.
+# Fields that no chat backend supports, sent to the model that declares everything.
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     ({"include": ["code_interpreter_call.outputs"]}, "include[0]"),
     ({"include": ["computer_call_output.output.image_url"]}, "include[0]"),
@@ -290,7 +290,7 @@ UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-# Values that ask for nothing, sent to a model that declares nothing. The backend gets none of them.
+# Values that request no feature, sent to a model that declares nothing. No backend gets them.
 ASKS_FOR_NOTHING: list[dict[str, Any]] = [
     {"reasoning": {}},
     {"reasoning": {"effort": "none"}},
@@ -317,7 +317,7 @@ def _name(value: object) -> str | None:
 
 @pytest.fixture(scope="module")
 async def shared(shared_scripted: ScriptedGateway) -> ScriptedGateway:
-    """None of these tests looks at the books."""
+    """Returns one tenant for all tests, because none of them checks the ledger."""
     shared_scripted.upstream.play(chat())
     return await shared_scripted.with_tenant()
 

@@ -1,4 +1,4 @@
-"""The JSON result: the whole published object, for every kind of answer."""
+"""Tests the JSON result of a Responses request: all published fields, for every kind of answer."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""Whatever a chat backend says, a Responses stream tells the same: the output item by item.
+"""Tests that a Responses stream contains everything that a chat backend sent, item by item.
 
-The items are made from random streams of events and read back by a strict client. Sent back as
-input, they are again the message that they came from.
+The tests create items from random events and parse the stream with a strict client. Items that are sent back
+as input must become the same message again.
 """
 
 import json
@@ -42,7 +42,7 @@ annotations = st.builds(
 
 @st.composite
 def calls_in_turn(draw: st.DrawFn) -> list[Delta]:
-    """Parallel calls as backends send them: each in pieces, one after the other."""
+    """Draws parallel tool calls as backends send them: each in pieces, one call after the other."""
     deltas = []
     for index in range(draw(st.integers(1, 3))):
         pieces = draw(st.lists(arguments, min_size=1, max_size=3))
@@ -99,7 +99,7 @@ def begun() -> wire.Response:
 
 
 def _encoder() -> ResponseStream:
-    """A stream's own encoder, without a gateway around it."""
+    """Returns the encoder of a stream without a gateway."""
     prepared: Any = SimpleNamespace(
         initial_response=begun(),
         call=SimpleNamespace(request_id=REQUEST_ID),
@@ -113,7 +113,7 @@ def _encoder() -> ResponseStream:
 
 
 def tell(deltas: list[Delta], finish: str) -> tuple[list[dict[str, Any]], Output]:
-    """The events of an answer as a client parses them."""
+    """Returns the events of an answer as a client parses them, and the encoder's output."""
     encoder = _encoder()
     encoder._begin()
     for delta in [*deltas, Delta(0, finish=finish)]:
@@ -171,7 +171,7 @@ def test_json_has_the_items_of_the_stream(deltas: list[Delta], finish: str) -> N
 @given(st.permutations([0, 0, 0, 1, 1, 1, 2, 2]), st.data())
 @settings(max_examples=100)
 def test_calls_that_grow_side_by_side(order: list[int], data: st.DataObject) -> None:
-    """Arguments that are never whole before their end, in any order of pieces."""
+    """The pieces of three calls come in random order. Each piece opens a bracket, so no call looks complete."""
     expected: dict[int, str] = {}
     deltas = []
     for index in order:
@@ -193,7 +193,7 @@ def test_calls_that_grow_side_by_side(order: list[int], data: st.DataObject) -> 
 def test_an_answer_sent_back_is_the_message_that_it_was(
     reasoning: str | None, text: str | None, calls: list[Delta]
 ) -> None:
-    """One turn of an assistant, of reasoning, text and calls."""
+    """Reasoning, text and tool calls become one turn of the assistant."""
     output = Output(REQUEST_ID, Listener())
     for delta in [Delta(0, text=text, reasoning=reasoning), *calls, Delta(0, finish="stop")]:
         output.add(delta)
@@ -201,7 +201,7 @@ def test_an_answer_sent_back_is_the_message_that_it_was(
     for item in output.items():
         conversation.add(msgspec.Raw(msgspec.json.encode(item)), "input[0]")
     if text is None and not calls:
-        return  # An answer without words and calls has nothing that could go back.
+        return  # An answer without text and tool calls becomes no turn.
     [turn] = conversation.turns()
     words = [part.text for part in turn.parts if isinstance(part, Text)]
     thoughts = [part.text for part in turn.parts if isinstance(part, Reasoning)]

@@ -1,4 +1,5 @@
-"""The typed stream: order, numbers, places and ids, for every kind of answer."""
+"""Tests the events of a Responses stream: their order, sequence numbers, indexes and ids, for every kind of
+answer."""
 
 from typing import Any
 
@@ -31,7 +32,7 @@ def call_piece(index: int, arguments: str, *, name: str | None = None) -> dict[s
 async def events(
     scripted: ScriptedGateway, *deltas: dict[str, Any], **fields: Any
 ) -> list[dict[str, Any]]:
-    """The events that an answer of these deltas becomes."""
+    """Returns the events that the client gets for an answer of these deltas."""
     finish = fields.pop("finish", "stop")
     scripted.upstream.play(stream(records(deltas, finish=finish)))
     answer = await respond(scripted, stream=True, **fields)
@@ -195,7 +196,7 @@ async def test_obfuscation_hides_the_length_of_pieces(scripted: ScriptedGateway)
 
 
 async def test_stream_ends_with_what_json_tells(scripted: ScriptedGateway) -> None:
-    """The result of a stream is that of the same answer in one piece, but for ids and times."""
+    """Except for ids and times, a stream ends with the same result as a request without streaming."""
     message = {"reasoning": "Hm.", **calls(("c1", "look", "{}")), "content": "Let me see."}
     scripted.upstream.play(both(message, finish="tool_calls"))
     whole = (await respond(scripted)).json()
@@ -210,7 +211,7 @@ async def test_stream_ends_with_what_json_tells(scripted: ScriptedGateway) -> No
 
 
 async def test_every_write_ends_with_a_whole_event(scripted: ScriptedGateway) -> None:
-    """Some readers lose an event whose end comes in another piece."""
+    """Some clients lose an event that is split between two network reads."""
     scripted.upstream.play(stream(records([{"content": "Hel"}, {"content": "lo"}]), pause_s=0.02))
     body = {"model": "example/chat", "input": "Hello", "stream": True}
     async with scripted.gateway.client.stream(

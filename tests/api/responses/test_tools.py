@@ -1,4 +1,4 @@
-"""Tools and the choice among them, as a chat backend gets them and as the result shows them."""
+"""Tests how tools and `tool_choice` are translated for a chat backend and shown in the result."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`truncation: auto`: what is left of a conversation that is too long, and what is paid for it."""
+"""Tests `truncation: auto`: which turns of a long conversation are kept, and that only they are charged."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,7 +27,7 @@ def called(call_id: str, output: str) -> list[dict[str, Any]]:
 
 
 def counts_words() -> Verb:
-    """A backend with a tokenizer, for which every word of text is one token."""
+    """Returns the behaviour of a backend whose tokenizer counts every word as one token."""
 
     async def verb(peer: Peer) -> None:
         if not peer.request.path.endswith("/tokenize"):
@@ -60,7 +60,7 @@ async def kept(
 
 
 async def test_oldest_turns_are_left_out(scripted: ScriptedGateway) -> None:
-    """Instructions stay, so does the last turn; outputs go together with their calls."""
+    """Instructions and the last turn are kept. Tool outputs are removed together with their calls."""
     rules, now = {"role": "system", "content": "Rules."}, said("And now?")
     items = [rules, said(WORDS * 2), *called("c1", WORDS * 2), now]
     assert await kept(scripted, *items) == [rules, now]
@@ -79,14 +79,14 @@ async def test_last_turn_stays_even_if_it_does_not_fit(scripted: ScriptedGateway
 async def test_count_decides_where_there_is_one(
     counting: ScriptedGateway, turns: int, left: int
 ) -> None:
-    """Four turns of a thousand tokens are what fits exactly; the estimate would keep fewer."""
+    """Exactly four turns of a thousand tokens fit. The gateway's own estimate would keep fewer."""
     scripted = await counting.with_tenant()
     scripted.upstream.play(counts_words())
     items = [said(f"{at} " + "word " * 999) for at in range(turns)]
     before = len(scripted.upstream.requests)
     assert await kept(scripted, *items) == items[turns - left :]
     asked = [request.path for request in scripted.upstream.requests[before:]]
-    # One for the hold, one for the answer; a search in at most nine turns takes four.
+    # One request is for the hold, one for the answer. The search in up to nine turns needs four.
     assert len(asked) - 2 <= 4
 
 
@@ -103,8 +103,8 @@ LONG_CONVERSATIONS = {
 async def test_a_long_conversation_is_counted_four_times_at_most(
     counting: ScriptedGateway, lengths: list[int], digits: bool
 ) -> None:
-    """However many turns there are. What is kept fits, and half of the room at least is used, though
-    the estimate is twice as high for words and still higher for digits."""
+    """The kept turns fit. They use more than half of the context, unless the next older turn does not fit. The
+    gateway's own estimate would be twice as high for words, and even higher for digits."""
     scripted = await counting.with_tenant()
     scripted.upstream.play(counts_words())
     words = ["1234567 " if digits and at % 3 == 0 else "word " for at in range(len(lengths))]
@@ -112,7 +112,7 @@ async def test_a_long_conversation_is_counted_four_times_at_most(
     before = len(scripted.upstream.requests)
     left = await kept(scripted, *items)
     asked = [request.path for request in scripted.upstream.requests[before:]]
-    # One of them is for the hold.
+    # One tokenizer request is for the hold.
     assert sum(path.endswith("/tokenize") for path in asked) - 1 <= 4
     assert left == items[len(items) - len(left) :]
     counts = [len(item["content"].split()) for item in items]
@@ -136,7 +136,7 @@ async def test_estimate_decides_where_the_count_fails(counting: ScriptedGateway)
 
 
 async def test_what_is_left_out_is_not_paid_for(scripted: ScriptedGateway) -> None:
-    """An image that the backend never sees costs nothing."""
+    """An image that is not sent to the backend costs nothing."""
     old = {"role": "user", "content": [{"type": "input_text", "text": WORDS * 4}, IMAGE]}
     items = [old, said("And now?")]
     for truncation, images in (("auto", 0), ("disabled", 1)):
@@ -151,7 +151,7 @@ async def test_what_is_left_out_is_not_paid_for(scripted: ScriptedGateway) -> No
 async def test_hold_covers_what_no_text_tells(
     scripted: ScriptedGateway, part: dict[str, Any]
 ) -> None:
-    """An image takes more than this model's context; of a file nobody knows."""
+    """An image may need more tokens than this model's context, and a file's token count is unknown."""
     asked = {"role": "user", "content": [{"type": "input_text", "text": "What is this?"}, part]}
     entry = await scripted.entry_of(await respond(scripted, input=[asked]))
     assert entry.prompt_tokens_max == CONTEXT
