@@ -1,4 +1,4 @@
-"""After every test of a backend: no task, no socket and no file descriptor is left."""
+"""Checks after every backend test that no task, socket or file descriptor is left."""
 
 import asyncio
 import contextlib
@@ -10,26 +10,26 @@ import pytest
 
 from tests.support.backend_calls import until
 
-# What a backend opens is none of these. Gateways and programs that other tests share in this process
-# have them: some event loops hold /dev/null in reserve for the day when descriptors run out.
+# Targets of file descriptors that no backend opens. Gateways and programs that other tests share in
+# this process have them. Some event loops keep /dev/null open in case the descriptors run out.
 _OF_OTHERS = ("/dev/null", "pipe:", "anon_inode:")
-# Where the code of a backend's tasks is, and that of the servers that its tests run.
+# Folders with the code of backends' tasks and of the servers that the tests run.
 _OWN_CODE = ("/tollkeeper/backends/", "/tests/")
 
 
 def open_files() -> set[tuple[int, str]]:
-    """Each descriptor of this process with what it leads to."""
+    """Returns each file descriptor of this process with its target."""
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
-        # The one that lists the folder is gone already.
+        # The descriptor that listed the folder is already closed.
         with contextlib.suppress(OSError):
             found.add((int(entry.name), str(entry.readlink())))
     return found
 
 
 def new_files(before: set[tuple[int, str]]) -> set[tuple[int, str]]:
-    """Without unix sockets, which no backend has: the database pools of gateways that other tests
-    share in this process may still be growing."""
+    """Returns the new descriptors without Unix sockets. Backends have none, but the database pools of gateways
+    that other tests share in this process may open some."""
     unix = {connection.fd for connection in psutil.Process().net_connections("unix")}
     new = open_files() - before
     return {
@@ -38,7 +38,7 @@ def new_files(before: set[tuple[int, str]]) -> set[tuple[int, str]]:
 
 
 def own_tasks() -> set[asyncio.Task[object]]:
-    """Without those of the gateways that other tests share."""
+    """Returns the tasks of backends and tests, without the tasks of gateways that other tests share."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     return {task for task in others if any(part in _file_of(task) for part in _OWN_CODE)}
 

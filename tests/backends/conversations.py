@@ -1,4 +1,4 @@
-"""A conversation of three turns with tools, as a caller sends it back to a provider."""
+"""Helpers that create a conversation with three answers and tools, as a client sends it back."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from tollkeeper.domain.prompt import Image, Part, Reasoning, Role, Text, ToolCal
 
 
 def turn_of(events: list[Event]) -> Turn:
-    """The answer as a caller sends it back: reasoning with what is sealed in it, words and calls."""
+    """Returns the answer as a client sends it back: reasoning with its sealed values, text and tool calls."""
     deltas = [event for event in events if isinstance(event, Delta)]
     thought = "".join(delta.reasoning or "" for delta in deltas)
     sealed = tuple(delta.sealed_reasoning for delta in deltas if delta.sealed_reasoning)

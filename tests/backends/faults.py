@@ -1,4 +1,4 @@
-"""One call against one fault, and what must be true of every failure."""
+"""Helpers that make one call to a faulty upstream and check the failure."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ BOTH = pytest.mark.parametrize("streamed", [False, True])
 async def fault(
     verb: Verb, *, streamed: bool = False, deadline_s: float = 10, **settings: Any
 ) -> Outcome:
-    """What comes of one call to an upstream with this fault, after which its socket is closed."""
+    """Makes one call to an upstream with this fault and returns the outcome."""
     async with Upstream(verb) as upstream, routed(upstream.url, **settings) as backend:
         outcome = await make(backend, make_call(streamed=streamed), deadline_s=deadline_s)
         assert len(upstream.requests) == 1

@@ -1,4 +1,4 @@
-"""Calls of a model on the Messages wire, and what the wire makes of them."""
+"""Helpers that create calls of a Claude model and the Messages requests that the wire sends for them."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ def claude_call(*, model: Model = CLAUDE, **fields: Any) -> Call:
 
 
 def sent(call: Call, *, stream: bool = False, endpoint: Endpoint = Endpoint.ANTHROPIC) -> Any:
-    """The body that the wire sends for a call."""
+    """Returns the body that the wire sends for a call."""
     return json.loads(MessagesWire(endpoint).encode_request(call, stream=stream, extra={}))
 
 

@@ -1,4 +1,4 @@
-"""Messages answers as events: whole and streamed alike, and streams that break the protocol."""
+"""Tests how Messages answers become events, whole and streamed, and streams that break the protocol."""
 
 import json
 from typing import Any
@@ -116,7 +116,7 @@ def test_legacy_calls() -> None:
 
 
 def test_arguments_that_come_with_the_beginning_are_told_once() -> None:
-    """An imitation sends them at once; another one repeats them in pieces."""
+    """Some compatible servers send the arguments only in the start event. Others repeat them in pieces."""
     begun = record("content_block_start", index=0, content_block=_CALLS[0])
     ended = [record("content_block_stop", index=0), *end("tool_use")]
     piece = {"type": "input_json_delta", "partial_json": '{"place": "Paris"}'}
@@ -152,7 +152,7 @@ def _searches(events: list[Event]) -> list[int | None]:
 
 
 def test_searches_are_told_when_they_are_made() -> None:
-    """The report comes at the end only, and a stream may break off before."""
+    """The server reports its searches only at the end, and a stream may break off before that."""
     found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
     refused = {**found, "content": {"type": "web_search_tool_result_error", "error_code": "x"}}
     call = claude_call(streamed=True, web_search_options={})
@@ -160,11 +160,11 @@ def test_searches_are_told_when_they_are_made() -> None:
     records += block_records(2, found)
     _, events = _stream(records, call)
     assert _searches(events) == [None, 1, 2]
-    # The provider's own count is the last word.
+    # The count in the provider's last report replaces the gateway's count.
     used = {**MESSAGES_USAGE, "server_tool_use": {"web_search_requests": 1}}
     _, events = _stream([*records, *end(usage=used)], call)
     assert _searches(events)[-1] == 1
-    # Nobody asked for searches.
+    # Without `web_search_options`, searches are not counted.
     _, events = _stream(records)
     assert _searches(events) == [None]
 

@@ -1,4 +1,4 @@
-"""Anthropic's protocol at Amazon Bedrock: what is sent otherwise, and frames that are no events."""
+"""Tests the Messages protocol at Amazon Bedrock: differences in requests, and frames without valid events."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""A backend that speaks Messages, over HTTP: paths, headers, counts, faults and what they cost."""
+"""Tests a backend with the Messages protocol over HTTP: paths, headers, token counts and uncharged errors."""
 
 from typing import Any
 

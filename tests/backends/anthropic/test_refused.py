@@ -1,4 +1,4 @@
-"""What the Messages wire refuses, by the place in the caller's request."""
+"""Tests which requests the Messages wire refuses, and that the error names the place in the request."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Calls as Messages requests: what is sent, and what is refused by its place."""
+"""Tests how the wire encodes calls as Messages requests."""
 
 import base64
 from typing import Any

@@ -1,4 +1,5 @@
-"""A conversation of three turns with tools and reasoning, through the wire and back: the same prompt."""
+"""Tests that a conversation with tools and reasoning is unchanged after the Messages wire has encoded it and
+the Messages face has decoded it."""
 
 from dataclasses import replace
 
@@ -45,7 +46,7 @@ _TURNS = (
 
 
 def _read_back(body: dict[str, object]) -> list[Turn]:
-    """The turns of a Messages request, as our own face for that protocol reads them."""
+    """Returns the turns of a Messages request as the gateway's Messages face reads them."""
     model = replace(CLAUDE, supported_features=("reasoning", "tools"))
     conversation = MessagesConversation(model, lambda _: None, for_token_count=True)
     request = msgspec.json.decode(msgspec.json.encode(body), type=wire.TokenCountRequest)
@@ -56,7 +57,7 @@ def _read_back(body: dict[str, object]) -> list[Turn]:
 
 
 def _without_places(turn: Turn) -> Turn:
-    """Nor signatures, which the face for counting has no use for."""
+    """Removes places, and also signatures, which the face ignores when it counts tokens."""
     parts: list[Part] = []
     for part in turn.parts:
         match part:

@@ -1,4 +1,5 @@
-"""Usage as Messages servers report it: merged, split by lifetime, with what stands apart."""
+"""Tests usage reports of Messages servers: how reports are merged, cache writes by lifetime, and iterations
+that the totals do not include."""
 
 from typing import Any
 
@@ -8,7 +9,7 @@ from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised, po
 
 
 def _merged(*reports: dict[str, Any], unnamed_is_1h: bool = False) -> Usage | None:
-    """The usage of a stream whose last report is the final one."""
+    """Returns the usage of a stream with these reports, of which the last is final."""
     reader = UsageReader()
     total: ReportedUsage | None = None
     for number, reported in enumerate(reports, 1):
@@ -47,10 +48,10 @@ _START = {
     ("last", "counts"),
     [
         ({"output_tokens": 7}, (10, 200, 50, 20, 7)),
-        # The input grew: the last word counts.
+        # The input grew: the last report counts.
         ({"input_tokens": 60, "output_tokens": 7}, (60, 200, 50, 20, 7)),
         ({"cache_read_input_tokens": 0, "output_tokens": 7}, (10, 0, 50, 20, 7)),
-        # Writes that grew have the lifetime of the request. Those that fell are the dearer.
+        # Added writes have the request's lifetime. If the total falls, 5-minute writes fall first.
         ({"cache_creation_input_tokens": 100, "output_tokens": 7}, (10, 200, 80, 20, 7)),
         ({"cache_creation_input_tokens": 30, "output_tokens": 7}, (10, 200, 10, 20, 7)),
         ({"cache_creation_input_tokens": 5, "output_tokens": 7}, (10, 200, 0, 5, 7)),
@@ -113,7 +114,7 @@ def test_iterations_that_stand_apart_are_added(kind: str) -> None:
 
 @each("kind", ["compaction", "advisor_message"])
 def test_iterations_are_added_to_counts_that_only_the_first_report_has(kind: str) -> None:
-    """The last report may repeat nothing but the output."""
+    """The last report may contain only the output tokens and the iterations."""
     apart = {
         "type": kind,
         "input_tokens": 1000,
@@ -124,7 +125,7 @@ def test_iterations_are_added_to_counts_that_only_the_first_report_has(kind: str
     }
     last = {"output_tokens": 7, "iterations": [apart]}
     assert _counts(_merged(_START, last)) == (1010, 230, 52, 23, 107)
-    # Each report has all iterations so far, and not further ones.
+    # Each report repeats all earlier iterations, so they must not be added twice.
     assert _counts(_merged(_START, last, last)) == (1010, 230, 52, 23, 107)
 
 
@@ -135,7 +136,7 @@ def test_iterations_do_not_count_twice_for_a_report_after_them() -> None:
 
 
 def test_the_speed_of_an_answer_is_its_service_tier() -> None:
-    """Fast answers have a price of their own. Only the first report names the speed."""
+    """Fast answers have a separate price. Only the first report contains the speed."""
     for start, tier in (
         ({**_START, "speed": "fast", "service_tier": "standard"}, "speed-fast"),
         ({**_START, "speed": "standard", "service_tier": "standard"}, "standard"),

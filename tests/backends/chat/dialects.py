@@ -1,10 +1,11 @@
-"""Reports of usage as chat servers write them, and what each of them says."""
+"""Usage reports of different chat servers, and the token counts that the gateway must read from them."""
 
 from typing import Any
 
 PLAIN: dict[str, Any] = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
-# dialect -> the report, and (uncached, cache read, cache write, output, of which reasoning)
+# By dialect: the report, and its tokens (uncached, cache read, cache write, output, reasoning).
+# The output includes the reasoning.
 DIALECTS: dict[str, tuple[dict[str, Any], tuple[int, int, int, int, int]]] = {
     "plain": (PLAIN, (10, 0, 0, 5, 0)),
     "no total": ({"prompt_tokens": 10, "completion_tokens": 5}, (10, 0, 0, 5, 0)),

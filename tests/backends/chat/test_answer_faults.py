@@ -1,4 +1,4 @@
-"""Faults of what is said: malformed and odd streams, wrong types, absurd usage, lost choices."""
+"""Tests faulty answers: malformed and unusual streams, wrong content types, absurd usage, missing choices."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ from tollkeeper.domain.errors import (
 )
 from tollkeeper.domain.usage import Usage
 
-# U8, U9: malformed and odd streams.
+# Malformed and unusual streams.
 
 GOOD = sse(chunk("a"))
 MALFORMED = {
@@ -66,7 +66,7 @@ async def test_malformed_stream(case: str) -> None:
 
 @each("case", [case for case in MALFORMED if case not in ("text after the end",)])
 async def test_malformed_from_the_beginning(case: str) -> None:
-    """An error record says that the call did not run; anything else says nothing."""
+    """Only an error record shows that the call did not run, so all other cases are charged."""
     outcome = await fault(cut(MALFORMED[case] + b"".join(chat_records())), streamed=True)
     check_failure(outcome, BackendFailed, charged="error record" not in case)
 
@@ -91,7 +91,7 @@ ODD = (
 
 
 async def test_odd_but_legal_stream_cut_at_every_byte() -> None:
-    """The cuts of one script after the other, over one upstream."""
+    """Sends the stream once for each position of a cut, and once byte by byte, to the same backend."""
     cuts = [cut(ODD, position) for position in range(len(ODD))]
     every_byte = cut(ODD, *range(1, len(ODD)))
     async with Upstream(*cuts, every_byte) as upstream, routed(upstream.url) as backend:
@@ -103,7 +103,7 @@ async def test_odd_but_legal_stream_cut_at_every_byte() -> None:
 
 
 def said(*contents: str, index: int = 0) -> bytes:
-    """Records with these contents, which are JSON texts without quotes."""
+    """Returns records with these contents, which are the insides of JSON strings, without the quotes."""
     head = b'data: {"choices":[{"index":%d,"delta":{"content":"' % index
     return b"".join(head + content.encode() + b'"}}]}\n\n' for content in contents)
 
@@ -142,7 +142,7 @@ async def test_error_record_where_the_answer_should_begin(
 async def test_an_error_that_is_the_whole_body(
     code: int | None, error: type[TollkeeperError]
 ) -> None:
-    """As SGLang and Mistral write it."""
+    """SGLang and Mistral send errors in this form."""
     body = {"object": "error", "message": f"no, {KEY}", "type": "X", "param": None, "code": code}
     check_failure(await fault(answer(body)), error, charged=False)
 
@@ -152,7 +152,7 @@ async def test_an_error_that_is_the_whole_body(
     [*((code, True) for code in (408, 499, 504, 524)), *((code, False) for code in (502, 599))],
 )
 async def test_an_error_record_in_the_place_of_an_answer(code: int, charged: bool) -> None:
-    """The backend itself says that it failed. Only where it stopped waiting, the call may have run."""
+    """The backend reports its own failure. Only if the code means a timeout, the call may have run."""
     record = {"error": {"message": "late", "code": code}}
     outcome = await fault(stream([sse(record), DONE]), streamed=True)
     check_failure(outcome, BackendFailed, charged=charged)
@@ -165,7 +165,7 @@ async def test_an_error_record_whose_code_is_no_status(code: Any) -> None:
     check_failure(await fault(answer(record)), BackendFailed, charged=False)
 
 
-# U10 to U15: what is said.
+# Content types and usage.
 
 
 @each(
@@ -180,7 +180,7 @@ async def test_an_error_record_whose_code_is_no_status(code: Any) -> None:
     ],
 )
 async def test_wrong_content_type(verb: Verb, streamed: bool) -> None:
-    """It is a 200 all the same: the backend may have generated."""
+    """The status is 200, so the backend may have generated an answer."""
     check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=True)
 
 
@@ -239,7 +239,7 @@ async def test_usage_twice_and_after_done() -> None:
     assert [usage_in(report) for report in outcome.reports] == [Usage(7, 3), Usage(7, 4)]
 
 
-# U23: choices.
+# Missing choices.
 
 
 def incomplete(*choices: dict[str, Any]) -> Verb:
@@ -262,7 +262,7 @@ def choice(index: int, finish: str | None = "stop") -> dict[str, Any]:
 async def test_a_missing_choice_is_never_silent(verb: Verb) -> None:
     async with Upstream(verb) as upstream, routed(upstream.url) as backend:
         outcome = await make(backend, make_call(choices=2))
-        # What was made, and its usage, are known: the failure comes after them.
+        # The failure comes after the complete choices and the usage.
         assert type(outcome.error) is BackendFailed
         assert outcome.error.charged
         assert outcome.text(0) == "text 0"
@@ -284,7 +284,7 @@ async def test_a_missing_choice_of_many_in_a_stream() -> None:
 async def test_no_choice_at_all(choices: Any) -> None:
     outcome = await fault(answer({**completion(usage=None), "choices": choices}))
     check_failure(outcome, BackendFailed, charged=True)
-    # What it used is known all the same.
+    # A usage report is read even if there is no choice.
     outcome = await fault(answer({**completion(), "choices": choices}))
     assert type(outcome.error) is BackendFailed
     assert outcome.error.charged

@@ -1,4 +1,4 @@
-"""Reading chunks and answers as different servers write them."""
+"""Tests how the chat wire reads the chunks and whole answers of different servers."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ from tollkeeper.domain.usage import Usage
 
 
 def read(*records: Any, choices: int = 1) -> list[Event]:
-    """The events of these records, which are all well."""
+    """Returns the events of these records, and checks that the stream has not failed."""
     stream = AnswerStream(make_call(streamed=True, choices=choices))
     events = stream.read([json.dumps(record).encode() for record in records])
     assert stream.failure is None
@@ -210,7 +210,7 @@ def test_a_whole_answer_is_read() -> None:
 
 
 def test_reasoning_that_the_server_does_not_bound_is_no_fault() -> None:
-    """It may be longer than the bound of the completion, but not than what the model writes."""
+    """Reasoning may be longer than the call's output limit, but not longer than the model's output limit."""
     model = replace(MODEL, max_output_length=500, reasons=True)
     thought = json.dumps(chunk(delta={"reasoning_content": "r"})).encode()
     for bounds_reasoning, pieces, failed in ((True, 340, True), (False, 340, False)):
@@ -234,7 +234,7 @@ def test_reasoning_that_the_server_does_not_bound_is_no_fault() -> None:
     ],
 )
 def test_a_failure_that_its_server_does_not_charge_for(told: dict[str, Any], charged: bool) -> None:
-    """OpenRouter states what it charges, which is nothing for an error without output."""
+    """OpenRouter reports its charge, which is 0 for an error without output."""
     record = {"error": {"code": 502, "message": "x"}, "usage": {"prompt_tokens": 14, **told}}
     stream = AnswerStream(make_call(streamed=True))
     events = stream.read([json.dumps(record).encode()])

@@ -1,4 +1,4 @@
-"""What goes to a replica, and what comes of its proper answers."""
+"""Tests the HTTP requests to a replica with the chat protocol, and the events of its valid answers."""
 
 import asyncio
 

@@ -1,5 +1,5 @@
-"""Text that is passed on at once: it and what comes as events are together the whole answer, wherever
-the network cuts it, and nothing that is more than text passes by the reader."""
+"""Tests the relay of text: relayed text and events together are the whole answer, at whatever position the
+network splits the answer. A chunk that contains more than text is never relayed."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def _text(text: str, **fields: Any) -> bytes:
 
 
 class _Socket(asyncio.Transport):
-    """A transport that does nothing: the test says what each read brings."""
+    """A transport that does nothing, because the tests pass data directly to the connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class _Socket(asyncio.Transport):
 
 
 class _Caller:
-    """Takes what comes of one answer, in its order."""
+    """Collects the events and the relayed text of one answer, in the order of their arrival."""
 
     def __init__(self, *, output_tokens_max: int = 1024, record_bytes_max: int = 1 << 20) -> None:
         self.connection = Connection(lambda _: None, lambda _: None)
@@ -84,7 +84,7 @@ class _Caller:
     async def take(self, *reads: bytes) -> None:
         for read in reads:
             self.connection.data_received(read)
-            # More turns than a reader needs before it waits again.
+            # More turns of the event loop than the reader needs before it waits for data again.
             for _ in range(6):
                 await asyncio.sleep(0)
 
@@ -120,7 +120,7 @@ def _whole(pieces: Iterable[str]) -> bytes:
 
 @asynccontextmanager
 async def _calling(**settings: Any) -> AsyncIterator[_Caller]:
-    """A caller whose request is sent, and who stops reading at the end."""
+    """Yields a caller whose request is sent, and cancels its reading at the end."""
     caller = _Caller(**settings)
     await asyncio.sleep(0)
     try:
@@ -142,7 +142,7 @@ async def test_text_is_passed_on_at_once() -> None:
     async with _calling() as caller:
         await caller.take(_HEAD + _text(pieces[0]))
         for number, piece in enumerate(pieces[1:], start=1):
-            # No turn of any task: the text is there when the read is.
+            # The text is relayed during the read itself, before any task runs.
             caller.connection.data_received(_text(piece))
             assert caller.said[-1] == piece, number
         await caller.take(
@@ -184,7 +184,7 @@ async def test_several_chunks_of_one_read_keep_their_order() -> None:
     pieces = [f"word{number} " for number in range(30)]
     first, *more = map(_text, pieces)
     end = b"".join(map(_framed, (sse(chunk(finish="stop")), DONE))) + _LAST
-    # The last read has text before the end, of which only the text can be passed on.
+    # The last read contains text and the end of the answer. Only the text can be relayed.
     last = b"".join(more[6:]) + end
     caller = await _caller_of(_HEAD + first, b"".join(more[:5]), more[5], last)
     assert caller.text == "".join(pieces)
@@ -202,7 +202,7 @@ async def test_half_a_chunk_is_left_to_the_reader() -> None:
         assert caller.counted == ["2 ", "3 ", "4 "]
 
 
-# Chunks of real servers, each with a text, in forms that differ from the one before.
+# Text chunks in the forms that real servers send, which differ from the first chunk.
 _FORMS: dict[str, list[bytes]] = {
     "another second": [_text("a", created=now) for now in range(20)],
     "a random field": [_text("a", obfuscation="x" * (number % 7)) for number in range(20)],
@@ -231,7 +231,7 @@ async def test_text_is_found_in_every_form(form: str) -> None:
         assert len(caller.counted) == caller.written == 20
 
 
-# Chunks that a relay must not take for text, although they look like the ones before.
+# Chunks that must not be relayed as text, although they look similar to the chunks before them.
 _MORE_THAN_TEXT: dict[str, bytes] = {
     "a finish": sse(chunk("x", finish="stop")),
     "a usage": sse(chunk("x", usage={"prompt_tokens": 1, "completion_tokens": 1})),
@@ -257,7 +257,7 @@ _MORE_THAN_TEXT: dict[str, bytes] = {
 
 @each("record", _MORE_THAN_TEXT)
 async def test_more_than_text_is_read(record: str) -> None:
-    """It comes to the same as where all text is read as events."""
+    """The result is the same as for a slow caller, who gets all text as events."""
     read = _framed(_MORE_THAN_TEXT[record])
     async with _calling() as caller, _calling() as plain:
         plain.is_slow = True
@@ -293,7 +293,7 @@ async def test_who_reads_slowly_gets_all_of_it_later() -> None:
 
 
 async def test_nothing_passes_a_reader_that_is_behind() -> None:
-    """What came before was not taken yet: later text has to wait for its turn."""
+    """The reader has not read the earlier text yet, so later text must not be relayed before it."""
     async with _calling() as caller:
         await caller.take(_HEAD + _text("1 "), _text("2 "))
         late = _text("3 ")
@@ -335,7 +335,7 @@ async def test_nobody_is_written_to_after_a_call_has_ended() -> None:
     async with _calling() as caller:
         await caller.take(_HEAD + _text("1 "), _text("2 "))
         caller.reading.cancel()
-        # The task has not noticed yet.
+        # The cancelled task has not run yet.
         caller.connection.data_received(_text("3 "))
         await asyncio.gather(caller.reading, return_exceptions=True)
         caller.connection.data_received(_text("4 "))
@@ -346,7 +346,7 @@ async def test_nobody_is_written_to_after_a_call_has_ended() -> None:
 
 
 async def test_text_is_no_silence_and_its_absence_is() -> None:
-    """Text comes for longer than the idle timeout; then nothing does."""
+    """Sends text for longer than the idle timeout, and then nothing until the timeout passes."""
     quiet = asyncio.Event()
 
     async def verb(peer: Peer) -> None:

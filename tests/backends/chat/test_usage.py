@@ -1,4 +1,4 @@
-"""Usage in the dialects of chat servers: what is read, and what is charged for it."""
+"""Tests how usage reports of different chat servers are read: token counts, costs and searches."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_lifetimes_of_cache_writes() -> None:
         ({"cost": None}, None),
         ({"cost": True}, None),
         ({"cost": 1e300}, None),
-        # With a key of one's own, OpenRouter's charge is beside that of the provider.
+        # With the customer's own provider key, OpenRouter's charge is added to the provider's cost.
         (
             {
                 "cost": 0.00001,
@@ -187,7 +187,7 @@ _DETAILS: st.SearchStrategy[Any] = st.one_of(
 def test_the_short_way_reads_the_same(
     totals: dict[str, Any], details: dict[str, Any], tier: str | None
 ) -> None:
-    """A report with OpenAI's own fields is read in a shorter way, which changes nothing."""
+    """Reports that have only OpenAI's fields are read by faster code, which must have the same result."""
     report = totals | details
     try:
         expected = UsageReport(usage_module._read(report, tier))

@@ -1,4 +1,4 @@
-"""Calls of a model on the Converse wire, and what the wire makes of them."""
+"""Helpers that create calls and the Converse requests that the wire sends for them."""
 
 import json
 from dataclasses import replace
@@ -30,7 +30,7 @@ def converse_call(*, model: Model = CLAUDE, **fields: Any) -> Call:
 
 
 def sent(call: Call) -> Any:
-    """The body that the wire sends for a call."""
+    """Returns the body that the wire sends for a call."""
     return json.loads(ConverseWire().encode_request(call, stream=False, extra={}))
 
 

@@ -1,4 +1,4 @@
-"""Converse answers as events: whole, in frames, and where they are no answer."""
+"""Tests how Converse answers become events, whole and streamed in frames, and how bad answers fail."""
 
 import json
 from typing import Any
@@ -123,7 +123,7 @@ def test_a_report_may_be_missing() -> None:
 
 
 def test_one_call_where_several_were_not_asked_for() -> None:
-    """They are charged, because they were written."""
+    """With `parallel_tool_calls: false`, the client gets only the first of several calls."""
     uses = [use_block("t1", "weather", place="Paris"), use_block("t2", "weather", place="Rome")]
     call = converse_call(tools=_TOOLS, parallel_tool_calls=False)
     whole = _whole(whole_answer(*uses, stop_reason="tool_use"), call)

@@ -1,4 +1,4 @@
-"""What Amazon Bedrock's reports of usage say."""
+"""Tests how Amazon Bedrock's usage reports are read."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def _usage(**reported: Any) -> Usage | None:
     ("reported", "usage"),
     [
         ({"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}, Usage(10, 5)),
-        # Cache reads and writes are beside the input.
+        # `inputTokens` does not include cache reads and writes.
         (
             {
                 "inputTokens": 10,
@@ -27,7 +27,7 @@ def _usage(**reported: Any) -> Usage | None:
             },
             Usage(1110, 5, cached_tokens=1000, cache_write_tokens=100),
         ),
-        # Whether the total has them or not.
+        # Cache reads and writes are added even if the total does not include them.
         (
             {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15, "cacheReadInputTokens": 1000},
             Usage(1010, 5, cached_tokens=1000),
@@ -54,7 +54,7 @@ def _usage(**reported: Any) -> Usage | None:
             },
             Usage(110, 5, cache_write_tokens=40, cache_write_1h_tokens=60),
         ),
-        # What the split does not cover has the lifetime of the request, five minutes here.
+        # Writes without a named lifetime have the lifetime of the request, which is 5 minutes here.
         (
             {
                 "inputTokens": 10,
@@ -65,7 +65,7 @@ def _usage(**reported: Any) -> Usage | None:
             Usage(110, 5, cache_write_tokens=60, cache_write_1h_tokens=40),
         ),
         ({"inputTokens": 10, "outputTokens": 5, "cacheDetails": []}, Usage(10, 5)),
-        # What is counted apart from both is output.
+        # Tokens that only the total contains count as output.
         ({"inputTokens": 10, "outputTokens": 5, "totalTokens": 20}, Usage(10, 10)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Calls of a model on the Gemini wire, and what the wire makes of them."""
+"""Helpers that create calls of a Gemini model and the requests that the wire sends for them."""
 
 import json
 from dataclasses import replace
@@ -12,7 +12,7 @@ from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.messages_behavior import MessagesBehavior, ThinkingStyle
 
-# A model that is told an effort, as from Gemini 3 on, and one that is given tokens, as before.
+# Models since Gemini 3 take a reasoning effort. Older models take a number of reasoning tokens.
 GEMINI = replace(
     MODEL,
     options={**OPTIONS, **THINKING_OPTIONS},
@@ -26,7 +26,7 @@ def gemini_call(*, model: Model = GEMINI, **fields: Any) -> Call:
 
 
 def sent(call: Call, *, endpoint: Endpoint = Endpoint.GEMINI) -> Any:
-    """The body that the wire sends for a call."""
+    """Returns the body that the wire sends for a call."""
     return json.loads(GeminiWire(endpoint).encode_request(call, stream=False, extra={}))
 
 
