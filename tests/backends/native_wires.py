@@ -1,6 +1,6 @@
-"""The wires that have a protocol of a provider's own, as a table: what a scripted server of each does.
+"""A table of the native wires and the behaviour of a scripted server for each of them.
 
-What holds for all of them is tested once, over this table (`test_native_wires.py`).
+`test_native_wires.py` runs the tests that all native wires have in common over this table.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -43,21 +43,22 @@ class Refusal:
 class NativeWire:
     settings: Mapping[str, Any]
     model: Model
-    # Path of an answer, of a stream and of a count; header and value of the key.
+    # The paths for a whole answer, a stream and a token count.
     paths: tuple[str, str, str]
+    # The name and the value of the header with the key.
     key: tuple[str, str]
-    # Answers as a good server does; `input_tokens` is what it counts.
+    # Answers without errors. The argument `input_tokens` is the result of a token count.
     ordinary: Callable[..., Verb]
-    # The field of a count.
+    # The field with the result of a token count.
     count_field: str
     records: Callable[[], list[bytes]]
     stream_type: str
-    # A refusal by status and kind, and all that the provider documents.
+    # Returns a refusal with this status and kind. `refusals` are all that the provider documents.
     refuse: Callable[..., Verb]
     refusals: tuple[Refusal, ...]
-    # The status and the kind of a server that is busy.
+    # The status and the kind of the refusal if the server is busy.
     busy: tuple[int, str]
-    # The first record of a stream, one that tells of an error, and a stream that says "0 1 " first.
+    # The first record of a stream, an error record, and a stream that begins with the text "0 1 ".
     begun: Callable[[], bytes]
     failing: Callable[[], bytes]
     said: Callable[..., list[bytes]]

@@ -1,4 +1,4 @@
-"""Answers of a Gemini server as events, whole and streamed, without a connection."""
+"""Tests how Gemini answers become events, whole and streamed, without a connection."""
 
 import json
 from typing import Any
@@ -71,7 +71,7 @@ def test_a_stream_ends_with_its_body() -> None:
 
 
 def test_a_reason_in_every_piece() -> None:
-    """Older models tell one with each of them, and signatures may come after it."""
+    """Older models send a finish reason with each piece, and a signature may come after the text."""
     pieces = [record(whole(text_part(text))) for text in ("Hel", "lo")]
     signed = record(whole(text_part("", "c2ln"), finish="MAX_TOKENS"))
     events, answer = _stream(*pieces, signed)
@@ -92,7 +92,7 @@ def test_calls() -> None:
         (2, "h", '{"y": [{}]}'),
     ]
     assert (calls[0].id, calls[2].id) == ("a", "c")
-    # The gateway gives an id to a call that has none, and never the same one twice.
+    # The gateway creates an id for a tool call without an id, and never uses an id twice.
     again = _deltas(_whole(whole(*parts)).events)[1].tool_calls[0].id
     assert None not in (calls[1].id, again)
     assert calls[1].id != again
@@ -173,7 +173,7 @@ def test_citations_count_characters_and_queries_are_searches() -> None:
     for events in (
         _whole(content, call).events,
         _stream(*answer_records(text_part("Où, rain"), groundingMetadata=grounding), call=call)[0],
-        # The sources may come in a piece of their own, after which the end has none.
+        # The sources may come in a separate piece before the last piece.
         _stream(
             piece(text_part("Où, rain")),
             record(whole(finish=None, usage=None, groundingMetadata=grounding)),

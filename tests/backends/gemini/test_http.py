@@ -1,4 +1,4 @@
-"""A backend that speaks Gemini, over HTTP: paths, headers, counts, faults and what they cost."""
+"""Tests a backend with the Gemini protocol over HTTP: paths, headers, token counts, errors and charges."""
 
 from typing import Any
 
@@ -101,7 +101,7 @@ async def test_the_provider_counts() -> None:
 async def test_a_refusal(
     streamed: bool, code: int, status: str, error: type[TollkeeperError], charged: bool
 ) -> None:
-    """Also where the server has sent its 200 before it looks at the request."""
+    """The error may also be the body of a 200 response, if the server sends the status first."""
     outcome = await _fault(refuse_gemini(code, status, f"key {KEY}"), streamed=streamed)
     check_failure(outcome, error, charged=charged)
     body = error_body(code, status, f"key {KEY}")

@@ -1,4 +1,4 @@
-"""What the Gemini wire sends for what a caller asks."""
+"""Tests how the wire encodes calls as Gemini requests, and which requests it refuses."""
 
 from typing import Any
 
@@ -158,7 +158,7 @@ def test_media() -> None:
     ],
 )
 def test_addresses_that_are_refused(url: str) -> None:
-    """Those of the provider's own storage would be read with the gateway's own rights."""
+    """The provider would read addresses in its own storage with the rights of the gateway's account."""
     with pytest.raises((InvalidRequest, OptionUnsupported)) as raised:
         _parts({"type": "image_url", "image_url": {"url": url}})
     assert raised.value.param == "messages[0].content[0]"

@@ -1,5 +1,5 @@
-"""Signatures of thoughts on the Gemini wire: in pieces of a stream, without ids, lost and edited. That a
-whole conversation comes back the same is in `tests/backends/test_round_trips.py`."""
+"""Tests the signatures of thoughts on the Gemini wire: in streams, without ids, missing, and of edited text.
+`tests/backends/test_round_trips.py` tests that a whole conversation comes back unchanged."""
 
 import json
 from typing import Any
@@ -55,7 +55,7 @@ def _sent(
 
 
 def test_pieces_of_a_stream_come_back_with_their_signatures() -> None:
-    """The last half of a text has its signature; joined, they are the same text."""
+    """A stream splits a text in two pieces. Only the second piece has the text's signature."""
     turns = conversation([_read_stream(parts) for parts in _ANSWERS])
     models = [
         content["parts"] for content in _sent(turns)["contents"] if content["role"] == "model"
@@ -78,7 +78,7 @@ def test_vertex_has_no_ids() -> None:
 
 @each(("model", "signature"), [(GEMINI, UNSIGNED), (OLDER, None)])
 def test_a_caller_that_has_not_kept_the_signatures(model: Model, signature: str | None) -> None:
-    """A chat caller, or one that comes from another provider."""
+    """The client uses chat, or sends back an answer of another provider."""
     foreign = sealed_block({"type": "thinking", "thinking": "x", "signature": "y"})
     answers = []
     for turn in map(_read_whole, _ANSWERS):

@@ -1,4 +1,5 @@
-"""Usage as Gemini reports it: totals that run, thoughts beside, caches inside, audio by modality."""
+"""Tests how Gemini's usage reports are read: running totals, thoughts, cached tokens, searches, modalities and
+service tiers."""
 
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_a_cache_is_inside_the_prompt() -> None:
 
 
 def test_what_a_search_puts_into_the_prompt_is_not_charged() -> None:
-    """It has a fee for each query; the tokens of what was found are neither input nor output."""
+    """Each query has a fee. The tokens of the search results count neither as input nor as output."""
     reported = {
         "promptTokenCount": 20,
         "toolUsePromptTokenCount": 300,
@@ -69,7 +70,7 @@ def test_what_a_search_puts_into_the_prompt_is_not_charged() -> None:
 
 
 def test_what_a_search_puts_into_the_prompt_is_beside_its_count() -> None:
-    """The counts of a published call to the live service, whose total is the sum of all four."""
+    """Uses the counts of a published call to the real service. Their total is the sum of all four."""
     reported = {
         "promptTokenCount": 80,
         "toolUsePromptTokenCount": 237,
@@ -120,7 +121,7 @@ def test_the_last_total_counts_even_where_it_falls() -> None:
 def test_output_that_is_not_told_yet_is_unknown() -> None:
     early = {"promptTokenCount": 15, "thoughtsTokenCount": 4, "totalTokenCount": 19}
     assert _used(early, is_final=False) is None
-    # The answer has ended without any: a blocked prompt, or thoughts alone.
+    # The answer ended without output: the prompt was blocked, or there were only thoughts.
     assert _used({"promptTokenCount": 15, "totalTokenCount": 15}) == Usage(15, 0)
     found = _used(early)
     assert found is not None
@@ -159,7 +160,7 @@ def test_images_by_modality() -> None:
     assert found.completion_details == {"image_tokens": 1290}
 
 
-# What the report says of its tier, and the tier whose prices apply.
+# Fields of the report that contain the service tier, and the tier whose prices apply.
 TIERS: list[tuple[dict[str, Any], str | None]] = [
     ({}, None),
     ({"serviceTier": "standard"}, "standard"),
@@ -177,7 +178,7 @@ TIERS: list[tuple[dict[str, Any], str | None]] = [
 
 @each(("fields", "tier"), TIERS)
 def test_the_service_tier_is_in_the_report(fields: dict[str, Any], tier: str | None) -> None:
-    """The Gemini API names it, Vertex AI the kind of traffic."""
+    """The Gemini API reports the service tier, and Vertex AI reports the type of traffic."""
     reported = {"promptTokenCount": 8, "candidatesTokenCount": 7, "totalTokenCount": 15}
     found = _used({**reported, **fields})
     assert found is not None

@@ -1,4 +1,4 @@
-"""Fixtures for identities: a private key, and an environment without a developer's own identity."""
+"""Fixtures for the identity tests: a private key, TLS, and an environment without the developer's identity."""
 
 import asyncio
 import gc
@@ -32,11 +32,11 @@ def _no_own_identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 async def _collected() -> AsyncIterator[None]:
-    """Collect the connections that the libraries leave to the garbage collector.
+    """Collects the connections that the libraries leave to the garbage collector.
 
-    Collects until none is left, because the thread that made the attempt can hold its exception a
-    little longer than the test. Does not search objects from before the test: a process that has run
-    other tests has millions of them.
+    Collects until none is left, because the attempt's thread can hold its exception a little longer than the
+    test. Does not search objects that existed before the test: a process that has run other tests has
+    millions of them.
     """
     gc.freeze()
     files_before = open_files()
@@ -55,7 +55,7 @@ async def _collected() -> AsyncIterator[None]:
 
 @pytest.fixture
 def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    """For servers that Entra's library trusts: it asks authorities over TLS only."""
+    """Returns a context for servers that azure-identity trusts, because it uses only TLS for authorities."""
     context, certificate = make_certificate(tmp_path)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     return context

@@ -1,4 +1,4 @@
-"""AWS keys from every place that has them, by botocore, and requests that are signed with them."""
+"""Tests that botocore obtains AWS keys from all supported sources, and that requests are signed with them."""
 
 import asyncio
 import hashlib
@@ -129,7 +129,7 @@ async def test_a_role_is_taken_with_a_federated_token(
 async def test_a_profile_may_name_a_role_and_a_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both were rejected by the gateway's own reader of profiles."""
+    """Earlier, the gateway read profiles with its own code, which rejected both."""
     program = tmp_path / "keys"
     program.write_text(
         f"#!/bin/sh\necho '{json.dumps({'Version': 1, 'SessionToken': 'session-1', **_given()})}'\n"
@@ -231,7 +231,7 @@ async def test_a_changed_file_changes_the_keys_of_later_calls(
             await uses("AKIA1")
             file.write_text(_PROFILES.replace("AKIA1", "AKIA-2"))
             await uses("AKIA-2")
-            # In the middle of a rotation the last keys stay in use.
+            # If the file is empty during a rotation, the last keys stay in use.
             file.write_text("")
             await until(lambda: any(entry["event"] == "credential not renewed" for entry in logs))
             await make(backend, make_call())
@@ -247,7 +247,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _expected_signature(request: Received, secret: str, region: str) -> str:
-    """Written out by AWS's document, apart from the code that is tested."""
+    """Computes the signature as AWS documents it, without using the tested code."""
     time = request.headers["x-amz-date"]
     names = ["host", "x-amz-date"]
     if "x-amz-security-token" in request.headers:
@@ -312,7 +312,7 @@ def test_the_region_in_a_host(host: str, region: str | None) -> None:
 @pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("kind", ["RequestTimeTooSkewed", "InvalidSignatureException"])
 async def test_a_wrong_clock_is_a_failure_of_the_backend_that_is_not_charged(kind: str) -> None:
-    """AWS refuses a request that is more than minutes old; that is nothing the caller can mend."""
+    """AWS refuses a request whose time differs by several minutes. The client cannot correct this."""
     verb = answer(
         {"message": "Signature expired"}, status=403, headers=[("x-amzn-errortype", kind)]
     )
@@ -330,7 +330,7 @@ async def test_a_wrong_clock_is_a_failure_of_the_backend_that_is_not_charged(kin
 
 async def test_keys_that_expire_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def service(peer: Peer) -> None:
-        # The library asks again at once for keys that end within a quarter of an hour.
+        # botocore itself would at once renew keys that expire within 15 minutes.
         name = f"ASIA{len(metadata.requests)}"
         await answer(_given(AccessKeyId=name, Expiration=_end(1000)))(peer)
 

@@ -1,4 +1,4 @@
-"""Entra tokens: what an application and a machine send to get one, by azure-identity."""
+"""Tests the requests that azure-identity sends to obtain Entra tokens, for applications and for machines."""
 
 import asyncio
 import base64

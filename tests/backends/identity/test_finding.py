@@ -1,4 +1,4 @@
-"""Which identity a backend has, by its settings and by the variables of its provider's own tools."""
+"""Tests which identity a backend gets from its settings and the environment variables of the provider."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -77,7 +77,7 @@ def test_an_identity_by_its_settings(
 def test_a_missing_library_names_its_extra(
     credential: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What Python does for a module that is not installed.
+    # Python returns None for a module that is not installed.
     monkeypatch.setattr(
         identities, "find_spec", lambda name: None if name.startswith(module) else find_spec(name)
     )
@@ -142,7 +142,7 @@ identity = { file = "client.pem", secret = "file:abs", tenant = "t" }
         f"file:{tmp_path / 'abs'}",
     )
     assert backend.api_key_env == ""
-    # As a worker gets them.
+    # A worker gets the settings in this form.
     again = Settings.model_validate({"backends": [backend.model_dump(mode="json")]})
     assert again.backends == (backend,)
 

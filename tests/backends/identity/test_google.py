@@ -1,4 +1,4 @@
-"""Google tokens: what each kind of account sends to get one, by google-auth."""
+"""Tests the requests that google-auth sends to obtain Google tokens, for each kind of account."""
 
 import asyncio
 import base64
@@ -95,7 +95,7 @@ async def test_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "client_secret": SECRET,
             "refresh_token": "r/1",
         }
-        # The library does not read an address from such a file.
+        # google-auth does not read the address of the token service from a user's file.
         monkeypatch.setattr(google.oauth2.credentials, "_GOOGLE_OAUTH2_TOKEN_ENDPOINT", tokens.url)
         path.write_text(json.dumps(document))
         assert await _token(path) == "t1"
@@ -147,7 +147,7 @@ print(obtain(GoogleIdentity()).value)
 
 
 async def test_a_machine() -> None:
-    """In a process of its own, because the library reads its variables when it is imported."""
+    """Runs in a separate process, because google-auth reads its environment variables during the import."""
     async with Upstream(_flavored) as server:
         host = origin(server).removeprefix("http://")
         process = await asyncio.create_subprocess_exec(
@@ -162,7 +162,7 @@ async def test_a_machine() -> None:
 
 
 async def _flavored(peer: Peer) -> None:
-    """A metadata server says with each answer that it is one."""
+    """Answers as a metadata server, which identifies itself with a header in each answer."""
     path = peer.request.path
     body: Any = {"email": "a@b", "scopes": []}
     if "/token" in path:
@@ -207,7 +207,7 @@ async def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 async def test_an_external_account_may_ask_an_address(tmp_path: Path) -> None:
-    """A source that is no file, which the gateway's own code could not read."""
+    """Uses a source that is not a file. Earlier, the gateway's own code could not read such a source."""
     path = tmp_path / "federated.json"
     async with Upstream(answer({"value": "theirs"}), token("t1")) as server:
         document = {

@@ -1,4 +1,5 @@
-"""Tokens that expire: renewed ahead, by one attempt at a time, and what calls see of failures."""
+"""Tests that tokens are renewed before they expire, with one attempt at a time, and how failed renewals
+affect calls."""
 
 import asyncio
 import contextlib
@@ -52,7 +53,7 @@ def _sent(upstream: Upstream) -> list[str]:
 
 
 async def _call_with(token: str, backend: RoutedBackend, upstream: Upstream) -> Outcome:
-    """Call until the backend has this token: it has come, and is then taken by another task."""
+    """Calls until the backend uses this token, because another task stores the token after its arrival."""
     async with asyncio.timeout(20):
         while True:
             outcome = await make(backend, make_call())
@@ -67,14 +68,14 @@ async def test_a_token_is_renewed_before_its_end_while_calls_go_on(google: Ident
         identified(google(tokens.url), upstream.url) as backend,
     ):
         (await make(backend, make_call())).check_complete()
-        # Nobody asks for it: it is renewed by itself.
+        # The token is renewed although no call needs it yet.
         await until(lambda: len(tokens.requests) == 2)
         (await _call_with("t2", backend, upstream)).check_complete()
     assert set(_sent(upstream)) == {"Bearer t1", "Bearer t2"}
 
 
 async def test_a_call_does_not_wait_for_a_renewal(google: Identify) -> None:
-    """The service hangs at the second token, and the first one is still valid."""
+    """The token service hangs at the second token, while the first token is still valid."""
     async with (
         Upstream(token("t1", expires_in=60), hang()) as tokens,
         Upstream(chat()) as upstream,
@@ -116,7 +117,7 @@ async def test_many_calls_at_once_ask_for_one_token(google: Identify) -> None:
 
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_token_that_the_backend_refuses_is_replaced(google: Identify, status: int) -> None:
-    """As where somebody has revoked it: the call fails, and a later one has the next token."""
+    """The token may have been revoked. The call fails, and a later call uses the next token."""
     async with (
         Upstream(token("t1"), token("t2")) as tokens,
         Upstream(refuse(status), chat()) as upstream,
@@ -134,7 +135,7 @@ async def test_a_token_that_the_backend_refuses_is_replaced(google: Identify, st
 
 
 async def test_refusals_do_not_hurry_a_token_that_is_new(google: Identify) -> None:
-    """A caller may provoke them: the token service is not asked for each."""
+    """Clients can cause refusals, so the gateway does not request a new token after each refusal."""
     async with (
         Upstream(token("t1")) as tokens,
         Upstream(refuse(403)) as upstream,
@@ -204,7 +205,7 @@ async def test_after_its_end_calls_fail_at_once_and_nothing_is_held_against_the_
             assert isinstance((await make(backend, make_call())).error, Unavailable)
         assert len(upstream.requests) == calls
         assert set(backend.health().replicas.values()) == {"healthy"}
-        # It comes back by itself.
+        # The next attempt of the renewal succeeds.
         tokens.play(token("t9"))
         async with asyncio.timeout(20):
             while (await make(backend, make_call())).error is not None:  # noqa: ASYNC110
@@ -282,7 +283,7 @@ async def test_a_value_without_an_end_is_obtained_once() -> None:
 
 
 async def test_an_end_that_nobody_foresaw_is_not_the_end() -> None:
-    """A fault of our own in one attempt: the next call makes another one."""
+    """One attempt ends with an unexpected error. A later call starts another attempt."""
     failures = iter([RuntimeError("a fault")])
 
     async def obtain(deadline: float) -> Expiring[str]:

@@ -1,4 +1,4 @@
-"""Signatures of AWS, held against the examples that AWS publishes (Signature Version 4 test suite)."""
+"""Tests AWS signatures with the examples that AWS publishes (Signature Version 4 test suite)."""
 
 from datetime import UTC, datetime
 

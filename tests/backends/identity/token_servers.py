@@ -1,4 +1,4 @@
-"""Scripted token services, and credentials that ask them with short times."""
+"""Scripted token services, and backends that renew their tokens after short times."""
 
 import json
 import time
@@ -23,7 +23,7 @@ from tollkeeper.backends.identity.renewal import RenewalTimes
 from tollkeeper.backends.routing import RoutedBackend
 
 SECRET = "a-very-secret-value"
-# A value is renewed soon after it was obtained, and attempts are repeated soon.
+# With these times, a value is renewed after 5 % of its lifetime, and pauses are short.
 QUICK = RenewalTimes(
     ahead_s=1e9,
     ahead_share=0.95,
@@ -41,13 +41,13 @@ def token(name: str, *, expires_in: Any = 3600) -> Verb:
 
 
 def refused(status: int = 400, error: Any = "invalid_grant") -> Verb:
-    """A refusal that quotes what it was sent."""
+    """Returns a refusal that quotes a secret, as if the client had sent it."""
     body = {"error": error, "error_description": f"AADSTS7000215: you sent {SECRET}"}
     return answer(body, status=status)
 
 
 def authority(*script: Verb) -> Verb:
-    """An Entra authority: says where its token endpoint is, and plays the script there."""
+    """Returns an Entra authority that names its token endpoint, and plays the script at this endpoint."""
     tokens = iter(script)
     present: list[Verb] = []
 
@@ -69,7 +69,7 @@ def authority(*script: Verb) -> Verb:
 
 
 def token_requests(upstream: Upstream) -> list[Received]:
-    """Those that are no question where the token endpoint is."""
+    """Returns all requests except those for the address of the token endpoint."""
     return [one for one in upstream.requests if "well-known" not in one.path]
 
 
@@ -118,7 +118,7 @@ async def identified(
     now: Callable[[], float] = time.time,
     **settings: Any,
 ) -> AsyncIterator[RoutedBackend]:
-    """A started backend with this identity, whose tokens are renewed by these times."""
+    """Yields a started backend with this identity, whose tokens are renewed by these times."""
     credential = opened(identity, times=times, now=now)
     backend = RoutedBackend(make_config(*urls, api_key=None, **settings), credential)
     await backend.start()
