@@ -47,7 +47,7 @@ class NativeWire:
     paths: tuple[str, str, str]
     # The name and the value of the header with the key.
     key: tuple[str, str]
-    # Answers without errors. The argument `input_tokens` is the result of a token count.
+    # Answers as a server without faults. `input_tokens` is its result for a token count.
     ordinary: Callable[..., Verb]
     # The field with the result of a token count.
     count_field: str

@@ -319,7 +319,7 @@ async def _cursor(costs: KnownCosts, query: str = "limit=2") -> str:
 
 
 async def test_cursor_with_any_bit_flipped(costs: KnownCosts) -> None:
-    """Calls the service for each bit, because HTTP would be slow, and HTTP only for the last bit."""
+    """Tries each bit at the service, because HTTP would be slower. Tries the last bit over HTTP, too."""
     cursor = await _cursor(costs)
     signed = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
     query = CostQuery(FIRST_DAY * DAY_S, (FIRST_DAY + 10) * DAY_S, (), (), (), 2)

@@ -383,7 +383,7 @@ async def test_project_ids_are_kept_once_each_in_order(gateway: Gateway, tenant:
 
 
 async def test_an_archived_project_may_be_named(gateway: Gateway, tenant: Tenant) -> None:
-    """Otherwise a policy that names a project could not be edited after the project is archived."""
+    """A policy that names a project must stay editable after the project is archived."""
     await gateway.services.projects.project_archive(tenant.organization_id, tenant.project_id)
     policy = await gateway.make_policy(tenant, project_ids=[str(tenant.project_id)])
     assert policy["draft"]["project_ids"] == [str(tenant.project_id)]

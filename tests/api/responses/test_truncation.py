@@ -86,7 +86,7 @@ async def test_count_decides_where_there_is_one(
     before = len(scripted.upstream.requests)
     assert await kept(scripted, *items) == items[turns - left :]
     asked = [request.path for request in scripted.upstream.requests[before:]]
-    # One request is for the hold, one for the answer. The search in up to nine turns needs four.
+    # One request is for the hold, one for the answer. The search needs at most four token counts.
     assert len(asked) - 2 <= 4
 
 
@@ -104,7 +104,7 @@ async def test_a_long_conversation_is_counted_four_times_at_most(
     counting: ScriptedGateway, lengths: list[int], digits: bool
 ) -> None:
     """The kept turns fit. They use more than half of the context, unless the next older turn does not fit. The
-    gateway's own estimate would be twice as high for words, and even higher for digits."""
+    gateway's own estimate is more than twice as high for words, and even higher for digits."""
     scripted = await counting.with_tenant()
     scripted.upstream.play(counts_words())
     words = ["1234567 " if digits and at % 3 == 0 else "word " for at in range(len(lengths))]

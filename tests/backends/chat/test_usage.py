@@ -59,7 +59,7 @@ def test_lifetimes_of_cache_writes() -> None:
         ({"cost": None}, None),
         ({"cost": True}, None),
         ({"cost": 1e300}, None),
-        # With the customer's own provider key, OpenRouter's charge is added to the provider's cost.
+        # With the operator's own provider key, OpenRouter's charge is added to the provider's cost.
         (
             {
                 "cost": 0.00001,

@@ -152,7 +152,7 @@ def test_allowed_functions_are_the_only_ones_that_are_offered() -> None:
 
 
 def test_no_call_is_no_tool() -> None:
-    """The protocol cannot forbid calls, so the tools are left out. With earlier calls, that is an error."""
+    """The protocol cannot forbid calls, so the tools are left out. After earlier calls, this is impossible."""
     assert "toolConfig" not in sent_for(tools=[_function()], tool_choice="none")
     with pytest.raises(OptionUnsupported) as refused:
         sent_for(messages=_called("weather"), tools=[_function()], tool_choice="none")
