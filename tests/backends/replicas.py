@@ -1,4 +1,4 @@
-"""Several upstreams as the replicas of one backend."""
+"""Starts several upstreams, which are the replicas of one backend."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -25,7 +25,7 @@ def calls_of(*servers: Upstream) -> list[int]:
 
 @dataclass(frozen=True)
 class Pair:
-    """A backend with two replicas: one that is watched, and a spare one."""
+    """Contains a backend with two replicas. A test observes `watched`, and `spare` is the other one."""
 
     backend: RoutedBackend
     watched: Upstream
@@ -36,7 +36,7 @@ class Pair:
         return self.backend.health().replicas[self.watched.url]
 
     def preferring(self, server: Upstream) -> bytes:
-        """An affinity key of calls that go to this replica first."""
+        """Returns an affinity key with which calls go to this replica first."""
         urls = [self.watched.url, self.spare.url]
         return next(
             key
@@ -52,8 +52,8 @@ class Pair:
         deadline_s: float = 10.0,
         **fields: Any,
     ) -> Outcome:
-        """A call that goes to the watched replica first, or to another; of a new organization each,
-        where none is named."""
+        """Makes a call that goes to the given replica first; by default to the watched replica. Each
+        call is of a new organization, unless the organization is given."""
         call = make_call(affinity=self.preferring(server or self.watched), **fields)
         owner = OrganizationId(organization or uuid4())
         return await make(self.backend, replace(call, organization_id=owner), deadline_s=deadline_s)
@@ -61,7 +61,7 @@ class Pair:
 
 @asynccontextmanager
 async def pair(*verbs: Verb, **settings: Any) -> AsyncIterator[Pair]:
-    """`verbs` are what the watched replica does; the spare one answers."""
+    """Starts a `Pair`. The watched replica acts by `verbs`; the spare replica answers every call."""
     async with (
         Upstream(*verbs) as watched,
         Upstream(chat()) as spare,

@@ -1,4 +1,4 @@
-"""What a backend may be configured with."""
+"""Tests which URLs and keys the settings of a backend accept, and that secrets are not shown."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Credentials: which header carries the key, and how a key changes while the gateway runs."""
+"""Tests credentials: which header contains the key, and how a key changes while the gateway runs."""
 
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ async def test_a_changed_file_changes_the_key_of_the_next_call(tmp_path: Path) -
         await make(backend, make_call())
         file.write_text("second-key\n")
         await make(backend, make_call())
-        # As a rotation by rename leaves it: another file under the same name.
+        # Some tools rotate a key by renaming: another file then has the same name.
         (tmp_path / "new").write_text("third-key")
         (tmp_path / "new").rename(file)
         await make(backend, make_call())
@@ -95,7 +95,7 @@ async def test_the_last_key_stays_while_the_file_holds_none(
 
 
 async def test_no_key_is_ever_shown(tmp_path: Path) -> None:
-    """Neither the present key nor the one before it, which a backend may still quote."""
+    """Messages contain neither the present key nor the previous key, which a backend may still quote."""
     file = tmp_path / "key"
     file.write_text("first-key")
     quoting = refuse(400, "the keys first-key and second-key are not valid")

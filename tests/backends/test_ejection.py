@@ -1,4 +1,4 @@
-"""Which failures eject a replica, and how it comes back."""
+"""Tests which failures eject a replica, and how an ejected replica gets calls again."""
 
 import asyncio
 from uuid import uuid4
@@ -74,7 +74,7 @@ async def test_ejection_and_return() -> None:
 
 @each("verb", [refuse(500), reset_after(1), stream([sse(chunk("a"))])])
 async def test_the_last_healthy_replica_is_never_ejected(verb: Verb) -> None:
-    """Whoever fails at it, and however often: without it nobody could be answered."""
+    """No number of failures of any organization ejects it: no other replica could answer calls."""
     async with Upstream(verb) as upstream, routed(upstream.url, failures_to_eject=1) as backend:
         for _ in range(10):
             assert (await make(backend, make_call(streamed=True))).error is not None
@@ -95,7 +95,7 @@ async def test_of_two_replicas_that_fail_one_stays() -> None:
 
 
 async def test_one_organization_does_not_eject_what_others_use() -> None:
-    """A hostile caller poisons a replica as fast as it can, while another one uses the backend."""
+    """A hostile client causes failures as fast as it can, while another organization uses the backend."""
     hostile, quiet = uuid4(), uuid4()
     async with pair(refuse(500)) as replicas:
         (await replicas.call(replicas.spare, organization=quiet)).check_complete()
@@ -232,8 +232,8 @@ async def test_a_caller_that_leaves_does_not_eject() -> None:
 
 
 async def test_an_outage_of_one_replica_costs_few_calls_and_ends_soon() -> None:
-    """A replica that fails for a while under steady traffic: hardly any call is wasted on it, no
-    caller notices, and it is back within the longest ejection."""
+    """A replica fails for a while under steady traffic. It gets few calls, no client sees an error,
+    and the replica becomes healthy again after the outage."""
     async with pair(refuse(503), retries=1, ejection_s=50, ejection_s_max=200) as replicas:
         for _ in range(200):
             (await replicas.call()).check_complete()

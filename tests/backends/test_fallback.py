@@ -1,4 +1,4 @@
-"""The order of several backends, and how a call is changed for each of them."""
+"""Tests in which order a call tries several backends, and how the call is changed for each of them."""
 
 from collections import Counter
 from dataclasses import replace

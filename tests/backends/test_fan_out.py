@@ -1,4 +1,4 @@
-"""Many completions from a backend that makes one at a time."""
+"""Tests that many completions come from a backend that makes one completion at a time."""
 
 import asyncio
 import itertools
@@ -59,13 +59,13 @@ async def test_n_of_128(streamed: bool) -> None:
         outcome = await make(backend, make_call(streamed=streamed, choices=128))
         outcome.check_complete(choices=128)
         assert {outcome.text(choice) for choice in range(128)} == {"Hello"}
-        # Each part was sent the prompt.
+        # Each of the 128 calls contained the prompt.
         assert outcome.usage == Usage(7 * 128, 3 * 128)
         assert isinstance(outcome.events[-1], UsageReport)
         assert len(upstream.requests) == 128
         assert all("n" not in request.json for request in upstream.requests)
         assert 1 < most <= 16
-        # After a stream a connection rests, so only the others are used again at once.
+        # Only a connection without a stream is used again at once.
         assert streamed or upstream.connections <= 16
 
 
@@ -144,7 +144,7 @@ async def test_a_slow_reader_makes_the_parts_wait() -> None:
             while sent != before:
                 before = sent
                 await asyncio.sleep(0.1)
-            # Two streams without a bound would be 160 megabytes by now.
+            # Without a limit for unread data, each of the two streams would send 160 MB.
             assert sent < 40 << 20
 
 
@@ -249,13 +249,13 @@ async def test_one_part_without_a_sound_usage_spoils_the_sum(usage: Any) -> None
 
 
 def test_merged_usage() -> None:
-    """Each part was sent the prompt, so each of them is charged for it."""
+    """Each part contained the prompt, so the prompt is charged once for each part."""
 
     def report(prompt: int, completion: int, **fields: Any) -> ReportedUsage:
         return ReportedUsage(prompt_tokens=prompt, completion_tokens=completion, **fields)
 
     first = report(10, 3, cached_tokens=8, prompt_details={"cached_tokens": 8}, cost_picousd=5)
-    # Reasoning beside the completion, which the total shows.
+    # The reasoning is not part of the completion tokens, as the total shows.
     second = report(10, 5, total_tokens=17, reasoning_tokens=2, cost_picousd=6)
     call = make_call()
     merged = merged_usage(call, [first, second])

@@ -1,4 +1,4 @@
-"""Ejection and return of a replica, with the time in hand."""
+"""Tests when a replica is ejected and when it is healthy again. The tests set the time themselves."""
 
 from tollkeeper.backends.health import AttemptKind, EjectionRule, ReplicaHealth
 

@@ -1,5 +1,5 @@
-"""Backends that speak a provider's own protocol, over HTTP: paths, headers, counts, faults and what they
-cost. Each test runs for every such protocol; what only one of them has is in its own folder."""
+"""Tests native wires over HTTP: paths, headers, token counts, faults and their cost. Each test runs for every
+native wire. Tests of a single wire are in the folder of that wire."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ async def test_an_answer(wire: NativeWire, streamed: bool) -> None:
         routed(upstream.url, **wire.settings) as backend,
     ):
         outcome = await make(backend, wire.call(streamed=streamed))
-        # An answer that was read to its end leaves its connection open for another one.
+        # After a complete answer, the connection stays open for the next call.
         assert upstream.open_connections == upstream.connections == 1
     outcome.check_complete()
     assert outcome.text() == "Hello"
@@ -132,7 +132,7 @@ async def test_a_stream_that_ends_early(wire: NativeWire) -> None:
 
 @EACH_WIRE
 async def test_a_silent_answer_ends_at_the_deadline(wire: NativeWire) -> None:
-    """What says nothing is no progress before the answer begins: only the deadline bounds that."""
+    """Before the first content arrives, the idle timeout does not apply; only the deadline does."""
     begun = wire.begun()
 
     async def verb(peer: Peer) -> None:
@@ -155,7 +155,7 @@ async def test_records_cut_anywhere_read_the_same(wire: NativeWire) -> None:
 
 @EACH_WIRE
 async def test_a_character_that_is_split_between_records(wire: NativeWire) -> None:
-    """The scripted server sends a text in two halves, here the two halves of a surrogate pair."""
+    """The scripted server sends a text in two halves. Here these are the halves of a surrogate pair."""
     split = {"type": "text", "text": "\ud83e\udd8a"}
     outcome = await _fault(wire, wire.ordinary(split))
     outcome.check_complete()

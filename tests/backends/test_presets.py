@@ -1,4 +1,4 @@
-"""Presets: each of them is a backend that can be built, and what it knows reaches the request."""
+"""Tests that a backend can be built from each preset, and that the preset's settings affect the request."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.settings import BackendSettings, Settings
 
 _URL = "https://127.0.0.1:9/v1"
-# Presets whose recorded exchanges have another name.
+# For presets whose recorded exchanges have another name: the beginning of that name.
 _EXCHANGES = {
     "llamacpp": "llama-cpp",
     "lmstudio": "lm-studio",
@@ -66,7 +66,7 @@ def test_a_preset_is_a_backend(preset: str, monkeypatch: pytest.MonkeyPatch) -> 
     )
     body = _sent(preset, monkeypatch)
     protocol = PRESETS[preset].protocol
-    # The path says that it is a stream.
+    # In these three protocols the path requests a stream, not a field of the body.
     if protocol in (WireProtocol.GEMINI, WireProtocol.VERTEX_GEMINI):
         body = {"stream": True, "max_tokens": body["generationConfig"]["maxOutputTokens"]}
     elif protocol is WireProtocol.CONVERSE:
@@ -92,7 +92,8 @@ def test_a_preset_has_a_recorded_exchange_and_a_row(preset: str) -> None:
 def test_the_bound_goes_where_the_server_reads_it(
     preset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A caller of `max_completion_tokens`: Ollama would ignore it, Mistral would refuse it."""
+    """The limit is sent as `max_tokens`. Ollama would ignore `max_completion_tokens`, and Mistral would
+    refuse it."""
     body = _sent(preset, monkeypatch, output_tokens_max=77)
     assert body["max_tokens"] == 77
     assert "max_completion_tokens" not in body
@@ -117,14 +118,14 @@ def test_fields_are_refused_renamed_and_left_out(monkeypatch: pytest.MonkeyPatch
 def test_reasoning_of_earlier_answers_is_left_out_where_it_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Mistral answers 422 to a message with it; others read it."""
+    """Mistral answers 422 to a message with reasoning; other servers accept it."""
     said = {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
     messages = [{"role": "user", "content": "Hi"}, {**said, "reasoning": "Hm."}]
     messages.append({"role": "user", "content": 'Say "reasoning".'})
     body = _sent("mistral", monkeypatch, messages=messages)
     assert body["messages"] == [messages[0], {"role": "assistant", "content": "Yes."}, messages[2]]
     assert _sent("openai", monkeypatch, messages=messages)["messages"] == messages
-    # Also where the gateway writes the messages itself, as for a caller of Responses.
+    # The same applies if the gateway writes the messages, as for clients of the Responses face.
     wire = wire_for(_config("mistral", monkeypatch))
     call = make_call(messages=messages)
     anew = replace(call, prompt=replace(call.prompt, written=None))
@@ -185,7 +186,7 @@ def test_old_models_think_by_budget(name: str, by_budget: bool) -> None:
 
 
 def test_settings_survive_the_way_to_a_worker() -> None:
-    """A worker gets the settings with every field set, and reads the same backend of them."""
+    """A worker gets the settings as JSON with every field set, and reads the same backend from it."""
     declared = _declared("mistral", api_key_env="OTHER_KEY")
     assert BackendSettings.model_validate(declared.model_dump(mode="json")) == declared
 
@@ -249,7 +250,7 @@ def _model(backend: dict[str, Any], **changes: Any) -> Model:
         ({"preset": "anthropic"}, 8000, 8000, True),
         ({"preset": "openai", "protocol": "responses"}, 0, None, True),
         ({"preset": "openai"}, 0, None, False),
-        # Google does not charge for what a search finds.
+        # Google does not charge tokens for the results of a search.
         ({"preset": "gemini"}, 0, 0, False),
         ({"preset": "gemini"}, 50, 50, False),
     ],
@@ -266,7 +267,7 @@ def test_what_searches_add_to_a_hold(
     [
         ({"preset": "xai"}, ["reasoning"], 100),
         ({"preset": "xai"}, ["tools"], 10),
-        # There reasoning is inside of the output.
+        # In the Responses protocol, reasoning is part of the output.
         ({"preset": "xai", "protocol": "responses"}, ["reasoning"], 10),
         ({"preset": "openai"}, ["reasoning"], 10),
     ],
@@ -274,7 +275,7 @@ def test_what_searches_add_to_a_hold(
 def test_reasoning_beside_the_bound_is_held(
     backend: dict[str, Any], features: list[str], held: int
 ) -> None:
-    """xAI's chat counts reasoning beside the completion, which alone is bounded."""
+    """xAI's chat counts reasoning in addition to the completion, and limits only the completion."""
     model = _model(backend, supported_features=features)
     call = replace(make_call(output_tokens_max=10), model=model)
     assert call.output_tokens_held == held

@@ -1,4 +1,4 @@
-"""Refusals and redirects of a model server, and answers that are no HTTP."""
+"""Tests refusals and redirects of a model server, and answers that are not valid HTTP."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ from tollkeeper.domain.errors import (
     RateLimited,
 )
 
-# U19 to U22: refusals.
+# Refusals and redirects (faults U19, U20 and U22 in docs/conformance.md).
 
 
 @BOTH
@@ -100,7 +100,7 @@ def test_every_status_has_its_rule_and_every_rule_its_row_in_the_documents() -> 
         of_many = isinstance(rule.statuses, range)
         statuses = "" if of_many else f"| {', '.join(map(str, rule.statuses))} "
         books = "unsettled" if rule.may_have_run else "released"
-        # What is wrong with a request itself is wrong on every replica.
+        # An error in the request is an error on every replica.
         asked_again = not rule.may_have_run and rule.statuses != (400, 422)
         replica = "may be asked" if asked_again else "no"
         assert f"{statuses}| {rule.reason} | {replica} | {books} |" in document

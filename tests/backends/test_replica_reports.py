@@ -1,4 +1,4 @@
-"""What a backend reports of its replicas: their state and why, and the calls and connections of each."""
+"""Tests the replica reports of a backend: state and last failure of each replica, its calls and connections."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -1,7 +1,7 @@
-"""A conversation of three turns with tools and reasoning, through each native wire and back.
+"""Tests a conversation of three turns with tools and reasoning through each native wire and back.
 
-What the provider wrote comes back to it block by block with its signatures, and the provider reads
-the same prompt that the caller meant.
+The provider gets back its own blocks, with their signatures, and reads the same prompt that the client
+sent.
 """
 
 import json
@@ -63,11 +63,11 @@ def _gemini_user(part: dict[str, Any]) -> Part:
 
 @dataclass(frozen=True)
 class Conversing:
-    """What a provider says in three turns, and how its requests are read."""
+    """Contains a provider's answers in three turns, and the functions that read requests to it."""
 
     answers: tuple[_Blocks, ...]
     whole: Callable[..., dict[str, Any]]
-    # The name of the messages, of their content, of the model's role, and of the system text.
+    # The field names of the messages and of their content, and the role of the model.
     names: tuple[str, str, str]
     system: Callable[[Any], str]
     user: Callable[[dict[str, Any]], Part]
@@ -153,7 +153,7 @@ def _sent(name: str, turns: tuple[Turn, ...]) -> Any:
 
 
 def _read_back(name: str, body: Any) -> list[Turn]:
-    """The turns of a request, as the provider understands them."""
+    """Returns the turns of a request as the provider understands them."""
     conversing = _CONVERSING[name]
     outer, inner, model = conversing.names
     turns = [Turn(Role.SYSTEM, (Text(conversing.system(body)),))]
@@ -194,7 +194,7 @@ def test_the_same_turns_come_back(name: str) -> None:
 
 @EACH
 def test_reasoning_of_another_backend_is_left_out(name: str) -> None:
-    """Nothing that another wire has sealed reaches this one's provider."""
+    """Sealed reasoning from the provider of another wire is not sent to this wire's provider."""
     others = [other for other in _CONVERSING if _CONVERSING[other] is not _CONVERSING[name]]
     sealed = [
         value

@@ -1,4 +1,4 @@
-"""Which replica a call goes to, when another may try, and when none is left."""
+"""Tests which replica gets a call, when another replica may try, and when no replica is left."""
 
 import asyncio
 from collections import Counter
@@ -37,7 +37,7 @@ async def test_a_session_stays_with_its_replica_on_every_process() -> None:
         servers = await upstreams(stack, 4, chat())
         urls = [server.url for server in servers]
         one = await stack.enter_async_context(routed(*urls))
-        # Another process, whose operator wrote the urls in another order.
+        # This stands for another process whose settings list the URLs in another order.
         two = await stack.enter_async_context(routed(*reversed(urls)))
         chosen = set()
         for number in range(64):
@@ -68,7 +68,7 @@ async def test_only_the_sessions_of_a_lost_replica_move() -> None:
 async def held_calls(
     stack: AsyncExitStack, backend: RoutedBackend, affinity: bytes | None, count: int
 ) -> list[asyncio.Task[Outcome]]:
-    """Calls that are under way until they are cancelled."""
+    """Starts calls that are in flight until the end of `stack` cancels them. Returns their tasks."""
     tasks = []
     for _ in range(count):
         tasks.append(asyncio.create_task(make(backend, make_call(affinity=affinity))))
@@ -90,7 +90,7 @@ async def test_a_session_leaves_a_replica_that_has_far_more_than_its_share() -> 
         await held_calls(stack, backend, b"a" * 32, 40)
         await until(lambda: sum(calls_of(*servers)) == 40)
         fewer, more = sorted(calls_of(*servers))
-        # The bound is 1.25 of the mean and the slack: 29 of 40.
+        # The limit is 1.25 times the mean (20) plus the slack (4): 29 of 40 calls.
         assert more <= 1.25 * 20 + 5
         assert fewer > 0
 
@@ -137,7 +137,7 @@ async def test_ties_are_broken_by_chance() -> None:
 
 
 async def refuse_in_the_answer(peer: Peer) -> None:
-    """An error object after a 200, where the answer should begin."""
+    """Sends the status 200, and then an error object in place of the answer."""
     error = {"error": {"message": "busy", "code": 503}}
     await (stream([sse(error)]) if peer.request.json["stream"] else answer(error))(peer)
 
@@ -257,5 +257,5 @@ async def test_no_retry_after_the_deadline() -> None:
         outcome = await make(backend, make_call(streamed=True), deadline_s=0.05)
         assert type(outcome.error) is DeadlineExceeded
         assert sum(calls_of(one, two)) == 1
-        # The other was not tried, and nobody is blamed for the caller's own deadline.
+        # The other replica was not tried. The client's deadline is no failure of a replica.
         assert sorted(backend.health().replicas.values()) == ["healthy", "healthy"]

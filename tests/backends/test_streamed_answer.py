@@ -1,4 +1,4 @@
-"""A streamed answer that comes faster than it is read on: in slices, and others have their turn."""
+"""Tests that an answer that arrives quickly is processed in slices, so that other tasks run in between."""
 
 import asyncio
 from typing import cast
@@ -20,7 +20,7 @@ _END = sse(chunk(None, finish="stop")) + b"data: [DONE]\n\n"
 
 
 class _Poured:
-    """A connection on which all of an answer has come."""
+    """Acts as a connection on which the whole answer has arrived."""
 
     def __init__(self, *chunks: bytes) -> None:
         self._chunks = [*chunks, b""]
@@ -38,7 +38,7 @@ def _answer(*chunks: bytes) -> StreamedAnswer:
 
 
 async def _batches(answer: StreamedAnswer) -> list[int]:
-    """How many pieces each batch has."""
+    """Returns the number of pieces in each batch."""
     await answer.begin()
     return [sum(isinstance(event, Delta) for event in batch) async for batch in answer]
 
@@ -58,7 +58,7 @@ async def test_a_large_read_is_taken_in_slices() -> None:
     batches = await _batches(answer)
     others.cancel()
     assert answer.completed
-    # The last piece says why the answer ends.
+    # The additional piece contains the finish reason.
     assert sum(batches) == _PIECES + 1
     assert max(batches) <= SLICE_BYTES // len(_PIECE) + 1
     assert turns >= len(poured) // SLICE_BYTES

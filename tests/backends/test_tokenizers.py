@@ -1,4 +1,4 @@
-"""Counting a prompt without answering it, in both dialects, and every way it fails."""
+"""Tests that backends count the tokens of a prompt, with both tokenizers and with every kind of failure."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The chart of the gateways has a bar for each one that was measured."""
+"""Tests that the chart of the gateways has a bar for each gateway that was measured."""
 
 from xml.etree import ElementTree
 

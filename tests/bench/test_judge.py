@@ -1,4 +1,4 @@
-"""The measurement of judges: its samples, figures, table and plot. No judge is asked."""
+"""Tests the samples, figures, table and plot of the judge measurements. The tests ask no judge."""
 
 import json
 import random
@@ -43,7 +43,7 @@ def test_figures() -> None:
     assert auc(pairs) == 0.75
     assert f1(pairs) == pytest.approx(0.8)
     assert error_by_chance([(1.0, True), (0.0, False)], seed=1) == 0
-    # One text with 50 % is a yes or a no, and either is 50 % away.
+    # The right answer is 0 % or 100 %; both differ from 50 % by 50 %.
     assert error_by_chance([(0.5, True)], seed=1) == 0.5
 
 

@@ -1,4 +1,4 @@
-"""The upstream and the load of the measurements: a figure of half an answer would be none."""
+"""Tests the upstream and the load generator of the measurements. An incomplete answer counts as a failure."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ async def test_answers_and_streams(port: int) -> None:
 
 
 async def test_an_answer_that_is_not_whole_has_failed(port: int) -> None:
-    # Every event that there is: the pieces, the finish, the usage, the end mark.
+    # One event more than the stream has: the pieces, the finish, the usage and the end mark.
     more = Whole(b"data:", PACES[BRIEF].pieces + 4)
     asked = _requests(port, stream=True)
     result = await run_load(port, asked, connections=1, count=2, whole=more)

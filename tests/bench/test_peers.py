@@ -1,4 +1,4 @@
-"""Peers that cannot be had: the run goes on and says why."""
+"""Tests that a run continues without an unavailable peer and states why, and that peers are paused in between."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Sampled stacks and the stages of a call."""
+"""Tests that each sampled stack belongs to the right stage of a call."""
 
 from bench.stages import HOLDS, LOOP, REQUEST, SCRIPT, SETTLEMENTS, stage_of
 

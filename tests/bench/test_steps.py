@@ -1,4 +1,4 @@
-"""No part of a plain call's path takes more bytecodes than its target."""
+"""Tests that no part of a plain call executes more bytecodes than its target."""
 
 from itertools import count
 
@@ -10,6 +10,7 @@ from tests.support.databases import own_database
 from tollkeeper.services.overload import OverloadGate
 
 _REQUESTS = 256
+# A part may take this many times its target.
 _SLACK = 1.02
 
 
@@ -25,7 +26,7 @@ def test_no_part_of_a_call_gets_longer(shared_conninfo: str) -> None:
     assert not too_long, "bytecodes per call, and the target"
     loose = [part for part, steps in counted.items() if steps < 0.9 * TARGETS[part]]
     assert not loose, "these parts are shorter now: lower their targets"
-    # Pieces that arrive together take less.
+    # This is the upper limit: pieces that arrive together take fewer bytecodes each.
     assert sum(one.steps for one in piece) <= _SLACK * PIECE_TARGET, "bytecodes per piece"
 
 

@@ -1,4 +1,4 @@
-"""The printed table: bars met and missed, and peers that were not measured."""
+"""Tests the printed table: bars that are met or missed, and peers that were not measured."""
 
 from bench.table import Row, as_markdown, rows
 

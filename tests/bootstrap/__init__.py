@@ -1,1 +1,1 @@
-"""Tests of bootstrap."""
+"""Tests of `tollkeeper.bootstrap`."""

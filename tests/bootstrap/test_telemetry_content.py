@@ -1,4 +1,4 @@
-"""The content of a call as attributes of a span: its form, its bound, and what is left out."""
+"""Tests the span attributes with the content of a call: their form, their size limit, and omitted content."""
 
 import json
 from typing import Any
@@ -122,7 +122,7 @@ def test_tool_calls_and_choices_are_put_together() -> None:
         ("b", "other", "not JSON"),
     ]
     assert (second["parts"][0]["content"], second["finish_reason"]) == ("second", "length")
-    # It did not end.
+    # The third choice has no finish reason.
     assert (third["parts"][0]["name"], third["finish_reason"]) == ("old", "error")
 
 
@@ -204,7 +204,7 @@ def test_of_other_tools_only_type_and_name_are_sent() -> None:
 def test_keys_of_the_gateway_are_redacted_wherever_the_text_is_cut(
     kind: KeyKind, position: int
 ) -> None:
-    """A key that the cut goes through shows no more than a redacted key."""
+    """A key that is cut shows no more characters than a redacted key."""
     key = mint_key(kind).value
     text = "." * position + key + "." * 5000
     pieces = [Delta(0, text=text[at : at + 10]) for at in range(0, len(text), 10)]

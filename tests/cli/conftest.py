@@ -1,4 +1,4 @@
-"""The program over databases of its own and over the books, and an organization made with it."""
+"""Provides programs with new or shared databases, and an organization that the program created."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -15,14 +15,15 @@ from tests.support.program import Program, write_config
 
 @pytest.fixture(scope="module")
 def installation(compiled: dict[str, str]) -> Iterator[Callable[[], tuple[Program, Path]]]:
-    """Makes programs with an empty data folder of their own, each beside its settings file."""
+    """Returns a function that creates a program with its own empty data folder and settings file. The
+    function returns the program and the folder."""
     with contextlib.ExitStack() as folders:
 
         def make() -> tuple[Program, Path]:
             folder = folders.enter_context(data_folder())
             (folder / "elsewhere").mkdir()
             config = write_config(folder, Path("data"))
-            # What a killed gateway leaves behind goes with the folder.
+            # Temporary files of a killed gateway are deleted together with the folder.
             environment = {**compiled, "TMPDIR": str(folder)}
             return Program(config, folder / "elsewhere", environment), folder / "data"
 
@@ -43,7 +44,7 @@ def project(program: Program, organization: str) -> str:
 def operator(
     program: Program, books_conninfo: str, data_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Program:
-    """The program over the database of the books."""
+    """Returns the program with the settings of the `books_conninfo` database."""
     parts = conninfo_to_dict(books_conninfo)
     host, user = quote(str(parts["host"]), safe=""), quote(str(parts["user"]))
     url = f"postgresql://{user}@/{parts['dbname']}?host={host}"

@@ -1,4 +1,4 @@
-"""`tollkeeper admin-key`."""
+"""Tests `tollkeeper admin-key`."""
 
 from uuid import uuid4
 
@@ -73,7 +73,7 @@ def test_refusals(program: Program, organization: str) -> None:
     assert program.refusal("admin-key", "list", unknown) == f"There is no organization {unknown}."
     for named in (f"nobody {unknown}", unknown):
         assert program.refusal("admin-key", "revoke", named) == f"There is no admin key {named}."
-    # A customer's permission is none of an admin key's.
+    # An admin key cannot have a permission of project keys.
     refusal = program.refusal(
         "admin-key", "create", organization, "k", "--permission", "inference:write"
     )

@@ -1,4 +1,4 @@
-"""One call to a backend that speaks Responses, against one fault; and what it used."""
+"""Makes one call to a backend with the Responses protocol and one fault, and builds its expected usage."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def used(prompt: int = 7, completion_: int = 3, cached: int = 0, reasoning: int 
 
 
 def silent_after(records: list[bytes]) -> Verb:
-    """The records, and then nothing for ever."""
+    """Sends the records, and then nothing until the client disconnects."""
 
     async def verb(peer: Peer) -> None:
         await peer.send_head()

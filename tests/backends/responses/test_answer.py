@@ -1,4 +1,4 @@
-"""Reading Responses events and results as different servers write them."""
+"""Tests that events and results of the Responses protocol are decoded in the forms of different servers."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ def payloads(*records: bytes) -> list[bytes]:
 
 
 def read(*records: bytes, **fields: Any) -> list[Event]:
-    """The events of a whole stream, which is all well."""
+    """Returns the events of a stream. Checks that the stream is complete and has no failure."""
     answer = ResponsesAnswer(make_call(streamed=True, **fields))
     events = answer.read(payloads(*records))
     assert answer.failure is None
@@ -110,7 +110,7 @@ ITEMS: dict[str, tuple[dict[str, Any], list[Delta]]] = {
 
 @each("case", ITEMS)
 def test_item(case: str) -> None:
-    """In one piece, without pieces, without anything but the result, and as JSON."""
+    """The item is sent as a JSON result, in the last record only, as a finished item, and in pieces."""
     item, deltas = ITEMS[case]
     result = response(item)
     end = typed("response.completed", response=result)

@@ -1,4 +1,4 @@
-"""Failures that the Responses protocol has words for, and usage of every kind."""
+"""Tests failures that the Responses protocol can express, and usage reports of every kind."""
 
 import asyncio
 import json
@@ -84,7 +84,7 @@ async def test_failed_in_the_middle(records: list[bytes]) -> None:
 
 @each("announced", [False, True])
 async def test_usage_of_a_failure(announced: bool) -> None:
-    """It is known, also where the failure came before any output and has a status of its own."""
+    """The usage is known, even if the failure came before any output and is a refusal."""
     end = typed(
         "response.failed", response=failed({"code": "invalid_prompt"}, usage=RESPONSE_USAGE)
     )
@@ -101,7 +101,7 @@ async def test_usage_of_a_failure(announced: bool) -> None:
 
 
 async def test_a_failure_after_which_nothing_comes() -> None:
-    """Its result is waited for as long as any silence is borne, and no longer."""
+    """The gateway waits for the result of the failure until the idle timeout ends the wait."""
     announced = typed("error", code="invalid_prompt", message="no")
     patience: dict[str, Any] = {"idle_timeout_s": 0.1, "deadline_s": 600}
     async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""A backend that speaks Responses, over HTTP: answers, faults at every place, and what they cost."""
+"""Tests a backend with the Responses protocol over HTTP: answers, and the cost of faults at every position."""
 
 import asyncio
 
@@ -77,7 +77,7 @@ async def test_an_answer(streamed: bool) -> None:
 
 @each("done", [True, False])
 async def test_a_connection_is_used_again(done: bool) -> None:
-    """Whether or not the end mark follows the end."""
+    """The connection is used again with and without `[DONE]` after the last record."""
     verb = stream([*response_records(), *([DONE] if done else [])])
     async with (
         Upstream(verb) as upstream,
@@ -86,7 +86,7 @@ async def test_a_connection_is_used_again(done: bool) -> None:
         async with asyncio.timeout(10):
             while upstream.connections >= len(upstream.requests):
                 (await make(backend, make_call(streamed=True))).check_complete()
-                # After a stream a connection rests for a while.
+                # A connection is not used again for a short time after a stream.
                 await asyncio.sleep(0.05)
 
 
@@ -117,7 +117,7 @@ async def test_what_cannot_be_asked_is_not_asked() -> None:
         assert backend.health().ready
 
 
-# Faults at every place.
+# Faults at every position of an answer.
 
 
 async def test_before_the_answer() -> None:
@@ -155,7 +155,7 @@ SUBSTANCE = next(at for at, record in enumerate(RECORDS) if b".delta" in record)
 
 @each("kept", range(len(RECORDS)))
 async def test_an_end_before_the_end(kept: int) -> None:
-    """A clean end of the body after each of its records but the last."""
+    """The body ends properly, but at least its last record is missing."""
     outcome = await fault(stream(RECORDS[:kept]))
     pieces = min(2, max(0, kept - SUBSTANCE))
     text = ("Hel", "Hello")[pieces - 1] if pieces else ""
@@ -164,7 +164,7 @@ async def test_an_end_before_the_end(kept: int) -> None:
 
 @each("records", [[], BEGUN, text_then()])
 async def test_a_reset(records: list[bytes]) -> None:
-    """It may throw away what was not read yet; what was read is delivered, and is paid."""
+    """A reset may discard bytes that were not read. Text that was read is delivered and charged."""
 
     async def verb(peer: Peer) -> None:
         await peer.send_head()
@@ -185,7 +185,7 @@ async def test_a_broken_connection() -> None:
 
 
 def half_sent(records: list[bytes]) -> Verb:
-    """The records, and then a body whose framing breaks: nothing that was sent is lost by it."""
+    """Sends the records, and then an invalid chunk. Unlike a reset, this loses no sent bytes."""
 
     async def verb(peer: Peer) -> None:
         await peer.send_head()

@@ -1,4 +1,4 @@
-"""What a backend that speaks Responses is asked: every chat field in its place, or refused."""
+"""Tests that each field of a chat request gets its place in a Responses request, or is refused."""
 
 import json
 from dataclasses import replace
@@ -31,7 +31,7 @@ def encoded(call: Call, streamed: bool = False) -> dict[str, Any]:
 
 
 def items(*messages: dict[str, Any]) -> list[dict[str, Any]]:
-    """Written by us, and as the caller's own bytes."""
+    """Returns the input items. They are the same if the messages are the client's raw bytes."""
     found: list[dict[str, Any]] = asked(messages=list(messages))["input"]
     assert asked(messages=msgspec.Raw(json.dumps(messages).encode()))["input"] == found
     return found
@@ -151,7 +151,7 @@ def test_tools_are_flat() -> None:
     body = asked(tools=msgspec.Raw(json.dumps(tools).encode()), parallel_tool_calls=False)
     assert body["tools"] == [
         {"type": "function", **function},
-        # Without a word chat is not strict, and this protocol is.
+        # Without the field `strict`, chat is not strict, but the Responses protocol is.
         {"type": "function", "name": "g", "parameters": None, "strict": False},
     ]
     assert body["parallel_tool_calls"] is False
@@ -265,7 +265,7 @@ def test_a_custom_tool_cannot_pose_as_a_tool_of_the_provider() -> None:
     assert asked(tools=[tool])["tools"] == [{"type": "custom", "name": "x"}]
 
 
-# Properties of a content part, or of a tool, that this protocol has no field for.
+# Content parts with properties for which the Responses protocol has no field.
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA==", "crop": 1}}
 MARKED = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
 

@@ -1,4 +1,4 @@
-"""Searches that a Responses backend makes: told at once, and counted once."""
+"""Tests that web searches of a Responses backend are reported at once, and counted once."""
 
 from typing import Any
 
@@ -22,13 +22,13 @@ def search_done(at: int, **fields: Any) -> bytes:
 
 
 def test_searches_are_told_when_they_are_made() -> None:
-    """The report comes at the end only, and a stream may break off before."""
+    """The backend's own report comes only at the end, and a stream may break off before its end."""
     answer = ResponsesAnswer(make_call(streamed=True, web_search_options={}))
     opened_page = search_done(1, action={"type": "open_page", "url": "https://a.example"})
     events = answer.read(payloads(search_done(0), opened_page, search_done(2), _text("a")))
     reports = [event.usage for event in events if isinstance(event, UsageReport)]
     assert [None if report is None else report.web_searches for report in reports] == [1, 2]
-    # A result may leave out what the stream has told. The count of a result is not less.
+    # A result may omit items that were in the stream. Its searches still count.
     events = answer.read(payloads(END))
     assert isinstance(events[-1], UsageReport)
     assert events[-1].usage is not None
@@ -44,7 +44,7 @@ def test_searches_in_the_stream_and_in_the_result_are_the_same() -> None:
     assert events[-1].usage.web_searches == 2
 
 
-# Azure leaves the items of a completed response at "searching".
+# In a completed response of Azure, the items still have the status "searching".
 @each("status", ["completed", "searching", "in_progress", None])
 @each("streamed", [False, True])
 def test_searches_of_a_completed_response_count_by_their_kind(

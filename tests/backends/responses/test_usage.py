@@ -1,4 +1,4 @@
-"""Usage as Responses servers report it: everything inside the counts, searches and prices beside."""
+"""Tests the usage of Responses servers. Details are part of the token counts; searches and costs are not."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def _used(reported: dict[str, Any], *, searches_in_output: int = 0) -> Usage:
     return usage
 
 
-# Who -> the details of the input, and (uncached, cache read, cache write).
+# By server: the details of the input, and the expected (uncached, cache read, cache write).
 CACHES: dict[str, tuple[dict[str, Any], tuple[int, int, int]]] = {
     "OpenAI": ({"cached_tokens": 1280}, (140, 1280, 0)),
     "OpenAI: writes": ({"cached_tokens": 20, "cache_write_tokens": 1400}, (0, 20, 1400)),
@@ -40,7 +40,8 @@ def test_caches_are_inside_the_input(who: str) -> None:
 
 
 def test_reasoning_is_inside_the_output() -> None:
-    """xAI's chat has it beside the output, its Responses do not: the total tells."""
+    """xAI's chat counts reasoning in addition to the output; its Responses protocol does not. The total
+    shows the difference."""
     reported = {
         "input_tokens": 216,
         "output_tokens": 923,
@@ -52,7 +53,7 @@ def test_reasoning_is_inside_the_output() -> None:
     assert usage.reasoning_tokens == 323
 
 
-# Who -> the fields of the report, and the searches among them.
+# By server: the fields of the report, and the expected number of searches.
 SEARCHES: dict[str, tuple[dict[str, Any], int]] = {
     "OpenAI: only in the output": ({}, 2),
     "xAI": ({"server_side_tool_usage_details": {"web_search_calls": 3}}, 3),

@@ -1,4 +1,4 @@
-"""AWS's binary event stream: frames, their headers and checksums, wherever the network cuts them."""
+"""Tests the parser of AWS's binary event stream: frames, headers and checksums, with cuts at every position."""
 
 import itertools
 import json
@@ -38,19 +38,19 @@ def test_an_event_an_exception_and_an_error() -> None:
 
 
 def test_the_published_empty_message_says_nothing() -> None:
-    """From AWS's own test vectors: no headers, no payload."""
+    """The frame is from AWS's test vectors. It has no headers and no payload."""
     vector = bytes.fromhex("0000001000000000 05c248eb 7d98c8ff".replace(" ", ""))
     assert _records(vector) == []
 
 
 def test_a_published_message_with_headers() -> None:
-    """The first reply of a stream, as AWS's own tests have it."""
+    """The frame is the first reply of a stream in AWS's own tests."""
     vector = (
         b"\x00\x00\x00~\x00\x00\x00O\xc5\xa3\xdd\xc6\r:message-type\x07\x00\x05event"
         b"\x0b:event-type\x07\x00\x10initial-response\r:content-type\x07\x00\ttext/json"
         b'{"InitialResponse": "sometext"}\xf6\x98$\x83'
     )
-    # Its name is no name of an event that could be read.
+    # The parser skips the frame, because `initial-response` is no valid event name.
     assert _records(vector) == []
     assert _records(vector, event("messageStart")) == [{"messageStart": {"p": "abcdefgh"}}]
 
@@ -87,7 +87,7 @@ def test_headers_of_every_type() -> None:
         "time": 1_800_000_000_000,
         "uuid": found,
     }
-    # Cut anywhere, it is no header any more; what comes before a whole one is.
+    # A cut within a header is malformed. A cut between two headers leaves whole headers.
     starts = {0}
     for name, value in parts:
         starts.add(max(starts) + 1 + len(name) + len(value))
@@ -138,7 +138,7 @@ def test_chunks_do_not_matter(texts: list[str], data: st.DataObject) -> None:
 
 @given(text=st.text(max_size=30), data=st.data())
 def test_a_changed_byte_is_noticed(text: str, data: st.DataObject) -> None:
-    """And what came before it is handed over."""
+    """The error contains the records before the changed byte."""
     first, second = event("contentBlockDelta", text="whole"), event("contentBlockDelta", text=text)
     position = data.draw(st.integers(0, len(second) - 1))
     flip = data.draw(st.integers(1, 255))

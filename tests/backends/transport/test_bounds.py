@@ -1,4 +1,4 @@
-"""Too much of anything: lines, bodies, heads, pieces, and what would unpack to it."""
+"""Tests the limits for lines, bodies, headers, pieces and compressed answers of a model server."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ from tollkeeper.domain.errors import (
     BackendFailed,
 )
 
-# U16 to U18: too much.
+# Answers that are too large, too long or compressed (U16 to U18 in docs/conformance.md).
 
 
 def peak_memory_bytes() -> int:
@@ -64,7 +64,7 @@ async def test_a_head_above_the_bound() -> None:
 @BOTH
 @pytest.mark.parametrize("part", ["trailers", "extensions"])
 async def test_framing_above_the_bound(part: str, streamed: bool) -> None:
-    """212 MB of trailers once took 518 MB of memory."""
+    """In an earlier version, 212 MB of trailers took 518 MB of memory."""
     peak = peak_memory_bytes()
     content_type = SSE_TYPE if streamed else "application/json"
 
@@ -81,7 +81,7 @@ async def test_framing_above_the_bound(part: str, streamed: bool) -> None:
 
 
 async def test_trailers_within_the_bound_are_no_header() -> None:
-    """They are read past, and the connection can be used again."""
+    """The gateway ignores trailers, and the connection can be used again."""
     body = json.dumps(completion()).encode()
 
     async def with_trailers(peer: Peer) -> None:
@@ -107,7 +107,7 @@ async def test_endless_stream_is_cut() -> None:
 
 
 async def test_progress_while_the_prompt_is_read() -> None:
-    """As the embedded engine tells of it: empty pieces, many more than the answer may have."""
+    """The embedded engine reports progress in empty pieces: many more than the answer may have."""
     progress = sse(chunk(delta={"role": "assistant", "content": None}, prompt_progress={}))
     verb = stream([progress] * 600 + chat_records(["a"])[1:])
     async with Upstream(verb) as upstream, routed(upstream.url) as backend:

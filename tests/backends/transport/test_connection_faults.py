@@ -1,4 +1,4 @@
-"""Faults of the connection: the right error, whether it may have been charged, nothing left."""
+"""Tests faults of the connection to a model server: the error, and whether the call may have been charged."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ from tollkeeper.domain.errors import (
     DeadlineExceeded,
 )
 
-# U1: no connection.
+# The gateway cannot connect (fault U1 in docs/conformance.md).
 
 
 @BOTH
@@ -91,7 +91,7 @@ async def test_tls_certificate_is_verified(tmp_path: Path) -> None:
             check_failure(await make(backend, make_call()), BackendFailed, charged=False)
 
 
-# U2 to U7: the connection.
+# The connection fails or is silent (faults U2 to U7 in docs/conformance.md).
 
 
 @BOTH
@@ -118,7 +118,7 @@ async def test_silence_after_headers() -> None:
         await peer.send_head()
         await peer.until_left()
 
-    # A full queue looks like this: the deadline is the bound, not the idle time.
+    # The call may wait in a full queue, so the deadline applies, not the idle timeout.
     outcome = await fault(only_head, streamed=True, deadline_s=0.5, idle_timeout_s=0.02)
     check_failure(outcome, DeadlineExceeded, charged=True)
 
@@ -188,7 +188,7 @@ async def test_json_that_stands_still() -> None:
 
 
 def with_skipped_time(records: list[bytes]) -> Verb:
-    """Sends records, and moves the loop's clock 20 s ahead before each one."""
+    """Sends records, and moves the event loop's clock 20 s ahead before each record."""
 
     async def verb(peer: Peer) -> None:
         await peer.send_head()
@@ -236,7 +236,7 @@ async def test_a_slow_reader_is_not_a_silent_backend() -> None:
             async for batch in opened_answer.batches:
                 count += len(batch)
                 if count == 2:
-                    # The reader is away for most of the pause: only the rest of it is silence.
+                    # The client reads nothing for 100 s. Only the 30 s after that are silence.
                     skip_time(100)
                     await asyncio.sleep(0.01)
                     asyncio.get_running_loop().call_soon(read.set)
@@ -244,7 +244,7 @@ async def test_a_slow_reader_is_not_a_silent_backend() -> None:
 
 
 async def test_the_deadline_holds_for_the_whole_stream() -> None:
-    # The stream needs five seconds, and its first piece none.
+    # The stream takes five seconds; its first piece is sent at once.
     verb = stream([sse(chunk("a"))] * 100, pause_s=0.05)
     outcome = await fault(verb, streamed=True, deadline_s=1.5)
     assert type(outcome.error) is DeadlineExceeded

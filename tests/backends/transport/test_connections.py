@@ -1,4 +1,4 @@
-"""How connections to a replica are opened, used again, drained and closed."""
+"""Tests how connections to a replica are opened, used again, drained and closed."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ async def test_a_connection_is_used_again() -> None:
         for streamed in (False, True, False, True, True):
             outcome = await make(backend, make_call(streamed=streamed))
             outcome.check_complete()
-            # After a stream a connection rests for a tenth of a second.
+            # A connection is not used again for 0.1 s after a stream.
             await asyncio.sleep(0.12 if streamed else 0)
         assert upstream.connections == 1
 
@@ -44,9 +44,9 @@ async def test_a_connection_is_used_again() -> None:
 async def test_a_server_that_closes_after_a_stream_without_a_word(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As the server of llama.cpp does, against its own `Keep-Alive` header. The server closes each
-    connection after the next call has begun. No connection becomes usable again meanwhile, however
-    slow the machine is: the pause after a stream is longer than the test."""
+    """The server of llama.cpp does this, against its own `Keep-Alive` header. The test's server closes
+    each connection when the next call has begun. The pause after a stream is longer than the test,
+    so no connection is used again, even on a slow machine."""
     monkeypatch.setattr(pool, "_COOLDOWN_S", 600.0)
     next_call = asyncio.Event()
 
@@ -98,7 +98,7 @@ async def test_a_stream_that_goes_on_after_its_end_is_closed() -> None:
 async def test_an_answer_before_the_whole_question_ends_the_connection(
     streamed: bool, encrypted: bool, tmp_path: Path
 ) -> None:
-    """A request that followed on this connection would be read as the rest of the first one."""
+    """The server would read the next request on this connection as the rest of the first request."""
     left = asyncio.Event()
 
     async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -108,7 +108,7 @@ async def test_an_answer_before_the_whole_question_ends_the_connection(
         else:
             body = msgspec.json.encode(completion())
             writer.write(_JSON_HEAD % len(body) + body)
-        # Whoever keeps the connection keeps the rest of the request for it.
+        # If the gateway kept the connection, it would still send the rest of the request.
         await asyncio.sleep(0.2)
         with contextlib.suppress(ConnectionError):
             while await reader.read(1 << 20):
@@ -118,7 +118,7 @@ async def test_an_answer_before_the_whole_question_ends_the_connection(
     async def send_stream(writer: asyncio.StreamWriter) -> None:
         records = b"".join(chat_records())
         writer.write(_STREAM_HEAD + b"%x\r\n%b\r\n" % (len(records), records))
-        # The caller has the last record, and the rest is read without it.
+        # The call ends with the last record. The gateway drains the rest of the body afterwards.
         await asyncio.sleep(0.05)
         writer.write(b"0\r\n\r\n")
 
@@ -134,7 +134,7 @@ async def test_an_answer_before_the_whole_question_ends_the_connection(
     ):
         call = make_call(streamed=streamed, filler="x" * (32 << 20))
         (await make(backend, call)).check_complete()
-        # The connection is closed, although the answer allowed to keep it.
+        # The gateway closes the connection, although the answer allows keep-alive.
         async with asyncio.timeout(10):
             await left.wait()
 
@@ -289,5 +289,5 @@ async def test_a_slow_reader_bounds_what_is_held() -> None:
             while sent != before:
                 before = sent
                 await asyncio.sleep(0.1)
-            # What the two sockets hold, and what the connection does: megabytes, not more.
+            # The two sockets and the connection buffer only a few megabytes.
             assert sent < 16 << 20

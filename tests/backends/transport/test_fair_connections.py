@@ -1,4 +1,4 @@
-"""Connections to a replica when all are in use: organizations take turns, within bounds."""
+"""Tests that organizations take turns if all connections to a replica are in use, within limits."""
 
 import asyncio
 from uuid import UUID, uuid4
@@ -17,7 +17,7 @@ async def _call(backend: Backend, organization: UUID) -> Outcome:
 
 
 class _Gate:
-    """An upstream that answers one call for each `let`."""
+    """Answers as many calls as `let` allows; further calls wait."""
 
     def __init__(self) -> None:
         self._turns = asyncio.Semaphore(0)
@@ -49,7 +49,7 @@ async def test_an_organization_that_floods_waits_behind_itself() -> None:
         await until(lambda: len(upstream.requests) == 2)
         waiting = asyncio.create_task(_call(backend, quiet))
         await asyncio.sleep(0)
-        # Two that are under way, one that is next, and then the other organization.
+        # Two calls are in flight, one is next, and then it is the turn of the other organization.
         gate.let(4)
         (await waiting).check_complete()
         assert sum(not task.done() for task in flood) >= 16

@@ -1,5 +1,5 @@
-"""What reads bytes of model servers, under arbitrary input: declared errors only, the same for every
-cut, and bounded memory."""
+"""Tests the parsers of model servers' bytes with arbitrary input: they raise declared errors only, and cuts do
+not change the result."""
 
 import asyncio
 import random
@@ -47,7 +47,7 @@ def test_event_stream(parts: list[bytes], at: int) -> None:
     if not malformed and not malformed_cut:
         assert cut == whole
     else:
-        # A cut may show earlier that something is wrong, and never changes what came before.
+        # A cut may reveal an error earlier, but never changes the payloads before the error.
         shorter, longer = sorted((cut, whole), key=len)
         assert longer[: len(shorter)] == shorter
 
@@ -74,7 +74,7 @@ _INSERTED = [
 
 
 class _Transport(asyncio.Transport):
-    """Takes what is written and never closes by itself."""
+    """Ignores written data, and closes only if it is aborted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class _Transport(asyncio.Transport):
 
 
 async def _read(*segments: bytes) -> tuple[int, bytes, bool]:
-    """Status, body, and whether the answer was complete."""
+    """Returns the status, the body, and whether the answer was complete."""
     connection = Connection(lambda _: None, lambda _: None)
     transport = _Transport()
     connection.connection_made(transport)
@@ -131,7 +131,7 @@ def _mutated(seed: int) -> bytes:
 
 
 async def test_answers_over_http(proof: Proof) -> None:
-    """A failure or an answer, and the same one for every cut."""
+    """Each answer is complete or fails. All complete results of the same bytes are equal."""
     answers = proof.size(quick=500, long=200_000)
     for seed in range(answers):
         raw = _mutated(seed)
@@ -141,6 +141,6 @@ async def test_answers_over_http(proof: Proof) -> None:
             if whole[2] and other[2]:
                 assert other == whole, seed
             else:
-                # What is wrong behind an answer may come too late to be seen.
+                # Bytes after a complete answer may arrive too late to make it fail.
                 assert other[1].startswith(whole[1]) or whole[1].startswith(other[1]), seed
     proof.count("answers of model servers, mutated", answers)

@@ -1,4 +1,4 @@
-"""The event stream parser: the same payloads for every cut, and its bounds."""
+"""Tests that the event stream parser returns the same payloads for every cut, and tests its limits."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventS
 
 
 def parse(stream: bytes, *positions: int, record_bytes_max: int = 1 << 20) -> list[bytes]:
-    """The payloads of a stream that arrives cut at these positions."""
+    """Returns the payloads of a stream that is cut at these positions."""
     parser = EventStreamParser(record_bytes_max)
     edges = [0, *positions, len(stream)]
     return [
@@ -87,7 +87,7 @@ lines = st.one_of(
 
 
 def plain(stream: str) -> list[bytes]:
-    """The rules written as the standard has them, line by line, for a stream that came whole."""
+    """Returns the payloads of a whole stream, by a simple implementation of the standard's rules."""
     stream = stream.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     payloads: list[bytes] = []
     data = ""

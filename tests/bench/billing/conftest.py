@@ -1,4 +1,4 @@
-"""The database of the billing benchmark."""
+"""Provides the database for the tests of the billing benchmark."""
 
 import pytest
 

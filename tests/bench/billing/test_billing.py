@@ -1,4 +1,4 @@
-"""The billing benchmark: tollkeeper books the true cost in every scenario."""
+"""Tests that tollkeeper books the true cost in every scenario of the billing benchmark."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -44,7 +44,7 @@ def test_there_are_enough_scenarios() -> None:
 
 @each("scenario", _exchanges, ids=attrgetter("name"))
 def test_the_benchmark_counts_as_the_table_of_charges(scenario: Scenario) -> None:
-    """Two people who read the same documents should agree."""
+    """The counts were taken from the same documents twice, and must agree."""
     row, counts = ROWS[scenario.name], scenario.truth.counts
     if isinstance(row, Row) and not row.is_charged:
         assert scenario.truth.usd == (0 if row.status == "released" else None)
@@ -64,7 +64,7 @@ def test_the_price_of_a_long_prompt_at_another_tier() -> None:
 
 
 async def test_tollkeeper_books_every_scenario_exactly(tmp_path: Path, conninfo: str) -> None:
-    """If the true cost is not in the exchange, the amount is marked as an estimate or as open."""
+    """If the exchange does not contain the true cost, the booked amount must not be marked as certain."""
     gateway, scenarios = Ours(conninfo=conninfo), _scenarios()
     async with (
         Provider(scenarios) as provider,
@@ -98,7 +98,7 @@ async def overspends_and_loses_nothing(gateway: Ours, folder: Path, trials: list
 async def test_tollkeeper_overspends_and_loses_nothing(
     tmp_path: Path, shared_conninfo: str
 ) -> None:
-    """A short race and a kill."""
+    """Runs two short trials: a race of calls, and a kill of the gateway."""
     gateway = Ours(conninfo=own_database(shared_conninfo, "billing_trials"))
     race = Trial("race", "race", calls=6, budget_calls=4)
     await overspends_and_loses_nothing(gateway, tmp_path, [race, Trial("kill", "kill", calls=2)])
@@ -139,7 +139,7 @@ def test_the_report_counts_what_is_exact_and_what_is_not_offered() -> None:
 
 
 def test_a_part_that_could_not_run_says_why() -> None:
-    """The scenarios of the first part count, and the trials of the second say why they did not run."""
+    """The scenarios of the first run count. The trials of the second run state why they did not run."""
     first = Run("other", "1.0", [Result("right", Decimal(1), Decimal(1), True, "200")], [], {})
     second = Run("other", "1.0", [], [], {"race": "no port"}, missing="no port")
     found = joined([first, second])

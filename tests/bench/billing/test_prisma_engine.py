@@ -1,4 +1,4 @@
-"""The stand-in for Prisma's query engine: what LiteLLM's database client sends is done and answered."""
+"""Tests that the replacement for Prisma's query engine executes the requests of LiteLLM's database client."""
 
 import json
 import os
@@ -88,7 +88,7 @@ async def test_the_engine_does_what_a_client_asks_in_graphql(engine: Engine) -> 
     batch = {"batch": [{"query": _ADD, "variables": {}}] * 2, "transaction": True}
     counts = await engine.post("/", batch)
     assert counts == {"batchResult": [{"data": {"result": {"count": 1}}}] * 2}
-    # A transaction that is rolled back leaves nothing.
+    # A transaction that is rolled back changes nothing.
     started = await engine.post("/transaction/start", {"timeout": 60_000, "max_wait": 60_000})
     await engine.ask(_ADD, started["id"])
     await engine.post(f"/transaction/{started['id']}/rollback", {})

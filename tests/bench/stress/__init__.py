@@ -1,1 +1,1 @@
-"""The load programme and the soak."""
+"""Tests of the load programme and of the soak test."""

@@ -1,4 +1,4 @@
-"""The open loop keeps its rate, whatever the answers do, and knows a proper refusal."""
+"""Tests that the open loop keeps its rate independently of the answers, and checks the form of refusals."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ def _refusal(**changes: object) -> bytes:
 
 @asynccontextmanager
 async def _serving(answer: Callable[[int], bytes | None]) -> AsyncIterator[int]:
-    """A server that answers each request by its number; None: never."""
+    """Starts a server that calls `answer` with each request's number; for None it does not answer."""
     count = 0
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -68,8 +68,8 @@ async def test_a_refusal_that_is_none(wrong: dict[str, object]) -> None:
 
 
 async def test_requests_are_sent_while_others_wait() -> None:
-    """A server that does not answer gets every request all the same, as long as there is a
-    connection for it."""
+    """The loop sends a request whenever a connection is free, even if the server has not answered
+    the earlier requests."""
     asked = 0
 
     def answer(number: int) -> bytes | None:
@@ -82,7 +82,7 @@ async def test_requests_are_sent_while_others_wait() -> None:
         await open_loop.connect()
         running = asyncio.create_task(open_loop.run([_REQUEST], per_second=400, seconds=0.1))
         async with asyncio.timeout(20):
-            while asked < 30:  # noqa: ASYNC110 - the server tells nobody
+            while asked < 30:  # noqa: ASYNC110 - the server sets no event
                 await asyncio.sleep(0.01)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
