@@ -1,4 +1,4 @@
-"""Tests that a run continues without an unavailable peer and states why, and that peers are paused in between."""
+"""Tests that a run continues without an unavailable peer and states why, and that idle peers are paused."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""`tollkeeper alert`: what a gateway has found wrong."""
+"""Tests `tollkeeper alert`, which lists the raised alerts."""
 
 import asyncio
 from typing import Any
@@ -36,7 +36,7 @@ async def test_alerts_show_names_and_present_values(
     operator: Program, books: Books, books_conninfo: str
 ) -> None:
     organization = await books.services.organizations.organization_show(books.organization)
-    # Other tests have alerts too, and things with the same name also show their ids.
+    # Other tests raise alerts too. If two objects have the same name, their ids are also shown.
     project, key = f"Web {uuid4().hex}", f"app {uuid4().hex}"
     await books.services.projects.project_rename(books.project, project)
     await books.services.project_keys.project_key_rename(books.key, key)
@@ -62,7 +62,8 @@ async def test_alerts_show_names_and_present_values(
 
 
 async def test_a_gateway_without_alerts_of_its_own_is_left_out(operator: Program) -> None:
-    """During an upgrade the gateway at the operator port may be older than the command."""
+    """During an upgrade, the gateway at the operator port may be older than the command. It then
+    answers 404."""
 
     async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         body = b'{"status": "not found"}'

@@ -1,4 +1,4 @@
-"""`tollkeeper audit`."""
+"""Tests `tollkeeper audit`."""
 
 from tests.support.gateway import Gateway
 from tests.support.program import Program

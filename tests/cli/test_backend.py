@@ -1,4 +1,4 @@
-"""`tollkeeper backend try`, and what `doctor` says of a preset."""
+"""Tests `tollkeeper backend try`, and the preset that `doctor` shows."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ urls = ["{url}"]
 
 
 def _answering() -> Verb:
-    """Calls the tool where there is one."""
+    """Calls the tool if the request contains one."""
 
     async def verb(peer: Peer) -> None:
         body = peer.request.json
@@ -50,7 +50,7 @@ def _answering() -> Verb:
 
 @pytest.fixture
 def with_key(program: Program, tmp_path: Path, data_dir: Path) -> Any:
-    """The program with settings of its own and the provider's key in its environment."""
+    """Returns a function that builds a program with the given settings and the provider's key."""
 
     def make(more: str) -> Program:
         config = write_config(tmp_path, data_dir, more=more)
@@ -74,7 +74,7 @@ async def test_what_works_and_what_it_cost(with_key: Any) -> None:
     assert {name: row["verdict"] for name, row in rows.items()} == dict.fromkeys(
         ("answer", "stream", "tools", "count"), "works"
     )
-    # 12 and 5 tokens each.
+    # Each answer has 12 prompt tokens and 5 completion tokens. The count is free.
     assert {row["cost_usd"] for row in rows.values()} == {"0.000111", "0"}
     assert (document["ok"], document["model"], document["cost_usd"]) == (
         True,
@@ -101,7 +101,7 @@ async def test_what_fails(with_key: Any) -> None:
 async def test_a_model_of_several_backends_is_tried_on_the_one_that_is_named(
     with_key: Any,
 ) -> None:
-    """By its price there, and without the secrets of the others."""
+    """The price of that backend is used, and the secrets of the other backends are not needed."""
     alternative = """
 [[models.alternatives]]
 backend = "near"

@@ -1,4 +1,4 @@
-"""`tollkeeper doctor` and `backend try` of a backend with an identity: the kind is shown, and no secret."""
+"""Tests that `tollkeeper doctor` and `backend try` show the kind of a backend's identity, but no secret."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`tollkeeper backend try` of backends with a protocol of the provider's own."""
+"""Tests `tollkeeper backend try` with backends that have a native wire."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ pricing = {{ prompt = "0.000003", completion = "0.000015" }}
 class Tried:
     preset: str
     variables: dict[str, str]
-    # The header that shows the credential, how it begins, and how it is called.
+    # The header with the credential, the beginning of its value, and the displayed description.
     header: str
     begins: str
     credential: str
@@ -93,7 +93,7 @@ TRIED = {
 
 
 def _answering(tried: Tried) -> Verb:
-    """Calls the tool where there is one."""
+    """Calls the tool if the request contains one."""
 
     async def verb(peer: Peer) -> None:
         await (
@@ -119,7 +119,7 @@ async def test_what_works_and_what_it_cost(
     assert (outcome.code, outcome.err) == (0, "")
     verdicts = {row["check"]: row["verdict"] for row in document["data"]}
     assert verdicts == dict.fromkeys(("answer", "stream", "tools", "count"), "works")
-    # Three answers of 12 and 5 tokens each.
+    # There are three answers, each with 12 prompt tokens and 5 completion tokens.
     assert (document["ok"], document["cost_usd"]) == (True, "0.000333")
     assert document["credential"] == tried.credential
     for request in upstream.requests:

@@ -1,4 +1,4 @@
-"""The program as root with a data folder that the account of its database cannot enter."""
+"""Tests the program as root, with a data folder that the account of its database cannot enter."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def test_the_log_of_a_gateway_says_where_its_database_is(
     closed: Path, compiled: dict[str, str]
 ) -> None:
     program = Program(write_config(closed, Path("data")), closed, compiled)
-    # A command answers with one document, and with nothing else anywhere.
+    # `json` checks that the command writes one document and nothing else.
     program.json("migrate")
     data_dir = closed / "data"
     cluster = cluster_of(data_dir)

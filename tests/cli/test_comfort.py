@@ -1,4 +1,4 @@
-"""What makes the program pleasant for people: help, examples, completion, tables that fit."""
+"""Tests the comfort of the program for people: help, examples, shell completion, and tables that fit."""
 
 import importlib
 import re
@@ -74,7 +74,7 @@ def test_the_shell_completes(program: Program, words: str, expected: set[str]) -
 
 
 def test_the_script_for_a_shell_is_shown(program: Program) -> None:
-    # Otherwise the shell would be that of the process which runs the tests, if there is one.
+    # Otherwise Typer would detect the shell of the process that runs the tests.
     named = program.with_environment(_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     outcome = named.raw("--show-completion", "bash")
     assert outcome.code == 0
@@ -103,7 +103,7 @@ def test_tables_fit_a_terminal_of_80_columns(program: Program) -> None:
         assert shown.code == 0, shown.out
         rows = [_WITHOUT_STYLE.sub("", row) for row in shown.out.splitlines()]
         assert max(map(len, rows)) <= 80, shown.out
-    # What is shown of an id is enough to name it.
+    # The displayed beginning of an id is enough to select the key.
     shown = run_on_terminal(program, "project-key", "list", project)
     assert key[:8] in shown.out
     assert program.json("project-key", "suspend", key[:8])["id"] == key

@@ -1,4 +1,4 @@
-"""What every command does before its own work: settings and database, each refused in one line."""
+"""Tests the checks before every command: wrong settings and databases are refused with one line."""
 
 import subprocess
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_an_unreachable_database_is_said(program: Program, tmp_path: Path) -> No
 def test_the_operators_own_database_and_its_schema(
     program: Program, conninfo: str, tmp_path: Path
 ) -> None:
-    """database.url over a unix socket: empty, then too new, then fitting."""
+    """`database.url` names a Unix socket. The database is first empty, then migrated, then too new."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("CREATE DATABASE own")
         folder = connection.info.host

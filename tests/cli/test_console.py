@@ -1,4 +1,4 @@
-"""`tollkeeper console` as a process: it makes tokens, refuses unsafe addresses, serves and stops."""
+"""Tests `tollkeeper console` as a process: it creates tokens, refuses unsafe addresses, serves and stops."""
 
 import hashlib
 import os
@@ -66,7 +66,7 @@ def test_the_address_has_the_scheme_of_the_listener(
 
 @pytest.mark.slow
 def test_it_holds_a_lease_while_it_runs(cold_program: Program, shared_conninfo: str) -> None:
-    """So that `migrate` can name it."""
+    """`migrate` finds running consoles by their leases."""
     with running_console(cold_program) as (process, said):
         assert _sign_in(said["console"], said["operator_token"]).status_code == 200
         _until_leases_are(shared_conninfo, process.pid, [("console", code_revision())])
@@ -108,7 +108,7 @@ def test_beyond_loopback_it_is_refused(program: Program, host: str) -> None:
 
 @pytest.mark.slow
 def test_a_child_ends_with_its_parent(cold_program: Program, tmp_path: Path) -> None:
-    """`tollkeeper demo` starts it as a child, which must not outlive it."""
+    """`tollkeeper demo` starts the console as a child process, which must end with the demo."""
     log = tmp_path / "console.log"
     with _listening() as descriptor, log.open("wb") as errors:
         child = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`tollkeeper demo` starts the console, prints its address and token, and takes it along at the end."""
+"""Tests that `tollkeeper demo` starts the console, prints its address and token, and stops it at the end."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ def test_the_demo_shows_progress_and_has_a_console(cold_program: Program) -> Non
             stderr=errors,
             text=True,
         )
-    # Steps that can take long on a busy machine are told before they begin, also in a pipe.
+    # The demo announces each step that can take long before it begins, even in a pipe.
     steps = ["tollkeeper", "PostgreSQL", "the console", "the gateway"]
     try:
         said = json.loads(process.stdout.readline())
@@ -36,7 +36,7 @@ def test_the_demo_shows_progress_and_has_a_console(cold_program: Program) -> Non
             assert answer.status_code == 303
             page = client.get(f"/organizations/{said['organization_id']}")
         assert page.status_code == 200
-        # Claude Code finds its server.
+        # Claude Code checks its server with this request.
         assert httpx2.head(said["public"], timeout=60).status_code == 200
         assert "$10" in page.text
         consoles = children_of(process, lambda line: "console" in line, recursive=True)

@@ -1,4 +1,4 @@
-"""`tollkeeper doctor`."""
+"""Tests `tollkeeper doctor`."""
 
 import asyncio
 import json
@@ -68,7 +68,7 @@ async def test_everything_stands(
     assert found["database"]["detail"].startswith(f"embedded in {data_dir}, durable, schema ")
     assert judge.url in found["backend cluster"]["detail"]
     assert "chat-small on the backend cluster" in found["judge"]["detail"]
-    # Two real questions were answered, and their answers were read.
+    # The judge answered two questions, and `doctor` read the scores.
     shown = "scored 90.00 % if the answer is yes and 10.00 % if it is no"
     assert shown in found["judge"]["detail"]
     assert len(judge.questions) == 2
@@ -139,9 +139,9 @@ def test_the_engine_tells_of_itself_and_judges(
     program: Program, data_dir: Path, tmp_path: Path
 ) -> None:
     code, found, _ = _findings(_with_engine(program, tmp_path, data_dir))
-    assert code == 1  # because of the cluster
+    assert code == 1  # The backend `cluster` cannot be reached.
     local, judged = found["backend local"], found["judge"]
-    # The packaged model is too small for a judge, and it is said.
+    # The packaged model is too small for a judge, so there is a warning.
     assert (local["verdict"], judged["verdict"]) == ("ok", "warning")
     assert local["detail"].startswith(
         "ready: smollm2-135m-instruct, 1 slots of 4096 tokens, tokenizer BPE with 49152 tokens, "
@@ -209,7 +209,7 @@ api_key_env = "NO_SUCH_KEY"
     assert "cannot be reached" in found["database"]["detail"]
     assert "Connection refused" in found["backend cluster"]["detail"]
     assert "names no host" in found["backend nowhere"]["detail"]
-    # Nobody judges: a gap that the operator may want.
+    # A missing judge is only a warning, because the operator may have intended it.
     assert found["judge"]["verdict"] == "warning"
     shown = faulty.run("doctor")
     assert "$NO_SUCH_KEY is not set" in shown.out

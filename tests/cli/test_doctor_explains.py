@@ -1,4 +1,4 @@
-"""`tollkeeper doctor` explains wrong settings: each with its line and with what to write instead."""
+"""Tests that `tollkeeper doctor` explains each wrong setting with its line and a correction."""
 
 import json
 import os
@@ -33,9 +33,10 @@ context_length = 8192
 """
 _SAME_ID = _MODEL.replace('"large"', '"small" # here')
 _HERE = "# here"
-# What is appended to the settings, so at first to the model; the wrong line; what is said.
+# The text that is appended to the settings (after the model), with `# here` in the wrong line, and
+# the expected message.
 _WRONG = (
-    # Names.
+    # Wrong names.
     ("[server]\nprot = 1 # here", "server.prot: is not a setting; did you mean port?"),
     ("[srever] # here\nport = 1", "srever: is not a setting; did you mean server?"),
     ("max_outputs = 5 # here", "models 'small': max_outputs: is not a setting; did you mean"),
@@ -67,7 +68,7 @@ _WRONG = (
         "[auth]\nproject_key_default_permissions = ['model:read'] # here",
         "'model:read' is not a customer permission; did you mean models:read?",
     ),
-    # Values.
+    # Wrong values.
     (
         "pricing = { prompt = 0.000002 } # here",
         'pricing.prompt = 0.000002: must be a string; write it in quotes: "0.000002"',
@@ -89,7 +90,7 @@ _WRONG = (
         "[sessions]\nheaders = [ # here\n 'X-Session',\n 'X Session',\n]",
         "sessions.headers.1 = 'X Session': must have the form",
     ),
-    # Structure.
+    # Wrong structure.
     ("[judge] # here\nbackend = 'cluster'", "judge.model: is required"),
     (
         f"{_MODEL.replace('[[models]]', '[[models]] # here')}max_output_length = 1",
@@ -104,7 +105,7 @@ _WRONG = (
     ("[server]\nhost = 'a # here\nport = 1", "a closing quote is missing"),
     ("[server]\nport = 1\nport = 2 # here", "the setting occurs twice; remove one"),
     ("[database] # here", "the section occurs twice; merge the two"),
-    # What does not fit together.
+    # Settings that contradict each other.
     (
         f"{_SAME_ID}backend = 'cluster'\nmax_output_length = 1",
         "models 'small': id: two models have the same id 'small'; rename one",
@@ -127,7 +128,7 @@ _WRONG = (
         "[alerts]\nwebhook_url = 'https://h' # here",
         "needs webhook_secret, which signs the alerts",
     ),
-    # Secrets.
+    # Missing secrets.
     (
         "[secrets]\nmaster_key = 'env:TK_MASTER' # here",
         "secrets.master_key: $TK_MASTER is not set",

@@ -1,4 +1,4 @@
-"""`costs --csv` and `activity export`: what other programs read."""
+"""Tests `costs --csv` and `activity export`, whose output other programs read."""
 
 import asyncio
 import csv
@@ -17,7 +17,7 @@ from tollkeeper.services.csv_text import csv_lines
 
 @pytest.fixture(scope="module")
 async def called(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    """A tenant with three calls on the books and in the activity."""
+    """Yields a gateway whose tenant has made three calls, with their activity records."""
     async with answering_gateway(data_dir, conninfo) as running:
         scripted = await running.with_tenant()
         for _ in range(3):

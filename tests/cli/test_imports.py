@@ -1,4 +1,4 @@
-"""What commands import: not what only a gateway needs. Imports are most of the time of a command."""
+"""Tests that commands do not import modules of the gateway, because imports take most of a command's time."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ try:
 finally:
     pathlib.Path(sys.orig_argv[3]).write_text("\\n".join(sys.modules))
 """
-# Of no command on a database: migrations, pages, the wires of providers, calls, drawing.
+# Modules that a command with a running database must not import.
 _NOT_OF_A_COMMAND = (
     *("alembic", "sqlalchemy", "rich", "pygments", "markdown_it", "structlog", "prometheus_client"),
     *("jinja2", "starlette", "opentelemetry", "uvloop", "httptools"),

@@ -1,4 +1,4 @@
-"""`tollkeeper init`."""
+"""Tests `tollkeeper init`."""
 
 import tomllib
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_converts_a_litellm_configuration(program: Program, tmp_path: Path) -> N
     assert (made["path"], made["models"]) == (str(path), 1)
     assert "model_list[0].litellm_params.rpm" in [row["setting"] for row in made["data"]]
     assert load_settings(path).backends[0].api_key_env == "OUR_KEY"
-    # `doctor` reads it; the key and the database are the operator's.
+    # `doctor` can read the file. Other checks may fail: the operator has not set the key.
     checked = program.with_config(path).run("doctor")
     assert "settings" in checked.out
     again = program.refusal("init", str(folder), "--from-litellm", str(source))

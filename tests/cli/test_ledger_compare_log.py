@@ -1,4 +1,4 @@
-"""`tollkeeper ledger compare-log`: what is missing from the books is found, and booked once."""
+"""Tests that `tollkeeper ledger compare-log` finds calls that the ledger lacks, and books each of them once."""
 
 import asyncio
 import gzip
@@ -27,7 +27,7 @@ _DAY_MS = 86_400_000
 def _line(
     books: Books, identity: UUID, cost: int | None, *, settlement: str = "settled", **fields: Any
 ) -> bytes:
-    """A line as a gateway writes it."""
+    """Returns a line of the request log as a gateway writes it."""
     written = RequestLine(
         request_id=str(identity),
         operation="create_chat_completion",
@@ -51,7 +51,7 @@ def _line(
 
 
 def _lost(books: Books) -> UUID:
-    """The id of a call that the books do not have."""
+    """Returns the id of a call that is not in the ledger."""
     return books.hold_of(1).id
 
 
@@ -161,7 +161,7 @@ async def test_another_cost_is_reported_and_not_changed(
 async def test_the_cost_lies_on_the_day_of_the_call(
     operator: Program, books: Books, tmp_path: Path
 ) -> None:
-    """A cap counts it for the day of the booking."""
+    """A daily cap counts the cost on the day of the booking instead."""
     await books.services.caps.cap_set(books.organization, 50 * USD, CapPeriod.DAY)
     now_ms = int(time.time() * 1000)
     yesterday = request_id(now_ms - _DAY_MS, uuid4().int)
@@ -182,7 +182,7 @@ async def test_the_cost_lies_on_the_day_of_the_call(
 async def test_a_call_of_another_database_is_not_booked(
     operator: Program, books: Books, books_gateway: Gateway, tmp_path: Path
 ) -> None:
-    """Nor is one whose key belongs to another tenant."""
+    """A call whose key belongs to another tenant is not booked either."""
     other = await books_gateway.make_tenant()
     stranger = replace(books, organization=OrganizationId(uuid4()))
     crossed = replace(books, organization=other.organization_id)

@@ -1,4 +1,4 @@
-"""`tollkeeper ledger close`, `export`, `drop` and `reconcile`: what an operator sees at a month's end."""
+"""Tests `tollkeeper ledger close`, `export`, `drop` and `reconcile`, which operators run after a month ends."""
 
 import asyncio
 import csv
@@ -109,7 +109,7 @@ async def test_the_end_of_a_month(
     ]
     shown = await _run(past, "ledger", "verify", "--full")
     assert (shown.code, shown.out) == (0, "Every invariant holds.\n")
-    # In a pipe the progress is plain text.
+    # In a pipe, the progress is plain text.
     lines = shown.err.splitlines()
     assert lines[-1].split(" of ")[0] == lines[-1].split(" of ")[1]
 
@@ -133,7 +133,7 @@ def billed(operator: Program, tmp_path: Path) -> Program:
 
 
 async def test_a_bill_beside_the_books(billed: Program, books: Books, tmp_path: Path) -> None:
-    # A day of its own: others use the same backend.
+    # The day is random, because other tests use the same backend.
     day = 30_000 + secrets.randbelow(30_000)
     record = record_of(
         books,

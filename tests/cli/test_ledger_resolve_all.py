@@ -1,4 +1,4 @@
-"""`tollkeeper ledger resolve --all`: what it says, what it takes, and what an interruption leaves."""
+"""Tests `tollkeeper ledger resolve --all`: its output, its selection, and the effect of an interruption."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from tests.support.tables import each
 
 _BULK = ("ledger", "resolve", "--all", "--older-than", "24h")
 _BATCH = 500
-# No project may have more holds at once by the settings of these tests.
+# The default limit of concurrent holds of a project.
 _CONCURRENCY = 256
 _BACKENDS = """
 [[backends]]
@@ -27,7 +27,7 @@ urls = ["http://127.0.0.1:9/v1"]
 
 
 async def _run(operator: Program, *line: object) -> Outcome:
-    """In a thread: the books' own event loop goes on meanwhile."""
+    """Runs the command in a thread, so that the event loop of `books` continues to run."""
     return await asyncio.to_thread(operator.run, *map(str, line))
 
 
@@ -106,7 +106,7 @@ async def test_each_is_settled_at_its_hold(operator: Program, books: Books) -> N
     line = (*_BULK, "--organization", books.organization, "--settle-hold")
     shown = await _run(operator, *line)
     assert shown.code == 0
-    # In a pipe the progress is plain text.
+    # In a pipe, the progress is plain text.
     assert shown.err == "1 of 1\n"
     assert "1 reservations were settled; their holds are 3 USD in total.\n" in shown.out
     assert (await books.balance())["settled"] == 3 * USD
@@ -198,7 +198,7 @@ async def test_a_killed_run_is_repeated(operator: Program, books: Books) -> None
     assert await asyncio.to_thread(kill_after_the_first_batch) == f"{_BATCH} of {many}\n"
     left = (await books.balance())["unsettled"]
     assert left <= many - _BATCH
-    # A batch is there as a whole or not at all.
+    # A batch is committed as a whole or not at all.
     assert left % _BATCH == 0
     await books.assert_right()
     again = await _json(operator, *line)
@@ -228,7 +228,7 @@ async def test_on_a_terminal_there_is_a_bar(operator: Program, books: Books, qui
             )
         try:
             return done.stdout, os.read(terminal, 65536)
-        except OSError:  # the other end is closed and nothing was written
+        except OSError:  # The other end is closed, and nothing was written.
             return done.stdout, b""
         finally:
             os.close(terminal)

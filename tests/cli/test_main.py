@@ -1,4 +1,4 @@
-"""The program as a whole: what it lists, what every command takes, how it refuses wrong usage."""
+"""Tests the program as a whole: its list of commands, common options, and the refusal of wrong usage."""
 
 import importlib
 import json
@@ -88,7 +88,7 @@ def test_wrong_usage_is_2(program: Program, line: tuple[str, ...]) -> None:
 
 
 def test_a_reader_that_goes_away_is_no_fault(cold_program: Program, organization: str) -> None:
-    """`tollkeeper ... | head -c0`: no traceback."""
+    """The reader closes the pipe early, as in `tollkeeper ... | head -c0`. There is no traceback."""
     process = subprocess.Popen(
         cold_program.line("organization", "show", organization),
         cwd=cold_program.folder,

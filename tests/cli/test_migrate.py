@@ -1,4 +1,4 @@
-"""`tollkeeper migrate`, and what a command does with a database that nobody else runs."""
+"""Tests `tollkeeper migrate`, and commands with a database that no other process runs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_commands_start_and_stop_the_database_by_themselves(
 
     assert program.json("migrate") == {"revision": code_revision()}
     assert not postgres_runs(data_dir)
-    # Again: there is nothing to do, and nothing is lost.
+    # A second migration changes nothing, and no data is lost.
     created = program.json("organization", "create", "Acme")
     assert program.json("migrate") == {"revision": code_revision()}
     assert program.json("organization", "list")["data"] == [created]

@@ -1,5 +1,5 @@
-"""`tollkeeper model import`: public prices beside the catalogue. The models are old, so their prices
-do not change."""
+"""Tests `tollkeeper model import`, which compares public prices with the catalogue. The models of these tests
+are old, so their prices do not change."""
 
 import tomllib
 from decimal import Decimal
@@ -29,7 +29,7 @@ pricing = { prompt = "0.000007", image = "0.1" }
 
 @pytest.fixture
 def priced(program: Program, tmp_path: Path, data_dir: Path) -> Program:
-    """Two models: `example`, which the list does not have, and one with another price."""
+    """Returns a program with two models. The price list lacks `example`, and its other price differs."""
     return program.with_config(write_config(tmp_path, data_dir, more=_MODEL))
 
 

@@ -1,4 +1,4 @@
-"""The operator's commands about money and activity, as programs and people see them."""
+"""Tests the operator's commands for money and activity, with output for programs and for people."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from tollkeeper.storage.processes import LEASE_S
 
 
 async def _json(operator: Program, *line: object) -> Any:
-    """In a thread: the books' own event loop goes on meanwhile."""
+    """Runs the command in a thread, so that the event loop of `books` continues to run."""
     return await asyncio.to_thread(operator.json, *map(str, line))
 
 
@@ -285,7 +285,7 @@ async def test_costs(operator: Program, books: Books) -> None:
     assert str(books.project) not in outcome.out
     assert "█" * 50 in outcome.out
     assert "1 calls of these days are unsettled" in outcome.out
-    # A long range is read page by page and shown as one.
+    # The command reads a long range in several pages and shows one report.
     long = ("--since", "2020-01-01", "--until", "2020-12-31")
     report = await _json(operator, "costs", books.organization, *long)
     assert len(report["data"]) == 365
@@ -358,14 +358,14 @@ async def test_costs_are_what_the_help_says(operator: Program, books: Books) -> 
 
 
 async def test_the_readme_shows_what_costs_prints(operator: Program, books: Books) -> None:
-    """The first and the last lines of the README's example are those of the command."""
+    """Except for the rows of days, the lines of the README's example begin like the output's lines."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     example = readme.partition("--group-by line_item\n")[2].partition("```")[0]
     await books.spend(5 * USD, 3 * USD)
     shown = await _lines(operator, "costs", books.organization, "--group-by", "line_item")
 
     def shape(lines: list[str]) -> list[str]:
-        """First words, without rows, which depend on what was spent."""
+        """Returns the beginning of each line. Leaves out the rows of days, because they vary."""
         words = [line.split()[0][:3] for line in lines if line.strip()]
         return [word for word in words if not word.startswith("20")]
 
@@ -431,7 +431,7 @@ async def test_far_more_than_the_hold_is_settled_with_yes(operator: Program, boo
 
 
 async def test_ledger_recover(operator: Program, books: Books) -> None:
-    """A dead process's hold becomes unsettled; one of a process that is heard of stays held."""
+    """The hold of a dead process becomes unsettled; the hold of a process with a valid lease stays."""
     dead, alive = uuid4(), uuid4()
     lost, running = await books.hold(2 * USD), await books.hold(3 * USD)
     move = "UPDATE reservations SET process_id = %s WHERE id = %s"
@@ -515,7 +515,7 @@ async def test_unknown_things_are_refused(operator: Program) -> None:
     ):
         identity = nonsense if nonsense in line else unknown
         said = await _refusal(operator, *line)
-        # An id that a request may have had: its refusal may have been counted with others.
+        # A refused request with this id may have no record of its own; the message says so.
         repeated = (
             " If a key repeats a refused request"
             if (noun, identity) == ("request", unknown)

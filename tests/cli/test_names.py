@@ -1,4 +1,4 @@
-"""Names and beginnings of ids, where commands take ids."""
+"""Tests that commands accept names and beginnings of ids in place of ids."""
 
 from uuid import uuid4
 
@@ -10,7 +10,8 @@ from tests.support.tables import each
 
 @pytest.fixture(scope="module")
 def named(program: Program) -> dict[str, str]:
-    """An organization with names that no other test uses."""
+    """Creates an organization with names that no other test uses. Returns `mark` (a part of the names)
+    and the ids."""
     mark = uuid4().hex
     organization = program.json("organization", "create", f"org {mark}")
     project = program.json("project", "create", organization["id"], f"project {mark}")
@@ -78,7 +79,7 @@ def test_projects_and_keys_are_renamed(program: Program) -> None:
 def test_a_name_that_looks_like_another_keys_id_does_not_take_its_place(
     program: Program, named: dict[str, str]
 ) -> None:
-    """Tenants choose the names of their keys."""
+    """Tenants choose the names of their keys, so a name can look like the id of a foreign key."""
     beginning = named["key"][:8]
     other = program.json("organization", "create", f"hostile {uuid4().hex}")["id"]
     project = program.json("project", "create", other, "p")["id"]
@@ -104,7 +105,7 @@ def test_what_fits_nothing(program: Program, text: str) -> None:
 
 
 def test_what_fits_several_things_is_told_apart(program: Program) -> None:
-    """A rotated key and its successor have one name, and so may projects of two organizations."""
+    """A rotated key and its successor have the same name. Projects of two organizations may, too."""
     mark = uuid4().hex
     owners = [
         program.json("organization", "create", f"{side} {mark}") for side in ("left", "right")

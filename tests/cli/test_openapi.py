@@ -1,4 +1,4 @@
-"""`tollkeeper openapi`."""
+"""Tests `tollkeeper openapi`."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`tollkeeper organization`."""
+"""Tests `tollkeeper organization`."""
 
 from uuid import UUID, uuid4
 

@@ -1,4 +1,4 @@
-"""How an answer is shown."""
+"""Tests how the program shows the result of a command."""
 
 import json
 

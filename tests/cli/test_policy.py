@@ -1,4 +1,4 @@
-"""`tollkeeper policy`."""
+"""Tests `tollkeeper policy`."""
 
 import asyncio
 import os
@@ -172,7 +172,7 @@ async def test_a_calibration_is_fitted_stored_and_activated(
     program: Program, tenant: Tenant, tmp_path: Path
 ) -> None:
     name, labelled = f"Bombs {uuid4().hex}", tmp_path / "labelled.csv"
-    # An overconfident judge: it is as sure of wrong answers as of right ones.
+    # The judge is overconfident: its wrong answers have the same scores as its right answers.
     rows = [(number, number % 10 < 8) for number in range(40)]
     texts = [
         f"{number} {'bomb' if number % 2 == right else 'peace'},{'yes' if number % 2 else 'no'}"

@@ -1,4 +1,4 @@
-"""`tollkeeper project`."""
+"""Tests `tollkeeper project`."""
 
 from uuid import uuid4
 
@@ -22,7 +22,7 @@ def test_created_shown_listed_and_archived(program: Program) -> None:
     assert archived["archived_at"] is not None
     refusal = program.refusal("project-key", "create", created["id"], "late")
     assert refusal == "The project is archived."
-    # Archiving again asks for a state that holds already.
+    # The project is already archived, so this changes nothing.
     assert program.json("project", "archive", created["id"]) == archived
 
 
