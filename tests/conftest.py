@@ -1,4 +1,4 @@
-"""Fixtures that the whole suite shares: one real PostgreSQL and one gateway a test process."""
+"""Defines fixtures that all tests share: one PostgreSQL server and one gateway for each test process."""
 
 import gc
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -26,13 +26,13 @@ pytest_plugins = [
     "tests.support.scripted_gateway_fixtures",
 ]
 
-# Examples of a property, without and with --slow or --prove.
+# The number of examples for each property test: by default, and with --slow or --prove.
 _EXAMPLES, _EXAMPLES_SLOW = 40, 100
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Fix the examples: a failure is the same on every machine and in every run. And a machine that is
-    slow for a moment is no counterexample."""
+    """Makes Hypothesis use the same examples on every machine and in every run. A machine that is slow
+    for a moment causes no failure."""
     is_slow = config.getoption("--slow") or config.getoption("--prove")
     hypothesis.settings.register_profile(
         "fixed",
@@ -46,8 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a folder together in whatever order they are, so that the databases and
-    gateways that a folder shares are started once."""
+    """Keeps the tests of each folder together, in any order of the tests. So the databases and
+    gateways that the tests of a folder share are started only once."""
     numbers: dict[Path, int] = {}
     places: dict[Path, list[int]] = {}
     for path in (item.path for item in items):
@@ -59,8 +59,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect no garbage while tests are collected, and leave the collected tests out of later garbage
-    collections: almost all objects of this time stay until the end."""
+    """Disables garbage collection while pytest collects tests, and excludes the objects of this time
+    from later collections: almost all of them stay until the end."""
     gc.disable()
     try:
         return (yield)
@@ -71,15 +71,15 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _many_requests_for_administration() -> Iterator[None]:
-    """Tests of one tenant send more of them in a minute than administrators."""
+    """Raises the rate limit of administration requests: a test may send more than the real limit."""
     with constants({"services.tenants.administration_rate.PER_MINUTE": 1_000_000}):
         yield
 
 
 @pytest.fixture(autouse=True)
 def _logs_by_default() -> None:
-    """Every test begins with logs as they are by default: a command that an earlier test ran in this
-    process has silenced them, and `capture_logs` would then find nothing."""
+    """Resets the log settings before each test. A command that an earlier test ran in this process may
+    have disabled logs, and `capture_logs` would then find nothing."""
     structlog.reset_defaults()
 
 
@@ -91,7 +91,7 @@ def data_dir() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def shared_conninfo(data_dir: Path) -> Iterator[str]:
-    """A migrated database on a real server, stopped when the session ends."""
+    """Starts a PostgreSQL server with a migrated database, and stops it at the end of the session."""
     with EmbeddedPostgres(data_dir) as server:
         migrate_with_template(server.conninfo)
         yield server.conninfo
@@ -99,7 +99,7 @@ def shared_conninfo(data_dir: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def conninfo(shared_conninfo: str) -> str:
-    """The database of a test. Folders that verify theirs have one of their own."""
+    """Returns the database of a test. Folders whose tests verify the whole ledger override this."""
     return shared_conninfo
 
 
@@ -110,14 +110,15 @@ def settings(data_dir: Path) -> Settings:
 
 @pytest.fixture(scope="session")
 async def gateway(settings: Settings, shared_conninfo: str) -> AsyncIterator[Gateway]:
-    """The same for everybody, whoever asks for it first and whichever database is theirs."""
+    """Starts the gateway that all tests share. It always uses the shared database, even for folders
+    that override `conninfo`."""
     async with running_gateway(settings, shared_conninfo) as running:
         yield running
 
 
 @pytest.fixture
 async def tenant(gateway: Gateway) -> Tenant:
-    """A fresh organization with one project and keys that may do everything."""
+    """Creates an organization with one project, and with keys that have all permissions."""
     return await gateway.make_tenant()
 
 

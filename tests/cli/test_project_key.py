@@ -1,4 +1,4 @@
-"""`tollkeeper project-key`."""
+"""Tests `tollkeeper project-key`."""
 
 from uuid import uuid4
 
@@ -73,7 +73,7 @@ def test_refusals(program: Program, project: str) -> None:
     assert (
         program.refusal("project-key", "create", unknown, "k") == f"There is no project {unknown}."
     )
-    # No name of other tests, which share the database.
+    # The name is unique, because other tests share the database.
     nobody = f"nobody {unknown}"
     assert program.refusal("project-key", "list", nobody) == f"There is no project {nobody}."
     for verb in ("revoke", "suspend", "unsuspend"):

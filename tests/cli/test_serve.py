@@ -1,4 +1,4 @@
-"""`tollkeeper serve` and `reload`: the whole program on real sockets, signals and processes."""
+"""Tests `tollkeeper serve` and `reload` with the whole program: real sockets, signals and processes."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def own(installation: Callable[[], tuple[Program, Path]]) -> Iterator[tuple[Prog
 
 @pytest.fixture(scope="module")
 def running(own: tuple[Program, Path]) -> Iterator[Serving]:
-    # A relative folder from the environment means the same to every process.
+    # A relative folder in the environment must be the same folder for every process.
     program = own[0].with_environment(TOLLKEEPER_DATABASE__DATA_DIR="data")
     with serving(program, "--workers", "2") as gateway:
         yield gateway
@@ -46,7 +46,7 @@ def running(own: tuple[Program, Path]) -> Iterator[Serving]:
 
 @pytest.fixture(scope="module")
 def key(own: tuple[Program, Path], running: Serving) -> str:
-    """Made by commands while the gateway serves."""
+    """Creates a key with commands while the gateway serves. Returns the value of the key."""
     assert running.process.is_running()
     program, _ = own
     organization = program.json("organization", "create", "Acme")["id"]
@@ -67,7 +67,7 @@ def test_operators_are_answered(running: Serving) -> None:
 
 
 def test_operators_see_the_state_of_the_books(running: Serving) -> None:
-    """Once for all workers, and soon after the start."""
+    """Each metric of the ledger appears soon after the start, and once for all workers together."""
 
     def shown() -> list[str]:
         text = httpx2.get(f"{running.operator}/metrics").text
@@ -126,7 +126,7 @@ def test_a_wrong_catalogue_is_refused_and_the_old_one_stays(
         program.config.write_text(good + model_entry("free", price="cheap"))
         assert "'free'" in program.refusal("reload")
         _refused_by_the_gateway(running)
-        # A backend that was not there at the start: no worker could reach it.
+        # This backend was not in the settings at the start, so no worker has connections for it.
         late = '[[backends]]\nname = "late"\nkind = "openai"\nurls = ["http://127.0.0.1:9/v1"]\n'
         program.config.write_text(good + late + model_entry("later", backend="late"))
         _refused_by_the_gateway(running)
@@ -153,7 +153,7 @@ def test_it_leaves_nothing_whether_told_to_stop_or_killed(
         assert postgres_runs(data_dir)
         gateway.process.send_signal(signal.SIGTERM)
         assert gateway.process.wait(timeout=60) == 0
-        # The address was said once, and nothing after it.
+        # The gateway wrote its addresses once, and nothing after them.
         assert gateway.process.stdout.read() == b""
     assert psutil.wait_procs(processes, timeout=0)[1] == []
     assert not postgres_runs(data_dir)
@@ -164,7 +164,7 @@ def test_it_leaves_nothing_whether_told_to_stop_or_killed(
         gateway.process.kill()
         gateway.process.wait()
         assert psutil.wait_procs(workers, timeout=30)[1] == []
-    # It could not say goodbye: neither its place nor its database is held against the next.
+    # The killed gateway could not clean up. Later commands still start and stop the database.
     assert "No gateway serves" in program.refusal("reload")
     assert program.json("organization", "list") == {"data": []}
     assert not postgres_runs(data_dir)
@@ -220,7 +220,7 @@ def test_a_wrong_catalogue_or_secret_stops_the_start(
     assert "'free'" in refusal
     nameless = program.with_environment(TOLLKEEPER_SECRETS__MASTER_KEY="env:NO_SUCH_SECRET")
     assert "NO_SUCH_SECRET" in nameless.refusal("serve")
-    # Without this check each worker would fail, and be started again for ever.
+    # Without this check, each worker would fail and be restarted again and again.
     unsigned = program.with_environment(
         TOLLKEEPER_ALERTS__WEBHOOK_URL="https://alerts.invalid/hook",
         TOLLKEEPER_ALERTS__WEBHOOK_SECRET="env:NO_SUCH_SECRET",
@@ -228,7 +228,7 @@ def test_a_wrong_catalogue_or_secret_stops_the_start(
     for command in ("serve", "demo"):
         outcome = unsigned.run(command)
         assert outcome.code == 1
-        # The demo says before that it starts.
+        # Only the last line is compared, because the demo announces its start first.
         assert outcome.err.splitlines()[-1] == (
             "tollkeeper: TOLLKEEPER_ALERTS__WEBHOOK_SECRET: alerts.webhook_secret: "
             "$NO_SUCH_SECRET is not set"

@@ -1,4 +1,4 @@
-"""A signal at any moment of a start ends a server with 0, and leaves nothing of it running."""
+"""Tests that a signal at any moment of a start ends a server with code 0 and leaves no process running."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,14 +11,15 @@ from tests.support.program import Outcome, Program, postgres_runs
 
 pytestmark = pytest.mark.slow
 
-# Python discards what a handler raises here, where an import ends; it reports that, and goes on.
+# At this moment (the end of an import), Python only reports an exception of a signal handler and
+# then continues.
 _DISCARDING = "_get_module_lock.<locals>.cb:call"
 _MOMENTS = (
     "listeners:return",
-    # PostgreSQL runs, and what would stop it does not know of it yet.
+    # PostgreSQL runs, but `EmbeddedPostgres.__enter__` has not returned, so `__exit__` is not due.
     "_start:return",
     "check_database:call",
-    # The event loop is made, runs, and takes the signals itself from `Supervisor.run` on.
+    # The event loop is created and runs. From `Supervisor.run` on, it handles the signals itself.
     "Runner.run:call",
     "run.<locals>.wrapper:call",
     "Supervisor.run:call",
@@ -35,7 +36,7 @@ def migrated(installation: Callable[[], tuple[Program, Path]]) -> tuple[Program,
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(migrated: tuple[Program, Path]) -> Iterator[None]:
-    """No process of this data folder, and nothing in the folder for temporary files."""
+    """Checks after each test that no process and no temporary file of the program is left."""
     program, data_dir = migrated
     temporary = Path(program.environment["TMPDIR"])
     before = set(temporary.iterdir())

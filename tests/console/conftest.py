@@ -1,4 +1,4 @@
-"""One console and one browser for all tests here; each test has a tenant and a page of its own."""
+"""Starts one console and one browser for all tests of this folder. Each test has its own tenant and page."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from tests.support.databases import own_database
 
 @pytest.fixture(scope="session")
 def conninfo(shared_conninfo: str) -> str:
-    """The whole ledger is verified here: no other test may have touched it."""
+    """Returns a separate database, because tests of this folder verify the whole ledger."""
     return own_database(shared_conninfo, "console")
 
 
@@ -33,7 +33,7 @@ async def site(shared_site: ConsoleSite) -> ConsoleSite:
 @pytest.fixture(scope="package")
 async def browser() -> AsyncIterator[Browser]:
     try:
-        # In a thread: gateways of other tests live on in this loop meanwhile.
+        # This runs in a thread, because gateways of other tests use the same event loop.
         chromium = await asyncio.to_thread(find_or_install)
     except NoBrowser as exc:
         pytest.fail(str(exc), pytrace=False)
@@ -44,7 +44,7 @@ async def browser() -> AsyncIterator[Browser]:
 @pytest.fixture
 async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
     made = await browser.new_context(viewport={"width": 1280, "height": 900})
-    # A test waits for events, on a busy machine too.
+    # The timeout is long, because the machine may be busy.
     made.set_default_timeout(60_000)
     yield made
     await made.close()
@@ -52,7 +52,7 @@ async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
 
 @pytest.fixture
 async def watched(context: BrowserContext, site: ConsoleSite) -> AsyncIterator[Watched]:
-    """A page of somebody who is signed in. Whatever went wrong in it fails the test."""
+    """Yields a page on which an operator is signed in. Every fault of the page fails the test."""
     watched = await watched_page(context)
     await sign_in(watched.page, site.address)
     yield watched

@@ -1,4 +1,4 @@
-"""The list of calls: filters by name and time, sorting, downloads and the live tail."""
+"""Tests the list of calls: filters by name and time, sorting, downloads and the live tail."""
 
 import asyncio
 import csv
@@ -110,7 +110,7 @@ async def test_the_live_tail_in_a_browser(site: ConsoleSite, watched: Watched) -
     page, tenant = watched.page, site.judged.scripted.tenant
     await site.judged.entry(await site.judged.chat())
     await page.goto(f"{site.address}/activity?organization={tenant.organization_id}")
-    # Without the tail, the page would not follow in time.
+    # Without the live tail, the page would not show the call in time.
     await page.evaluate("document.querySelector('[data-refresh]').dataset.refreshEvery = 3600")
     button = page.get_by_role("button", name="Live tail")
     async with page.expect_request("**/activity/tail?*"):

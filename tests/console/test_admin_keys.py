@@ -1,4 +1,4 @@
-"""Admin API keys in the console: made, used, revoked, and in the audit."""
+"""Tests that admin keys can be created, used and revoked in the console, and that the audit shows it."""
 
 import pytest
 from playwright.async_api import expect
@@ -22,10 +22,10 @@ async def test_an_admin_key_is_made_used_and_revoked(site: ConsoleSite, watched:
     client = site.judged.scripted.gateway.client
     headers = {"Authorization": f"Bearer {value}"}
     assert (await client.get("/v1/organization/admin_api_keys", headers=headers)).status_code == 200
-    # Loading the page again sends the form again, and makes no second key.
+    # Reloading the page sends the form again, but creates no second key.
     await page.reload()
     await expect(page.get_by_role("alert")).to_contain_text("was sent before")
-    watched.faults.clear()  # The browser's console says that the answer was a 409.
+    watched.faults.clear()  # The browser's console reports the status 409.
     await page.goto(organization)
     assert value not in await page.content()
     found = await site.services.admin_keys.admin_key_list(
@@ -58,7 +58,7 @@ async def test_an_admin_key_without_permissions_is_refused(
     await page.get_by_label("New Admin API key").fill("nothing")
     await page.get_by_role("button", name="Create Admin API key").click()
     await expect(page.get_by_role("alert")).to_be_visible()
-    watched.faults.clear()  # The browser's console says that the answer was a 400.
+    watched.faults.clear()  # The browser's console reports the status 400.
     rows = page.get_by_role("region", name="Admin API keys").locator("tbody tr")
     assert await rows.count() == before
 

@@ -1,4 +1,4 @@
-"""Raised alerts on the overview and on their page."""
+"""Tests that the overview and the alerts page show raised alerts."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ _RUNBOOK = (Path(__file__).parents[2] / "docs" / "runbook.md").read_text()
 
 
 async def test_raised_alerts_are_on_both_pages_with_what_to_do(site: ConsoleSite) -> None:
-    """Those that every gateway wrote down, and those that the one here keeps in its process."""
+    """The pages show the alerts in the database and the alerts of the gateway on this machine."""
     scripted = site.judged.scripted
     organization = scripted.tenant.organization_id
     await site.judged.entry(await site.judged.chat())

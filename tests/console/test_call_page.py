@@ -1,4 +1,4 @@
-"""The page of one call says only what is known of the call."""
+"""Tests that the page of a call makes no statement about facts that are unknown."""
 
 import pytest
 from playwright.async_api import Page, expect
@@ -11,7 +11,7 @@ from tollkeeper.domain.views import ActivityEntry
 
 pytestmark = pytest.mark.slow
 
-# What a page may say of a call only if there is a record that says so.
+# Statements that a page may contain only if a record of the call supports them.
 _CLAIMS = (
     "not called",
     "not reached",
@@ -23,7 +23,7 @@ _CLAIMS = (
 
 
 async def _facts(page: Page) -> dict[str, str]:
-    """Return the terms of the first list of facts and what each of them is."""
+    """Returns the terms of the first list of facts with their values."""
     facts = page.get_by_role("region", name="Who and where").locator(".facts")
     terms = await facts.locator("dt").all_inner_texts()
     return dict(zip(terms, await facts.locator("dd").all_inner_texts(), strict=True))
@@ -35,7 +35,7 @@ async def _stages(page: Page) -> list[str]:
 
 
 async def _lost_call(site: ConsoleSite) -> ActivityEntry:
-    """Make a call whose backend goes away before it answers."""
+    """Makes a call whose backend resets the connection before it answers. Returns its record."""
     site.judged.model.play(reset_before_headers())
     entry = await site.judged.entry(await site.judged.chat())
     assert entry.settlement == "unsettled"
@@ -46,7 +46,7 @@ async def test_without_a_record_only_the_ledger_is_known(
     site: ConsoleSite, watched: Watched
 ) -> None:
     page, entry = watched.page, await _lost_call(site)
-    # As if the process had ended before it wrote the record.
+    # This simulates a process that ended before it wrote the record.
     await site.judged.scripted.sql(
         "DELETE FROM activity WHERE organization_id = %s AND request_id = %s",
         entry.organization_id,
@@ -61,7 +61,7 @@ async def test_without_a_record_only_the_ledger_is_known(
     await expect(verdicts).to_contain_text("Unknown: the call has no record.")
     usage = page.get_by_role("region", name="Usage", exact=True)
     await expect(usage).to_contain_text("Unknown")
-    # What the operator finds out is not the usage, but the cost.
+    # The operator knows only the cost; the usage stays unknown.
     await page.get_by_label("It cost, USD").fill("0.0001")
     await page.get_by_role("button", name="Settle").click()
     await confirm(page, "Charge $0.0001")

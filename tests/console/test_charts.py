@@ -1,4 +1,4 @@
-"""Charts as Plotly draws them, from data that a page could have."""
+"""Tests charts as Plotly draws them, with data that a page could contain."""
 
 import json
 from decimal import Decimal
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 _DAYS = ("2026-01-01", "2026-01-02")
 _COUNTS = (0, 1, 2, 3, 4, 7, 9, 10, 12, 990, 1_500_000)
-# Drawn in the place of the page's own chart.
+# Replaces the data of the page's first chart, draws it, and returns the labels of the y axis.
 _DRAW = """async (data) => {
     const figure = document.querySelector("figure.chart");
     figure.querySelector("script").textContent = data;
@@ -25,7 +25,7 @@ _DRAW = """async (data) => {
 
 @pytest.fixture
 async def page_with_chart(site: ConsoleSite, watched: Watched) -> Page:
-    # The page has a chart where there are records of calls.
+    # The page has a chart only if there are records of calls.
     assert (await site.judged.entry(await site.judged.chat("Hello"))).status == 200
     await watched.page.goto(f"{site.address}/")
     await watched.page.wait_for_function("document.querySelector('figure.chart').dataset.drawn")
@@ -38,7 +38,7 @@ async def _ticks(page: Page, chart: dict[str, Any]) -> list[str]:
 
 
 def _is_whole(tick: str) -> bool:
-    """Such as `3` and `1.5k`, but not `500m`."""
+    """Tells whether the label is a whole number, such as `3` or `1.5k`, but not `500m`."""
     digits = tick.rstrip("kMm")
     thousandths = {"m": 1, "k": 10**6, "M": 10**9}.get(tick[len(digits) :], 10**3)
     return Decimal(digits) * thousandths % 1000 == 0
@@ -53,7 +53,7 @@ async def test_ticks_of_counts_are_whole(page_with_chart: Page) -> None:
             threshold_chart([(5000, count)], 4000),
         ):
             ticks = await _ticks(page_with_chart, chart)
-            # One above the other, and none twice.
+            # There are at least two labels, and all are different.
             assert 2 <= len(ticks) == len(set(ticks)) <= 12, (chart, ticks)
             assert all(_is_whole(tick) for tick in ticks), (chart, ticks)
 
@@ -68,7 +68,7 @@ _NAME = '<a href="https://evil.example/">& <b>free</b></a> &lt;i&gt; $x$'
 
 
 async def test_a_name_is_text_in_every_part_of_a_chart(page_with_chart: Page) -> None:
-    """Plotly makes links of what looks like one."""
+    """Plotly would turn a text that looks like a link into a link."""
     names = {_NAME: ("1", "2"), "model": ("3", "4")}
     await _ticks(page_with_chart, stacked_days(_DAYS, names))
     figure = page_with_chart.locator("figure.chart").first

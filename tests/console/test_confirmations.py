@@ -1,4 +1,4 @@
-"""What moves money or cannot be undone is confirmed first, with its amount and its consequence."""
+"""Tests that the operator must confirm each change that moves money or is final, with amount and effect."""
 
 import re
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ async def operator(site: ConsoleSite) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 def hidden_fields(text: str) -> dict[str, str]:
-    """The fields of the form that the confirmation has."""
+    """Returns the hidden fields of the confirmation form."""
     form = text.partition("data-confirmation")[2]
     return dict(re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', form))
 
@@ -90,7 +90,7 @@ async def test_what_became_unsettled_after_the_question_is_not_resolved(
     assert answer.status_code == 303, answer.text
     found = [await site.services.activity.activity_show(one.request_id) for one in (early, late)]
     assert [one.settlement for one in found] == ["released", "unsettled"]
-    # Unconfirmed fields alone resolve nothing.
+    # Without the time limit from the confirmation page, nothing is resolved.
     forged = sent | {"once": "bulk-2", "older_than_hours": "0", "confirmed": "yes"}
     assert (await operator.post("/unsettled/all", data=forged)).status_code == 400
     await site.services.reconciliation.ledger_resolve(late.request_id, settle_picousd=None)
@@ -106,7 +106,7 @@ async def test_only_enforcing_is_asked_about(
         "revision": str(policy.revision),
     }
     path = f"/policies/{policy.id}/publish"
-    # The script asks first, and that alone publishes nothing.
+    # The script first asks whether a confirmation is needed. This publishes nothing.
     assert (await operator.post(path, data=sent | {"asking": "yes"})).status_code == 204
     shown = await site.services.policies.policy_show(policy.organization_id, policy.id)
     assert shown.published is None
@@ -138,7 +138,7 @@ async def test_a_dialog_is_left_and_confirmed_by_keyboard(
     await expect(page.get_by_text("$4 was granted.")).to_be_visible()
     balance = await site.services.billing.credit_show(tenant.organization_id)
     assert balance.granted_picousd == 10**13 + 4 * 10**12
-    # Monitoring needs no question: the form is sent at once.
+    # A monitoring policy needs no confirmation, so the form is sent at once.
     policy = await site.judged.draft(mode="monitoring")
     await page.goto(f"{site.address}/policies/{policy.id}")
     await page.get_by_role("button", name="Publish draft").click()

@@ -1,4 +1,4 @@
-"""The numbers of the costs page are the numbers of the API, in its chart, its tables and its file."""
+"""Tests that the chart, tables and file of the costs page show the same numbers as the API."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ _DAYS = 10
 
 @pytest.fixture(scope="module")
 async def address(settings: Settings, gateway: Gateway) -> AsyncIterator[str]:
-    """A console beside the gateway that every folder shares."""
+    """Starts a console with the services of the shared gateway. Yields its address."""
     async with serving_console(settings, gateway.services) as running:
         yield running
 
@@ -38,7 +38,7 @@ def _query(known: KnownCosts, by: str, more: str = "") -> str:
 
 
 async def _reported(known: KnownCosts, by: str, more: str = "") -> dict[str, list[Decimal]]:
-    """What the API says: for each group one amount for each day."""
+    """Returns the amounts from the API: for each group, one amount for each day."""
     dimension = _DIMENSIONS[by]
     answer = await known.report(f"group_by={dimension}&limit=100{more}")
     assert answer.status_code == 200, answer.text
@@ -66,7 +66,7 @@ async def test_the_chart_and_the_table_show_the_numbers_of_the_api(
     await page.goto(f"{address}/costs?{_query(known, by)}")
     await page.wait_for_function("document.querySelector('#costs').dataset.drawn === 'yes'")
     reported = await _reported(known, by)
-    # What Plotly has drawn, not what it was given.
+    # This is the data that Plotly has drawn, not the data in the page.
     drawn = await page.evaluate(
         "document.querySelector('#costs .plot').data.map(one => ({name: one.name, x: one.x, y: one.y}))"
     )
@@ -108,7 +108,7 @@ async def test_the_file_has_the_same_numbers(address: str, known: KnownCosts) ->
     reported = await _reported(known, "line_item")
     assert sum(Decimal(row["amount_usd"]) for row in rows) == sum(map(sum, reported.values()))
     assert {row["line_item"] for row in rows} == set(reported)
-    assert len(rows) == 2 * (_DAYS - 1)  # The fourth day saw no cost.
+    assert len(rows) == 2 * (_DAYS - 1)  # The fourth day has no cost.
 
 
 @pytest.mark.parametrize("path", ["/costs", "/costs.csv"])

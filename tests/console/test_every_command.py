@@ -1,4 +1,4 @@
-"""Everything that an operator does with commands has a page or an action, or a reason why not."""
+"""Tests that each command of an operator has a page or an action in the console, or a reason why not."""
 
 import importlib
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _ACTIONS: dict[str, Mapping[str, object]] = {
     "policies": policy._ACTIONS,
     "months": months._ACTIONS,
 }
-# Where the console does what a command does: a page, or the form of an action.
+# For each command, the page or action of the console that does the same.
 PAGES = {
     "alert list": "GET /alerts",
     "activity export": "GET /activity/export",

@@ -1,5 +1,5 @@
-"""Every page, with and without content: no error in its scripts, no violation of the content policy,
-nothing that an accessibility checker calls serious, and no page that is wider than a phone."""
+"""Tests every page: no script errors, no violations of the content security policy, no serious accessibility
+problems, and no page that is wider than its screen."""
 
 import json
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _PATIENCE_MS = 20_000
 
 @dataclass(frozen=True)
 class Addresses:
-    """Pages of a tenant that has something of everything."""
+    """Contains the paths of all pages, for a tenant that has objects of every kind."""
 
     paths: tuple[str, ...]
 
@@ -76,7 +76,7 @@ async def _addresses(site: ConsoleSite) -> Addresses:
 
 
 async def _long_names(site: ConsoleSite) -> None:
-    """Tenants choose names: one of the longest, without a place to break, must fit on every page."""
+    """Creates objects with a very long name that cannot be broken. It must fit on every page."""
     name = "W" * 224 + uuid4().hex.upper()
     services, tenant = site.services, site.judged.scripted.tenant
     project = await services.projects.project_create(tenant.organization_id, name)
@@ -85,7 +85,7 @@ async def _long_names(site: ConsoleSite) -> None:
 
 
 async def _serious(page: Page, axe: str) -> list[str]:
-    # The checker comes by the debugger, which the page's content policy does not bind.
+    # The debugger runs the checker, because the content security policy does not apply to it.
     await page.evaluate(axe)
     found: dict[str, Any] = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
@@ -123,7 +123,7 @@ async def test_every_page(
         assert answer is not None
         await charts_are_drawn(page)
         status, expected = answer.status, 404 if path == "/no-such-page" else 200
-        # A browser says in its console that a page was not found.
+        # If a page is not found, the browser reports this in its console.
         faults = [] if status == 404 else list(watched.faults)
         wider = await page.evaluate("document.documentElement.scrollWidth") - width
         serious = await _serious(page, axe_script)
@@ -144,7 +144,7 @@ async def test_sign_in_page_is_accessible(
 
 
 async def test_pages_work_without_scripts(site: ConsoleSite, browser: Browser) -> None:
-    """Charts aside: their numbers are in tables."""
+    """Charts need scripts, but their numbers are also in tables."""
     tenant = site.judged.scripted.tenant
     answered = await site.judged.chat()
     await site.judged.entry(answered)

@@ -1,5 +1,5 @@
-"""An identity provider that hangs, sends too much or sends nonsense: the person sees a page that says so
-with a request id, which the log has too."""
+"""Tests an identity provider that hangs, sends too much or sends invalid data. The error page contains a
+request id, which is also in the log."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FaultyProvider(Upstream):
-    """Answers properly, but for one of its documents."""
+    """Answers properly, except for one of its documents."""
 
     def __init__(self, document: str, fault: Verb) -> None:
         super().__init__(self._document)
@@ -70,7 +70,7 @@ class FaultyProvider(Upstream):
 
 
 async def _last_page(client: httpx2.AsyncClient) -> httpx2.Response:
-    """Go as far as the provider lets one."""
+    """Signs in until the fault occurs, and returns the last page."""
     began = await client.get("/sign-in/provider")
     if began.status_code != 303:
         return began
@@ -86,7 +86,7 @@ async def _last_page(client: httpx2.AsyncClient) -> httpx2.Response:
 async def test_the_person_is_told_and_nobody_is_signed_in(
     site: ConsoleSite, document: str, fault: str
 ) -> None:
-    # An answer that goes on for ever must end by its size: its deadline is far away.
+    # The size limit must end an endless answer, so the deadline is long.
     deadline_s = 0.5 if fault == "hangs" else 60
     with constants({"console.identity_provider._DEADLINE_S": deadline_s}):
         async with (

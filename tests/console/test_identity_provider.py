@@ -1,4 +1,4 @@
-"""Signing in with a real OpenID Connect provider: the whole flow over HTTP, and in Chromium."""
+"""Tests sign-in with a real OpenID Connect provider: the whole flow over HTTP, and in Chromium."""
 
 import re
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ from tollkeeper.services.clock import unix_now
 
 pytestmark = pytest.mark.slow
 
-# Tests wait for events, on a busy machine too.
+# The timeout is long, because the machine may be busy.
 expect.set_options(timeout=60_000)
 
 
@@ -48,7 +48,7 @@ async def _to_provider(client: httpx2.AsyncClient, wanted: str = "/models") -> s
 
 
 async def _authorize(there: str, subject: str) -> str:
-    """Says at the provider who one is; returns the address that it sends the browser to."""
+    """Signs in at the provider as `subject`. Returns the address to which the provider redirects."""
     async with http_client() as person:
         answer = await person.post(there, data={"sub": subject})
     assert answer.status_code == 302, answer.text
@@ -82,7 +82,7 @@ async def test_a_person_signs_in_with_a_role(site: ConsoleSite, provider: Provid
         page = await client.get("/models")
         assert "Ada<br>viewer" in page.text
         assert (await client.get("/people")).status_code == 403
-        # The answer counts once, also for who has copied the cookie.
+        # The provider's answer is accepted only once, even if a client has copied the cookie.
         headers = {"Cookie": f"{PENDING_COOKIE}={pending}"}
         async with http_client(address, headers=headers) as thief:
             assert (await thief.get(back)).status_code == 403
@@ -223,10 +223,10 @@ async def test_sign_in_sign_out_and_restart_in_a_browser(
         await page.locator('input[name="sub"]').fill("vera")
         await page.get_by_role("button", name="Authorize").click()
         await expect(page.get_by_role("heading", name="Audit")).to_be_visible()
-        # The provider's own page loads what cannot be reached from everywhere.
+        # The provider's own page loads files that may be unreachable from this machine.
         watched.faults.clear()
         await expect(page.locator("nav.links .who")).to_contain_text("Vera Viewer")
-    # The session goes on after a restart.
+    # The session continues after a restart.
     async with serving_console(settings, site.services, port=port) as address:
         await page.goto(f"{address}/organizations")
         await expect(page.get_by_role("heading", name="Organizations")).to_be_visible()

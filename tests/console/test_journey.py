@@ -1,4 +1,4 @@
-"""What an operator does in a browser, and what the services have of it afterwards."""
+"""Tests what an operator does in a browser, and checks the results in the services."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -64,10 +64,10 @@ async def test_the_value_of_a_key_is_shown_once(site: ConsoleSite, watched: Watc
     value = await page.locator("#key-value").text_content()
     assert value is not None
     assert value.startswith("tkp_")
-    # Loading the page again sends the form again, and makes no second key.
+    # Reloading the page sends the form again, but creates no second key.
     await page.reload()
     await expect(page.get_by_role("alert")).to_contain_text("was sent before")
-    watched.faults.clear()  # The browser's console says that the answer was a 409.
+    watched.faults.clear()  # The browser's console reports the status 409.
     for path in (keys, f"{site.address}/projects/{tenant.project_id}"):
         await page.goto(path)
         assert value not in await page.content()
@@ -150,7 +150,7 @@ async def test_a_policy_from_a_question_to_enforcing(site: ConsoleSite, watched:
     await page.get_by_role("button", name="Ask the judge").click()
     await expect(page.locator("#samples tbody tr td").first).to_have_text("90 %")
     await expect(page.get_by_role("alert")).to_have_count(0)
-    # What was tried is still there, to be changed.
+    # The form still contains the question and the text, so that they can be changed.
     await expect(page.get_by_label("Question")).to_have_value("Does it say bomb?")
     await expect(page.get_by_label("A text")).to_have_value("there is a bomb")
     await page.goto(address)
@@ -195,7 +195,7 @@ async def test_a_labelled_file_suggests_a_threshold(site: ConsoleSite, watched: 
 
 
 async def test_a_threshold_is_dragged(site: ConsoleSite, watched: Watched) -> None:
-    """The line in the chart, by mouse; then the slider, by keyboard: the counts follow at once."""
+    """Moves the line in the chart by mouse, and then the slider by keyboard. The counts change at once."""
     page = watched.page
     policy = await site.judged.publish("bomb", direction="request")
     probabilities = (1200, 3400, 5600, 7800, 9000)
@@ -241,7 +241,7 @@ async def test_a_call_is_found_by_its_id(site: ConsoleSite, watched: Watched) ->
     await page.get_by_label("Find a call by its id").fill(str(entry.request_id))
     await page.get_by_role("button", name="Find").click()
     await page.wait_for_url(f"**/activity/{entry.request_id}")
-    # The arithmetic of its admission, to the last digit.
+    # The page shows the exact calculation of the hold.
     story = await site.services.traffic.call_story(UUID(str(entry.request_id)))
     assert story.ledger is not None
     hold = story.ledger.hold
@@ -272,7 +272,7 @@ async def test_unsettled_calls_are_resolved(site: ConsoleSite, watched: Watched)
     await expect(page.get_by_text("The call is settled: $0.0001 was charged.")).to_be_visible()
     settled = await services.activity.activity_show(entries[0].request_id)
     assert (settled.settlement, settled.cost_picousd) == ("settled", 10**8)
-    # All of a backend.
+    # All unsettled calls of a backend are resolved at once.
     form = page.locator("form[action='/unsettled/all']")
     await form.get_by_label("Backend").select_option("scripted")
     await form.get_by_label("Release").check()
@@ -331,7 +331,7 @@ async def test_the_models_of_a_project_and_of_a_key_are_chosen(
     await page.get_by_role("button", name="Set models").click()
     await expect(page.get_by_role("alert")).to_contain_text("not at its end")
     await expect(field).to_have_value("*-mini")
-    watched.faults.clear()  # The browser's console says that the answer was a 400.
+    watched.faults.clear()  # The browser's console reports the status 400.
     changes = (await site.services.audit.audit_list(organization_id=tenant.organization_id)).entries
     assert [entry.change.operation for entry in changes] == [
         "project_key_allow_models",
@@ -386,16 +386,16 @@ async def test_an_amount_that_is_none_is_explained(site: ConsoleSite, watched: W
     await page.get_by_label("Note").fill("kept")
     await page.get_by_role("button", name="Grant credit").click()
     await expect(page.get_by_role("alert")).to_have_text("'a lot' is not a decimal amount in USD.")
-    # What was filled in is still there, to be corrected.
+    # The form still contains the entered values, so that they can be corrected.
     await expect(page.get_by_label("Amount in USD")).to_have_value("a lot")
     await expect(page.get_by_label("Note")).to_have_value("kept")
-    watched.faults.clear()  # The browser's console says that the answer was a 400.
+    watched.faults.clear()  # The browser's console reports the status 400.
     balance = await site.services.billing.credit_show(tenant.organization_id)
     assert balance.granted_picousd == 10**13
 
 
 async def test_a_list_follows_by_itself(site: ConsoleSite, watched: Watched) -> None:
-    """A call appears on the page that somebody looks at, chart included, without loading it again."""
+    """A new call appears in the list and in the chart of an open page, without a reload."""
     page, tenant = watched.page, site.judged.scripted.tenant
     await site.judged.entry(await site.judged.chat())
     await page.goto(f"{site.address}/activity?organization={tenant.organization_id}")

@@ -1,4 +1,4 @@
-"""Every action of every page works by keyboard. The pages come from the table of permissions."""
+"""Tests that every action of every page works by keyboard. The pages come from the table of permissions."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from tollkeeper.domain.caps import CapPeriod
 
 pytestmark = pytest.mark.slow
 
-# Numbers all visible controls of the part in the order of the document. Radio buttons of one name are
-# one stop, which arrow keys move in.
+# Numbers all visible controls of the part in the order of the document. Radio buttons with the same
+# name are one stop; the arrow keys move within the stop.
 _NUMBER_CONTROLS = """(part) => {
   for (const one of document.querySelectorAll("details")) one.open = true;
   const controls = [...document.querySelector(part).querySelectorAll(
@@ -25,7 +25,7 @@ _NUMBER_CONTROLS = """(part) => {
   stops.forEach((one, number) => { one.dataset.stop = number; });
   return stops.map(one => one.outerHTML.slice(0, 160));
 }"""
-# What Tab has reached: its number, and whether one can see that it has the focus.
+# Returns the number of the focused control, and whether its focus is visible.
 _REACHED = """() => {
   const one = document.activeElement, style = getComputedStyle(one);
   const stop = one.dataset.stop ?? document.querySelector(
@@ -33,7 +33,7 @@ _REACHED = """() => {
   const seen = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;
   return [stop === undefined ? -1 : Number(stop), seen || one.type === "range"];
 }"""
-# Controls that a mouse alone could use, and an order of the screen that is not the document's.
+# Returns elements that work only by mouse, or whose order differs from the document's order.
 _MOUSE_ONLY = """() => [...document.querySelectorAll("*")]
   .filter(one => one.hasAttribute("onclick") || one.tabIndex > 0 || getComputedStyle(one).order !== "0"
     || one.getAttribute("role") === "button" && one.tagName !== "BUTTON")
@@ -42,7 +42,7 @@ _IN_DIALOG = "document.activeElement.closest('dialog[open]') !== null"
 
 
 async def _ids(site: ConsoleSite) -> dict[str, str]:
-    """Make something of everything, and return its ids."""
+    """Creates objects of every kind, and returns their ids."""
     judged, tenant = site.judged, site.judged.scripted.tenant
     policy = await judged.publish("secret", direction="request")
     answered = await judged.chat("a secret")
@@ -66,7 +66,7 @@ async def _ids(site: ConsoleSite) -> dict[str, str]:
 
 
 async def _tab_through(page: Page, part: str) -> list[Any]:
-    """Press Tab from the beginning of the part to its end; return what is wrong."""
+    """Presses Tab from the beginning of the part to its end. Returns the problems."""
     controls = await page.evaluate(_NUMBER_CONTROLS, part)
     await page.evaluate(
         """(part) => { const one = document.querySelector(part); one.tabIndex = -1; one.focus(); }""",
@@ -74,7 +74,7 @@ async def _tab_through(page: Page, part: str) -> list[Any]:
     )
     wrong: list[Any] = []
     expected = 0
-    # A field for a date has several stops.
+    # A date field has several stops.
     for _ in range(8 * len(controls) + 8):
         if expected == len(controls):
             break
@@ -94,7 +94,8 @@ async def _tab_through(page: Page, part: str) -> list[Any]:
 
 
 async def _open_dialogs(page: Page) -> int:
-    """Open every question of the page that needs no input, by Enter; leave it by Escape."""
+    """Opens up to four confirmation dialogs that need no input with Enter, and closes them with Escape.
+    Returns the number of opened dialogs."""
     forms = page.locator("main form[data-ask]:valid")
     opened = 0
     for number in range(min(await forms.count(), 4)):
@@ -108,7 +109,7 @@ async def _open_dialogs(page: Page) -> int:
         for _ in range(4):
             assert await page.evaluate(_IN_DIALOG), "the focus is in the dialog"
             await page.keyboard.press("Tab")
-            # Beyond its last control Tab goes to the browser itself, and never to the page behind it.
+            # After the last control, Tab moves to the browser's own controls, not to the page.
             if await page.evaluate("document.activeElement === document.body"):
                 await page.keyboard.press("Tab")
         await page.keyboard.press("Escape")

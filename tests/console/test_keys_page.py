@@ -1,4 +1,4 @@
-"""What an operator can do with a key is in sight on an ordinary screen."""
+"""Tests that all actions for a key are visible on a screen of ordinary width."""
 
 import pytest
 from playwright.async_api import Browser

@@ -1,4 +1,4 @@
-"""On a phone, rows of tables are cards, and every action is on the screen."""
+"""Tests that rows of tables are cards on a phone, and that every action is on the screen."""
 
 import pytest
 from playwright.async_api import Browser
@@ -8,6 +8,7 @@ from tests.support.http_client import http_client
 from tollkeeper.console.rendering import _TEMPLATES, labelled, latency, percentile
 from tollkeeper.domain.traffic import Latencies
 
+# Returns the controls that are partly outside of the screen.
 _OFF_SCREEN = """() => [...document.querySelector("main").querySelectorAll(
     "a, button, input, select, summary")]
   .filter(one => one.type !== "hidden" && one.checkVisibility())
@@ -34,7 +35,7 @@ def test_a_cell_after_a_wide_one_has_its_own_heading() -> None:
 
 
 def test_every_table_gives_its_cells_headings() -> None:
-    """The macro does, so no template has a table of its own."""
+    """The macro adds the headings, so only the macro file contains a table."""
     tables = {file.name: file.read_text().count("<table") for file in _TEMPLATES.glob("*.html")}
     assert {name for name, count in tables.items() if count} == {"macros.html"}
 

@@ -1,4 +1,4 @@
-"""Pages for what operators do now and then: months, bills, checks, names."""
+"""Tests pages that operators use rarely: months, bills, checks and renaming."""
 
 import gzip
 import hashlib
@@ -87,7 +87,7 @@ async def test_things_are_renamed_and_archived(
     ):
         sent = await form_fields(operator, f"rename {number}") | {"name": f"New {number} {key.id}"}
         assert (await operator.post(path, data=sent)).status_code == 303, path
-    # A key of another organization is none of this one.
+    # The path must name the organization to which the admin key belongs.
     foreign = await form_fields(operator, "rename 9") | {"name": "Evil"}
     answer = await operator.post(
         f"/organizations/{other.organization_id}{admin_path}", data=foreign
@@ -104,12 +104,12 @@ async def test_things_are_renamed_and_archived(
 
 
 async def test_a_month_is_exported_by_who_has_the_file(site: ConsoleSite) -> None:
-    """The digest of the text proves that the file has arrived whole."""
+    """The operator enters the digest of the file, which proves that the download was complete."""
     text = b"id,hold\n1,2\n"
     noted: list[tuple[Export, str]] = []
 
     class Months:
-        """A month that is closed: the service has tests of its own, and time does not pass here."""
+        """Acts as the service with a closed month. The service itself has its own tests."""
 
         async def ledger_months(self) -> list[LedgerMonth]:
             return []
