@@ -148,7 +148,7 @@ async def test_a_slow_reader_makes_the_parts_wait() -> None:
             assert sent < 40 << 20
 
 
-# Failures.
+# Tests of failures.
 
 
 @each("streamed", [False, True])
@@ -234,7 +234,7 @@ async def test_the_deadline_holds_for_all_parts_together() -> None:
         assert outcome.error.charged
 
 
-# Usage.
+# Tests of usage reports.
 
 
 @each("usage", [None, {**USAGE, "prompt_tokens": -1}, "many"])

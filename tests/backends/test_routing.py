@@ -29,7 +29,7 @@ from tollkeeper.domain.errors import (
     RateLimited,
 )
 
-# Affinity.
+# Tests of affinity.
 
 
 async def test_a_session_stays_with_its_replica_on_every_process() -> None:
@@ -133,7 +133,7 @@ async def test_ties_are_broken_by_chance() -> None:
         assert set(taken) == set(urls)
 
 
-# Retries.
+# Tests of retries.
 
 
 async def refuse_in_the_answer(peer: Peer) -> None:

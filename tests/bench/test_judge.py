@@ -24,7 +24,7 @@ def test_a_larger_sample_begins_with_the_smaller_one(
     assert large[:10] == small
     assert len(set(large)) == 40
     assert sampled("made", tmp_path, texts=10, seed=4) != small
-    assert len(sampled("made", tmp_path, texts=99, seed=3)) == 50  # each text once
+    assert len(sampled("made", tmp_path, texts=99, seed=3)) == 50  # Each text is used once.
 
 
 def test_fifty_texts_try_to_manipulate_the_judge(tmp_path: Path) -> None:

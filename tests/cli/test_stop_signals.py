@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 _DISCARDING = "_get_module_lock.<locals>.cb:call"
 _MOMENTS = (
     "listeners:return",
-    # PostgreSQL runs, but `EmbeddedPostgres.__enter__` has not returned, so `__exit__` is not due.
+    # PostgreSQL runs, but `EmbeddedPostgres.__enter__` has not returned: `__exit__` would not run.
     "_start:return",
     "check_database:call",
     # The event loop is created and runs. From `Supervisor.run` on, it handles the signals itself.

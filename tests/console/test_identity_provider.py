@@ -234,7 +234,7 @@ async def test_sign_in_sign_out_and_restart_in_a_browser(
         cookies = await context.cookies()
         await page.get_by_role("button", name="Sign out", exact=True).first.click()
         await expect(page.get_by_text("You are signed out.")).to_be_visible()
-    # The session stays ended after another restart, also for a client that has copied the cookie.
+    # The session stays ended after another restart, even if a client has copied the cookie.
     async with serving_console(settings, site.services, port=port) as address:
         await context.add_cookies(cookies)  # type: ignore[arg-type]
         await page.goto(f"{address}/models")

@@ -169,7 +169,7 @@ async def test_a_result_that_is_none(result: Any) -> None:
     check_failure(await fault(verb, streamed=False), BackendFailed, charged=True)
 
 
-# Usage.
+# Tests of usage reports.
 
 
 @BOTH
