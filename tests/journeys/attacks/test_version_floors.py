@@ -1,7 +1,7 @@
-"""No locked or installed package is older than the fix of an advisory that is known here.
+"""Tests that no locked or installed package is older than the fix of a known advisory.
 
-A list in the repository, because the sources of advisories cannot be asked everywhere. Who learns of
-an advisory adds a line to `version_floors.toml`."""
+The known advisories are listed in `version_floors.toml`, because advisory databases cannot be queried
+everywhere. Add a line to that file for every new advisory."""
 
 import importlib.metadata
 import re
@@ -64,7 +64,7 @@ def test_every_locked_file_has_its_hash() -> None:
 
 
 def test_nothing_unexpected_runs_when_the_interpreter_starts() -> None:
-    """A poisoned LiteLLM ran from a `.pth` file. Those of installers and of this checkout are known."""
+    """A poisoned LiteLLM ran from a `.pth` file. Only files of installers and of this checkout may exist."""
     folder = Path(sysconfig.get_paths()["purelib"])
     found = {path.name for path in folder.iterdir() if path.suffix == ".pth"}
     own = {name for name in found if "tollkeeper" in name}

@@ -1,4 +1,4 @@
-"""Lists of models of projects and keys: which calls they refuse, from when on, and what that costs."""
+"""Tests the model lists of projects and keys: which calls they refuse, from when on, and at what cost."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ from tests.support.upstream import Peer, Upstream, Verb, chat
 from tollkeeper.domain.access import KeyId
 
 OTHER = "other/chat"
-# Its backend has a tokenizer, which gets a prompt before the call is admitted.
+# The backend of this model has a tokenizer, which gets a prompt before the call is admitted.
 COUNTED = "counted/chat"
 USER = [{"role": "user", "content": "Hello"}]
 # Every way to send a prompt: the path, and the body without its model.
@@ -128,7 +128,7 @@ async def test_a_change_is_effective_at_the_next_call_on_every_gateway(
             )
             return [answer.status_code for answer in await asyncio.gather(*calls)]
 
-        # Both gateways have the key and the plan of its calls in their caches from now on.
+        # After these calls, both gateways have the key and the plan of its calls in their caches.
         assert await statuses() == [200, 200]
         await services.projects.project_allow_models(tenant.project_id, ["other/*"])
         assert await statuses() == [403, 403]
@@ -166,7 +166,7 @@ async def test_other_keys_and_other_tenants_are_not_affected(scripted: ScriptedG
     )
     neighbour = await scripted.with_tenant()
     await services.project_keys.project_key_allow_models(key_id, [OTHER])
-    # All of them at once, so that their holds are decided together.
+        # Send all calls at once, so that their holds are decided in one batch.
     answers = await asyncio.gather(
         *(
             scripted.chat(headers=headers)

@@ -1,4 +1,4 @@
-"""What a backend bills beside what was held and charged: metrics, and lines to alert on."""
+"""Tests the metrics and log lines that compare a backend's reported costs with holds and charges."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def used(prompt: int, completion_tokens: int, **fields: Any) -> dict[str, Any]:
 async def test_the_difference_to_the_price_of_the_backend(
     scripted: ScriptedGateway, cost: str, direction: str | None
 ) -> None:
-    """Two tokens in and three out are charged 0.0000028 USD."""
+    """Checks the metrics of a call with 2 prompt and 3 completion tokens, which cost 0.0000028 USD."""
     charged = 2 * PROMPT_PRICE + 3 * COMPLETION_PRICE
     assert charged == 2_800_000
     names = ("tollkeeper_cost_difference_usd_total", "tollkeeper_cost_differences_total")
@@ -94,7 +94,7 @@ async def test_a_call_within_its_hold_is_not_told(scripted: ScriptedGateway) -> 
 
 
 async def test_a_price_beyond_any_sense_costs_no_activity_record(scripted: ScriptedGateway) -> None:
-    """Both calls are in one batch of records; the backend of the first one states the price."""
+    """The records of both calls are in one batch. The backend reports the absurd price for the first call."""
     other = await scripted.with_tenant()
     scripted.upstream.play(answer(used(2, 3, cost_in_usd_ticks=10**60)))
     stated = await scripted.chat()

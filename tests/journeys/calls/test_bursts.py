@@ -1,4 +1,4 @@
-"""Bursts of calls that cost more than was held: they never end below the overage bound."""
+"""Tests that bursts of calls that cost more than their holds never exceed the overage bound."""
 
 import asyncio
 from collections import Counter
@@ -20,7 +20,7 @@ MODEL_SETTINGS: dict[str, Any] = {
     "max_output_length": 8192,
     "pricing": {"prompt": "0.0000001", "completion": "0.0000001", "web_search": "0.005"},
 }
-# An answer of a model that searches although nobody has asked for it, and nobody has declared it.
+# Usage of a model that searches the web although neither the client nor the settings ask for it.
 USAGE = {
     "prompt_tokens": 5296,
     "completion_tokens": 40,
@@ -30,7 +30,7 @@ USAGE = {
 
 
 class Crowd:
-    """Answers nobody before no further call arrives."""
+    """Answers calls only when no new call has arrived for 0.3 seconds."""
 
     def __init__(self) -> None:
         self._arrived = 0
@@ -51,7 +51,7 @@ class Crowd:
 async def test_no_burst_ends_below_the_overage_bound(
     data_dir: Path, conninfo: str, bound_usd: int
 ) -> None:
-    """Two gateways, 200 calls at once, a hundredth of a dollar: each call costs 14 cents."""
+    """Sends 200 calls of 14 cents each at once to two gateways, with a credit of one cent."""
     settings: dict[str, Any] = {
         "credit": 0,
         "model": MODEL_SETTINGS,
@@ -66,12 +66,12 @@ async def test_no_burst_ends_below_the_overage_bound(
         other = replace(second, tenant=first.tenant)
         statuses = await _burst(first, other)
         assert set(statuses) == {200, 402}
-        # All that the bound covers are admitted: a full context and forty searches each.
+        # The bound covers each admitted call: a full context and forty searches.
         assert statuses[200] >= (CREDIT + bound_usd * USD) // (22 * USD // 100) - 1
         balance = await first.balance()
         assert balance["held"] == balance["unsettled"] == 0
         assert -bound_usd * USD <= balance["granted"] - balance["settled"] < 0
-        # Whoever comes next is refused, on either.
+        # Both gateways refuse every further call.
         assert set(await _burst(first, other)) == {402}
 
 

@@ -1,4 +1,4 @@
-"""Callers that leave, stall or come in pieces: the backend is stopped, and what it did is paid."""
+"""Tests clients that disconnect, stall or send in pieces: the backend stops, and its work is charged."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -45,13 +45,13 @@ async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[Script
 
 @pytest.fixture
 async def scripted(scripted: ScriptedGateway) -> AsyncIterator[ScriptedGateway]:
-    """Whatever a test does, nothing is left of its calls."""
+    """Checks after each test that no task, socket or file of its calls is left."""
     async with scripted.leaving_nothing():
         yield scripted
 
 
 async def only_entry(scripted: ScriptedGateway) -> Entry:
-    """The one reservation of this tenant, when its call has ended."""
+    """Waits until the tenant's call has ended, and returns its only reservation."""
     await eventually(lambda: scripted.gateway.services.inference.running == 0)
     balance = await scripted.balance()
     assert (balance["held"], balance["unsettled"], balance["resolutions"]) == (0, 0, 1)
@@ -60,7 +60,7 @@ async def only_entry(scripted: ScriptedGateway) -> Entry:
 
 
 async def only_unsettled_entry(scripted: ScriptedGateway) -> Entry:
-    """As `only_entry`, of a call whose cost nobody knows."""
+    """Does the same as `only_entry`, for a call whose cost is unknown."""
     await eventually(lambda: scripted.gateway.services.inference.running == 0)
     balance = await scripted.balance()
     (entry,) = await scripted.entries()
@@ -76,7 +76,7 @@ async def leave_after(caller: RawCaller, records: int, *, abruptly: bool) -> Non
     caller.leave(abruptly=abruptly)
 
 
-# C1: nobody has asked yet.
+# C1: the request is incomplete, or its call was not sent.
 
 
 @ABRUPTLY
@@ -98,7 +98,7 @@ async def test_gone_before_the_request_is_whole(
 async def test_gone_before_anything_is_dispatched(
     scripted: ScriptedGateway, streamed: bool
 ) -> None:
-    """While its admission waits for the account, which somebody else has locked."""
+    """The client leaves while the admission waits for the account row, which another session has locked."""
     calls = len(scripted.upstream.requests)
     async with raw_caller(scripted) as caller:
         async with scripted.gateway.services.database.transaction() as connection:
@@ -115,7 +115,7 @@ async def test_gone_before_anything_is_dispatched(
     assert len(scripted.upstream.requests) == calls
 
 
-# C2: while the backend works and has said nothing.
+# C2: the client leaves while the backend works and has sent nothing.
 
 
 @ABRUPTLY
@@ -151,12 +151,12 @@ async def test_gone_while_json_is_made_and_the_rest_is_read(scripted: ScriptedGa
     assert (entry.status, entry.estimated, entry.cost) == ("settled", False, COST)
 
 
-# C3: after every k pieces.
+# C3: the client leaves after a number of pieces.
 
 
 @pytest.mark.parametrize("read", range(9))
 async def test_gone_after_pieces_and_the_rest_is_read(scripted: ScriptedGateway, read: int) -> None:
-    """The end comes soon enough: it is charged to the token."""
+    """The answer ends within the drain time, so its reported usage is charged."""
     paused = PausedAnswer()
     scripted.upstream.play(paused.verb(8))
     async with raw_caller(scripted) as caller:
@@ -172,7 +172,7 @@ async def test_gone_after_pieces_and_the_rest_is_read(scripted: ScriptedGateway,
 async def test_gone_after_pieces_and_the_backend_goes_on(
     scripted: ScriptedGateway, read: int
 ) -> None:
-    """The end does not come: the backend is left, and what it delivered is paid."""
+    """The answer does not end within the drain time. The gateway disconnects and charges the delivered part."""
     paused = PausedAnswer()
     pieces = max(read, 1)
     scripted.upstream.play(paused.verb(pieces))
@@ -197,7 +197,7 @@ async def test_half_a_goodbye_is_a_goodbye(scripted: ScriptedGateway) -> None:
 
 
 async def test_leaving_is_seen_after_a_large_request(scripted: ScriptedGateway) -> None:
-    """What came of the request is more than the server reads ahead."""
+    """The request is larger than the part that the server reads ahead."""
     scripted.upstream.play(hang())
     for size in (70_000, 300_000, 1_000_000):
         mine = await scripted.with_tenant()
@@ -210,7 +210,7 @@ async def test_leaving_is_seen_after_a_large_request(scripted: ScriptedGateway) 
 
 
 async def test_leaving_is_seen_where_the_next_request_waits(scripted: ScriptedGateway) -> None:
-    """A second request on the connection does not hide that the first one's reader is gone."""
+    """A second request on the connection does not hide that the client of the first request has left."""
     left = asyncio.Event()
 
     async def go_on(peer: Peer) -> None:
@@ -232,7 +232,7 @@ async def test_leaving_is_seen_where_the_next_request_waits(scripted: ScriptedGa
     assert (entry.status, entry.estimated) == ("settled", True)
 
 
-# C4: who does not read.
+# C4: the client does not read.
 
 
 def large(number: int) -> bytes:
@@ -252,7 +252,7 @@ async def test_who_does_not_read_is_cut_off(scripted: ScriptedGateway) -> None:
     scripted.upstream.play(pour)
     async with raw_caller(scripted, receive_buffer=4096) as caller:
         await caller.ask(stream=True, max_tokens=2048)
-        # Reads nothing: what piles up is bounded, and after the write timeout nobody waits for it.
+        # The client reads nothing: the buffers are limited, and the write timeout ends the call.
         await eventually(lambda: scripted.gateway.services.inference.running == 1)
         await eventually(lambda: scripted.gateway.services.inference.running == 0)
         assert await caller.is_cut_off()
@@ -282,7 +282,7 @@ async def test_who_reads_slowly_gets_everything(scripted: ScriptedGateway) -> No
     assert (await only_entry(scripted)).cost == COST
 
 
-# Reading on for those who left has its bounds.
+# The gateway drains only a limited number of abandoned calls.
 
 
 @pytest.mark.parametrize(("drains", "callers"), [(2, 6), (0, 3)])
@@ -319,7 +319,7 @@ async def test_only_so_many_are_read_to_their_end(
 async def test_who_leaves_many_calls_takes_the_reading_on_from_nobody_else(
     shared_scripted: ScriptedGateway, data_dir: Path, conninfo: str
 ) -> None:
-    """An answer in JSON that is not read on would stay unsettled, with its whole hold."""
+    """A JSON answer that the gateway does not read to its end would stay unsettled, with its whole hold."""
     async with scripted_gateway(
         data_dir,
         conninfo,

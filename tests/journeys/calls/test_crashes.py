@@ -1,4 +1,4 @@
-"""Processes that are killed, told to stop or reloaded under calls: each call has its one end."""
+"""Tests that every call ends exactly once if its process is killed, stopped or reloaded."""
 
 import asyncio
 import os
@@ -25,12 +25,13 @@ from tollkeeper.storage.migrations import migrate
 pytestmark = pytest.mark.slow
 
 Rest = Callable[[], Awaitable[str]]
+# The setting `server.grace_s`, in seconds.
 GRACE_S = 3
 
 
 @pytest.fixture(scope="module")
 async def installed(compiled: dict[str, str]) -> AsyncIterator[InstalledProgram]:
-    """With a database of its own: what is verified here, no other test has written to."""
+    """Installs the program with its own database, because these tests verify the whole ledger."""
     with (
         data_folder() as folder,
         EmbeddedPostgres(folder / "data") as server,
@@ -54,13 +55,13 @@ async def installed(compiled: dict[str, str]) -> AsyncIterator[InstalledProgram]
 
 @pytest.fixture(scope="module")
 async def served(installed: InstalledProgram) -> AsyncIterator[tuple[Serving, ScriptedGateway]]:
-    """A gateway that every test leaves as it was: serving."""
+    """Starts a gateway that every test leaves serving."""
     async with installed.serving() as running:
         yield running
 
 
 def by_user(**verbs: Verb) -> Verb:
-    """Plays to each caller what its `user` asks for."""
+    """Returns a verb that plays to each call the verb named by its field `user`."""
 
     async def play(peer: Peer) -> None:
         await verbs[peer.request.json.get("user", "anybody")](peer)
@@ -69,7 +70,7 @@ def by_user(**verbs: Verb) -> Verb:
 
 
 async def open_stream(scripted: ScriptedGateway, streams: AsyncExitStack, user: str) -> Rest:
-    """A stream that has begun; what is returned reads it to its end."""
+    """Opens a stream and reads its first piece. The returned function reads it to its end."""
     response = await streams.enter_async_context(
         scripted.gateway.client.stream(
             "POST",
@@ -97,7 +98,7 @@ async def is_cut(reading: Awaitable[Any]) -> bool:
 
 
 async def answers_again(scripted: ScriptedGateway) -> None:
-    """The gateway is back."""
+    """Waits until the gateway answers a call again."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -113,7 +114,7 @@ async def statuses(scripted: ScriptedGateway) -> list[str]:
 
 
 async def unsettled_and_costs(scripted: ScriptedGateway) -> tuple[int, list[str]]:
-    """What the report of today says: how many calls are unknown, and the amounts of the others."""
+    """Returns the number of unsettled calls and the amounts of the others in today's cost report."""
     day = int(time.time()) // 86400 * 86400
     found = await scripted.gateway.client.get(
         "/v1/organization/costs",
@@ -130,7 +131,7 @@ async def unsettled_and_costs(scripted: ScriptedGateway) -> tuple[int, list[str]
 async def test_a_killed_worker_leaves_no_call_in_the_dark(
     installed: InstalledProgram, served: tuple[Serving, ScriptedGateway]
 ) -> None:
-    """P1: at several points of a call at once; whatever is not known is unsettled, never zero."""
+    """P1: A worker is killed with calls at several points. A call of unknown cost is unsettled, not free."""
     open_answer, racing_answer = PausedAnswer(), PausedAnswer()
     verbs = {
         "open": open_answer.verb(),
@@ -175,7 +176,7 @@ async def test_a_killed_worker_leaves_no_call_in_the_dark(
             if "held" not in (found := await statuses(scripted)):
                 break
             await asyncio.sleep(0.1)
-        # Two were acknowledged, three were under way, and one was between the two.
+        # Two calls were complete, three were in flight, and the answer of one was just ending.
         assert found.count("settled") in ((3,) if acknowledged else (2, 3))
         assert found.count("unsettled") == 6 - found.count("settled")
         await scripted.balance()
@@ -205,7 +206,7 @@ async def is_told_by_report_and_commands(
 async def test_what_a_killed_worker_has_created_can_be_read_again(
     installed: InstalledProgram, served: tuple[Serving, ScriptedGateway]
 ) -> None:
-    """P1: a key that a caller was told is there with its value, and none is there twice."""
+    """P1: A key whose creation was confirmed still exists with its value, and no key exists twice."""
     installed.upstream.play(chat())
     running, scripted = served
     path = f"/v1/organization/projects/{scripted.tenant.project_id}/api_keys"
@@ -238,7 +239,7 @@ async def test_what_a_killed_worker_has_created_can_be_read_again(
 
 @pytest.mark.smoke
 async def test_told_to_stop_every_stream_has_its_end(installed: InstalledProgram) -> None:
-    """P2: within the grace, by itself or by an error record, and everything is resolved."""
+    """P2: Streams end within the grace time, normally or with an error record, and all calls are resolved."""
     ending, endless = PausedAnswer(), PausedAnswer()
     verbs = {"ending": ending.verb(), "endless": endless.verb(5), "hang": hang()}
     async with AsyncExitStack() as streams:
@@ -275,7 +276,7 @@ async def test_told_to_stop_every_stream_has_its_end(installed: InstalledProgram
 async def test_a_changed_catalogue_under_load(
     installed: InstalledProgram, served: tuple[Serving, ScriptedGateway]
 ) -> None:
-    """SIGHUP: what runs is not dropped and keeps its price; what comes has the new one."""
+    """SIGHUP: calls in flight continue at their old price, and later calls have the new price."""
     paused = PausedAnswer()
     installed.upstream.play(by_user(open=paused.verb(), anybody=chat()))
     running, first = served
@@ -300,7 +301,7 @@ async def test_a_changed_catalogue_under_load(
 
 
 async def reloaded(running: Serving, scripted: ScriptedGateway, *, price: int) -> None:
-    """Calls go on all the while, and each succeeds at the old price or at the new one."""
+    """Sends SIGHUP and calls until a call costs `price`. Each call succeeds at the old or the new price."""
     running.process.send_signal(signal.SIGHUP)
     async with asyncio.timeout(30):
         while True:

@@ -1,5 +1,5 @@
-"""A started stream whose request the server cancels: it ends with an error record, its call goes on
-and is settled."""
+"""Tests a started stream whose request the server cancels: the stream ends with an error record, and
+its call continues and is settled."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from tollkeeper.settings import Settings
 async def _cut_stream(
     scripted: ScriptedGateway, settings: Settings, path: str, body: object
 ) -> httpx2.Response:
-    """What a caller reads whose request is cancelled after the first record."""
+    """Returns the response that a client reads if its request is cancelled after the first record."""
     server = HttpServer(build_app(settings, scripted.gateway.services), http_limits())
     listener = bind("127.0.0.1", 0, setting="test")
     await server.start(listener)
@@ -64,7 +64,7 @@ async def test_a_cut_stream_ends_with_its_error_record(
             assert stream.error is not None
             assert stream.error["code"] == "service_unavailable"
             assert stream.error["request_id"] == answer.headers["x-request-id"]
-        # The call itself was not cancelled: it comes to its end and is paid for what it used.
+        # The call itself was not cancelled: it ends normally, and its usage is charged.
         paused.may_end.set()
         assert (await scripted.balance())["settled"] == COST
         assert (await scripted.entry_of(answer)).status == "settled"

@@ -1,4 +1,4 @@
-"""The database goes away under calls: nobody is told that a call is complete before it is paid."""
+"""Tests database outages: no client is told that a call is complete before the call is settled."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass
 class Server:
-    """A database that a test may stop; its services are told nothing."""
+    """A database server that a test can stop without the gateway's knowledge."""
 
     embedded: EmbeddedPostgres
     running: ExitStack
@@ -57,7 +57,7 @@ async def server() -> AsyncIterator[Server]:
 async def impatient(
     server: Server, data_dir: Path, *, deadline_s: float = 60
 ) -> AsyncIterator[ScriptedGateway]:
-    """A gateway on it, that does not wait long for a connection."""
+    """Starts a gateway on this server that waits only 0.5 seconds for a connection."""
     async with (
         Upstream(chat()) as upstream,
         scripted_gateway(
@@ -72,7 +72,7 @@ async def impatient(
 
 
 async def settled(scripted: ScriptedGateway, count: int) -> None:
-    """Every one of so many calls is settled to the token, once the database is found again."""
+    """Checks that exactly `count` calls are settled at their exact cost, once the database is reachable."""
     async with asyncio.timeout(60):
         await scripted.gateway.services.ledger.drain()
         await eventually(lambda: scripted.gateway.services.ledger.open_holds == 0)
@@ -83,8 +83,8 @@ async def settled(scripted: ScriptedGateway, count: int) -> None:
 
 
 async def patiently(read: Callable[[], Awaitable[T]]) -> T:
-    """Reads again while connections of the pool are dead, which is found by their use, and while the
-    gateway, which does not wait long for one, is slow to make new ones."""
+    """Repeats a read until it succeeds. A connection of the pool that is dead is found only by its use,
+    and new connections may take longer than the gateway's short pool timeout."""
     while True:
         try:
             return await read()
@@ -94,7 +94,7 @@ async def patiently(read: Callable[[], Awaitable[T]]) -> T:
 
 @pytest.mark.smoke
 async def test_a_restart_under_calls_is_waited_for(server: Server, data_dir: Path) -> None:
-    """B1, B2: those under way end well after it is back; new ones are told to come again."""
+    """B1, B2: Calls in flight succeed after the restart. New calls get a 503 with Retry-After."""
     async with impatient(server, data_dir) as scripted:
         paused, may_answer = PausedAnswer(), asyncio.Event()
 
@@ -158,7 +158,7 @@ async def test_beyond_the_deadline_it_is_an_error_and_still_paid(
 
 
 def assert_is_unconfirmed(found: httpx2.Response) -> None:
-    """Everything came, but not that it was all: an error record stands where the end should be."""
+    """Checks that the text is complete, but that the stream ends with an error record."""
     said = read_stream(found.text)
     assert said.text == "0 1 "
     assert not said.done

@@ -1,4 +1,4 @@
-"""A few calls all the way down to the real engine, with the OpenAI SDK at the other end."""
+"""Tests calls with the OpenAI SDK as client and the real engine as backend."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 MODEL = PACKAGED_MODEL.id
+# In picousd per token.
 PROMPT_PRICE, COMPLETION_PRICE = 20_000, 80_000
 ASKED: list[openai.types.chat.ChatCompletionMessageParam] = [
     {"role": "system", "content": "Be brief."},
@@ -66,7 +67,7 @@ async def test_the_prompt_is_held_to_the_token(
     assert entry is not None
     assert entry.prompt_tokens_max == usage.prompt_tokens
     assert entry.hold == usage.prompt_tokens * PROMPT_PRICE + 4 * COMPLETION_PRICE
-    # Cached tokens have no price of their own here, so they are input like the others.
+    # Cached tokens have no separate price here, so they cost as much as other prompt tokens.
     paid = usage.prompt_tokens * PROMPT_PRICE
     assert entry.cost == paid + usage.completion_tokens * COMPLETION_PRICE
     assert not entry.estimated

@@ -1,4 +1,4 @@
-"""Every fault of a backend over HTTP: what the caller sees, and what the books say afterwards."""
+"""Tests every fault of an HTTP backend: the client's response and the resulting ledger entries."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ SECRET_ADDRESS = "http://10.1.2.3:8000/v1"
 
 @pytest.fixture(scope="module")
 async def hasty(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    """Whose deadline is near: only for calls that reach it."""
+    """Starts a gateway with a short deadline, for calls that reach the deadline."""
     async with answering_gateway(
         data_dir,
         conninfo,
@@ -62,19 +62,19 @@ async def hasty(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]
 
 @pytest.fixture
 async def scripted(scripted: ScriptedGateway) -> AsyncIterator[ScriptedGateway]:
-    """Whatever a test does, nothing is left of its calls."""
+    """Checks after each test that no task, socket or file of its calls is left."""
     async with scripted.leaving_nothing():
         yield scripted
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault before any output, and what must come of it."""
+    """A fault before any output, and the expected response and ledger entry."""
 
     verb: Verb
     status: int
     code: str
-    # What is on the books: "released", or "unsettled" where nobody knows what the backend did.
+    # The reservation's status: "released", or "unsettled" if it is unknown whether the call ran.
     books: str = "released"
     retry_after: str | None = None
     type: str = "api_error"
@@ -99,7 +99,7 @@ async def _broken_head(peer: Peer) -> None:
     await peer.until_left()
 
 
-# By the rows of the programme; each is played for a JSON answer and for a stream.
+# U3, U4 and so on number the kinds of faults. Each fault is played for JSON and for a stream.
 BEFORE_OUTPUT: dict[str, Fault] = {
     "U3 reset before headers": _bad_gateway(reset_before_headers(), "unsettled"),
     "U3 end before headers": _bad_gateway(close_before_headers(), "unsettled"),
@@ -145,14 +145,14 @@ def assert_refusal(found: httpx2.Response, fault: Fault) -> None:
     assert found.headers["content-type"] == "application/json"
     assert found.json()["error"]["type"] == fault.type
     assert found.headers.get("retry-after") == fault.retry_after
-    # Only where the backend may have charged, repeating it by itself would spend twice.
+    # If the backend may have charged the call, an automatic retry could spend twice.
     charged = "false" if fault.books == "unsettled" else None
     assert found.headers.get("x-should-retry") == charged
     assert "127.0.0.1" not in found.text
 
 
 async def assert_books(scripted: ScriptedGateway, found: httpx2.Response, books: str) -> None:
-    """One reservation, which is released whole or stands unsettled whole."""
+    """Checks that the only reservation is released, or unsettled with its whole hold."""
     entry = await scripted.entry_of(found)
     balance = await scripted.balance()
     assert (entry.status, entry.cost, balance["settled"]) == (books, 0, 0)
@@ -228,7 +228,7 @@ async def test_what_the_backend_says_is_made_fit_to_show(
 async def test_nobody_listens(
     shared_scripted: ScriptedGateway, data_dir: Path, conninfo: str, streamed: bool
 ) -> None:
-    """U1: refused, or not what it should be behind a secure address."""
+    """U1: The connection is refused, or the server at an HTTPS address does not use TLS."""
     plain = shared_scripted.upstream.url.replace("http://", "https://")
     for url in (unused_url(), plain):
         calls = len(shared_scripted.upstream.requests)
@@ -250,7 +250,7 @@ async def _silent_after_head(peer: Peer) -> None:
     await peer.until_left()
 
 
-# Until the deadline: before the head of the answer, or after it.
+# Backends that send no event until the deadline, and the reservation's expected status.
 LATE: dict[str, tuple[Verb, str]] = {
     "U2 hang": (hang(), "unsettled"),
     "U7 silence after headers": (_silent_after_head, "unsettled"),
@@ -303,7 +303,7 @@ BROKEN: dict[str, bytes] = {
     "the end too early": DONE,
     "text after the end": sse(chunk(finish="stop")) + sse(chunk("more")),
 }
-# Streams that die after some pieces: how many, the fault, and the code of the error record.
+# Streams that fail after some pieces: the number of pieces, and the fault.
 AFTER_OUTPUT: dict[str, tuple[int, Verb]] = {
     **{f"U5 reset after {count}": (count, reset_after(count)) for count in (1, 2, 3, 7, 20)},
     **{f"U6 end after {count}": (count, end_after(count)) for count in (1, 2, 7)},
@@ -317,7 +317,7 @@ AFTER_OUTPUT: dict[str, tuple[int, Verb]] = {
 
 
 def assert_broken_stream(found: httpx2.Response, code: str) -> str:
-    """A 200, what came, one error record in the shape of the envelope; returns the text."""
+    """Checks for status 200 and one error record with the interface's fields. Returns the text before it."""
     assert found.status_code == 200
     said = read_stream(found.text)
     assert not said.done
@@ -343,7 +343,7 @@ async def test_fault_after_output(scripted: ScriptedGateway, row: str) -> None:
 
 
 async def test_a_stream_that_falls_silent(hasty: ScriptedGateway) -> None:
-    """U7: after a beginning, a byte now and then is no answer."""
+    """U7: A stream that sends only single bytes after its beginning times out."""
     scripted = await hasty.with_tenant()
     async with scripted.leaving_nothing():
         scripted.upstream.play(drip(sse(chunk("late")), before=b"".join(pieces(3)), pause_s=0.05))
@@ -354,7 +354,7 @@ async def test_a_stream_that_falls_silent(hasty: ScriptedGateway) -> None:
 
 
 async def test_a_stream_without_end_is_cut_at_its_bound(scripted: ScriptedGateway) -> None:
-    """U17: whatever the backend goes on sending, nobody pays for more than was asked for."""
+    """U17: The tenant pays at most for the tokens that the client asked for, even if the backend sends more."""
     scripted.upstream.play(endless())
     found = await scripted.chat(stream=True, max_tokens=5)
     assert_broken_stream(found, "provider_unavailable")
@@ -373,7 +373,7 @@ async def test_an_end_without_text_is_paid_for_its_prompt(scripted: ScriptedGate
 
 
 async def test_json_with_a_choice_missing_is_paid_and_fails(scripted: ScriptedGateway) -> None:
-    """U23, in one piece: never a silent lack."""
+    """U23 for a JSON answer: a missing choice is an error."""
     scripted.upstream.play(answer(completion(choices=3)))
     found = await scripted.chat(n=4)
     assert_error(found, 502, "provider_unavailable")

@@ -1,7 +1,7 @@
-"""What a request leaves behind is freed by reference counting, at its end.
+"""Tests that reference counting frees the objects of a request when the request ends.
 
-A request whose objects refer to each other in a circle stays in memory, with its body and its prompt,
-until a garbage collection finds it: thousands of requests later, in a pause of many milliseconds."""
+Objects in a reference cycle stay in memory, with the request's body and its prompt, until a garbage
+collection finds them: thousands of requests later, in a pause of many milliseconds."""
 
 import gc
 from collections.abc import Iterator
@@ -30,16 +30,16 @@ from tests.support.upstream import (
 
 _CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
 _RESPONSE = {"model": MODEL, "input": "Hello"}
-# Of the gateway. What the test's own client and upstream leave behind does not matter here.
+# Only objects of the gateway count, not objects of the test's client and upstream.
 _OURS = "tollkeeper."
 
 
 @contextmanager
 def _collecting_nothing() -> Iterator[list[str]]:
-    """The types of our objects, made in the block, that only a garbage collection would free."""
+    """Yields a list. After the block, it contains the gateway's types that only a garbage collection frees."""
     found: list[str] = []
     gc.collect()
-    # What is there already is left out: it may be of another test, whose gateway ends meanwhile.
+    # Ignore existing objects: they may belong to another test, whose gateway ends meanwhile.
     gc.freeze()
     gc.disable()
     gc.garbage.clear()
@@ -81,7 +81,7 @@ async def test_a_request_is_freed_at_its_end(
 ) -> None:
     scripted.upstream.play(verb)
     client, headers = scripted.gateway.client, scripted.tenant.as_customer
-    # The first one fills caches, which stay.
+    # The first request fills caches, which stay.
     await client.post(path, json=body, headers=headers)
     with _collecting_nothing() as left:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Credit, caps, rates and keys as a caller meets them: who is let in, who is not, and why."""
+"""Tests which calls are admitted or refused because of credit, caps, rates and keys, and the reasons."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -28,13 +28,13 @@ BOUND = 10
 
 @pytest.fixture(scope="module")
 async def hold(shared_scripted: ScriptedGateway) -> int:
-    """What one call of these tests holds."""
+    """Returns the hold of one call of these tests."""
     return (await shared_scripted.entry_of(await ask(shared_scripted))).hold
 
 
 @pytest.fixture
 async def scripted(shared_scripted: ScriptedGateway) -> ScriptedGateway:
-    """Somebody without a cent."""
+    """Returns the gateway with a tenant that has no credit."""
     shared_scripted.upstream.play(chat())
     return await shared_scripted.with_tenant(credit=0)
 
@@ -45,7 +45,7 @@ async def ask(scripted: ScriptedGateway, **fields: Any) -> httpx2.Response:
 
 @asynccontextmanager
 async def open_stream(scripted: ScriptedGateway) -> AsyncIterator[Callable[[], Awaitable[str]]]:
-    """A stream that has begun; what is yielded reads the rest of it."""
+    """Opens a stream and reads its first piece. The yielded function reads the rest of it."""
     async with scripted.gateway.client.stream(
         "POST",
         "/v1/chat/completions",
@@ -68,7 +68,7 @@ async def open_stream(scripted: ScriptedGateway) -> AsyncIterator[Callable[[], A
 
 
 def assert_unpaid(found: httpx2.Response, *, waiting: bool, **amounts: int) -> None:
-    """A 402 with its arithmetic; only where live holds alone block it, waiting may help."""
+    """Checks a 402 and its amounts. It has Retry-After only if the holds of running calls block the call."""
     assert_error(found, 402, "payment_required")
     error = found.json()["error"]
     assert error["type"] == "billing_error"
@@ -259,7 +259,7 @@ async def test_what_is_taken_away_meanwhile(
     status: int,
     code: str,
 ) -> None:
-    """T3: what runs ends well; the very next call is refused, and costs nothing."""
+    """T3: The call in flight ends normally. The very next call is refused and costs nothing."""
     await scripted.grant(3 * hold)
     paused = PausedAnswer()
     scripted.upstream.play(paused.verb())
@@ -287,7 +287,7 @@ async def test_a_suspended_key_comes_back(scripted: ScriptedGateway, hold: int) 
 
 
 async def test_many_at_once_in_one_process(scripted: ScriptedGateway, hold: int) -> None:
-    """C7, with usage below the hold: never more than the credit, and all of it usable."""
+    """C7, with usage below the hold: calls never cost more than the credit, and use at least ten holds."""
     await scripted.grant(10 * hold)
     async with scripted.another_client() as crowd:
         answers = await asyncio.gather(*(ask(crowd) for _ in range(100)))

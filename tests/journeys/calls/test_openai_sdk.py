@@ -1,4 +1,4 @@
-"""The OpenAI SDK as callers use it: plain, streaming, structured, with tools, and when it fails."""
+"""Tests the OpenAI SDK: plain calls, streams, structured outputs, tools and errors."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_structured_outputs_are_parsed(
 
 
 async def test_tools_there_and_back(scripted: ScriptedGateway, client: openai.AsyncOpenAI) -> None:
-    """The idiom: append the answer's message as it came, add the result, ask again."""
+    """Does the same as every client: appends the answer's message unchanged, adds the result, asks again."""
     scripted.upstream.play(
         answering({"content": None, "tool_calls": [CALL], "refusal": None}, finish="tool_calls"),
         chat(),
@@ -183,7 +183,7 @@ async def test_tools_there_and_back(scripted: ScriptedGateway, client: openai.As
 async def test_an_ordinary_answer_comes_back_as_a_question(
     scripted: ScriptedGateway, client: openai.AsyncOpenAI
 ) -> None:
-    """Also one with everything that the interface's messages have no place for."""
+    """The answers also contain fields that the interface's messages do not have."""
     citation = {"url": "https://example.org", "title": "t", "start_index": 0, "end_index": 5}
     messages: list[dict[str, Any]] = [
         {"content": "Hello", "refusal": None, "annotations": [], "audio": None},
@@ -239,7 +239,7 @@ async def test_fields_beyond_the_sdk(scripted: ScriptedGateway, client: openai.A
     assert not hidden.choices[0].message.model_extra
 
 
-# What is refused once is not asked again; what may pass is tried three times.
+# The SDK sends a rejected call once, and repeats a call after a temporary error: three attempts.
 ONCE, THRICE = 1, 3
 FAILURES: list[tuple[dict[str, Any], Verb, str, int, int]] = [
     ({"model": ""}, chat(), "BadRequestError", 400, 0),

@@ -1,4 +1,4 @@
-"""A replica that answers nothing for a while: callers are spared it where another one is there."""
+"""Tests replicas that fail for a while: clients do not notice it if the backend has another replica."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from tests.support.upstream import Upstream, chat, refuse
 
 
 async def test_a_broken_replica_is_spared_and_comes_back(data_dir: Path, conninfo: str) -> None:
-    """U21, where another replica is there; no caller notices."""
+    """U21 with a second replica: no client notices the failures."""
     async with (
         Upstream(refuse(503)) as broken,
         Upstream(chat()) as spare,
@@ -19,7 +19,7 @@ async def test_a_broken_replica_is_spared_and_comes_back(data_dir: Path, conninf
         started = time.monotonic()
         answers = [await scripted.chat(stream=at % 2 == 0) for at in range(20)]
         assert {found.status_code for found in answers} == {200}
-        # Three failures, and then one attempt a second at most.
+        # The broken replica gets three calls that fail, and then at most one call a second.
         assert len(broken.requests) <= 4 + (time.monotonic() - started)
         broken.play(chat())
         health = scripted.gateway.services.backends["scripted"].health
@@ -30,7 +30,7 @@ async def test_a_broken_replica_is_spared_and_comes_back(data_dir: Path, conninf
 
 
 async def test_a_broken_backend_is_tried_by_every_call(data_dir: Path, conninfo: str) -> None:
-    """U21, where there is no other replica: nobody is refused for what happened to others."""
+    """U21 with a single replica: no call is refused because of the failures of other calls."""
     async with (
         Upstream(refuse(503)) as upstream,
         scripted_gateway(data_dir, conninfo, upstream) as scripted,

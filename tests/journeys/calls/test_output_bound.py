@@ -1,4 +1,4 @@
-"""A model may declare that it writes more than one request may ask for."""
+"""Tests a model whose maximum output is longer than the interface lets a request ask for."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ from tests.support.scripted_gateway import MODEL, scripted_gateway
 from tests.support.upstream import Upstream, chat
 
 _DECLARED = 2_000_000
+# The highest `max_tokens` that the interface accepts.
 _ASKED_MAX = 999_990
 
 

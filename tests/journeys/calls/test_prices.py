@@ -1,4 +1,4 @@
-"""Prices that depend on the call, through a real gateway: what is held, pinned, charged and shown."""
+"""Tests prices that depend on the call: the hold, the stored prices, the charge and the shown price."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -78,8 +78,8 @@ async def shown_price(scripted: ScriptedGateway) -> str:
 async def test_a_call_has_the_prices_of_its_admission(
     scripted: ScriptedGateway, clock: MovingClock
 ) -> None:
-    """The change comes while the call runs: it has the prices from before, the next one those from
-    after, and the catalogue shows what a call costs now."""
+    """The change happens during a call: this call has the old prices, the next call has the new ones,
+    and the catalog shows the present prices."""
     assert await shown_price(scripted) == "0.000001"
     paused = PausedAnswer()
     begun = asyncio.Event()
@@ -110,12 +110,12 @@ async def test_a_hold_is_made_by_the_dearest_prices(scripted: ScriptedGateway) -
     long = await scripted.entry_of(await scripted.chat(max_tokens=10, messages=messages))
     assert long.prompt_tokens_max > 100
     assert long.hold == long.prompt_tokens_max * 3 * MICRO + 10 * 4 * MICRO
-    # What was reported is short, so the ordinary prices apply.
+    # The reported prompt is short, so the ordinary prices apply.
     assert long.cost == PROMPT * MICRO + COMPLETION * 2 * MICRO
 
 
 async def test_each_part_of_a_fan_out_has_its_own_prices(scripted: ScriptedGateway) -> None:
-    """Two prompts of 60 tokens are no prompt of 120, and each answer names its own service tier."""
+    """Two prompts of 60 tokens are not one prompt of 120. Each answer names its own service tier."""
     usage = {"prompt_tokens": 60, "completion_tokens": 5, "total_tokens": 65}
     plain = completion(usage=usage)
     scripted.upstream.play(answer(plain), answer({**plain, "service_tier": "priority"}))
@@ -141,7 +141,7 @@ async def test_a_reservation_keeps_every_price_that_may_apply(scripted: Scripted
 
 
 async def test_a_service_tier_needs_its_option(data_dir: Path, conninfo: str) -> None:
-    """A caller cannot ask for a tier that the operator has not mapped."""
+    """A client cannot ask for a service tier if the model's options do not map it."""
     async with answering_gateway(data_dir, conninfo) as running:
         refused = await running.chat(service_tier="priority")
         assert_error(refused, 501, "not_implemented", "service_tier")

@@ -1,4 +1,4 @@
-"""Several gateways on one database: together they admit what one of them would."""
+"""Tests that several gateways on one database admit as many calls together as one gateway would."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 async def test_a_herd_with_credit_for_ten(
     tmp_path: Path, data_dir: Path, conninfo: str, compiled: dict[str, str]
 ) -> None:
-    """C7: 500 calls at once over two gateways; each costs just what it holds, so ten fit."""
+    """C7: Sends 500 calls at once to two gateways. Each call costs exactly its hold, so ten are admitted."""
     async with (
         Upstream(chat()) as upstream,
         installed_program(

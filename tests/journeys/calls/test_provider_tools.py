@@ -1,4 +1,4 @@
-"""Tools that the model's provider runs: allowed by name, and only with a price."""
+"""Tests tools that the model's provider runs: a request may use only tools that have a price."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -53,7 +53,7 @@ async def test_a_tool_with_a_price_is_charged_for_each_request(scripted: Scripte
     assert scripted.upstream.requests[-1].json["tools"] == [INTERPRETER]
     entry = await scripted.entry_of(answer)
     assert (entry.status, entry.cost, entry.overage) == ("settled", COST + FEE, 0)
-    # The results of the tool become input, so the whole context is held.
+    # The results of the tool become input, so the hold covers the whole context.
     assert entry.prompt_tokens_max == 4096
     rows = await scripted.sql(
         "SELECT price_request, request FROM reservations r JOIN resolutions d"

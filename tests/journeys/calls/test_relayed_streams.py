@@ -1,5 +1,5 @@
-"""Streams of pieces that come one by one, whose text goes from one connection to the other at once:
-callers see and pay the same as where every piece is an event."""
+"""Tests streams whose pieces arrive one by one, so that their text is relayed: clients see and pay the
+same as for a stream that is decoded into events."""
 
 import asyncio
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ from tests.support.upstream import (
 )
 
 _WORDS = [f"wörd{number} " for number in range(30)]
-# So far apart that each is a read of its own.
+# Pieces this far apart arrive in separate reads.
 _PAUSE_S = 0.005
 
 
@@ -53,7 +53,7 @@ async def test_chunks_are_ours_whoever_wrote_them(
     answer = await scripted.chat(stream=True, stream_options={"include_usage": includes_usage})
     said = read_stream(answer.text)
     assert (said.text, said.done) == ("".join(_WORDS), True)
-    # The backend writes only ASCII, and text that is passed on stays as it is written.
+    # The backend escapes characters that are not ASCII, and the gateway relays the text unchanged.
     assert r"w\u00f6rd29" in answer.text
     texts = [one for one in said.chunks if one["choices"] and one["choices"][0]["delta"]]
     assert len(texts) == 1 + len(_WORDS)
@@ -66,7 +66,7 @@ async def test_chunks_are_ours_whoever_wrote_them(
     assert texts[-1]["id"].removeprefix("chatcmpl-") in answer.headers["x-request-id"].replace(
         "-", ""
     )
-    # Every chunk has the same fields, whichever way it came.
+    # Every chunk has the same fields, whether it was relayed or encoded from an event.
     assert len({(tuple(one), tuple(one["choices"][0])) for one in texts}) == 1
     assert all(("usage" in one) == includes_usage for one in texts)
     assert (said.chunks[-1].get("usage") is not None) == includes_usage
@@ -139,7 +139,7 @@ async def test_who_leaves_in_the_middle_pays_what_was_delivered(
 
 
 async def test_who_pauses_gets_the_rest_in_its_order(scripted: ScriptedGateway) -> None:
-    """While the caller does not read, its connection fills up; nothing passes what waits."""
+    """While the client does not read, its connection fills up. Later text must not overtake waiting text."""
     text = "x" * 2000
     words = [f"{number}:{text} " for number in range(300)]
     scripted.upstream.play(stream([*map(sse, map(chunk, words)), *_answer([])], pause_s=0))

@@ -1,5 +1,5 @@
-"""Requests with the same head on one connection: the head is parsed once, its caller is asked for each
-time."""
+"""Tests requests with the same head on one connection: the head is parsed once, but its key is checked
+for every request."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from tollkeeper.hosting.request_parser import RequestParser
 
 @pytest.fixture
 def fed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of what the parser was fed with."""
+    """Returns a list to which each call of the parser's `feed` appends the size of its data."""
     sizes: list[int] = []
     feed: Callable[[RequestParser, bytes, int], int] = RequestParser.feed
 

@@ -1,4 +1,4 @@
-"""Several replicas of one backend: sessions find theirs, and only what cost nothing is repeated."""
+"""Tests backends with several replicas: sessions keep their replica, and only free calls are retried."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,7 +27,7 @@ async def replicas(count: int) -> AsyncIterator[list[Upstream]]:
 
 
 async def place_of(scripted: ScriptedGateway, upstreams: list[Upstream], **call: Any) -> int:
-    """Which replica answers the call."""
+    """Sends a call, and returns the index of the replica that answers it."""
     before = [len(upstream.requests) for upstream in upstreams]
     headers = {**scripted.tenant.as_customer, **call.pop("headers", {})}
     found = await scripted.chat(headers=headers, **call)
@@ -55,7 +55,7 @@ async def test_a_session_has_its_replica_in_every_process(data_dir: Path, connin
                     {"prompt_cache_key": session[SESSION]},
                 ):
                     assert await place_of(one, upstreams, **call) == place
-                # The same caller, known to the other process by the same key.
+                # The same tenant calls the other process with the same key.
                 elsewhere = ScriptedGateway(
                     other.gateway, other.upstream, one.tenant, probe_tenant=one.probe_tenant
                 )

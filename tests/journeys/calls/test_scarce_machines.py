@@ -1,4 +1,4 @@
-"""A machine that runs out of something: descriptors, space on its disk, sound pages on it."""
+"""Tests a machine without free descriptors, with a full disk or with a damaged page on its disk."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ _ADMIN_KEYS = "/v1/organization/admin_api_keys"
 async def test_a_worker_without_descriptors_refuses_and_recovers(
     tmp_path: Path, data_dir: Path, conninfo: str, compiled: dict[str, str]
 ) -> None:
-    """P4: connections that it has no descriptor for are closed; those that it has are answered."""
+    """P4: New connections without a descriptor are closed, and existing connections are answered."""
     async with (
         Upstream(chat()) as upstream,
         installed_program(tmp_path, data_dir, conninfo, upstream, compiled) as installed,
@@ -49,20 +49,20 @@ async def test_a_worker_without_descriptors_refuses_and_recovers(
             ]
             closed = await asyncio.to_thread(_count_closed, crowd)
             assert closed >= 200 - 16
-            # Whoever was connected before is answered.
+            # A client that was connected before is answered.
             listed = await scripted.gateway.client.get(
                 _ADMIN_KEYS, headers=scripted.tenant.as_admin
             )
             assert listed.status_code == 200
         async with asyncio.timeout(_PATIENCE_S), scripted.another_client() as newcomer:
-            while not await _is_answered(newcomer):  # noqa: ASYNC110 - nobody tells when they are free
+            while not await _is_answered(newcomer):  # noqa: ASYNC110 - no event exists
                 await asyncio.sleep(0.1)
         assert running.workers() == [worker]
         assert (await scripted.balance())["held"] == 0
 
 
 def _count_closed(crowd: list[socket.socket]) -> int:
-    """How many the server has closed: it sends nothing to those that it has taken."""
+    """Counts the connections that the server has closed. It sends nothing on connections that it accepts."""
     closed = 0
     for member in crowd:
         member.settimeout(0.5 if closed < 200 - 16 else 0.01)
@@ -120,7 +120,7 @@ async def _works_again(scripted: ScriptedGateway) -> None:
 
 
 async def test_a_page_that_is_not_what_was_written(place: Path, data_dir: Path) -> None:
-    """B11: whoever needs the page is told to come again, and nobody gets a number from it."""
+    """B11: Calls that need the damaged page get a 503, and no value is read from that page."""
     server = PostgresServer(place / "server")
     server.initialise()
     server.start()
@@ -152,7 +152,7 @@ async def test_a_page_that_is_not_what_was_written(place: Path, data_dir: Path) 
 
 
 async def _reads_again(scripted: ScriptedGateway) -> None:
-    """Connections from before a restart are found to be gone when they are used."""
+    """Waits until a read succeeds. Connections from before a restart are found dead only when used."""
     async with asyncio.timeout(_PATIENCE_S):
         while True:
             listed = await scripted.gateway.client.get(
@@ -164,7 +164,7 @@ async def _reads_again(scripted: ScriptedGateway) -> None:
 
 
 def _flip(server: PostgresServer, table: Path) -> None:
-    """Changes one bit among the rows of the first page; the same again changes it back."""
+    """Flips one bit in the rows of the first page. A second call flips it back."""
     server.stop()
     written = bytearray(table.read_bytes())
     written[8192 - 40] ^= 1
@@ -175,7 +175,7 @@ def _flip(server: PostgresServer, table: Path) -> None:
 
 @contextlib.contextmanager
 def _small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """A file system in memory; skips the test where nobody may mount one."""
+    """Mounts a file system in memory. Skips the test if mounting is not possible."""
     folder.mkdir()
     mounting = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0711", "tmpfs", str(folder)]
     if subprocess.run(mounting, check=False, capture_output=True).returncode:
@@ -187,7 +187,7 @@ def _small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 
 async def test_a_disk_that_is_full(place: Path, data_dir: Path) -> None:
-    """B6: calls are refused, reading goes on, and nothing but space is needed to go on."""
+    """B6: Calls are refused, reads succeed, and the gateway recovers as soon as there is free space."""
     with _small_disk(place / "disk", 256) as disk:
         server = PostgresServer(disk / "server")
         server.initialise()

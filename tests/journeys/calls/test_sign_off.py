@@ -1,4 +1,4 @@
-"""A gateway that is told to stop signs off; one that is killed leaves its lease to recovery."""
+"""Tests that a stopped gateway signs off, and that recovery deletes the lease of a killed gateway."""
 
 import asyncio
 import signal
@@ -45,13 +45,13 @@ async def test_a_lease_ends_with_its_process(
             assert not mine & left
             return
         assert mine <= left
-        # Nobody signed off for it: whoever lives finds out.
+        # The killed process did not sign off, so recovery deletes its lease.
         await Recovery(installed.services.database, 0.01).ledger_recover()
         assert not mine & await _processes(installed)
 
 
 async def _call(scripted: ScriptedGateway) -> None:
-    """A call whose hold is a sign of life, whatever the heartbeat does."""
+    """Makes a call. Its hold shows that the process is alive, even without a heartbeat."""
     answered = await scripted.chat()
     assert answered.status_code == 200
     assert (await scripted.entry_of(answered)).status == "settled"

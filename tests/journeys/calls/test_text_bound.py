@@ -1,4 +1,4 @@
-"""A model whose prompts are held for by their bytes: no text is worth more than its hold."""
+"""Tests a model whose hold counts one token for each byte of text, so that no text exceeds its hold."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.support.scripted_gateway import (
 from tests.support.upstream import answer, completion
 from tollkeeper.domain.estimate import measure_text
 
-# Frequent letters without words, which an estimate takes for words.
+# Frequent letters that form no words. The gateway's estimate takes them for words.
 _TEXT = "hvuoslrtnh" * 200
 
 
@@ -30,7 +30,7 @@ async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGatew
 async def test_a_token_is_held_for_each_byte(scripted: ScriptedGateway) -> None:
     messages = [{"role": "user", "content": _TEXT}]
     entry = await scripted.entry_of(await scripted.chat(messages=messages))
-    # With what a template adds.
+    # The chat template adds tokens.
     assert len(_TEXT) <= entry.prompt_tokens_max <= len(_TEXT) + 200
 
 

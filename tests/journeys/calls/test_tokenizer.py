@@ -1,5 +1,5 @@
-"""A backend's tokenizer: its count bounds the prompt, media come on top, and it works for nobody who
-could not be admitted."""
+"""Tests a backend's tokenizer: its count limits the prompt, media are added to the count, and it is not
+asked for calls that cannot be admitted."""
 
 import re
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 
 
 async def _counting(peer: Peer) -> None:
-    """A server with a tokenizer."""
+    """Plays a server with a tokenizer."""
     is_count = peer.request.path.endswith("/tokenize")
     await (answer({"count": COUNT}) if is_count else chat())(peer)
 
@@ -57,7 +57,7 @@ async def test_the_count_bounds_the_prompt(scripted: ScriptedGateway) -> None:
 
 
 async def test_images_come_on_top_of_the_count(scripted: ScriptedGateway) -> None:
-    """With credit for the text alone, not one call with an image passes."""
+    """A tenant with credit for the text alone cannot make a call with an image."""
     messages = [{"role": "user", "content": [IMAGE]}]
     entry = await scripted.entry_of(await scripted.chat(messages=messages))
     assert entry.prompt_tokens_max == COUNT + 48_169
@@ -82,10 +82,10 @@ async def test_a_refusal_without_a_count_names_the_whole_hold(scripted: Scripted
     output = entry.hold - COUNT * PROMPT_PRICE
     poor = await scripted.with_tenant(credit=0)
     needed = _amounts(await poor.chat(max_tokens=1000))["needed"]
-    # The estimate of the prompt stands in for the count, and errs high.
+    # The estimate of the prompt replaces the count, and is rather too high.
     prompt_tokens, rest = divmod(needed - output, PROMPT_PRICE)
     assert (prompt_tokens >= COUNT, rest) == (True, 0)
-    # So much credit is enough.
+    # A credit of this amount is enough.
     await poor.grant(needed)
     assert (await poor.chat(max_tokens=1000)).status_code == 200
     settled = (await poor.balance())["settled"]
@@ -113,7 +113,7 @@ async def test_a_refusal_without_a_count_says_that_running_calls_hold_the_rest(
 
 
 def _amounts(refused: httpx2.Response) -> dict[str, int]:
-    """The amounts that the message of a 402 names."""
+    """Returns the amounts in the message of a 402."""
     assert_error(refused, 402, "payment_required")
     found = re.findall(
         r"(needed|available|held|spent) (-?[0-9.]+)", refused.json()["error"]["message"]
@@ -134,7 +134,7 @@ async def test_no_tokenizer_works_for_a_caller_over_its_rate(scripted: ScriptedG
 
 
 async def test_credit_that_waits_to_be_folded_in_is_credit(scripted: ScriptedGateway) -> None:
-    """What a settlement gave back counts before the next transaction takes it into the account."""
+    """The unspent part of a resolved hold counts as credit before it is folded into the account."""
     entry = await scripted.entry_of(await scripted.chat(max_tokens=1000))
     exact = await scripted.with_tenant(credit=entry.hold)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Calls that end without a report of usage: hidden reasoning and media are never charged as seen."""
+"""Tests calls without a usage report: hidden reasoning and media are not charged by the visible text."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -50,7 +50,7 @@ async def only_entry(scripted: ScriptedGateway) -> Entry:
 
 
 def assert_charged_by_the_bound(entry: Entry) -> None:
-    """By our own count of the prompt, and by all of the output that was held."""
+    """Checks that the charge is the gateway's count of the prompt and the whole output of the hold."""
     assert (entry.status, entry.estimated, entry.overage) == ("settled", True, 0)
     assert entry.cost == entry.hold == entry.delivered(OUTPUT_BOUND)
 
@@ -118,7 +118,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG
 async def test_media_whose_size_nobody_counted_end_unsettled(
     scripted: ScriptedGateway, media: dict[str, Any]
 ) -> None:
-    """What is known of them is the context's limit, which is no count."""
+    """Only the context length limits the size of such media, and a limit is not a count."""
     messages = [{"role": "user", "content": [{"type": "text", "text": "Sum up."}, media]}]
     scripted.upstream.play(answer(completion("Hello", usage=None)))
     found = await scripted.chat(messages=messages)
@@ -127,7 +127,7 @@ async def test_media_whose_size_nobody_counted_end_unsettled(
     assert (entry.status, entry.cost) == ("unsettled", 0)
     assert entry.reason is not None
     assert "size of media" in entry.reason
-    # With a report there is a count.
+    # A usage report contains the count.
     scripted.upstream.play(answer(completion("Hello", usage=USAGE)))
     entry = await scripted.entry_of(await scripted.chat(messages=messages))
     assert (entry.status, entry.cost) == ("settled", COST)

@@ -1,4 +1,4 @@
-"""What a call is charged by: the backend's usage where it is sound, our own count where not."""
+"""Tests which usage is charged: the backend's report if it is plausible, else the gateway's own count."""
 
 import asyncio
 import json
@@ -42,13 +42,13 @@ BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"]
 
 @pytest.fixture
 async def scripted(scripted: ScriptedGateway) -> AsyncIterator[ScriptedGateway]:
-    """Whatever a test does, nothing is left of its calls."""
+    """Checks after each test that no task, socket or file of its calls is left."""
     async with scripted.leaving_nothing():
         yield scripted
 
 
 def reporting(usage: Any, *, streamed: bool) -> Verb:
-    """A good answer of two pieces with this usage."""
+    """Returns a complete answer with this usage, in two pieces if it is streamed."""
     return stream(chat_records(usage=usage)) if streamed else answer(completion(usage=usage))
 
 
@@ -87,7 +87,7 @@ def report(prompt: Any, completion: Any, total: Any = None, **details: Any) -> d
     }
 
 
-# U11: a report that says nothing.
+# U11: reports without readable counts.
 MISSING: dict[str, Any] = {
     "none at all": None,
     "no object": 7,
@@ -100,7 +100,7 @@ MISSING: dict[str, Any] = {
     "NaN": report(float("nan"), 3, 10),
     "infinite": report(7, float("inf"), 10),
 }
-# U14: a report that cannot be true.
+# U14: reports that cannot be true.
 ABSURD: dict[str, Any] = {
     "negative prompt": report(-1, 3),
     "negative completion": report(7, -3),
@@ -125,7 +125,6 @@ async def test_usage_that_is_missing_is_counted_by_ourselves(
     entry = await scripted.entry_of(found)
     assert (entry.status, entry.estimated, entry.overage) == ("settled", True, 0)
     assert entry.cost == entry.delivered_pieces(2 if streamed else 1, "Hello")
-    # Never a credit, never nothing, and never more than was held.
     assert 0 < entry.cost <= entry.hold
     assert (await scripted.balance())["settled"] == entry.cost
     shown = usage_of(found, streamed=streamed)
@@ -149,12 +148,12 @@ async def test_usage_that_cannot_be_true_is_for_a_person(
     assert activity.reported_usage == ABSURD[row]
 
 
-# report -> prompt tokens and completion tokens that are charged
+# Each report with the prompt tokens and completion tokens that are charged for it.
 SOUND: dict[str, tuple[dict[str, Any], int, int]] = {
     "U12 less than was held": (USAGE, 7, 3),
     "no total": ({"prompt_tokens": 7, "completion_tokens": 3}, 7, 3),
     "empty details": (report(7, 3, prompt_tokens_details=None, x=1), 7, 3),
-    # This model has no price for cached tokens: they are input.
+    # This model has no price for cached tokens, so they cost as much as other prompt tokens.
     "cached": (report(7, 3, prompt_tokens_details={"cached_tokens": 4}), 7, 3),
     "more cached than prompt": (report(7, 3, prompt_tokens_details={"cached_tokens": 8}), 15, 3),
     "caches beside the prompt": (
@@ -188,7 +187,7 @@ async def test_sound_usage_is_charged_to_the_token(
     assert entry.overage == max(0, cost - entry.hold)
     balance = await scripted.balance()
     assert (balance["settled"], balance["held"], balance["resolutions"]) == (cost, 0, 1)
-    # The caller reads the same numbers that are charged.
+    # The client reads the same numbers that are charged.
     shown = usage_of(found, streamed=streamed)
     assert (shown["prompt_tokens"], shown["completion_tokens"]) == (prompt, written)
     assert shown["total_tokens"] == prompt + written
@@ -237,7 +236,7 @@ async def test_the_last_sound_report_counts_once(
 
 
 async def test_odd_but_legal_streams_cut_anywhere(scripted: ScriptedGateway) -> None:
-    """U9: where the network cuts a stream changes nothing, for the caller or for the books."""
+    """U9: The positions at which the network cuts a stream change neither the answer nor the charge."""
     records = [
         {"choices": [{"index": 0, "delta": {"content": "a\u00e9"}}]},
         {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
@@ -270,7 +269,7 @@ async def test_odd_but_legal_streams_cut_anywhere(scripted: ScriptedGateway) -> 
 
 
 def many(count: int, *, missing: int | None = None) -> list[bytes]:
-    """Choices that grow in turns and end in another order; one may never end."""
+    """Returns a stream whose choices get text in turns and end in another order. `missing` never ends."""
     records = [sse(chunk(f"{index} ", index=index)) for index in range(count)]
     ends = sorted(range(count), key=lambda index: (index * 37) % count)
     records += [sse(chunk(finish="stop", index=index)) for index in ends if index != missing]
@@ -278,7 +277,7 @@ def many(count: int, *, missing: int | None = None) -> list[bytes]:
 
 
 async def test_many_choices_in_one_stream(scripted: ScriptedGateway) -> None:
-    """U23: n = 128 on a backend with n of its own."""
+    """U23: n = 128 on a backend that supports `n`."""
     scripted.upstream.play(stream(many(128)))
     found = await scripted.chat(stream=True, n=128, max_tokens=10)
     said = read_stream(found.text)
@@ -297,7 +296,7 @@ async def test_one_of_many_choices_never_ends(scripted: ScriptedGateway) -> None
     assert not said.done
     assert said.error is not None
     entry = await scripted.entry_of(found)
-    # The usage had come before the end was found to be none.
+    # The usage was reported before the gateway found that a choice had not ended.
     assert (entry.status, entry.estimated) == ("settled", False)
     assert (await scripted.balance())["resolutions"] == 1
 
@@ -325,7 +324,7 @@ async def test_many_choices_on_a_backend_that_makes_one_at_a_time(
         assert entry.hold == entry.delivered(128 * 10)
         single = await scripted.entry_of(await scripted.chat(max_tokens=10))
         assert entry.prompt_tokens_max == 128 * single.prompt_tokens_max
-        # Each of them was sent the prompt.
+        # Each of the 128 requests contained the prompt.
         assert entry.cost == 128 * (7 * PROMPT_PRICE + 3 * COMPLETION_PRICE)
         assert entry.overage == 0
 
@@ -362,7 +361,7 @@ async def test_one_failure_among_many_fails_the_call_once(
 async def test_prompts_that_were_never_sent_are_not_charged(
     shared_scripted: ScriptedGateway, data_dir: Path, conninfo: str
 ) -> None:
-    """The second of a hundred completions fails, so the other ones are not even asked for."""
+    """The second of a hundred completions fails, so the gateway does not send the other requests."""
 
     async def second_fails(peer: Peer) -> None:
         if peer.request.json["seed"] == 6:
@@ -389,6 +388,6 @@ async def test_prompts_that_were_never_sent_are_not_charged(
         one_prompt = entry.prompt_tokens_max // 100 * PROMPT_PRICE
         deltas = [choice["delta"] for one in said.chunks for choice in one["choices"]]
         pieces = sum(bool(delta.get("content")) for delta in deltas)
-        # The one that was refused cost nothing either.
+        # The refused request costs nothing either.
         output = max(pieces, estimate_tokens("Hello")) * COMPLETION_PRICE
         assert entry.cost == one_prompt + output

@@ -1,4 +1,4 @@
-"""Usage as real providers report it: running totals, odd places, zeros, nothing, and more."""
+"""Tests usage as real providers report it: running totals, unusual fields, zeros, or no report."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -30,7 +30,7 @@ BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"]
 
 @pytest.fixture
 async def scripted(scripted: ScriptedGateway) -> AsyncIterator[ScriptedGateway]:
-    """Whatever a test does, nothing is left of its calls."""
+    """Checks after each test that no task, socket or file of its calls is left."""
     async with scripted.leaving_nothing():
         yield scripted
 
@@ -45,7 +45,7 @@ def report(prompt: int, written: int, **details: Any) -> dict[str, Any]:
 
 
 async def ask(scripted: ScriptedGateway, usage: Any, *, streamed: bool) -> httpx2.Response:
-    """A good answer of two pieces with this usage."""
+    """Makes a call whose answer is complete and has this usage."""
     whole = stream(chat_records(usage=usage)) if streamed else answer(completion(usage=usage))
     scripted.upstream.play(whole)
     found = await scripted.chat(stream=streamed)
@@ -54,7 +54,7 @@ async def ask(scripted: ScriptedGateway, usage: Any, *, streamed: bool) -> httpx
 
 
 async def test_a_running_total_in_every_chunk(scripted: ScriptedGateway) -> None:
-    """The last total is charged; the first one, of a chunk without a word, says nothing yet."""
+    """The last total is charged. The first total counts zero completion tokens."""
     pieces = [sse(chunk(f"{number} ", usage=report(7, number))) for number in range(101)]
     end = sse(chunk(finish="stop", usage=report(7, 100)))
     scripted.upstream.play(stream([*pieces, end, DONE]))

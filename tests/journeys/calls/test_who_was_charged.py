@@ -1,5 +1,5 @@
-"""Who was charged: what the books say of a call that failed after it had left, and whether another
-replica may be asked. Every case is played by both replicas of a backend, for each wire."""
+"""Tests the ledger entry of a call that failed after it was sent, and whether the gateway may ask
+another replica. Both replicas of a backend play every case, for each wire."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -55,7 +55,7 @@ async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[dict[str, TwoRe
 
 @pytest.fixture(scope="module")
 async def shared_hasty(data_dir: Path, conninfo: str) -> AsyncIterator[dict[str, TwoReplicas]]:
-    """Whose deadline and drain are near: only for calls that reach them."""
+    """Starts gateways with a short deadline and drain time, for calls that reach them."""
     limits = {"inference_deadline_s": 3}
     async with for_each_wire(data_dir, conninfo, limits=limits, drain_s=0.3) as found:
         yield found
@@ -71,7 +71,7 @@ async def hasty(shared_hasty: dict[str, TwoReplicas], wire: str) -> TwoReplicas:
     return await shared_hasty[wire].with_tenant()
 
 
-# A 200 without a readable answer.
+# Answers with status 200 that cannot be read.
 
 
 async def _half_a_body(peer: Peer) -> None:
@@ -146,13 +146,13 @@ EMPTY_STREAMS: dict[str, Verb] = {
 @BOTH_WIRES
 @pytest.mark.parametrize("row", EMPTY_STREAMS)
 async def test_a_stream_of_which_nothing_came_may_have_cost(two: TwoReplicas, row: str) -> None:
-    """The backend may have worked, at a prompt or at hidden reasoning, before it was cut off."""
+    """The backend may have processed the prompt or generated hidden reasoning before the cut."""
     found, asked = await two.fail(EMPTY_STREAMS[row], stream=True)
     assert_error(found, 502, "provider_unavailable")
     await assert_unsettled(two, found, asked)
 
 
-# Refusals.
+# Error statuses.
 
 
 @BOTH
@@ -201,7 +201,7 @@ async def test_what_is_wrong_with_a_request_is_wrong_everywhere(
 async def test_an_error_object_in_a_200_before_any_output(
     two: TwoReplicas, code: int, books: str, streamed: bool
 ) -> None:
-    """It is a refusal, by the status that it names."""
+    """The gateway treats the error as if the backend had answered with the status in it."""
     error = {"error": {"message": "no", "code": code}}
     verb = stream([sse(error)]) if streamed else answer(error)
     found, asked = await two.fail(verb, stream=streamed)
@@ -209,12 +209,12 @@ async def test_an_error_object_in_a_200_before_any_output(
     await (assert_released if books == "released" else assert_unsettled)(two, found, asked)
 
 
-# An error beside output, in one JSON body.
+# JSON bodies with both output and an error.
 FAILED_WITH_OUTPUT: dict[str, dict[str, Any]] = {
     "chat": {**completion("Hel"), "error": {"message": "no", "code": 500}},
     "responses": {**response(message_item("Hel"), status="failed"), "error": {"code": "x"}},
 }
-# An error instead of output, which still tells what it used.
+# JSON bodies with an error and usage, but without output.
 FAILED_WITH_USAGE: dict[str, dict[str, Any]] = {
     "chat": {**completion(), "choices": [], "error": {"message": "no", "code": 500}},
     "responses": {**response(status="failed"), "output": [], "error": {"code": "server_error"}},
@@ -288,7 +288,7 @@ async def test_an_error_record_that_only_ends_the_choice_is_a_refusal(
     await assert_released(two, found, asked)
 
 
-# A caller that leaves.
+# Clients that leave.
 
 SILENT: dict[str, Verb] = {"before its head": hang(), "in its body": _slow_json}
 
@@ -298,7 +298,7 @@ SILENT: dict[str, Verb] = {"before its head": hang(), "in its body": _slow_json}
 async def test_a_json_answer_that_its_caller_left_may_have_cost(
     hasty: TwoReplicas, row: str
 ) -> None:
-    """The drain has run out: nobody knows how much of the answer the backend has generated."""
+    """The drain time has passed, and it is unknown how much of the answer the backend has generated."""
     before = hasty.calls
     hasty.play(SILENT[row])
     async with raw_caller(hasty.scripted) as caller:
@@ -312,7 +312,7 @@ async def test_a_json_answer_that_its_caller_left_may_have_cost(
 
 
 async def leave_before(two: TwoReplicas, verb: Verb) -> Entry:
-    """A caller leaves, and then the backend does this."""
+    """Lets a client leave and then the backend play `verb`. Returns the ledger entry of the call."""
     left = asyncio.Event()
 
     async def late(peer: Peer) -> None:
@@ -331,7 +331,7 @@ async def leave_before(two: TwoReplicas, verb: Verb) -> Entry:
 
 @BOTH_WIRES
 async def test_what_is_reported_within_the_drain_is_charged(two: TwoReplicas, wire: str) -> None:
-    """Also where the answer itself cannot be read."""
+    """The usage is charged even if the answer itself cannot be read."""
     entry = await leave_before(two, answer(READABLE_USAGE[wire]))
     assert (entry.status, entry.cost, entry.estimated) == ("settled", COST, False)
 

@@ -1,5 +1,5 @@
-"""Who was charged, over the wires of providers with a protocol of their own: what the books say of a
-call that failed after it had left, and whether another replica may be asked."""
+"""Tests the ledger entry of a call over a native wire that failed after it was sent, and whether the
+gateway may ask another replica."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -31,20 +31,20 @@ from tollkeeper.domain.estimate import estimate_tokens
 
 @dataclass(frozen=True)
 class Faults:
-    """What a provider does wrong, in its own protocol."""
+    """The faulty answers of a provider, in its own protocol."""
 
     stream_type: str
-    # The records of a whole answer, and those that say "0 1 " with others after them.
+    # `records` returns a complete answer. `said` returns the text "0 1 " and then its arguments.
     records: Callable[[], list[bytes]]
     said: Callable[..., list[bytes]]
-    # The input that a stream tells before it answers; None: nothing before its end.
+    # The prompt tokens that a stream reports before its output. None: it reports them at its end.
     told_input: int | None
-    # Records that tell of a failure: that the server is busy, and that it stopped waiting.
+    # Error records: the server is busy, or it stopped waiting for the model.
     busy: Callable[[], bytes]
     timed_out: Callable[[], bytes]
-    # A record that cannot be read.
+    # A record that the gateway cannot decode.
     rubbish: bytes
-    # An answer that cannot be read, but for its usage; one with output and an error.
+    # An answer of which only the usage can be decoded, and an answer with output and an error.
     readable_usage: dict[str, Any]
     failed_with_output: dict[str, Any]
 
@@ -52,25 +52,25 @@ class Faults:
         return stream(records, content_type=self.stream_type)
 
     def cut_after(self, *records: bytes) -> Verb:
-        """A reset after these records."""
+        """Returns a verb that sends these records and then resets the connection."""
 
         async def verb(peer: Peer) -> None:
             await peer.send_head(content_type=self.stream_type)
             for record in records:
                 await peer.send_chunk(record)
-            # A reset throws away what the client has not read yet: it gets the time to.
+            # A reset discards data that the gateway has not read, so give it time to read.
             await asyncio.sleep(0.05)
             peer.reset()
 
         return verb
 
     def delivered(self, entry: Entry) -> int:
-        """What "0 1 " costs by our own count."""
+        """Returns the cost of the text "0 1 " by the gateway's own count."""
         known = entry.prompt_tokens_max if self.told_input is None else self.told_input
         return known * PROMPT_PRICE + max(2, estimate_tokens("0 1 ")) * COMPLETION_PRICE
 
 
-# What the report of an ordinary answer costs: 12 and 5 tokens.
+# The cost of the usage that a complete answer reports: 12 prompt and 5 completion tokens.
 _REPORTED = 12 * PROMPT_PRICE + 5 * COMPLETION_PRICE
 _NO = {"message": "no", "code": 500}
 _MESSAGES = Faults(
@@ -200,7 +200,7 @@ async def test_a_stream_of_which_nothing_came_may_have_cost(
 async def test_what_came_before_a_stream_broke_off_is_charged(
     two: TwoReplicas, faults: Faults, row: str
 ) -> None:
-    """By what the provider has told of the input, and our own count of the output."""
+    """The charge uses the provider's count of the prompt, if any, and the gateway's count of the output."""
     verbs = {
         "cut": faults.cut_after(*faults.said()),
         "an end": faults.stream(*faults.said()),
@@ -220,7 +220,7 @@ async def test_what_came_before_a_stream_broke_off_is_charged(
 async def test_a_cut_after_the_last_report_is_charged_by_it(
     two: TwoReplicas, faults: Faults
 ) -> None:
-    """The answer was complete but for its very end."""
+    """Only the end of the connection is missing from the answer."""
     found, asked = await two.fail(faults.cut_after(*faults.records()), stream=True)
     assert asked == 1
     entry = await two.scripted.entry_of(found)
@@ -229,7 +229,7 @@ async def test_a_cut_after_the_last_report_is_charged_by_it(
 
 @EACH
 async def test_an_error_in_the_place_of_a_stream(two: TwoReplicas, faults: Faults) -> None:
-    """It is a refusal, by the status that it stands for."""
+    """The gateway treats the error as if the backend had answered with its status."""
     found, asked = await two.fail(faults.stream(faults.busy()), stream=True)
     assert_error(found, 502, "provider_unavailable")
     await assert_released(two, found, asked)
