@@ -1,4 +1,4 @@
-"""One gateway over one scripted upstream for every client, and the programs that they run in."""
+"""Fixtures for the tests of clients: one gateway with a scripted upstream, and the installed clients."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
 
 @pytest.fixture(scope="session")
 def conninfo(shared_conninfo: str) -> str:
-    """The whole ledger is verified here: no other test may have touched it."""
+    """Creates a database for these tests alone, because they verify the whole ledger."""
     return own_database(shared_conninfo, "clients")
 
 
@@ -109,12 +109,12 @@ async def botocore() -> PythonClient:
 
 @pytest.fixture(scope="session")
 async def framework(request: pytest.FixtureRequest) -> PythonClient:
-    """The one that the test names by its lock."""
+    """Returns the framework whose lock file the test names."""
     return await python_client(request.param)
 
 
 async def _node_environment(declared_in: Path, name: str) -> Node:
-    # In a thread: gateways of other tests live on in this loop meanwhile.
+    # In a thread, because gateways of other tests run in this event loop.
     try:
         return await asyncio.to_thread(node_environment, declared_in, name)
     except NotInstalled as exc:

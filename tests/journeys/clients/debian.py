@@ -1,4 +1,4 @@
-"""Programs of Debian packages, unpacked into a folder of the checkout: no right to install is needed."""
+"""Unpacks programs of Debian packages into a folder of the checkout, without installing them."""
 
 import os
 import shutil
@@ -9,19 +9,20 @@ from pathlib import Path
 from tests.journeys.clients.environments import NotInstalled, install_once
 
 _FOLDER = Path(__file__).parents[3] / ".clients" / "debian"
+# Time limit for each command, in seconds.
 _WITHIN_S = 120
 
 
 @dataclass(frozen=True, slots=True)
 class DebianProgram:
     program: Path
-    # What its environment needs besides: where unpacked libraries are.
+    # Additional environment variables: the path of the unpacked libraries.
     environment: dict[str, str]
 
 
 def debian_program(package: str, path: str, *libraries: str) -> DebianProgram:
-    """The program at `path` of a package, with the packages of its libraries that a small system
-    may lack. The machine's own program is taken if there is one."""
+    """Returns the program at `path` of a package, with packages of libraries that a small system may lack.
+    If the machine has the program, returns that one."""
     installed = shutil.which(Path(path).name, path=f"{os.environ['PATH']}:/usr/sbin")
     if installed is not None:
         return DebianProgram(Path(installed), {})
@@ -43,7 +44,7 @@ def _download(packages: list[str], folder: Path) -> None:
     try:
         _run(["apt-get", "download", *packages], folder)
     except NotInstalled:
-        # A fresh machine may have no lists of packages yet: they are fetched into a folder of ours.
+        # A new machine may have no package lists yet. Fetch them into a folder of this checkout.
         lists, cache = folder / "lists", folder / "cache"
         for place in (lists / "partial", cache / "archives" / "partial"):
             place.mkdir(parents=True)

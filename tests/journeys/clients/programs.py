@@ -1,4 +1,4 @@
-"""Runs somebody else's client as a program of its own, and reads the one JSON text it prints."""
+"""Runs other projects' clients as separate programs. Most of them print one JSON text, which is decoded."""
 
 import asyncio
 import json
@@ -15,6 +15,7 @@ from tests.support.gateway import Gateway, Tenant
 
 _PYTHON_SCRIPTS = Path(__file__).parent / "python"
 _GUIDES = ROOT / "docs" / "clients.md"
+# Time limit for each program, in seconds.
 _ENDS_WITHIN_S = 240
 # A model for agents, with tools and nothing else: no reasoning and no web search.
 AGENT = "example/agent"
@@ -22,7 +23,7 @@ AGENT = "example/agent"
 
 @dataclass(frozen=True, slots=True)
 class ClientLogin:
-    """Where a client goes, and as whom. Every SDK reads this from its own variables."""
+    """The gateway, key and model that a client uses. Each SDK reads them from its own variables."""
 
     gateway: Gateway
     tenant: Tenant
@@ -31,7 +32,7 @@ class ClientLogin:
     @property
     def environment(self) -> dict[str, str]:
         return {
-            # Nothing else of ours: a proxy or a key that is set here must not reach a client.
+            # Inherit only PATH: this process's proxies and keys must not reach a client.
             "PATH": os.environ.get("PATH", ""),
             "OPENAI_BASE_URL": f"{self.gateway.base_url}/v1",
             "OPENAI_API_KEY": self.tenant.project_key,
@@ -41,7 +42,7 @@ class ClientLogin:
         }
 
     def guide(self, client: str) -> str:
-        """The settings that the documents show for a client, for this gateway and this model."""
+        """Returns the settings in the documents for a client, with this gateway, key and model."""
         [block] = blocks_below(_GUIDES, client)
         text = block.text.replace("https://gateway.example.com", self.gateway.base_url)
         text = text.replace("PROJECT_KEY", self.tenant.project_key)
@@ -54,7 +55,7 @@ class NodeClient:
     scripts: Path = NODE_PROJECT
 
     async def run(self, script: str, login: ClientLogin, *arguments: str) -> Any:
-        """A module that is read from standard input finds the packages of the working folder."""
+        """Runs a script from standard input, so that it finds the packages of the working folder."""
         command = [str(self.node.program), "--input-type=module", "-", *arguments]
         source = (self.scripts / script).read_bytes()
         return await _run(command, login.environment, source, folder=self.node.project)
@@ -67,7 +68,7 @@ class PythonClient:
     async def run_module(
         self, module: str, login: ClientLogin, *arguments: str, folder: Path, home: Path
     ) -> str:
-        """What a program that is a module prints. All that it keeps goes into `home`."""
+        """Runs a module, and returns its output. The program keeps its files in `home`."""
         environment = {
             **login.environment,
             "HOME": str(home),
@@ -77,7 +78,7 @@ class PythonClient:
         return (await _output_of(command, environment, folder=folder)).decode()
 
     async def run_text(self, source: str, login: ClientLogin) -> str:
-        """What a program prints that is given as text."""
+        """Runs a program that is given as text, and returns its output."""
         command = [str(self.python), "-P", "-c", source]
         return (await _output_of(command, login.environment)).decode()
 
@@ -88,16 +89,16 @@ class PythonClient:
 
 @dataclass(frozen=True, slots=True)
 class CommandLineClient:
-    """An agent that is started in a project's folder. All that it keeps goes into `home`."""
+    """An agent that is started in a project's folder. It keeps its files in `home`."""
 
     node: Node
-    # Of the program, below the folder with the packages. It may be a script or an executable.
+    # The path below `node_modules`, of a script (with a suffix) or an executable (without).
     script: str
 
     async def run(
         self, login: ClientLogin, *arguments: str, folder: Path, home: Path, **variables: str
     ) -> str:
-        """What it prints."""
+        """Runs the agent, and returns its output."""
         script = self.node.project / "node_modules" / self.script
         interpreter = [str(self.node.program)] if script.suffix else []
         command = [*interpreter, str(script), *arguments]

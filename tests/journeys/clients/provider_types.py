@@ -1,5 +1,5 @@
-"""What a provider's own library is given to check: requests with everything in them, and the program
-that prints what the library complains about."""
+"""Requests with every feature, for a check by a provider's own library, and the function that runs the
+check and returns the library's complaints."""
 
 import asyncio
 import json
@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.journeys.clients.programs import PythonClient
 
+# Time limit for each check, in seconds.
 _PATIENCE_S = 240
 FUNCTION: dict[str, Any] = {
     "type": "function",
@@ -27,8 +28,8 @@ def conversation(
     *media: dict[str, Any],
     later: tuple[dict[str, Any], ...] = (),
 ) -> list[dict[str, Any]]:
-    """Every kind of turn and part. `media` follows the image; `later` stands after the result of the
-    tool. Both have what not every provider takes."""
+    """Returns a conversation with every kind of turn and part. `media` follows the image, and `later`
+    follows the tool result. They are for parts and turns that only some providers accept."""
     png = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
     pdf = {"type": "file", "file": {"file_data": "data:application/pdf;base64,JVBERi0="}}
     wav = {"type": "input_audio", "input_audio": {"data": "UklG", "format": "wav"}}
@@ -44,13 +45,13 @@ def conversation(
 
 
 def answer_format(**more: Any) -> dict[str, Any]:
-    """A `response_format` with a schema."""
+    """Returns a `response_format` with a schema."""
     schema = {"name": "n", "schema": {"type": "object", "properties": {}}, **more}
     return {"type": "json_schema", "json_schema": schema}
 
 
 async def complaints(client: PythonClient, script: str, given: dict[str, Any]) -> list[str]:
-    """What the library of the client says against `given`, by a script of the folder `python`."""
+    """Checks `given` with a script of the folder `python`, and returns the complaints of the library."""
     ran = await asyncio.to_thread(
         subprocess.run,
         [str(client.python), "-P", str(Path(__file__).parent / "python" / script)],

@@ -1,4 +1,4 @@
-"""Resolves the packages for Node anew and writes their locks: part of `make lock`."""
+"""Resolves the Node packages again and writes their lock files, as a part of `make lock`."""
 
 import json
 import subprocess
@@ -13,8 +13,8 @@ from tests.journeys.clients.environments import (
     node_environment,
 )
 
-# Their optional packages are for terminals, clipboards and sound, on machines of every kind. They
-# are not in every registry, and npm installs nothing if a lock lacks one of them.
+# The optional packages of these projects are for terminals, clipboards and sound on all platforms.
+# Some registries lack them, and npm installs nothing if it cannot find a locked package.
 _WITHOUT_OPTIONAL = (NODE_PROJECTS["qwen"],)
 
 

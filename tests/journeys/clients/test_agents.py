@@ -1,4 +1,4 @@
-"""An agent framework that speaks Responses: its own loop over functions, whole and streamed."""
+"""Tests an agent framework that uses Responses: its loop over functions, whole and streamed."""
 
 import pytest
 
@@ -28,7 +28,7 @@ async def test_tools_over_several_turns(agents: PythonClient, scripted: Scripted
     assert told["streamed"] == told["whole"]
     asked = [request.json for request in scripted.upstream.requests[before:]]
     assert len(asked) == 8
-    # One is thanked in each way, with everything that was said before.
+    # The last request of each way contains the thanks and the whole conversation before it.
     for last in (asked[3], asked[7]):
         roles = [message["role"] for message in last["messages"]]
         assert roles == ["system", "user", *("assistant", "tool") * 2, "assistant", "user"]

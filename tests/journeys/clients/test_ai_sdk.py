@@ -1,4 +1,4 @@
-"""Vercel's AI SDK with its provider for OpenAI: a loop over tools, on both wires."""
+"""Tests Vercel's AI SDK with its OpenAI provider: a loop over tools, over chat and over Responses."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.journeys.clients.programs import AGENT, ClientLogin, NodeClient
 from tests.support.responses_answers import look_then_tell
 from tests.support.scripted_gateway import COST, ScriptedGateway
 
-# The first of them installs.
+# The first test installs the SDK.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 

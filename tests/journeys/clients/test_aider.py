@@ -1,4 +1,4 @@
-"""aider, an agent that reads edits from the text of an answer. It needs no tools of the model."""
+"""Tests aider, an agent that reads edits from the text of an answer and uses no tools."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from tests.journeys.clients.programs import AGENT, ClientLogin
 from tests.support.responses_answers import both
 from tests.support.scripted_gateway import COST, ScriptedGateway
 
-# The first of them installs.
+# The first test installs aider.
 pytestmark = pytest.mark.timeout(900)
 
-# In the format that aider asks of a model that it does not know: the whole file.
+# The format that aider requests from models that it does not know: the whole file.
 ANSWER = """I change the greeting.
 
 greeting.txt
@@ -24,7 +24,7 @@ goodbye
 
 @pytest.mark.slow
 async def test_an_edit(scripted: ScriptedGateway, tmp_path: Path) -> None:
-    """Only with --prove, because its environment is large."""
+    """Runs only with --slow or --prove, because aider's environment is large."""
     aider = await python_client("aider")
     project, home = tmp_path / "project", tmp_path / "home"
     project.mkdir()

@@ -1,4 +1,4 @@
-"""Anthropic's SDKs for Python and Node, old and new: a table of messages, counts, and a policy that
+"""Tests Anthropic's SDKs for Python and Node, old and new: messages, token counts, and a policy that
 denies an answer in its middle."""
 
 import sys
@@ -18,13 +18,13 @@ from tests.support.upstream import USAGE, Upstream, answer, chat_records, comple
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-# The newest one is among the packages of the tests.
+# The newest SDK is installed in the tests' own environment.
 _OWN_PYTHON = Path(sys.executable)
 
 
 @pytest.fixture
 async def counting(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    """Its upstream has a tokenizer, which answers every count with 42."""
+    """Starts a gateway whose upstream has a tokenizer, which answers every count with 42."""
     async with (
         Upstream(counts(42)) as upstream,
         scripted_gateway(
@@ -62,7 +62,7 @@ Sdk = Callable[[str, ClientLogin], Awaitable[Any]]
 
 @pytest.fixture(scope="session", params=["python 0", "python 1", "python", "node 0", "node"])
 async def sdk(request: pytest.FixtureRequest) -> Sdk:
-    """Runs a script with the oldest, an older or the newest SDK of a language."""
+    """Returns a function that runs a script with the oldest, an older or the newest SDK of a language."""
     language, _, major = request.param.partition(" ")
     if language == "python":
         python = await python_client(f"anthropic-{major}") if major else PythonClient(_OWN_PYTHON)

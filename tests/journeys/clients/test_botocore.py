@@ -1,5 +1,5 @@
-"""AWS's own library accepts what our Converse wire sends and what our recordings answer, reads the frames
-of our scripted server, and signs as we do."""
+"""Tests that AWS's own library accepts the Converse wire's requests and the recorded answers, reads the
+frames of the scripted server, and computes the same signatures."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Claude Code, unmodified and headless: an edit of a file, over a chat backend and over a Messages backend."""
+"""Tests unmodified, headless Claude Code: it edits a file, over a chat backend and a Messages backend."""
 
 import json
 import re
@@ -14,9 +14,10 @@ from tests.support.scripted_gateway import COST, ScriptedGateway, scripted_gatew
 from tests.support.upstream import USAGE, Peer, Upstream, Verb
 from tests.support.upstream_messages import message, text_block, thinking_block, tool_block
 
-# The first of them installs. Only with --prove, because its program has 240 MB.
+# The first test installs the program. It has 240 MB, so the tests run only with --prove.
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("only_long")]
 
+# In picousd per token.
 _PROMPT_PRICE, _COMPLETION_PRICE, _READ_PRICE, _WRITE_PRICE = 200_000, 800_000, 20_000, 250_000
 _USAGE = {
     "input_tokens": 12,
@@ -37,7 +38,7 @@ def _steps(file: Path) -> list[tuple[str, dict[str, str]]]:
 
 
 def _chat_model(file: Path) -> Verb:
-    """A model that reads a file, changes it, reads it again, and then says so."""
+    """Plays a model that reads a file, changes it, reads it again, and then reports the change."""
     steps = _steps(file)
 
     async def verb(peer: Peer) -> None:
@@ -54,7 +55,7 @@ def _chat_model(file: Path) -> Verb:
 
 
 def _messages_model(file: Path) -> Verb:
-    """The same model behind another protocol. It thinks, and checks that its thoughts come back."""
+    """Plays the same model with the Messages protocol. It checks that its thinking blocks are sent back."""
     steps = _steps(file)
 
     async def verb(peer: Peer) -> None:
@@ -80,7 +81,7 @@ def _thought(at: int) -> dict[str, Any]:
 
 @pytest.fixture
 async def claude(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    """In front of a Messages backend, with a model that reasons."""
+    """Starts a gateway with a Messages backend and a model that reasons."""
     async with (
         Upstream(message()) as upstream,
         scripted_gateway(
@@ -119,7 +120,7 @@ def file(tmp_path: Path) -> Path:
 async def _run(
     claude_code: CommandLineClient, scripted: ScriptedGateway, file: Path, *arguments: str
 ) -> dict[str, Any]:
-    """What Claude Code says at its end."""
+    """Runs Claude Code, and returns the result that it prints."""
     home = file.parents[1] / "home"
     home.mkdir()
     login = ClientLogin(scripted.gateway, scripted.tenant, AGENT)
@@ -177,14 +178,14 @@ async def test_an_edit_over_a_messages_backend(
         assert usage[name] == 4 * _USAGE[name]
     sent = [request.json for request in claude.upstream.requests if "max_tokens" in request.json]
     assert {body["thinking"]["type"] for body in sent} == {"adaptive"}
-    # Its marks for the cache reach the provider.
+    # Claude Code's cache marks reach the provider.
     assert all("cache_control" in json.dumps(body["system"]) for body in sent)
 
 
 async def test_context(
     claude_code: CommandLineClient, scripted: ScriptedGateway, file: Path
 ) -> None:
-    """It counts tokens, which costs nothing."""
+    """The command /context counts tokens, which costs nothing."""
     told = await _run(claude_code, scripted, file, "/context")
     assert not told["is_error"]
     assert "Context Usage" in told["result"]

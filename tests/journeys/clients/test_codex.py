@@ -1,4 +1,4 @@
-"""OpenAI's Codex CLI, unmodified and with its default settings: an edit from the task to its end."""
+"""Tests OpenAI's unmodified Codex CLI with its default settings: it completes an edit of a file."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.support.responses_answers import both, calls
 from tests.support.scripted_gateway import COST, ScriptedGateway
 from tests.support.upstream import USAGE, Peer, Verb
 
-# The first of them installs.
+# The first test installs Codex.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PATCH = """apply_patch <<'EOF'
@@ -25,7 +25,7 @@ EOF
 
 
 def edits_a_file() -> Verb:
-    """A model that reads a file, changes it with a patch, and then says so."""
+    """Plays a model that reads a file, changes it with a patch, and then reports the change."""
     turns = (
         ("exec_command", {"cmd": "cat greeting.txt"}),
         ("exec_command", {"cmd": PATCH}),
@@ -70,8 +70,8 @@ def project(tmp_path: Path) -> Path:
 async def sandbox(
     codex: CommandLineClient, login: ClientLogin, project: Path, home: Path
 ) -> list[str]:
-    """Where Codex may write, which is the default of a trusted folder. A machine that forbids
-    namespaces cannot confine it; there it runs without, and offers the same tools."""
+    """Returns Codex's sandbox options: it may write to the project, the default of a trusted folder. On
+    a machine that forbids namespaces, it runs without a sandbox and offers the same tools."""
     try:
         await codex.run(login, "sandbox", "--", "true", folder=project, home=home)
     except AssertionError:
@@ -106,9 +106,9 @@ async def test_an_edit_with_default_settings(
     assert [request["stream"] for request in asked] == [True] * 4
     for request in asked:
         names = {tool["function"]["name"] for tool in request["tools"]}
-        # Its own functions, and those of its namespace.
+        # Codex's own functions, and the functions of its namespace.
         assert {"exec_command", "multi_agent_v1__spawn_agent"} <= names
-        # What asks this model for nothing is not sent to it.
+        # Fields that ask this model for nothing are not sent to it.
         dropped = {"client_metadata", "web_search_options", "reasoning", "reasoning_effort"}
         assert not dropped & set(request)
     assert (await scripted.balance())["settled"] == 4 * COST
@@ -136,7 +136,7 @@ async def test_a_function_of_a_namespace_is_found(
         "name": "multi_agent_v1__close_agent",
         "arguments": json.dumps(arguments),
     }
-    # Its own complaint about the id, and not that there is no such tool.
+    # Codex found the tool: it complains about the id, not about an unknown tool.
     assert "invalid agent id" in messages[-1]["content"]
 
 
@@ -148,8 +148,8 @@ async def test_an_address_alone_loses_no_time_on_a_websocket(
     project: Path,
     tmp_path: Path,
 ) -> None:
-    """With its own provider at another address, Codex tries a WebSocket first. It is told at once
-    that there is none, and its task goes on."""
+    """With its built-in provider at another address, Codex tries a WebSocket first. The gateway refuses
+    the WebSocket at once, and the task continues."""
     scripted.upstream.play(both({"content": "Hello."}))
     home = tmp_path / "other"
     (home / ".codex").mkdir(parents=True)

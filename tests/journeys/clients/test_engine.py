@@ -1,4 +1,4 @@
-"""Foreign clients all the way down to the real engine: what one counts is what the other pays."""
+"""Tests other projects' clients with the real engine: the counted prompt tokens are those charged."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.support.scripted_gateway import ScriptedGateway
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.timeout(900)]
 MODEL = "local/small"
-# picousd a token
+# In picousd per token.
 PROMPT_PRICE, CACHED_PRICE, COMPLETION_PRICE = 20_000, 2_000, 80_000
 PRICING = {
     "prompt": "0.00000002",
@@ -28,7 +28,7 @@ async def local(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]
         conninfo,
         id=MODEL,
         max_output_length=64,
-        # Counting needs only that they are declared.
+        # To count the tokens of tools, the model needs only to declare tools.
         supported_features=["tools"],
         pricing=PRICING,
     ) as made:

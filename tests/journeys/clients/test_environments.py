@@ -1,4 +1,4 @@
-"""How the clients' environments come about: once, again after a change, and never half."""
+"""Tests that clients' environments are installed once, again after a change, and never in part."""
 
 import subprocess
 import sys
@@ -57,7 +57,7 @@ def test_what_broke_is_said_and_tried_again(tmp_path: Path, lock: Path) -> None:
 def test_a_package_that_no_index_has_is_a_clear_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Offline, so that no index has it. Both ways are tried, and the last one's errors are told."""
+    """uv and pip are offline, so that both fail. The message contains the errors of pip."""
     (tmp_path / "broken.lock").write_text(f"nowhere==1 --hash=sha256:{'0' * 64}\n")
     monkeypatch.setattr(environments, "_FOLDER", tmp_path / "clients")
     monkeypatch.setenv("UV_OFFLINE", "1")
@@ -70,7 +70,7 @@ def test_a_package_that_no_index_has_is_a_clear_line(
 
 
 def test_processes_wait_for_each_other(tmp_path: Path, lock: Path) -> None:
-    """Whoever comes second finds it installed."""
+    """All processes but the first find the environment installed."""
     program = f"""
 from pathlib import Path
 from tests.journeys.clients.environments import install_once

@@ -1,5 +1,5 @@
-"""Front ends that run in a browser, by the shape of their requests: over a chat backend and over a
-Messages backend, with what each request cost."""
+"""Tests recorded requests of browser front ends, over a chat backend and over a Messages backend, and
+the cost of each request."""
 
 import json
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ _MESSAGE_COST = (
 @dataclass(frozen=True)
 class Serving:
     scripted: ScriptedGateway
-    # Of an ordinary answer.
+    # The cost of an ordinary answer, in picousd.
     cost: int
 
 
@@ -58,7 +58,7 @@ async def shared_serving(
 async def test_requests_are_answered_and_charged(shared_serving: Serving, front_end: str) -> None:
     scripted = await shared_serving.scripted.with_tenant()
     client, headers = scripted.gateway.client, scripted.tenant.as_customer
-    # Both ask for the models, to let the user choose.
+    # Both front ends list the models, so that the user can choose a model.
     listed = (await client.get("/v1/models", headers=headers)).json()
     assert [model["id"] for model in listed["data"]] == [MODEL]
     recorded = json.loads((_RECORDED / f"{front_end}.json").read_text())["requests"]

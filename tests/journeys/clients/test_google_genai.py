@@ -1,4 +1,4 @@
-"""The types of Google's own SDK accept what our Gemini wire sends and what our recordings answer."""
+"""Tests that the types of Google's SDK accept the Gemini wire's requests and the recorded answers."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ def _requests() -> dict[str, Any]:
         **{f"effort {effort}": sent_for(reasoning_effort=effort) for effort in ("minimal", "max")},
         "budget": sent_for(model=OLDER, reasoning_effort="high"),
     }
-    # A signature is bytes in base64, and the documented stand-in is a word in its place.
+    # A signature is in base64, but the documented placeholder is a word, which the types reject.
     written = json.dumps(made).replace("skip_thought_signature_validator", "c2ln")
     found: dict[str, Any] = json.loads(written)
     return found

@@ -1,4 +1,4 @@
-"""The JDK's HttpClient, which every Java SDK is built on, with its default settings."""
+"""Tests the JDK's HttpClient with its default settings."""
 
 import pytest
 
@@ -6,12 +6,12 @@ from tests.journeys.clients.programs import AGENT, ClientLogin, PythonClient
 from tests.support.responses_answers import look_then_tell
 from tests.support.scripted_gateway import COST, ScriptedGateway
 
-# The first of them installs.
+# The first test installs the JDK.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 async def test_tools_over_several_turns(java: PythonClient, scripted: ScriptedGateway) -> None:
-    """Its first request on a connection offers `Upgrade: h2c`, and has a body all the same."""
+    """The client's first request on a connection has a body and the header `Upgrade: h2c`."""
     scripted.upstream.play(look_then_tell())
     login = ClientLogin(scripted.gateway, scripted.tenant, AGENT)
     told = await java.run("java_http_client.py", login)

@@ -1,4 +1,4 @@
-"""The real OpenAI SDK for Node, unmodified."""
+"""Tests the unmodified OpenAI SDK for Node."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.support.responses_answers import both, look_then_tell
 from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway
 from tests.support.upstream import chat, end_after
 
-# The first of them installs.
+# The first test installs the SDK.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 

@@ -1,4 +1,4 @@
-"""opencode, unmodified: an edit of a file, over chat and over Messages."""
+"""Tests unmodified opencode: it edits a file, over chat and over Messages."""
 
 import json
 from pathlib import Path
@@ -11,12 +11,12 @@ from tests.support.responses_answers import both, calls
 from tests.support.scripted_gateway import COST, ScriptedGateway
 from tests.support.upstream import Peer, Verb
 
-# The first of them installs. Only with --prove, because its program has 185 MB.
+# The first test installs the program. It has 185 MB, so the tests run only with --prove.
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("only_long")]
 
 
 def _edits(file: Path) -> Verb:
-    """A model that reads a file, changes a word in it, and then says so. It titles the session too."""
+    """Plays a model that reads a file, changes a word, and reports it. It also writes the session's title."""
     change = {"filePath": str(file), "oldString": "hello", "newString": "goodbye"}
     turns = (("read", {"filePath": str(file)}), ("edit", change))
 
@@ -36,7 +36,7 @@ def _edits(file: Path) -> Verb:
 
 
 def _config(login: ClientLogin, package: str) -> dict[str, Any]:
-    """All that a user sets, and what keeps the program from asking the internet."""
+    """Returns the documented settings, and settings that keep opencode from using the internet."""
     config: dict[str, Any] = json.loads(login.guide("opencode"))
     config["provider"]["gateway"]["npm"] = package
     return {**config, "autoupdate": False, "share": "disabled"}
@@ -77,7 +77,7 @@ async def test_an_edit(
     assert "It says goodbye now." in printed
     assert file.read_text() == "goodbye\n"
     asked = [request.json for request in scripted.upstream.requests[before:]]
-    # Three turns, and the title of the session.
+    # Three turns, and one request for the title of the session.
     assert [request["stream"] for request in asked] == [True] * 4
     assert (await scripted.balance())["settled"] == 4 * COST
     services = scripted.gateway.services

@@ -1,5 +1,5 @@
-"""SDKs and agent frameworks for Python, unmodified: each looks around with a tool until the model
-has seen enough, and sends the history back as its own objects."""
+"""Tests unmodified SDKs and agent frameworks for Python: each calls a tool until the model has seen
+enough, and sends the history back as its own objects."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.support.responses_answers import look_then_tell
 from tests.support.scripted_gateway import COST, ScriptedGateway
 from tests.support.upstream import USAGE
 
-# The first of them installs.
+# The first test installs its framework.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SEEN = "I saw a room 0 and a room 1."

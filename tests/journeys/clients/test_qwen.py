@@ -1,4 +1,4 @@
-"""qwen-code, an agent that speaks chat: an edit from the task to its end."""
+"""Tests qwen-code, an agent that uses chat: it completes an edit of a file."""
 
 import json
 from pathlib import Path
@@ -10,12 +10,12 @@ from tests.support.responses_answers import both, calls
 from tests.support.scripted_gateway import COST, ScriptedGateway
 from tests.support.upstream import Peer, Verb
 
-# The first of them installs.
+# The first test installs qwen-code.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def edits(file: Path) -> Verb:
-    """A model that reads a file, changes a word in it, and then says so."""
+    """Plays a model that reads a file, changes a word in it, and then reports the change."""
     change = {"file_path": str(file), "old_string": "hello", "new_string": "goodbye"}
     turns = (("read_file", {"file_path": str(file)}), ("edit", change))
 

@@ -1,4 +1,4 @@
-"""The primary of the database fails and its standby takes over, while gateways serve."""
+"""Tests that the database's primary fails and its standby takes over while gateways serve calls."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from tollkeeper.storage.migrations import migrate
 pytestmark = pytest.mark.slow
 
 _CALLERS = 8
-# Statuses in the envelope that a client's retry understands.
+# Error statuses after which clients retry.
 _REFUSALS = {500, 502, 503, 504}
 _NO_DIFFERENCE = {"ok": True, "differences": []}
 _HAS_RESERVATION = "every call that may have been charged has its reservation"
@@ -49,7 +49,7 @@ def primary_with_standby(
 async def two_gateways(
     folder: Path, compiled: dict[str, str], *servers: PostgresServer
 ) -> AsyncIterator[tuple[InstalledProgram, list[tuple[Serving, ScriptedGateway]]]]:
-    """Both name both servers. One tenant calls them."""
+    """Starts two gateways that know all these servers."""
     hosts = ",".join(server.address for server in servers)
     url = f"postgresql://postgres@{hosts}/postgres"
     async with (
@@ -71,7 +71,7 @@ async def two_gateways(
 
 
 class Callers:
-    """Callers that go on through a failover, and note which calls were acknowledged."""
+    """Clients that call throughout a failover, and record which calls were acknowledged."""
 
     def __init__(self, gateways: list[ScriptedGateway]) -> None:
         self._clients = [gateway.gateway.client for gateway in gateways]
@@ -111,9 +111,9 @@ class Callers:
 
 @pytest.mark.parametrize("synchronous", [True, False])
 async def test_a_standby_takes_over(synchronous: bool, compiled: dict[str, str]) -> None:
-    """With a synchronous standby no acknowledged settlement is lost. Without one, what was lost is
-    lost whole: the books are right, and the last calls are missing. The request logs have them: what
-    was acknowledged and lost is found there and booked, nothing else, and once."""
+    """With a synchronous standby, no acknowledged settlement is lost. With another standby, the last calls
+    can be missing as a whole, but the ledger is consistent. `compare-log` finds the acknowledged calls that
+    were lost in the request logs, and books exactly these calls once."""
     with (
         data_folder() as folder,
         primary_with_standby(folder, synchronous=synchronous) as (primary, standby),
@@ -134,7 +134,7 @@ async def test_a_standby_takes_over(synchronous: bool, compiled: dict[str, str])
             assert callers.statuses - {200} <= _REFUSALS
         lost = set(callers.acknowledged) - _settled(standby)
         program = replace(installed.program, warm=True)
-        # A hold may have reached the standby without its settlement. Processes look for such holds.
+        # A hold may have reached the standby without its settlement. Recovery finds such holds.
         await asyncio.to_thread(program.json, "ledger", "recover")
         verified = await asyncio.to_thread(program.run, "ledger", "verify", "--json")
         differences = json.loads(verified.out)["differences"]
@@ -142,11 +142,11 @@ async def test_a_standby_takes_over(synchronous: bool, compiled: dict[str, str])
             assert lost == set()
             assert differences == []
         else:
-            # Whatever was acknowledged after the failover is there.
+            # All calls that were acknowledged after the failover exist.
             assert lost
             assert lost <= before
-            # The activity is written a little later than the ledger, so that of the last calls arrives
-            # after the failover. It is all that is left of them.
+            # Activity records are written a little later than the ledger. The records of the last
+            # calls may be written after the failover, although their reservations are lost.
             assert {one["invariant"] for one in differences} <= {_HAS_RESERVATION}
             assert {one["subject"] for one in differences} <= lost
         logs = [str(serving.log) for serving, _ in served]
@@ -163,7 +163,7 @@ def _settled(server: PostgresServer) -> set[str]:
 def _compare_logs(
     program: Program, server: PostgresServer, logs: list[str], lost: set[str]
 ) -> None:
-    """Finds what was lost in the logs of both gateways, and books it twice."""
+    """Checks that the logs of both gateways contain the lost calls, and that they are booked only once."""
     line = ("ledger", "compare-log", *logs, "--json")
     found = json.loads(program.run(*line).out)
     assert found["unreadable_lines"] == 0, found

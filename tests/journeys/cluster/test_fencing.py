@@ -1,8 +1,8 @@
-"""An old primary comes back after a failover: all gateways use the same server, the newest one.
+"""Tests an old primary that comes back after a failover: all gateways use the same, newest server.
 
-Two gateways on machines of their own (each has its own data folder) name both servers. A step stops,
-pauses, starts or promotes a server, or restarts a gateway, while clients call both gateways. The
-synchronous replication is that of docs/scaling.md.
+Two gateways on separate machines (each has its own data folder) know both servers. A step stops, pauses,
+starts or promotes a server, or restarts a gateway, while clients call both gateways. Replication is
+synchronous, as described in docs/scaling.md.
 """
 
 import asyncio
@@ -33,17 +33,20 @@ from tollkeeper.storage.migrations import migrate
 
 _LEASE_S = 6
 _HEARTBEAT_S = _LEASE_S / HEARTBEATS_PER_LEASE
-# How long a step is observed before the next one.
+# How long the test runs after a step before the next step, in seconds.
 _OBSERVED_S = _HEARTBEAT_S + 2
-# A busy machine starts a heartbeat late.
+# Tolerance for heartbeats that start late on a busy machine, in seconds.
 _SLACK_S = 1.0
+# Clients of each gateway that only call, and clients that also compare calls with /readyz.
 _CALLERS = 1
 _SAMPLERS = 2
+# Time limit for each wait, in seconds.
 _WITHIN_S = 40
+# The share of samples in which /readyz has to agree with the call.
 _READY_MATCHES = 0.99
 
 _RESTART = "restart gateway"
-_REPLACE = "replace gateway"  # a new machine, which has no files
+_REPLACE = "replace gateway"  # restarts it as a new machine, which has no files
 _FAILOVERS = (
     ("stop primary", "promote standby", "start primary"),
     ("pause primary", "promote standby", "continue primary"),
@@ -57,8 +60,8 @@ _HOSTS = (("primary", "standby"), ("standby", "primary"))
 
 
 def _orders(failover: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """A gateway restarts in each phase of the failover. In the last two orders the promoted server is
-    down for a while, and only the old primary answers."""
+    """Yields orders in which a gateway restarts in each phase of the failover. In the last two orders, the
+    promoted server is down for a while, and only the old primary answers."""
     for position in range(len(failover) + 1):
         yield *failover[:position], _RESTART, *failover[position:]
     yield *failover, _REPLACE, "stop standby", _RESTART, "start standby"
@@ -107,7 +110,7 @@ def running_pair(folder: Path) -> Iterator[Pair]:
 
 @dataclass
 class Sample:
-    """What /readyz said before and after a call, and whether the call was successful."""
+    """The states in /readyz before and after a call, and whether the call succeeded."""
 
     began_at: float
     ended_at: float
@@ -118,7 +121,7 @@ class Sample:
 
 @dataclass
 class Machine:
-    """A gateway with a data folder of its own. A service manager starts it again if it ends."""
+    """A gateway with its own data folder. `start` also starts it again whenever it ends."""
 
     program: Program
     data_dir: Path
@@ -169,7 +172,7 @@ class Machine:
         self.start()
 
     async def ready(self) -> dict[str, Any] | None:
-        """What /readyz says; None if no gateway answers."""
+        """Returns the body of /readyz, or None if no gateway answers."""
         async with httpx2.AsyncClient(timeout=30) as client:
             try:
                 found = await client.get(f"{self.operator}/readyz")
@@ -182,7 +185,7 @@ class Machine:
             return list((await client.get(f"{self.operator}/alerts")).json()["data"])
 
     async def until_told(self, status: str, old: PostgresServer) -> None:
-        """Waits until /readyz has this status, and it and an alert name the old primary."""
+        """Waits until /readyz has this status, and both /readyz and an alert name the old primary."""
         said: dict[str, Any] | None = None
         alerts: list[dict[str, Any]] = []
         deadline = time.monotonic() + _WITHIN_S
@@ -199,7 +202,7 @@ class Machine:
                 alerts = await self.alerts()
 
     async def call(self, client: httpx2.AsyncClient) -> int | None:
-        """The status; None if no gateway answers."""
+        """Makes a call and returns its status, or None if no gateway answers."""
         try:
             found = await client.post(
                 f"{self.public}/v1/chat/completions",
@@ -242,7 +245,7 @@ class Machine:
 class Drill:
     pair: Pair
     machines: list[Machine]
-    # When each step began and ended.
+    # The name of each step, and when it began and ended.
     steps: list[tuple[str, float, float]] = field(default_factory=list)
 
     async def take(self, step: str) -> None:
@@ -291,8 +294,8 @@ class Drill:
             assert task.cancelled() or task.exception() is None
 
     def assert_one_server_was_written_to(self) -> None:
-        """Nothing is written to the old primary for longer than a heartbeat after the promotion, or
-        after it can be written to again."""
+        """Checks that writes to the old primary end at most a heartbeat after both servers accept writes:
+        after the promotion, or after the old primary comes back."""
         (promoted_at,) = (end for step, _, end in self.steps if step == "promote standby")
         returns = ("start primary", "continue primary")
         returned_at = [end for step, _, end in self.steps if step in returns]
@@ -320,8 +323,8 @@ class Drill:
         return len(acknowledged)
 
     def matched_readiness(self) -> tuple[int, int]:
-        """How many samples agree, of how many. The state may change during a step and a heartbeat
-        after it, and in a sample whose two answers of /readyz differ."""
+        """Returns how many samples agree, and how many there are. Ignores samples during a step and one
+        heartbeat after it, and samples whose two answers of /readyz differ."""
         steady = [
             sample
             for machine in self.machines

@@ -1,4 +1,4 @@
-"""/readyz agrees with what calls get, whatever is wrong with the database."""
+"""Tests that /readyz agrees with the results of calls, whatever is wrong with the database."""
 
 import asyncio
 import signal
@@ -27,15 +27,15 @@ from tollkeeper.storage.migrations import migrate
 
 pytestmark = pytest.mark.slow
 
-# How soon /readyz has to agree with calls.
+# How soon /readyz has to agree with calls, in seconds.
 _WITHIN_S = 15.0
-# The disk of a server that a test fills. Folders of a new server take about 60 MB.
+# Mount options for the disk that a test fills. The folders of a new server need about 60 MB.
 _DISK = "size=160m,mode=0711"
 
 
 @dataclass
 class Drill:
-    """One gateway over a PostgreSQL server that a test may break."""
+    """One gateway and a PostgreSQL server that a test may break."""
 
     postgres: PostgresServer
     installed: InstalledProgram
@@ -47,7 +47,7 @@ class Drill:
             return await client.get(f"{self.running.operator}/readyz")
 
     async def until(self, status: int) -> dict[str, Any]:
-        """Waits until /readyz has this status, and returns what it says."""
+        """Waits until /readyz has this status, and returns its body."""
         deadline = asyncio.get_running_loop().time() + _WITHIN_S
         while (found := await self.ready()).status_code != status:
             assert asyncio.get_running_loop().time() < deadline, found.json()
@@ -55,7 +55,7 @@ class Drill:
         return dict(found.json())
 
     async def signals(self) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """The metrics of readiness by name, and the alerts."""
+        """Returns the metrics of readiness by name, and the alerts."""
         async with httpx2.AsyncClient(timeout=30) as client:
             metrics = (await client.get(f"{self.running.operator}/metrics")).text
         names = ("ready", "database_reachable", "database_writable")
@@ -73,7 +73,7 @@ class Drill:
                     return alerts
 
     async def stays(self, status: int, *, for_s: float) -> None:
-        """Looks again and again without any call in between."""
+        """Checks the status of /readyz repeatedly, without any call in between."""
         deadline = asyncio.get_running_loop().time() + for_s
         while asyncio.get_running_loop().time() < deadline:
             found = await self.ready()
@@ -83,7 +83,7 @@ class Drill:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """A folder on a disk of its own, which is quickly full."""
+    """Mounts a small disk in memory, which is quickly full. Skips the test if mounting is not permitted."""
     disk = folder / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -115,7 +115,7 @@ async def drill(request: pytest.FixtureRequest, compiled: dict[str, str]) -> Asy
     with data_folder() as folder:
         disk = small_disk if getattr(request, "param", "") == "small disk" else _same_folder
         with disk(folder) as place, running_postgres(place) as postgres:
-            # The second host answers nothing. A call waits for a connection for as long as the pool does.
+            # Nothing listens at the second host. Calls wait for a connection up to the timeout.
             hosts = f"{postgres.address},127.0.0.1:1"
             url = f"postgresql://postgres:secret@{hosts}/postgres?target_session_attrs=any"
             async with (
@@ -125,7 +125,7 @@ async def drill(request: pytest.FixtureRequest, compiled: dict[str, str]) -> Asy
                     changed_constants={"bootstrap.administration.Database": {"pool_timeout_s": 60}},
                 ) as installed,
             ):
-                # Commands ask the gateway at its operator port.
+                # Commands query the gateway at its operator port, so they need to know the port.
                 port = str(free_port())
                 program = installed.program.with_environment(TOLLKEEPER_OPERATOR__PORT=port)
                 findable = replace(installed, program=program)
@@ -146,7 +146,7 @@ def _write_although_read_only(postgres: PostgresServer, *statements: str) -> Non
 
 
 async def test_a_read_only_database_is_not_ready(drill: Drill) -> None:
-    """Without traffic too: nothing but a write shows it."""
+    """/readyz shows it even without calls, although only a write can detect it."""
     assert (await drill.scripted.chat()).status_code == 200
     await drill.until(200)
     change = "ALTER SYSTEM {} default_transaction_read_only {}"
@@ -160,7 +160,7 @@ async def test_a_read_only_database_is_not_ready(drill: Drill) -> None:
     doctor = await asyncio.to_thread(drill.installed.program.run, "doctor")
     assert doctor.code == 1
     assert "read-only" in doctor.out
-    # What only reads still works.
+    # Reads still work.
     (alert,) = await drill.until_signalled(0, 1, 0, kinds=["database_not_writable"])
     assert "read-only" in alert["detail"]
     _write_although_read_only(drill.postgres, change.format("RESET", ""), reload)
@@ -176,7 +176,7 @@ async def test_a_full_disk_is_not_ready(drill: Drill) -> None:
     with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
         while True:
             file.write(bytes(4096))
-    # The last pages of the tables take a few holds more.
+    # The tables' last pages still have space for a few holds.
     async with asyncio.timeout(60):
         while (found := await drill.scripted.chat(max_tokens=1)).status_code == 200:
             assert (await drill.ready()).status_code in (200, 503)
@@ -219,11 +219,11 @@ async def test_a_gateway_that_drains_says_so(drill: Drill) -> None:
 
 
 async def test_a_stopped_database_is_said_quickly_by_all_its_hosts(drill: Drill) -> None:
-    """A call that waited for a connection would take a minute."""
+    """Calls fail quickly. A call that waits for a connection would take a minute."""
     assert (await drill.scripted.chat()).status_code == 200
     await asyncio.to_thread(drill.postgres.stop, "immediate")
     async with asyncio.timeout(20):
-        # The first call may find a connection that has just died.
+        # The first call may get a connection that has just died.
         await drill.until(503)
         for _ in range(5):
             found = await drill.scripted.chat()
@@ -252,7 +252,7 @@ async def test_a_stopped_database_is_said_quickly_by_all_its_hosts(drill: Drill)
 
 
 async def test_a_probe_leaves_nothing_in_the_books(drill: Drill) -> None:
-    """A gateway without calls has tried to hold several times, and no tenant sees any of it."""
+    """Without any call, the gateway has tried several holds as probes, and none of them left a reservation."""
     await drill.until(200)
     await drill.stays(200, for_s=6)
     assert drill.postgres.query("SELECT count(*) FROM reservations") == [(0,)]

@@ -1,4 +1,4 @@
-"""A fleet goes from one version to the next over changes of the schema, while a client calls it."""
+"""Tests that a fleet changes to the next version and schema while a client calls it."""
 
 import asyncio
 import signal
@@ -30,8 +30,8 @@ _PAUSE_S = 0.1
 _LEASE_S = 2
 _OLD = code_revision()
 
-# The column of the heartbeat gets another name, in three steps. The first adds the new name and keeps
-# both the same, so that processes of both versions see each other alive.
+# The migrations rename the heartbeat column. The first adds a column and keeps both equal, so that
+# processes of both versions see that the others are alive. The second drops the old column.
 EXPAND = Migration(
     "9001",
     revisions()[-1].compatible_from,
@@ -66,7 +66,7 @@ _RENAMED = [(name, "heartbeat_at", "seen_at") for name in ("processes.py", "veri
 
 @dataclass
 class Fleet:
-    """Gateways of several versions on one database, and the client that calls them."""
+    """Gateways of several versions on one database, behind one balancer."""
 
     installed: InstalledProgram
     new: Release
@@ -89,7 +89,7 @@ class Fleet:
         self.balancer.members.append(served.public)
 
     async def stop(self, name: str) -> None:
-        """As an orchestrator does: no new calls, then the signal."""
+        """Stops a gateway as an orchestrator does: first no new calls, then the signal."""
         served, stack = self.running.pop(name)
         self.balancer.members.remove(served.public)
         served.process.send_signal(signal.SIGTERM)
@@ -130,7 +130,7 @@ async def running_fleet(compiled: dict[str, str]) -> AsyncIterator[Fleet]:
 
 
 class Load:
-    """Callers with the SDK of OpenAI, one call after the other, until they are stopped."""
+    """Clients with OpenAI's SDK that make one call after the other until they are stopped."""
 
     def __init__(self, fleet: Fleet, key: str) -> None:
         self._client = openai.AsyncOpenAI(
@@ -150,7 +150,7 @@ class Load:
             assert await (self._streamed() if streamed else self._whole()) == "Hello"
             self.calls += 1
             self._news.set()
-            # Steady and not as fast as it goes: the machine also starts programs meanwhile.
+            # Pause between calls, because the machine also starts programs meanwhile.
             await asyncio.sleep(_PAUSE_S)
 
     async def _whole(self) -> str | None:
@@ -166,7 +166,7 @@ class Load:
         return "".join([piece.choices[0].delta.content or "" async for piece in stream])
 
     async def goes_on(self, calls: int) -> None:
-        """Waits until so many further calls have succeeded."""
+        """Waits until `calls` further calls have succeeded."""
         target = self.calls + calls
         async with asyncio.timeout(60):
             while self.calls < target:
@@ -174,7 +174,7 @@ class Load:
                 await self._news.wait()
 
     async def stop(self, calling: asyncio.Task[None]) -> None:
-        """Lets running calls end."""
+        """Lets running calls end, and closes the client."""
         self._stopping = True
         await calling
         await self._client.close()
@@ -222,9 +222,9 @@ def _count(proof: Proof, fleet: Fleet, load: Load) -> None:
 
 
 async def _expand(fleet: Fleet, load: Load) -> None:
-    """The schema changes under two old gateways, which stay ready; then one of them is replaced."""
+    """Expands the schema while two old gateways stay ready, and then replaces one of them."""
     new = fleet.new.of(fleet.old_program)
-    # A new version does not start on a schema that it cannot work with.
+    # A new version does not start on a schema that is too old for it.
     refusal = await asyncio.to_thread(new.refusal, "serve")
     assert "this code needs 9001: run `tollkeeper migrate`" in refusal
     assert await asyncio.to_thread(new.json, "migrate") == {"revision": "9001"}
@@ -246,14 +246,14 @@ async def _expand(fleet: Fleet, load: Load) -> None:
 
 
 async def _contract(fleet: Fleet, load: Load) -> None:
-    """What old code needs is taken away only when no old code runs any more."""
+    """Contracts the schema, which is possible only when no process with the old code runs."""
     newest = fleet.newest.of(fleet.old_program)
     (worker,) = fleet.running["old 2"][0].workers()
     refusal = await asyncio.to_thread(newest.refusal, "migrate")
     assert "Migration 9002 was not applied" in refusal
     assert f"pid {worker.pid} (code {_OLD}, seen" in refusal
     assert refusal.count("pid ") == 1
-    # The newest version serves before that, too.
+    # The newest version can serve before the contraction, too.
     assert await asyncio.to_thread(newest.json, "migrate", "--expand") == {"revision": "9001"}
     await fleet.start("newest", newest)
     assert (await fleet.readiness("old 2")).status_code == 200
@@ -272,7 +272,7 @@ async def _contract(fleet: Fleet, load: Load) -> None:
 
 
 async def test_a_forced_contraction_ends_older_gateways(compiled: dict[str, str]) -> None:
-    """They stop in an orderly way, with a line that says why, and do not start again."""
+    """The older gateways stop after their calls, log the reason, and do not start again."""
     async with running_fleet(compiled) as fleet:
         await fleet.start("old", fleet.old_program)
         served, _ = fleet.running["old"]

@@ -1,5 +1,5 @@
-"""Three gateways on one PostgreSQL are killed, frozen, cut off and restarted, and so is the database:
-nothing that was acknowledged is lost, nothing is spent twice, and no limit is exceeded."""
+"""Tests three gateways on one PostgreSQL server. The gateways are killed, frozen, cut off and restarted,
+and so is the database: no acknowledged call is lost, no money is spent twice, and no limit is exceeded."""
 
 import asyncio
 import time
@@ -25,13 +25,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 _TABLE = "three gateways on one PostgreSQL"
 _CALLS_BETWEEN = 30
 _SILENT_S = 3 * LEASE_S
-# Room for so many calls.
+# The number of calls that a cap or a credit covers.
 _CAPPED_CALLS = 60
 
 Fault = Callable[[Cluster, ClusterGateway, ScriptedGateway], Awaitable[None]]
 
 
-# Faults. Each ends when the gateway, or the database, serves again.
+# Faults. Each function returns when the gateway or the database serves again.
 
 
 async def killed(cluster: Cluster, victim: ClusterGateway, _: ScriptedGateway) -> None:
@@ -47,8 +47,8 @@ async def restarted(_cluster: Cluster, victim: ClusterGateway, _: ScriptedGatewa
 
 
 async def frozen(cluster: Cluster, victim: ClusterGateway, main: ScriptedGateway) -> None:
-    """Beyond its lease, with a call under way that the others mark as unsettled. It is thawed when
-    its model has answered: the call is settled once, at its exact cost."""
+    """Freezes a gateway beyond its lease with a call in flight, which another gateway marks as unsettled.
+    The gateway is thawed after its model has answered: the call is settled once, at its exact cost."""
     async with AsyncExitStack() as stack:
         cluster.model.paused = PausedAnswer()
         response = await stack.enter_async_context(
@@ -74,7 +74,7 @@ async def frozen(cluster: Cluster, victim: ClusterGateway, main: ScriptedGateway
 async def cut_from_the_database(
     cluster: Cluster, victim: ClusterGateway, main: ScriptedGateway
 ) -> None:
-    """It says so to its callers, and its lease ends. The others go on."""
+    """Cuts a gateway from the database: it answers calls with a 503, and its lease ends."""
     leases = await cluster.processes_of(victim)
     victim.suffers()
     victim.machine.cut("database")
@@ -131,7 +131,7 @@ FAULTS: tuple[Fault, ...] = (
 
 @dataclass
 class Load:
-    """Callers over the balancer, one call after the other, until they are stopped."""
+    """Clients of the balancer that make one call after the other until they are stopped."""
 
     cluster: Cluster
     main: ScriptedGateway
@@ -146,7 +146,7 @@ class Load:
         self._calling = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Lets calls end that run."""
+        """Lets running calls end."""
         self.stopping = True
         if self._calling is not None:
             await self._calling
@@ -172,13 +172,13 @@ class Load:
                 self.acknowledged[answer.headers["x-request-id"]] = caller
                 await asyncio.sleep(0.02)
             else:
-                # No money is left; there may be some again when a call that holds it has ended.
+                # The credit or cap is used up, at least until a call in flight releases its hold.
                 assert caller is not self.main, answer.text
                 assert_error(answer, 402, "payment_required")
                 await asyncio.sleep(0.5)
 
     async def _sample(self) -> None:
-        """What is held and spent of a cap and of a credit, at any moment."""
+        """Records every moment at which a tenant has exceeded its cap or credit."""
         while not self.stopping:
             for tenant in (self.capped, self.poor):
                 found = await self.cluster.sql(_ROOM, tenant.tenant.organization_id)
@@ -195,11 +195,11 @@ class Load:
                 await asyncio.sleep(0.02)
 
 
-# What every gateway knows at its next admission.
+# Changes that every gateway knows at its next admission.
 
 
 async def changes_are_exact(cluster: Cluster) -> int:
-    """Returns how many calls were compared."""
+    """Checks that changes apply to the next call on every gateway. Returns the number of compared calls."""
     await cluster.operator_is_connected()
     tenant = await cluster.tenant()
     services, project = cluster.services, tenant.tenant.project_id
@@ -237,14 +237,14 @@ async def changes_are_exact(cluster: Cluster) -> int:
     began = time.monotonic()
     await services.billing.limit_set(project, requests_per_minute=3)
     found = [status for _ in range(3) for status in await everywhere()]
-    # Three at once, and one more every twenty seconds.
+    # The bucket has three tokens, and gets one more every twenty seconds.
     allowed = 3 + (time.monotonic() - began) / 20
     assert found.count(200) <= allowed
     assert found.count(200) + found.count(429) == 3 * count
     return 11 * count
 
 
-# The books.
+# The ledger.
 
 
 async def check_books(cluster: Cluster, load: Load) -> dict[str, int]:
@@ -258,7 +258,7 @@ async def check_books(cluster: Cluster, load: Load) -> dict[str, int]:
             assert cost == COST
             settled.add(str(request_id))
     assert set(load.acknowledged) <= settled
-    # Whatever was charged has reached the model, and what has reached it is on the books.
+    # Every charged call has reached the model, and every call that reached it is in the ledger.
     assert statuses["settled"] <= cluster.model.reached
     assert cluster.model.reached <= statuses["settled"] + statuses.get("unsettled", 0)
     assert load.over_cap == []
@@ -360,7 +360,7 @@ _CALL: LiteralString = (
 _HELD: LiteralString = (
     "SELECT FROM (" + _CALLS + ") AS calls (id, kind, cost, resolutions) WHERE kind = 'held'"
 )
-# What a crash of the database made of lost holds is overage: it may exceed a cap, as documented.
+# If the database crashes, lost holds become overage, which may exceed a cap, as documented.
 _ROOM: LiteralString = """
     SELECT coalesce(cap, granted) - (held + unsettled + settled - overage) FROM accounts
     WHERE organization_id = %s

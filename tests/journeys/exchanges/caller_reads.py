@@ -1,4 +1,4 @@
-"""What a caller reads of a recorded exchange."""
+"""Checks the answer that a client reads in a recorded exchange."""
 
 import json
 from typing import Any
@@ -18,13 +18,13 @@ NOTHING: dict[str, Any] = {
     "annotations": [],
     "finish": None,
 }
-# Why an answer ended, by the words of Responses.
+# The reasons for the end of a Responses answer, and the same reasons in chat.
 FINISHES = {"completed": "stop", "max_output_tokens": "length", "content_filter": "content_filter"}
 
 
 async def ask(scripted: ScriptedGateway, exchange: Exchange, face: str) -> httpx2.Response:
-    """Sends the request in the protocol of the backend where that is a face, so that it passes
-    nearly unchanged."""
+    """Sends the exchange's request over this face. If the backend's protocol is the same as the face, the
+    request passes nearly unchanged."""
     if face == "chat":
         return await scripted.chat(**exchange.asks[face])
     return await respond(scripted, **exchange.asks[face])
@@ -33,8 +33,8 @@ async def ask(scripted: ScriptedGateway, exchange: Exchange, face: str) -> httpx
 def check_answer(
     exchange: Exchange, used: tuple[int, int] | None, found: httpx2.Response, face: str
 ) -> None:
-    """The caller reads what the exchange says, and the usage (prompt, completion) that is charged, if
-    something is."""
+    """Checks the answer against the exchange, and its usage against `used` (prompt and completion tokens),
+    which is None if nothing is charged."""
     expected = dict(exchange.caller_reads)
     error_status = expected.pop("error", None)
     assert found.status_code == (error_status or 200), found.text
@@ -46,7 +46,7 @@ def check_answer(
     else:
         read, usage, ended = _read_responses(exchange, found)
         if exchange.protocol != "responses":
-            # By the words of Responses: calls are a proper end, and what broke off has none.
+            # Responses has no separate reason for tool calls, and none for a broken answer.
             expected["finish"] = _finish_of_responses(expected.get("finish"), error_status)
     assert ended == (error_status is None), "a complete answer ends properly, a broken one does not"
     assert read == {**NOTHING, **expected}
@@ -57,7 +57,7 @@ def check_answer(
 def _read_chat(
     exchange: Exchange, found: httpx2.Response
 ) -> tuple[dict[str, Any], tuple[int, int] | None, bool]:
-    """What the caller reads of a chat answer: its content, its usage, and whether it is complete."""
+    """Returns the content of a chat answer, its usage, and whether it is complete."""
     if exchange.streamed:
         said = read_stream(found.text)
         ended = said.done and said.error is None
@@ -71,7 +71,7 @@ def _read_chat(
     calls: dict[int, list[str]] = {}
     for piece in pieces:
         for position, call in enumerate(piece.get("tool_calls") or ()):
-            # A caller may take whatever it finds here for a new id.
+            # A client may take an empty id for a new id.
             assert call.get("id") != ""
             custom = call.get("custom")
             assert call.get("type") in (None, "function" if custom is None else "custom")
@@ -106,7 +106,7 @@ def _parts(content: str | list[dict[str, Any]] | None) -> list[dict[str, Any]]:
 def _read_responses(
     exchange: Exchange, found: httpx2.Response
 ) -> tuple[dict[str, Any], tuple[int, int] | None, bool]:
-    """The same of a Responses answer, whose last event has all of it."""
+    """Does the same for a Responses answer, whose last event contains the whole result."""
     result = found.json() if not exchange.streamed else _read_events(found.text)
     ended = result["status"] in ("completed", "incomplete")
     content: dict[str, Any] = {**NOTHING, "images": [], "calls": [], "annotations": []}
@@ -142,7 +142,7 @@ def _cited(note: dict[str, Any]) -> list[Any]:
 
 
 def _read_events(body: str) -> dict[str, Any]:
-    """The result in the last event. The pieces before it say the same, item by item."""
+    """Returns the result in the last event. Checks that the events before it contain the same pieces."""
     payloads = [line.removeprefix("data: ") for line in body.splitlines() if line[:6] == "data: "]
     events = [json.loads(payload) for payload in payloads if payload != "[DONE]"]
     result: dict[str, Any] = events[-1]["response"]

@@ -1,4 +1,4 @@
-"""Reads `charges.md`: what every recorded exchange is charged, and the prices that are charged."""
+"""Reads `charges.md`: the charge of every recorded exchange, and the prices on which it is based."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ _NO = "no"
 
 @dataclass(frozen=True)
 class Row:
-    """One exchange. `uncached` to `searches` are the counts that are charged."""
+    """One exchange. `uncached` to `searches` are the counts that are charged; `charge` is in picousd."""
 
     exchange: str
     uncached: int
@@ -36,9 +36,9 @@ class Row:
     searches: int
     charge: int
     counted_by: str
-    # Why the use is above the bound of the prompt or of the output; empty where it is not.
+    # Why the usage exceeds the limit of the prompt or of the output; empty if it does not.
     above_bound: str
-    # Why the charge is above the hold; empty where it is not.
+    # Why the charge exceeds the hold; empty if it does not.
     above_hold: str
 
     @property
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def status(self) -> str:
-        """What becomes of the reservation."""
+        """Returns the reservation's final status."""
         return {RELEASED: "released", UNSETTLED: "unsettled"}.get(self.counted_by, "settled")
 
     @property
@@ -57,7 +57,7 @@ class Row:
 
 @dataclass(frozen=True)
 class PricedRow:
-    """One exchange whose prices depend on it. The counts are disjoint."""
+    """One exchange whose prices depend on the call. No token is in two of the counts."""
 
     exchange: str
     uncached: int
@@ -66,7 +66,7 @@ class PricedRow:
     input_audio: int
     output: int
     output_image: int
-    # What the answer names; empty where it names none.
+    # The service tier that the answer names; empty if it names none.
     service_tier: str
     charge: int
     counted_by: str
@@ -83,7 +83,7 @@ class PricedRow:
 
 
 def read_tiers() -> tuple[dict[str, str], dict[str, str]]:
-    """The prices up to the length of the tier, and above it."""
+    """Returns the prices for prompts up to the tier's length, and the prices above it."""
     rows = _table(_TIER_HEADER)
     return {row[0]: row[1] for row in rows}, {row[0]: row[2] for row in rows}
 

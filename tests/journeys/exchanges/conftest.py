@@ -1,4 +1,4 @@
-"""The database of the recorded exchanges."""
+"""Fixture for the recorded exchanges: their own database."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.support.databases import own_database
 
 @pytest.fixture(scope="session")
 def conninfo(shared_conninfo: str) -> str:
-    """After every exchange the whole ledger is verified: no other test may have touched it."""
+    """Creates a database for these tests alone. They verify the whole ledger."""
     return own_database(shared_conninfo, "exchanges")

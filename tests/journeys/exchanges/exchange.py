@@ -2,14 +2,14 @@
 
 One file is one exchange:
 
-- `who`: the provider or server. `shows`: what is particular about its answer.
-- `source`: where the shape comes from: `SOURCES`.
+- `who`: the provider or server. `shows`: the particular feature of its answer.
+- `source`: the origin of the data, one of `SOURCES`.
 - `protocol`: `chat`, `responses`, `messages`, `gemini`, `converse` or `bedrock_messages`.
-- `request`: what the gateway sends, but for `model`. A text may be given as `{"repeat": [text, n]}`.
+- `request`: the body that the gateway sends, without `model`. A text may be `{"repeat": [text, n]}`.
 - `model`, `backend`: settings that the provider's preset or an operator would have, if any.
-- `asks`: what a client sends to have it, by face (`chat`, `responses`); each of them is played. If the
-  protocol is a face, `asks` can be left out: the client sends `request` itself.
-- `answer`: `body` is a JSON answer (`before_body`: what comes before it; `status`: if not 200). Else
+- `asks`: the client's request by face (`chat`, `responses`); each of them is played. If the protocol
+  is a face, `asks` can be left out: the client sends `request` itself.
+- `answer`: `body` is a JSON answer (`before_body`: text before it; `status`: if not 200). Else
   `lines` are the lines of the event stream, each ended by `line_end` (LF by default). A line is a
   string, or an object, which is a `data: ` line with that object in JSON. Or `frames` are the frames
   of a binary stream, each an object with the name of its event or exception; the content of a `chunk`
@@ -42,13 +42,13 @@ class Exchange:
     who: str
     protocol: str
     request: dict[str, Any]
-    # What a caller sends, by face.
+    # The client's request by face.
     asks: dict[str, dict[str, Any]]
-    # Settings of its model and backend.
+    # Settings of the exchange's model and backend.
     settings: dict[str, dict[str, Any]]
     answer: dict[str, Any]
     caller_reads: dict[str, Any]
-    # The prompt's count that the caller reads, if it is not the sum of the counts that are charged.
+    # The prompt tokens that the client reads, if they are not the sum of the charged counts.
     told_prompt_tokens: int | None = None
 
     @property
@@ -59,7 +59,7 @@ class Exchange:
         return self.name if face == self.protocol else f"{self.name}-{face}"
 
     def verb(self) -> Verb:
-        """Sends the answer, each line of a stream in a network chunk of its own."""
+        """Returns a verb that sends the answer. Each line of a stream is a separate network chunk."""
 
         async def play(peer: Peer) -> None:
             if not self.streamed:
@@ -80,7 +80,7 @@ class Exchange:
         return play
 
     def last_report(self) -> dict[str, Any] | None:
-        """The last usage that the answer reports, wherever it stands."""
+        """Returns the last usage report in the answer, at any depth, or None."""
         found: list[dict[str, Any]] = []
         answer = self.answer
         told = answer.get("lines") or answer.get("frames") or [answer.get("body")]
@@ -116,7 +116,7 @@ def load(name: str, folder: Path = RECORDED) -> Exchange:
 
 
 def frames_of(exchange: Exchange) -> list[bytes]:
-    """The frames of a binary stream."""
+    """Returns the encoded frames of a binary stream."""
     return [_frame(written) for written in exchange.answer["frames"]]
 
 

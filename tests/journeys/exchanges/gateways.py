@@ -1,4 +1,4 @@
-"""A gateway for each protocol of the recorded exchanges, over a server that answers as recorded."""
+"""Starts a gateway for each protocol of the recorded exchanges. Its upstream answers as recorded."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,8 +11,8 @@ from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
 from tests.support.two_replicas import ORDINARY
 from tests.support.upstream import Upstream
 
-# The key's header of the protocols that are a provider's own. The provider's own count is not asked
-# for: the bounds of the others are estimates too.
+# The credential setting for each native protocol. The providers' token counts are not used here,
+# so that holds are based on estimates for all protocols.
 _CREDENTIALS = {
     "messages": "x-api-key",
     "gemini": "x-goog-api-key",
@@ -28,8 +28,8 @@ async def exchange_gateways(
     models: Mapping[str, dict[str, Any]],
     exchanges: Iterable[Exchange] = (),
 ) -> AsyncIterator[dict[str, ScriptedGateway]]:
-    """By protocol; `models` has the settings of the model of each one. An exchange with settings of
-    its own has a gateway of its own, by its name."""
+    """Yields gateways by protocol. `models` has the model settings of each protocol. An exchange with its
+    own settings has its own gateway, by the exchange's name."""
     found = {}
     wanted = [(protocol, protocol, model, _backend(protocol)) for protocol, model in models.items()]
     for exchange in exchanges:
@@ -51,7 +51,7 @@ async def exchange_gateways(
                 ordinary=ordinary,
                 backend=backend,
                 model=model,
-                # Many exchanges fail, and none of them may rest the upstream.
+                # Many exchanges fail, and none of them may eject the upstream.
                 changed_constants=backend_constants(failures_to_eject=1_000_000),
             )
             found[name] = await stack.enter_async_context(running)

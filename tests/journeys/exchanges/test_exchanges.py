@@ -1,4 +1,4 @@
-"""Recorded exchanges with every provider: the exact charge, the answer, the record, the hold."""
+"""Tests recorded exchanges with every provider: the exact charge, the answer, the record and the hold."""
 
 import re
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ MODEL_SETTINGS: dict[str, Any] = {
     "supported_features": ["tools", "reasoning", "web_search"],
     "pricing": PRICES,
 }
-# Protocols of a provider's own.
+# The protocols of native wires.
 NATIVE = ("messages", "gemini", "converse", "bedrock_messages")
 PLAYED = [
     pytest.param(exchange.name, face, id=exchange.played_as(face))
@@ -44,7 +44,7 @@ async def gateways(data_dir: Path, conninfo: str) -> AsyncIterator[dict[str, Scr
     async with exchange_gateways(data_dir, conninfo, models, map(load, ROWS)) as running:
         yield running
         for scripted in running.values():
-            # Verifies the books of all exchanges too.
+            # `balance` also verifies the ledger of all exchanges.
             assert (await scripted.balance())["held"] == 0
 
 
@@ -71,7 +71,7 @@ def test_every_charge_is_the_sum_of_its_counts(row: Row) -> None:
 
 
 def test_no_hold_is_below_its_bill(proof: Proof) -> None:
-    """What `test_an_exchange` proves for each exchange, as one number."""
+    """Counts the results that `test_an_exchange` checks for each exchange."""
     below = sorted(name for name, row in ROWS.items() if row.above_hold)
     print(f"{len(ROWS)} exchanges, {len(below)} below")  # noqa: T201 - the number is the result
     proof.count(

@@ -1,4 +1,4 @@
-"""Recorded exchanges whose prices depend on the call: long prompts, audio, service tiers."""
+"""Tests recorded exchanges whose prices depend on the call: long prompts, audio and service tiers."""
 
 from collections.abc import AsyncIterator
 from fractions import Fraction
@@ -36,9 +36,9 @@ MODEL_SETTINGS = {
     "options": {"service_tier": "service_tier"},
 }
 IMAGES_TOO = ["text", "image"]
-# Tiers that have another name, under which their price is declared.
+# Service tiers whose price is declared under another name.
 SAME_TIERS = {"fast": "priority"}
-# Where a request names its service tier, in the protocols of a provider's own.
+# The field in which a request names its service tier, by native protocol.
 NATIVE = {"messages": "service_tier", "gemini": "serviceTier", "converse": "serviceTier.type"}
 
 
@@ -63,7 +63,7 @@ async def gateways(data_dir: Path, conninfo: str) -> AsyncIterator[dict[str, Scr
     async with exchange_gateways(data_dir, conninfo, models) as running:
         yield running
         for scripted in running.values():
-            # Verifies the books of all exchanges too.
+            # `balance` also verifies the ledger of all exchanges.
             assert (await scripted.balance())["held"] == 0
 
 

@@ -1,4 +1,4 @@
-"""An agent that looks around with a function until it has seen enough, then is thanked."""
+"""Runs an agent that calls a function until the model has seen enough, and then thanks the model."""
 
 import asyncio
 import json

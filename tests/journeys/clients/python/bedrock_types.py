@@ -1,8 +1,8 @@
-"""Reads requests, answers and streams of Amazon Bedrock as AWS's own library does, and signs as it does;
-prints complaints.
+"""Checks requests, answers and streams of Amazon Bedrock with AWS's own library, and compares signatures
+with the library's. Prints complaints.
 
 Standard input has `requests` ({name: body}), `counts` (the same, for counts), `answers` ({name: body}),
-`streams` ({name: frames in base64}) and `signed` (requests with the headers that we have added).
+`streams` ({name: frames in base64}) and `signed` (requests with the headers that the gateway adds).
 """
 
 import base64
@@ -33,7 +33,7 @@ def _operation(name: str) -> Any:
 
 def _read_request(operation: str) -> Callable[[Any], None]:
     def read(body: dict[str, Any]) -> None:
-        # The model is in the path.
+        # In HTTP requests, the model is part of the path.
         shape = _operation(operation).input_shape
         report = _validator.validate({"modelId": "anthropic.claude", **body}, shape)
         if report.has_errors():

@@ -1,4 +1,4 @@
-"""Counts tokens with whatever Anthropic SDK is installed here, and says what it made of refusals."""
+"""Counts tokens with the installed version of Anthropic's SDK, and prints the counts and its errors."""
 
 import json
 import os
@@ -15,7 +15,7 @@ TOOL: anthropic.types.ToolParam = {
 
 
 def main() -> None:
-    # Older ones do not read their address from the environment.
+    # Older SDKs do not read the address from the environment.
     client = anthropic.Anthropic(base_url=os.environ["ANTHROPIC_BASE_URL"], max_retries=0)
     stranger = client.with_options(api_key="nobody")
     counted = client.messages.count_tokens(

@@ -1,4 +1,4 @@
-"""Sends what a policy denies, with whatever Anthropic SDK is installed here: whole and streamed."""
+"""Makes calls that a policy denies with the installed version of Anthropic's SDK: whole and streamed."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Reads requests and answers of the Gemini protocol as Google's own SDK does; prints complaints.
+"""Checks requests and answers of the Gemini protocol with the types of Google's SDK; prints complaints.
 
 Standard input is `{"requests": {name: body}, "answers": {name: record}}`.
 """
@@ -30,7 +30,7 @@ def read_request(body: dict[str, Any]) -> None:
 def read_answer(record: dict[str, Any]) -> None:
     answer = types.GenerateContentResponse.model_validate(record)
     for candidate in answer.candidates or ():
-        # An enum of the SDK takes words that it does not know, and warns of them.
+        # The SDK's enums accept unknown words with a warning.
         reason = candidate.finish_reason
         if reason is not None and reason not in list(types.FinishReason):
             raise ValueError(f"{reason} is no reason of an end")

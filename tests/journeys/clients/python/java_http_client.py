@@ -1,5 +1,5 @@
-"""The JDK's HttpClient with its default settings, which ask for HTTP/2 over the same connection. It
-runs in a JVM inside of this process, so that no Java compiler is needed."""
+"""Makes calls with the JDK's HttpClient and its default settings, which ask for HTTP/2 over the same
+connection. The JVM runs inside this process, so that no Java compiler is needed."""
 
 import json
 import os

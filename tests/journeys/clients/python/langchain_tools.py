@@ -1,5 +1,5 @@
-"""LangChain's ChatOpenAI: looks around with a tool until the model has seen enough, then thanks it,
-on both wires. The history goes back as its own objects."""
+"""Runs LangChain's ChatOpenAI over chat and Responses: it calls a tool until the model has seen enough,
+and then thanks the model. It sends the history back as its own objects."""
 
 import json
 import os

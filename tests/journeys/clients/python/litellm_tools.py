@@ -1,16 +1,16 @@
-"""LiteLLM's SDK: looks around with a function until the model has seen enough, then thanks it. The
-history goes back as the SDK's own objects."""
+"""Runs LiteLLM's SDK: it calls a function until the model has seen enough, and then thanks the model. It
+sends the history back as its own objects."""
 
 import json
 import os
 import sys
 from typing import Any
 
-# Otherwise it fetches a list of prices when it is imported.
+# Without this setting, the import fetches a list of prices.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 import litellm
 
-# Otherwise it prints advice between the results.
+# Without this setting, LiteLLM prints advice between the results.
 litellm.suppress_debug_info = True
 LOOK = {
     "type": "function",

@@ -1,6 +1,6 @@
-"""LlamaIndex: its agent looks around with a function until the model has seen enough, and is then
-thanked. Its classes for OpenAI know OpenAI's models only; OpenAILike takes any. The agent remembers
-what was said and forgets what it saw, so it looks again before it says farewell."""
+"""Runs LlamaIndex's agent, which calls a function until the model has seen enough, and is then thanked.
+LlamaIndex's OpenAI classes accept only OpenAI's models; OpenAILike accepts any model. The agent keeps
+messages but not tool results, so it calls the function again before its farewell."""
 
 import asyncio
 import json

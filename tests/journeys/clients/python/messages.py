@@ -1,5 +1,5 @@
-"""Sends messages with whatever Anthropic SDK is installed here: loops of tools, a count,
-refusals."""
+"""Makes calls with the installed version of Anthropic's SDK: tool loops, a token count and calls that
+are refused."""
 
 import json
 import os
@@ -18,7 +18,7 @@ TOOL: Any = {
 
 
 def main() -> None:
-    # Older ones do not read their address from the environment.
+    # Older SDKs do not read the address from the environment.
     client = anthropic.Anthropic(base_url=os.environ["ANTHROPIC_BASE_URL"], max_retries=0)
     stranger = client.with_options(api_key="nobody")
     counted = client.messages.count_tokens(model=MODEL, messages=[HELLO])
@@ -41,7 +41,7 @@ def loop(client: anthropic.Anthropic, *, streamed: bool) -> dict[str, Any]:
     for _ in range(5):
         asked = {"model": MODEL, "max_tokens": 1000, "messages": turns, "tools": [TOOL]}
         answer = ask(client, asked, streamed=streamed)
-        # Of a stream, the oldest ones read only the output at its end.
+        # At the end of a stream, the oldest SDKs read only the output tokens.
         tokens += answer.usage.output_tokens
         blocks = [block.model_dump(exclude_none=True) for block in answer.content]
         turns.append({"role": "assistant", "content": blocks})

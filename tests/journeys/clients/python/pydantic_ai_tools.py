@@ -1,5 +1,5 @@
-"""pydantic-ai: its agent looks around with a tool until the model has seen enough, and is then
-thanked, on both wires."""
+"""Runs pydantic-ai's agent over chat and Responses: it calls a tool until the model has seen enough, and
+is then thanked."""
 
 import asyncio
 import json
