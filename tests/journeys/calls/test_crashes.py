@@ -114,7 +114,7 @@ async def statuses(scripted: ScriptedGateway) -> list[str]:
 
 
 async def unsettled_and_costs(scripted: ScriptedGateway) -> tuple[int, list[str]]:
-    """Returns the number of unsettled calls and the amounts of the others in today's cost report."""
+    """Returns the number of unsettled calls and the other calls' amounts, by the costs since yesterday."""
     day = int(time.time()) // 86400 * 86400
     found = await scripted.gateway.client.get(
         "/v1/organization/costs",

@@ -287,7 +287,7 @@ async def test_a_suspended_key_comes_back(scripted: ScriptedGateway, hold: int) 
 
 
 async def test_many_at_once_in_one_process(scripted: ScriptedGateway, hold: int) -> None:
-    """C7, with usage below the hold: calls never cost more than the credit, and use at least ten holds."""
+    """C7, with usage below the hold: calls never cost more than the credit, and at least ten are admitted."""
     await scripted.grant(10 * hold)
     async with scripted.another_client() as crowd:
         answers = await asyncio.gather(*(ask(crowd) for _ in range(100)))

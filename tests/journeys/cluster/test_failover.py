@@ -111,9 +111,9 @@ class Callers:
 
 @pytest.mark.parametrize("synchronous", [True, False])
 async def test_a_standby_takes_over(synchronous: bool, compiled: dict[str, str]) -> None:
-    """With a synchronous standby, no acknowledged settlement is lost. With another standby, the last calls
-    can be missing as a whole, but the ledger is consistent. `compare-log` finds the acknowledged calls that
-    were lost in the request logs, and books exactly these calls once."""
+    """With a synchronous standby, no acknowledged settlement is lost. With an asynchronous standby, the
+    last calls can be missing as a whole, but the ledger is consistent. `compare-log` finds the missing
+    calls in the request logs, and books exactly these calls once."""
     with (
         data_folder() as folder,
         primary_with_standby(folder, synchronous=synchronous) as (primary, standby),

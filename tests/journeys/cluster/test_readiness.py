@@ -1,4 +1,4 @@
-"""Tests that /readyz agrees with the results of calls, whatever is wrong with the database."""
+"""Tests that /readyz agrees with the results of calls, for several faults of the database."""
 
 import asyncio
 import signal

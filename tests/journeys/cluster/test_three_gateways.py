@@ -178,7 +178,7 @@ class Load:
                 await asyncio.sleep(0.5)
 
     async def _sample(self) -> None:
-        """Records every moment at which a tenant has exceeded its cap or credit."""
+        """Samples the accounts, and records samples in which a tenant has exceeded its cap or credit."""
         while not self.stopping:
             for tenant in (self.capped, self.poor):
                 found = await self.cluster.sql(_ROOM, tenant.tenant.organization_id)

@@ -1,1 +1,1 @@
-"""Two tenants, one quiet and one hostile: what the one does is not the other's delay, refusal or bill."""
+"""Tests that a hostile tenant causes no delays, refusals or charges for a quiet tenant."""

@@ -1,7 +1,7 @@
-"""What a hostile tenant does, each as a context in which it goes on doing it.
+"""Attacks of a hostile tenant. Each is a context manager, and the attack lasts as long as its block.
 
-`by_words` is the model server behind the gateway: it does what the words of a prompt tell it, so that
-one tenant's calls can fail or hang while another's are answered.
+`by_words` is the model server behind the gateway. The words of a prompt decide what it does, so that the
+calls of one tenant can fail or hang while the calls of another are answered.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tests.support.upstream import Peer, chat, chunk, hang, refuse, sse
 
 Attack = Callable[[JudgedGateway, int], AbstractAsyncContextManager[None]]
 
-# A network read of the gateway may take so much of a stream at once; a slow reader gets far more.
+# One record of a stream without end, about a kilobyte.
 _POURED = sse(chunk("pour " * 200))
 
 
@@ -43,7 +43,7 @@ def by_words() -> "Callable[[Peer], Awaitable[None]]":
 
 
 def judge_by_words(asked: Asked) -> Opinion:
-    """Hears everybody slowly, and never answers a question about a text that stalls."""
+    """Answers slowly, and never answers a question about a text that contains "stall"."""
     if "stall" in asked.text:
         return hang()
 
@@ -58,8 +58,8 @@ def judge_by_words(asked: Asked) -> Opinion:
 async def _storm(
     step: Callable[[], Awaitable[object]], workers: int, *, ends_by_itself: bool = False
 ) -> AsyncIterator[None]:
-    """Runs the step again and again, by so many workers at once. Every worker has begun when the
-    block begins. A step that ends by itself is not cut off at the end."""
+    """Repeats the step in `workers` tasks at once. Every task has begun when the block begins. At the end
+    of the block, the tasks are cancelled unless the step ends by itself."""
 
     begun = asyncio.Semaphore(0)
     over = False
@@ -89,14 +89,14 @@ async def _storm(
 async def _calls(
     hostile: JudgedGateway, text: str, workers: int, *, pause_s: float = 0
 ) -> AsyncIterator[None]:
-    """`pause_s` is how long a worker waits after an answer. Attacker and gateway share one event
-    loop here, so calls that are refused at once need a pause to be more than a busy loop."""
+    """Makes calls in `workers` tasks. Each task waits `pause_s` seconds after an answer. Attacker and
+    gateway share one event loop here, so calls that are refused at once need a pause to leave it time."""
     numbers = itertools.count()
     async with hostile.scripted.another_client() as client:
 
         async def step() -> None:
             messages = [{"role": "user", "content": f"{text} {next(numbers)}"}]
-            # Who loses patience with a call that never ends makes the next one.
+            # After the timeout of a call that never ends, make the next call.
             with contextlib.suppress(httpx2.TimeoutException):
                 await client.chat(messages=messages)
             await asyncio.sleep(pause_s)
@@ -106,12 +106,12 @@ async def _calls(
 
 
 def poisons(hostile: JudgedGateway, size: int) -> AbstractAsyncContextManager[None]:
-    """Calls that the model server fails at."""
+    """Makes calls that fail at the model server."""
     return _calls(hostile, "poison", 4 * size)
 
 
 def hangs(hostile: JudgedGateway, size: int) -> AbstractAsyncContextManager[None]:
-    """Calls that never end: more than there are connections, and places for calls."""
+    """Makes calls that never end: more than the gateway allows calls and connections."""
     return _calls(hostile, "hang", 70 + 10 * size, pause_s=0.2)
 
 
@@ -124,7 +124,7 @@ async def floods_the_judge(hostile: JudgedGateway, size: int) -> AsyncIterator[N
 
 @asynccontextmanager
 async def stalls_the_judge(hostile: JudgedGateway, size: int) -> AsyncIterator[None]:
-    """Texts that the judge never comes to an end with: their questions run out of their time."""
+    """Makes calls whose questions the judge never answers, so that they exceed its deadline."""
     await hostile.enforce("bomb", direction="request")
     async with _calls(hostile, "stall", 16 * size):
         yield
@@ -132,7 +132,7 @@ async def stalls_the_judge(hostile: JudgedGateway, size: int) -> AsyncIterator[N
 
 @asynccontextmanager
 async def hammers_its_account(hostile: JudgedGateway, size: int) -> AsyncIterator[None]:
-    """Calls without credit: each is decided on by the ledger."""
+    """Makes calls without credit, each of which the ledger refuses."""
     broke = JudgedGateway(await hostile.scripted.with_tenant(credit=0), hostile.judge)
     async with _calls(broke, "broke", 16 * size):
         yield
@@ -148,7 +148,7 @@ async def sends_nonsense(hostile: JudgedGateway, size: int) -> AsyncIterator[Non
 
 @asynccontextmanager
 async def asks_for_nothing(hostile: JudgedGateway, size: int) -> AsyncIterator[None]:
-    """Requests that are refused at first sight, over many connections."""
+    """Sends requests without a key to an unknown path, over many connections."""
     async with AsyncExitStack() as stack:
         callers = [
             await stack.enter_async_context(raw_caller(hostile.scripted)) for _ in range(50 * size)
@@ -169,7 +169,7 @@ async def asks_for_nothing(hostile: JudgedGateway, size: int) -> AsyncIterator[N
 
 @asynccontextmanager
 async def administers(hostile: JudgedGateway, size: int) -> AsyncIterator[None]:
-    """Lists its keys and writes policies as fast as it is answered."""
+    """Lists keys and creates policies as fast as the gateway answers."""
     async with hostile.scripted.another_client() as client:
 
         async def step() -> None:
@@ -184,7 +184,7 @@ async def administers(hostile: JudgedGateway, size: int) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def reads_nothing(hostile: JudgedGateway, size: int) -> AsyncIterator[None]:
-    """Streams that pour, to callers who never read."""
+    """Asks for streams without end, and never reads them."""
     async with AsyncExitStack() as stack:
         for _ in range(8 * size):
             caller = await stack.enter_async_context(raw_caller(hostile.scripted))
@@ -197,7 +197,7 @@ async def reads_nothing(hostile: JudgedGateway, size: int) -> AsyncIterator[None
 
 @asynccontextmanager
 async def idles(hostile: JudgedGateway, size: int) -> AsyncIterator[None]:
-    """Connections that never ask for anything."""
+    """Opens connections that never send a request."""
     async with AsyncExitStack() as stack:
         for _ in range(100 * size):
             await stack.enter_async_context(raw_caller(hostile.scripted))
@@ -206,7 +206,7 @@ async def idles(hostile: JudgedGateway, size: int) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def comes_and_goes(hostile: JudgedGateway, size: int) -> AsyncIterator[None]:
-    """Connections that break off within a request or within an answer."""
+    """Resets connections in the middle of a request or of an answer."""
     turns = itertools.cycle([0.5, 1.0])
 
     async def step() -> None:

@@ -1,4 +1,4 @@
-"""The database of the journeys between tenants."""
+"""Fixture for the tests of isolation between tenants: their own database."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.support.databases import own_database
 
 @pytest.fixture(scope="session")
 def conninfo(shared_conninfo: str) -> str:
-    """The whole ledger is verified after each attack: no other test may have touched it."""
+    """Creates a database for these tests alone. They verify the whole ledger."""
     return own_database(shared_conninfo, "isolation")

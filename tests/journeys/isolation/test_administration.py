@@ -1,4 +1,4 @@
-"""What an organization's administrators ask for is bounded: how often, and how much of it is kept."""
+"""Tests the limits of an organization's administration: the request rate, and the stored objects."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ import pytest
 from tests.support.gateway import assert_error, idempotency_key
 from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
 
-# One comes back every four seconds, and no test of these takes so long until it is refused.
+# A token is added every four seconds, and each test exceeds the rate sooner than that.
 _PER_MINUTE = 15
 _POLICIES = 3
 _KEYS = 4
@@ -19,8 +19,8 @@ _LIMITS = {
     "services.policies.policies.POLICIES_MAX": _POLICIES,
     "services.tenants.project_keys.KEYS_MAX": _KEYS,
 }
-# Requests that create the last allowed object at the same time race in each of so many tenants: a single
-# race may be decided in order by chance.
+# The number of tenants in which requests race to create the last allowed object. The requests of a
+# single race may be processed in order by chance.
 _RACES = 5
 _DRAFT = {"name": "Bombs", "rule": "Is it about bombs?"}
 
@@ -31,7 +31,7 @@ async def bounded(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGatewa
         data_dir,
         conninfo,
         changed_constants=_LIMITS,
-        # An organization may have a quarter of it.
+        # An organization may use a quarter of the pool.
         database={"data_dir": data_dir, "pool_size": 24},
     ) as running:
         yield running
@@ -60,7 +60,7 @@ async def test_requests_beyond_the_rate_are_refused_for_this_organization_only(
     assert_error(refused, 429, "rate_limit_exceeded")
     assert 1 <= int(refused.headers["retry-after"]) <= 4
     assert (await _list_keys(quiet)).status_code == 200
-    # Calls have a rate of their own.
+    # Calls have a separate rate.
     assert (await hostile.chat()).status_code == 200
 
 
@@ -97,11 +97,11 @@ async def test_a_project_has_so_many_keys(bounded: ScriptedGateway) -> None:
         hostile, quiet = await bounded.with_tenant(), await bounded.with_tenant()
         answers = await asyncio.gather(*(create(hostile) for _ in range(3 * _KEYS)))
         refused = [answer for answer in answers if answer.status_code != 200]
-        # The tenant was made with one.
+        # The tenant was created with one key.
         assert len(answers) - len(refused) == _KEYS - 1
         for answer in refused:
             assert_error(answer, 409, "state_conflict")
-        # A key that is revoked makes room.
+        # A revoked key no longer counts.
         made = next(answer.json() for answer in answers if answer.status_code == 200)
         await bounded.gateway.services.project_keys.project_key_revoke(made["id"])
         assert (await create(hostile)).status_code == 200

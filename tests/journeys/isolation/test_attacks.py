@@ -1,5 +1,5 @@
-"""A quiet tenant under each attack: no refusal, an exact bill, and nothing left behind. With --prove
-the attacks are larger, and the summary shows the scorecard."""
+"""Tests a quiet tenant under each attack: it gets no refusal and an exact bill, and no call or hold is
+left. With --prove, the attacks are larger, and the summary shows a table of the results."""
 
 import contextlib
 import itertools
@@ -43,7 +43,7 @@ async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
 
 @dataclass(frozen=True)
 class Quiet:
-    """What a quiet tenant saw of its calls."""
+    """The results of a quiet tenant's calls."""
 
     statuses: list[int]
     times_s: list[float]
@@ -76,7 +76,7 @@ async def _quiet_calls(tenant: JudgedGateway, count: int) -> Quiet:
 
 
 async def _settled(tenant: JudgedGateway) -> int:
-    """What the tenant's calls have cost so far, also while others run."""
+    """Returns the cost of the tenant's calls so far. Calls of other tenants may be running."""
     return sum(entry.cost for entry in await tenant.scripted.entries())
 
 
@@ -115,7 +115,7 @@ async def test_a_quiet_tenant_is_not_disturbed(
 
 
 async def test_descriptors_return_to_where_they_were(shared: JudgedGateway, proof: Proof) -> None:
-    """Thousands of connections come, and some of them ask for streams and read nothing."""
+    """Opens many connections, with --prove thousands. Some of them ask for streams and read nothing."""
     shared.model.play(by_words())
     shared.judge.opinion = judge_by_words
     hostile = await shared.with_tenant()

@@ -1,4 +1,4 @@
-"""Connections to a backend are shared: who waits for one and leaves has paid nothing."""
+"""Tests that a client that leaves while its call waits for a backend connection pays nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from tests.support.scripted_gateway import (
 from tests.support.upstream import Peer, chat
 from tollkeeper.backends.port import ReplicaReport
 
-# One organization may have all but one of them.
+# One organization may use all connections but one.
 _CONNECTIONS = 8
 
 
@@ -37,7 +37,7 @@ def _replica(scripted: ScriptedGateway) -> ReplicaReport:
 
 @asynccontextmanager
 async def _every_connection_in_use(shared: ScriptedGateway) -> AsyncIterator[asyncio.Event]:
-    """Two strangers have calls on all of them, which are answered when the event is set."""
+    """Uses every connection for calls of two other tenants. Setting the yielded event lets them end."""
     may_end = asyncio.Event()
 
     async def late(peer: Peer) -> None:
@@ -60,7 +60,7 @@ async def _every_connection_in_use(shared: ScriptedGateway) -> AsyncIterator[asy
 
 
 async def _assert_is_released(quiet: ScriptedGateway) -> None:
-    """At once, while the strangers' calls are still under way."""
+    """Checks the release at once, while the other tenants' calls are in flight."""
     (entry,) = await quiet.entries()
     assert (entry.status, entry.cost) == ("released", 0)
 
@@ -75,7 +75,7 @@ async def _assert_nothing_was_paid(quiet: ScriptedGateway) -> None:
 async def test_who_leaves_while_strangers_have_every_connection_pays_nothing(
     shared: ScriptedGateway, streamed: bool, choices: int
 ) -> None:
-    """The request has not left: it is not sent for nobody, and no money is left in doubt."""
+    """The request was not sent. It is not sent after the client has left, and the hold is released."""
     quiet = await shared.with_tenant()
     seen = len(shared.upstream.requests)
     async with _every_connection_in_use(shared), raw_caller(quiet) as caller:
@@ -92,7 +92,7 @@ async def test_who_leaves_while_strangers_have_every_connection_pays_nothing(
 async def test_a_connection_that_is_free_as_the_caller_leaves_is_not_used(
     shared: ScriptedGateway,
 ) -> None:
-    """The call is told of its connection and of its caller's leaving in one turn of the loop."""
+    """The call gets a connection and loses its client in the same turn of the event loop."""
     quiet = await shared.with_tenant()
     seen = len(shared.upstream.requests)
     running = shared.gateway.services.inference._running

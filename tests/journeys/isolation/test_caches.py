@@ -1,4 +1,4 @@
-"""Prefix caches of backends are kept apart by project, unless the operator shares them."""
+"""Tests that backends' prefix caches are separated by project, unless the operator shares them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -38,11 +38,11 @@ async def test_every_project_has_a_salt_of_its_own(data_dir: Path, conninfo: str
         assert salts[0] is not None
         assert salts[0] == salts[1]
         assert salts[0] != salts[2]
-        # A caller's own salt keeps its prompts apart once more, and nobody can name another's.
+        # A client's own salt separates its prompts further, but cannot be another project's salt.
         own = [await _salt(one, cache_salt="mine"), await _salt(other, cache_salt="mine")]
         guessed = await _salt(other, cache_salt=salts[0])
         assert len({*salts, *own, guessed}) == 5
-        # The other face, and a cache key beside the salt.
+        # The Responses face, with a cache key in addition to the salt.
         found = await respond(one, input="Hello", prompt_cache_key="k")
         assert found.status_code == 200, found.text
         sent = one.upstream.requests[-1].json

@@ -1,4 +1,4 @@
-"""Connections of clients without a key, and of hostile organizations, leave room for everyone else."""
+"""Tests that connections without a key, or of a hostile organization, leave room for other clients."""
 
 import asyncio
 import json
@@ -22,8 +22,9 @@ from tests.support.raw_caller import RawCaller, raw_caller
 from tests.support.scripted_gateway import ScriptedGateway, eventually
 from tests.support.upstream import Upstream, chat, hang
 
-# Of a whole gateway with its worker. Without connections, a worker has about 40 open.
+# The limit of open files for each process. Without connections, a worker has about 40 open files.
 _DESCRIPTORS = 256
+# The highest number of client connections of a gateway that runs in the test's process.
 _ROOM = 16
 
 
@@ -36,7 +37,7 @@ def scripted_options() -> dict[str, Any]:
 async def _limited(
     installed: InstalledProgram, limits: str
 ) -> AsyncIterator[tuple[Serving, ScriptedGateway]]:
-    """A gateway with other limits of open files, as the shell's `ulimit` takes them."""
+    """Starts a gateway with another limit of open files, given as arguments of the shell's `ulimit`."""
     shell = ("sh", "-c", f'ulimit {limits}; exec "$@"', "sh")
     program = replace(installed.program, wrapper=shell)
     async with replace(installed, program=program).serving() as running:
@@ -61,7 +62,7 @@ async def _readiness(running: Serving) -> httpx2.Response:
 
 @contextmanager
 def _crowd(address: str, number: int, networks: int) -> Iterator[None]:
-    """Idle connections from as many addresses."""
+    """Opens idle connections from `networks` different source addresses."""
     target = urlsplit(address)
     with ExitStack() as sockets:
         for at in range(number):
@@ -79,7 +80,7 @@ def _crowd(address: str, number: int, networks: int) -> Iterator[None]:
 async def test_idle_connections_without_a_key_leave_room(
     installed: InstalledProgram, networks: int
 ) -> None:
-    """Three times as many as the worker has descriptors."""
+    """There are three times as many connections as the worker has descriptors."""
     async with _limited(installed, f"-n {_DESCRIPTORS}") as (running, scripted):
         (worker,) = running.workers()
         crowd = _crowd(running.public, 3 * _DESCRIPTORS, networks)
@@ -141,7 +142,7 @@ async def test_doctor_warns_of_a_limit_that_is_too_low(installed: InstalledProgr
 async def test_one_organization_does_not_keep_others_out(
     scripted: ScriptedGateway, sent: float
 ) -> None:
-    """It has more connections than there may be, each with a valid key."""
+    """One organization opens more connections than the gateway allows, each with a valid key."""
     quiet = await scripted.with_tenant()
     async with AsyncExitStack() as stack:
         for _ in range(2 * _ROOM):

@@ -1,4 +1,4 @@
-"""Connections to the database are shared: who waits for its own account takes none from others."""
+"""Tests that requests that wait for one account take no database connections from other tenants."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from tests.support.scripted_gateway import (
     answering_gateway,
 )
 
-# Several times the connections of the pool.
+# Several times the size of the connection pool.
 _REQUESTS = 40
 _WAITING = """
     SELECT count(*) FROM pg_stat_activity
@@ -44,7 +44,7 @@ async def _archive(gateway: Gateway, tenant: Tenant) -> httpx2.Response:
 
 
 async def _requests_of_every_kind(gateway: Gateway, tenant: Tenant) -> list[httpx2.Response]:
-    """One request for each use of the database that a caller has."""
+    """Makes one request for each use of the database that a client can cause."""
     policy = await gateway.make_policy(tenant)
     path, project = f"/v1/organization/policies/{policy['id']}", tenant.project_id
     edit: dict[str, Any] = {"revision": 1, "name": "Other"}
@@ -71,7 +71,7 @@ async def _requests_of_every_kind(gateway: Gateway, tenant: Tenant) -> list[http
 async def test_requests_that_wait_for_an_account_keep_nobody_else_waiting(
     shared: ScriptedGateway, conninfo: str, flood: Any
 ) -> None:
-    """The account is locked from outside, as a hostile tenant locks its own by many requests."""
+    """The test locks the account, as many requests of a hostile tenant would lock it."""
     hostile, quiet = await shared.with_tenant(), await shared.with_tenant()
     async with (
         await psycopg.AsyncConnection.connect(conninfo) as holder,
@@ -90,7 +90,7 @@ async def test_requests_that_wait_for_an_account_keep_nobody_else_waiting(
         answer = await quiet.chat()
         answers = await _requests_of_every_kind(quiet.gateway, quiet.tenant)
         assert [found.status_code for found in (answer, *answers)] == [200] * 10
-        # What keeps this process alive for others needs no turn.
+        # The process's own work does not wait for a turn in the queue.
         async with shared.gateway.services.database.reading() as connection:
             await connection.execute("SELECT 1")
         assert not all(task.done() for task in waiting), "nobody has waited"

@@ -1,4 +1,4 @@
-"""Work on a large request is done beside the event loop, so that the calls of others go on."""
+"""Tests that large requests are processed in threads, so that the event loop can serve other calls."""
 
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +18,7 @@ from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.domain import prompt_size
 from tollkeeper.services.calls import inference
 
-# Few bytes, and so many messages that a loop over them takes a tenth of a second.
+# Few bytes, but so many messages that a loop over them takes a tenth of a second.
 _MANY = [{"role": "user", "content": "a"}] * 3000
 _LONG = [{"role": "user", "content": "lorem ipsum " * 20_000}]
 _FEW = [{"role": "user", "content": "a"}] * 3
@@ -32,7 +32,7 @@ async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
 
 
 class Threads:
-    """Notes in which thread each piece of work was done, by the name of the function."""
+    """Records, by function name, whether each call of a function ran outside the main thread."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
@@ -84,7 +84,7 @@ async def test_a_call(
         headers=judged.scripted.tenant.as_customer,
     )
     assert found.status_code == 200, found.text
-    # The judge's own requests are small.
+    # Ignore this function: it also encodes the judge's requests, which are small.
     del threads.beside["encode_request"]
     assert threads.beside == {
         name: {beside} for name in ("read_prompt", "transcript", "measure_text")

@@ -1,4 +1,4 @@
-"""What clients send grows a worker by no more than its limits say, as resident memory of the process."""
+"""Tests that requests and connections increase a worker's resident memory only up to its limits."""
 
 import asyncio
 import json
@@ -23,15 +23,17 @@ pytestmark = pytest.mark.slow
 _MIB = 1 << 20
 _BODY = 8 * _MIB
 _ROOM = 96 * _MIB
-# The texts of the one request that is being decoded, at four bytes for each character.
+# The texts of the one request that is being decoded need up to four bytes for each character.
 _DECODING = 4 * _BODY
 _ORGANIZATIONS = 7
 _REQUESTS = 4
 _PATIENCE_S = 60
 _ROUND_S = 0.2
 _QUIET_ROUNDS = 10
+# The number of connections without a request, and the most memory for each of them.
 _SILENT = 1000
 _SILENT_BYTES_MAX = 6 << 10
+# The number of clients that read no answers, and the most memory for each of them.
 _UNREAD = 200
 _UNREAD_BYTES_MAX = 48 << 10
 
@@ -65,7 +67,7 @@ async def _serving(
                 "bootstrap.app._MAXIMUM_BODIES_MIN": 1,
             },
             model={"context_length": 100_000_000},
-            # So many calls with such a context may cost more than any bound.
+            # No overage bound, because calls with such a long context could exceed any bound.
             ledger={"overage_bound_usd": ""},
         ) as installed,
         installed.serving() as (running, scripted),
@@ -94,7 +96,7 @@ class _Callers:
         self.refused = 0
 
     async def call(self, scripted: ScriptedGateway, body: bytes) -> None:
-        """Sends a request. Returns when it is refused, and otherwise never."""
+        """Sends a request, and counts its refusal. Keeps the connection open until it is cancelled."""
         address = urlsplit(scripted.gateway.base_url)
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
         head = (
@@ -116,7 +118,7 @@ class _Callers:
 async def test_requests_in_progress(
     tmp_path: Path, data_dir: Path, conninfo: str, compiled: dict[str, str], kind: str
 ) -> None:
-    """Several organizations send as many large bodies as they can, to a backend that takes none of them."""
+    """Several organizations send as many large bodies as they can, to a backend that reads none of them."""
     upstream = _DeafUpstream(chat())
     async with _serving(tmp_path, data_dir, conninfo, compiled, upstream) as (worker, _, scripted):
         tenants = [await scripted.with_tenant() for _ in range(_ORGANIZATIONS)]
@@ -155,12 +157,12 @@ async def test_silent_connections(
 async def test_clients_that_do_not_read(
     tmp_path: Path, data_dir: Path, conninfo: str, compiled: dict[str, str]
 ) -> None:
-    """They have no key, send requests without end, and read no answer."""
+    """The clients have no key, send requests without end, and read no answer."""
     upstream = Upstream(chat())
     request = b"GET /nothing HTTP/1.1\r\nhost: gateway\r\n\r\n"
     async with _serving(tmp_path, data_dir, conninfo, compiled, upstream) as (worker, running, _):
         with ExitStack() as stack:
-            # The first clients make the worker load the code that all of them need.
+            # The first clients make the worker load the code that all clients need.
             first = await asyncio.to_thread(_connect, stack, running, _UNREAD // 4)
             await asyncio.to_thread(_send_without_end, first, request * 1000)
             before = worker.memory_info().rss
@@ -184,7 +186,7 @@ def _connect(stack: ExitStack, running: Serving, number: int) -> list[socket.soc
 
 
 def _send_without_end(connections: list[socket.socket], data: bytes) -> None:
-    """Sends the data again and again on each connection, until the server takes nothing more for a while."""
+    """Sends the data repeatedly on each connection, until the server reads nothing more for a while."""
     sent_at = dict.fromkeys(connections, 0)
     quiet_rounds = 0
     while quiet_rounds < _QUIET_ROUNDS:

@@ -1,4 +1,4 @@
-"""More calls than a process takes: the excess is refused at once, in the envelope, without a trace."""
+"""Tests calls beyond the limit of a process: they are refused at once and leave no ledger entry."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ async def test_the_excess_is_refused_and_others_are_answered(shared: ScriptedGat
     inference = shared.gateway.services.inference
     async with hostile.another_client() as client:
         calls = [asyncio.create_task(client.chat(messages=_HANG)) for _ in range(3 * _CALLS)]
-        # One organization has seven eighths of the places.
+        # One organization may have at most seven eighths of the calls.
         await eventually(lambda: sum(task.done() for task in calls) == 3 * _CALLS - 14)
         assert inference.running == 14
         for task in calls:
@@ -65,7 +65,7 @@ async def test_the_excess_is_refused_and_others_are_answered(shared: ScriptedGat
 async def test_who_overloads_the_process_is_refused_before_its_body(
     shared: ScriptedGateway,
 ) -> None:
-    """The samples say that the loop turns slowly, and the hostile tenant's calls fill it."""
+    """The samples show a slow event loop, and all active calls belong to the hostile tenant."""
     hostile, quiet = await shared.with_tenant(), await shared.with_tenant()
     gate, organization = (
         shared.gateway.services.inference.overload,
@@ -87,7 +87,7 @@ async def test_who_overloads_the_process_is_refused_before_its_body(
         assert found.headers["retry-after"] == "1"
         assert await hostile.entries() == []
         async with raw_caller(hostile) as caller:
-            # Nothing of the body comes, and the refusal does not wait for it.
+            # The client sends no part of the body, and the refusal does not wait for it.
             await caller.ask(sent=0.0)
             assert (await caller.head()).startswith("HTTP/1.1 503")
         for path in ("/v1/responses", "/v1/messages/count_tokens"):
@@ -95,7 +95,7 @@ async def test_who_overloads_the_process_is_refused_before_its_body(
                 path, json={"model": MODEL}, headers=hostile.tenant.as_customer
             )
             assert refused.status_code == 503, refused.text
-        # Others are answered, and so is the administration of the one who is refused.
+        # Other tenants are answered, and so are the administration requests of the hostile tenant.
         assert (await quiet.chat()).status_code == 200
         costs = await hostile.gateway.client.get(
             "/v1/organization/admin_api_keys", headers=hostile.tenant.as_admin
@@ -116,8 +116,8 @@ async def test_who_overloads_the_process_is_refused_before_its_body(
 async def test_who_is_refused_at_once_sees_what_the_application_says(
     shared: ScriptedGateway, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """The first request with a key is refused in a task, which waits for the database, and the next
-    without a task."""
+    """The first request with a key is refused in a task, which waits for the database. The next requests
+    are refused without a task."""
     hostile, gate = await shared.with_tenant(), shared.gateway.services.inference.overload
     organization, at_once = hostile.tenant.organization_id.int, []
     answer = App.__call__

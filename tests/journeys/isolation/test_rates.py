@@ -1,4 +1,4 @@
-"""Calls that fail or are denied count against the rate of their own project, and no other's."""
+"""Tests that calls that fail or are denied count against the rate of their own project only."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -50,7 +50,7 @@ async def test_calls_that_cannot_be_paid_have_a_rate_too(limited: JudgedGateway)
     refused = await hostile.chat()
     assert_error(refused, 429, "rate_limit_exceeded")
     assert int(refused.headers["retry-after"]) >= 1
-    # Beyond the rate nothing is read, and nothing is written.
+    # Beyond the rate, the gateway reads no body and writes no record.
     scripted = hostile.scripted
     answer = await scripted.gateway.client.post(
         "/v1/chat/completions",

@@ -1,4 +1,4 @@
-"""What refused calls write: one key's repeated refusals are counted, and every number stays right."""
+"""Tests the records of refused calls: repeated refusals of one key are counted in few records."""
 
 import asyncio
 from collections import Counter
@@ -20,7 +20,7 @@ _REFUSALS = 40
 
 
 def _counted() -> float:
-    """Calls that were refused for their cost, by the metrics."""
+    """Returns the number of calls with status 402, from the metrics."""
     write_tallies()
     labels = {"operation": "chat_create", "model": MODEL, "backend": "scripted", "status": "402"}
     return REGISTRY.get_sample_value("tollkeeper_calls_total", labels) or 0.0
@@ -40,7 +40,7 @@ async def test_a_flood_of_refusals_writes_few_records(scripted: ScriptedGateway)
     page = await services.traffic.activity_page(
         TrafficFilter(organization_id=hostile.tenant.organization_id), RareFilter(), time
     )
-    # The first and the last have a record, in each step of the roll-ups that the test touches.
+    # Only the first and last refusal in each step of the roll-ups have a record.
     assert len(page.entries) <= 4
     assert sum(entry.requests for entry in page.entries) == _REFUSALS
     assert sum(found.requests for found in page.steps) == _REFUSALS
@@ -50,7 +50,7 @@ async def test_a_flood_of_refusals_writes_few_records(scripted: ScriptedGateway)
     assert (last.status, last.error_code) == (402, "payment_required")
     with pytest.raises(NotFound, match="only the first and the last"):
         await services.activity.activity_show(ids[1])
-    # Another key's refusal is not one of them.
+    # The refusal of another key has its own record.
     alone = await services.activity.activity_show(UUID(once.headers["x-request-id"]))
     assert (alone.requests, alone.project_id) == (1, quiet.tenant.project_id)
     assert _counted() - before == _REFUSALS + 1

@@ -1,4 +1,4 @@
-"""One gateway with a scripted judge for the journeys of policies, and a fresh tenant for each."""
+"""Fixtures for the tests of policies: a gateway with a scripted judge, and a new tenant for each test."""
 
 import pytest
 
@@ -10,5 +10,5 @@ __all__ = ["judged", "shared_judged"]
 
 @pytest.fixture(scope="session")
 def conninfo(shared_conninfo: str) -> str:
-    """The whole ledger is verified here: no other test may have touched it."""
+    """Creates a database for these tests alone, because they verify the whole ledger."""
     return own_database(shared_conninfo, "policy_journeys")

@@ -1,5 +1,5 @@
-"""Under an enforcing request policy, no backend except the judge gets any part of a prompt before the
-verdict: the backend's tokenizer is not asked either."""
+"""Tests that, under an enforcing request policy, only the judge gets a prompt before the verdict: not
+even the backend's tokenizer gets any part of it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.support.upstream import Peer, answer, chat, refuse
 from tollkeeper.domain.policy import Policy
 
 COUNT = 11
-# So long that `truncation: auto` asks the tokenizer about it.
+# A text so long that `truncation: auto` asks the tokenizer for its size.
 _LONG = "word " * 30_000
 
 
@@ -135,8 +135,8 @@ async def test_tokens_are_counted_by_our_own_estimate(judged: JudgedGateway) -> 
 async def test_a_policy_that_is_published_during_the_count(
     judged: JudgedGateway, call: _Call
 ) -> None:
-    """The prompt is at the tokenizer already, so the call is not admitted under the policy, and its
-    repetition is judged first."""
+    """The tokenizer already has the prompt, so the gateway refuses the call under the new policy. If the
+    client repeats the call, it is judged first."""
     draft = await judged.draft(mode="enforcing", direction="request")
     published: list[Policy] = []
 

@@ -1,4 +1,4 @@
-"""A small judge settles clear cases, and the judge decides the rest."""
+"""Tests that the first judge settles clear cases and that the judge decides all others."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +18,7 @@ from tests.support.upstream import hang, refuse
 from tollkeeper.domain.reports import DayRange
 
 _FIRST = "the-first-judge"
+# The first judge settles scores below this limit, in basis points.
 _LIMIT = 2000
 
 
@@ -25,7 +26,7 @@ _LIMIT = 2000
 async def shared_cascade(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
     first = {"backend": "judge", "model": _FIRST, "settles_below_basis_points": _LIMIT}
     judge = {"first": first, "deadline_s": 2}
-    # The same server is both judges: the model's name in the request tells them apart.
+    # One server plays both judges, which differ by the model's name in the request.
     async with judged_gateway(data_dir, conninfo, judge=judge) as running:
         yield running
 
@@ -86,7 +87,7 @@ async def test_the_small_judge_alone_denies_nothing(cascade: JudgedGateway) -> N
 
 
 async def test_a_threshold_below_the_limit_counts(cascade: JudgedGateway) -> None:
-    """The small judge must not settle what the policy's threshold would match."""
+    """The first judge must not settle a case whose score reaches the policy's threshold."""
     await cascade.enforce(direction="request", match_threshold_basis_points=300)
     _say(cascade, first=400, judge=350)
     assert (await cascade.chat("Hello")).status_code == 403

@@ -1,6 +1,6 @@
-"""Publish, pause and resume under load, on two gateways over one database: a call is judged by what
-was in force at its admission, and by nothing else. `test_epochs_of_processes` proves it to the row,
-on processes of their own."""
+"""Tests publishing, pausing and resuming under load, on two gateways with one database: a call is judged
+by the version that was in force at its admission. `test_epochs_of_processes` proves it exactly, with
+gateways in separate processes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ _CALLERS = 4
 
 @dataclass(frozen=True)
 class Change:
-    """What is in force from somewhere between these times on: a version, or None while paused."""
+    """A change that took effect between these times: to a version, or to None if it was a pause."""
 
     begun: float
     ended: float
@@ -30,7 +30,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Judged:
-    """A call: it was admitted somewhere between these times."""
+    """A call that was admitted between these times."""
 
     begun: float
     ended: float
@@ -51,7 +51,7 @@ async def _of_one_tenant(judged_gateways: list[JudgedGateway]) -> list[JudgedGat
 
 
 async def _change_on(judged: JudgedGateway, policy: Policy, changes: list[Change]) -> None:
-    """Edits and publishes, pauses and resumes, by turns."""
+    """Publishes an edited version, pauses and resumes in turn."""
     policies = judged.scripted.gateway.services.policies
     for number in range(_CHANGES):
         begun = monotonic()
@@ -83,7 +83,7 @@ async def _call_on(judged: JudgedGateway, running: asyncio.Event, calls: list[Ju
 
 
 def _in_force(call: Judged, changes: list[Change]) -> set[int | None]:
-    """What may have been in force at the call's admission."""
+    """Returns the versions that may have been in force at the call's admission; None is a pause."""
     found: set[int | None] = set()
     for at, change in enumerate(changes):
         over = changes[at + 1].ended if at + 1 < len(changes) else call.ended
@@ -112,7 +112,7 @@ async def test_no_call_is_judged_by_what_was_not_in_force(
     await asyncio.gather(*callers)
     assert len(calls) > _CHANGES
     for judged in both:
-        await judged.entry(calls[0].request_id)  # everything is written down
+        await judged.entry(calls[0].request_id)  # waits until all records are written
     seen = set()
     for call in calls:
         verdicts = (await both[0].entry(call.request_id)).verdicts
@@ -137,7 +137,7 @@ async def test_a_change_acts_on_the_next_call_of_every_process(
 
 
 async def test_a_running_call_keeps_its_version(judged_gateways: list[JudgedGateway]) -> None:
-    """The answer is judged by the policy of the call's admission, though it is paused by then."""
+    """The answer is judged by the policy of the call's admission, although the policy is paused by then."""
     judged, other = await _of_one_tenant(judged_gateways)
     policy = await judged.enforce(direction="both")
     asked, go_on = asyncio.Event(), asyncio.Event()

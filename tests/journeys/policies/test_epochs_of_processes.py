@@ -1,8 +1,8 @@
-"""Publish, pause and resume under load, on two gateways that are processes of their own.
+"""Tests publishing, pausing and resuming under load, on two gateways in separate processes.
 
-The database itself notes, with every reservation that is made, which version of the policy is in
-force in that very moment. Afterwards each call must have been judged by that version, on both
-sides, and by nothing else: no paused policy judges, and no published one is missed.
+A database trigger records, with every new reservation, which version of the policy is in force at that
+moment. Afterwards, each call's request and answer must have been judged by exactly that version: no
+paused policy judges, and no published version is missed.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.slow
 
 _ROUNDS = 6
 _CALLERS = 4
-# Of every gateway, between one change and the next: one more than can be under way, so that at least
-# one is admitted between the two.
+# The calls on each gateway between two changes: one more than can be in flight at once, so that at
+# least one call is admitted between the changes.
 _CALLS_BETWEEN = _CALLERS + 1
 _NOTE_ADMISSIONS: LiteralString = """
     CREATE TABLE admissions (request_id uuid PRIMARY KEY, version integer);
@@ -49,7 +49,7 @@ _VERDICTS: LiteralString = "SELECT request_id, direction, version FROM policy_ve
 
 
 class Callers:
-    """Four at once on each gateway, for as long as the block lasts."""
+    """Makes calls on each gateway while the block runs, `_CALLERS` at once."""
 
     def __init__(self, scripted_gateways: list[ScriptedGateway]) -> None:
         self._scripted_gateways = scripted_gateways
@@ -75,7 +75,7 @@ class Callers:
             made.append(found.headers["x-request-id"])
 
     async def more(self) -> None:
-        """Returns when every gateway has answered some more calls."""
+        """Waits until every gateway has answered `_CALLS_BETWEEN` more calls."""
         goals = [len(made) + _CALLS_BETWEEN for made in self.request_ids]
         await eventually(self._reached(goals), within_s=120)
 
@@ -103,7 +103,7 @@ async def _published(services: Policies, policy: Policy, number: int) -> Policy:
 
 
 async def _paused(at: ScriptedGateway, services: Policies, policy: Policy) -> Policy:
-    """Over a gateway's own API; the other verbs are the operator's."""
+    """Pauses the policy over a gateway's API. The operator's services make all other changes."""
     found = await at.gateway.client.post(
         f"/v1/organization/policies/{policy.id}/pause",
         json={"revision": policy.revision},
@@ -161,7 +161,7 @@ async def test_every_call_is_judged_by_what_was_in_force_at_its_admission(
                     replace(scripted, tenant=served[0][1].tenant) for _, scripted in served
                 ]
                 callers = await _under_changes(installed, scripted_gateways)
-            # The gateways have ended: whatever they knew is written down.
+            # The gateways have ended, so all their records are written.
             _check(own, callers)
 
 
@@ -178,5 +178,5 @@ def _check(conninfo: str, callers: Callers) -> None:
             expected = {} if version is None else {"request": version, "response": version}
             assert judged_by[request_id] == expected, (request_id, version)
             seen.add(version)
-        # Each of the two gateways has served under every version, and under none.
+        # Each gateway has served calls under every version, and during a pause.
         assert seen == {None, *range(1, _ROUNDS + 2)}

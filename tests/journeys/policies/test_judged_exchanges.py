@@ -1,4 +1,4 @@
-"""Answers are judged together with their request, which is marked as context."""
+"""Tests that answers are judged together with their request, which the judge reads as context."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,6 +16,7 @@ from tests.support.judged_gateway import (
 from tests.support.scripted_gateway import read_stream
 from tests.support.upstream import Verb, chat_records, refuse, stream
 
+# The default of `policy.answer_context_characters`.
 _LIMIT = 2000
 
 
@@ -66,7 +67,7 @@ async def test_the_end_of_a_long_request_is_shown(judged: JudgedGateway) -> None
 
 
 async def test_a_request_cannot_pass_for_the_answer(judged: JudgedGateway) -> None:
-    """Neither by fences and marks of its own, nor by ones that the judge was shown before."""
+    """It can use neither fences that it invents nor fences that the judge has read before."""
     policy = await judged.enforce(direction="response")
     judged.say("a bomb")
     assert_denied(await judged.chat("Hello"), policy, "response")
@@ -113,7 +114,7 @@ async def test_questions_about_one_exchange_share_their_prefix(judged: JudgedGat
 
 
 async def test_segments_share_the_prefix_with_the_request(segments: JudgedGateway) -> None:
-    """The text of each segment leaves after its verdict, and not before."""
+    """The client gets the text of each segment only after the segment's verdict."""
     await segments.enforce(direction="response")
     request = "Please tell me a story. " * 20
     pieces = ("twenty characters ok.", " Forty characters too", ", and a bomb at last")
