@@ -1,4 +1,4 @@
-"""Caps: set, lowered, seen in their month, cleared."""
+"""Tests that monthly and total caps can be set, lowered and cleared, and that they limit spending."""
 
 from uuid import uuid4
 
@@ -37,7 +37,7 @@ async def _excess(books: Books) -> int:
 
 
 async def _move_to_an_earlier_month(books: Books) -> None:
-    """As if everything so far had happened last year."""
+    """Dates all calls so far one year back (a month is stored as year * 100 + month)."""
     for statement in (
         "UPDATE accounts SET month = month - 100 WHERE organization_id = %s",
         "UPDATE project_accounts SET month = month - 100 WHERE organization_id = %s",
@@ -88,7 +88,7 @@ async def test_a_cap_below_what_was_spent_stops_the_next_call_only(
     await books.settle(running, 3 * USD)
     assert await _uses(books) == [(None, 0, 11 * USD, -6 * USD)]
     await books.assert_right()
-    # A higher cap needs no excess any more.
+    # The amounts no longer exceed the cap, so no excess is stored.
     await _cap(books, 20 * USD, period)
     assert await _excess(books) == 0
     await books.hold(9 * USD)
@@ -109,17 +109,17 @@ async def test_a_new_month_begins_at_zero(books: Books) -> None:
     still_running = await books.hold(USD)
     assert (await books.try_hold(1)).refusal is Refusal.ORGANIZATION_CAP
     await _move_to_an_earlier_month(books)
-    # Shown so before any call was made in the new month.
+    # The counters are shown as zero before the first call of the new month.
     fresh = (0, 0, 10 * USD)
     assert await _uses(books) == [(None, *fresh), (books.project, *fresh)]
     await books.assert_right()
     await books.hold(10 * USD)
-    # What was held in the old month is spent in the old month.
+    # The cost of a call counts in the month of its hold.
     await books.settle(still_running, USD)
     used = (10 * USD, 0, 0)
     assert await _uses(books) == [(None, *used), (books.project, *used)]
     await books.assert_right()
-    # In all, both months count.
+    # A total cap counts both months.
     assert (await _cap(books, 30 * USD, TOTAL)).remaining_picousd == 10 * USD
 
 

@@ -1,4 +1,4 @@
-"""A cost belongs to the UTC day of its call's admission: in caps, in reports and in closed months."""
+"""Tests that a cost counts on the UTC day of its call's admission, in caps, reports and closed months."""
 
 import asyncio
 from datetime import UTC, date, datetime, timedelta
@@ -24,6 +24,7 @@ from tollkeeper.storage.verification import Ages
 LATE = datetime(2026, 11, 30, 23, 59, tzinfo=UTC)
 NOVEMBER_30 = date(2026, 11, 30)
 NOW = this_month()
+# Two and three months ago. The fixture `old` has created the partitions of these months.
 LAST = NOW.plus(-2)
 BEFORE = NOW.plus(-3)
 
@@ -113,7 +114,7 @@ _PUT_BACK: LiteralString = """
 
 
 async def _held_on(old: OldBooks, tenant: LedgerTenant, amount: int, day: int) -> Hold:
-    """A hold of this month by the clock of its gateway, and of another day by that of the database."""
+    """Creates a hold whose id is of this month, and dates it on another day (in days since 1970)."""
     hold = await held(old.process, tenant, amount)
     await run(
         old.process.database,

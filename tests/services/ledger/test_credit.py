@@ -1,4 +1,4 @@
-"""Credit: granted, withdrawn and shown, also while money is under way."""
+"""Tests that credit is granted, withdrawn and shown correctly, also while calls are in flight."""
 
 import asyncio
 from uuid import uuid4
@@ -112,7 +112,7 @@ async def test_every_state_is_shown_whether_it_is_folded_or_not(books: Books) ->
         "unsettled": 11 * USD,
     }
     await books.assert_right()
-    # Another admission folds everything in; nothing changes but where it is kept.
+    # The next hold folds all resolutions into the account. The balance stays the same.
     await books.release(await books.hold(0))
     assert await books.waiting() == 1
     assert await books.balance() == waiting

@@ -1,4 +1,4 @@
-"""Holds whose commit is in doubt, whose caller has left, or that the database itself has lost."""
+"""Tests holds whose commit is in doubt, whose caller was cancelled, or that a database crash has lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -34,7 +34,7 @@ from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement
 
 
 class FaultyDatabase(Database):
-    """A database on which each of the next fast transactions has the fault that is given for it."""
+    """Injects the next fault of `faults` into each transaction that uses `round_trips`."""
 
     def __init__(self, conninfo: str) -> None:
         super().__init__(conninfo, pool_size=4, pool_timeout_s=30, statement_timeout_s=20)
@@ -70,14 +70,14 @@ class FaultyCommit(RoundTrips):
 
 
 class LateCommit(RoundTrips):
-    """The connection is lost after the commit was sent; the server commits later."""
+    """Simulates a connection that is lost after the commit was sent. The server commits 0.2 s later."""
 
     def __init__(self, connection: Connection, database: FaultyDatabase) -> None:
         super().__init__(connection)
         self._database = database
 
     async def commit(self, *statements: BoundStatement) -> None:
-        # The accounts stay locked meanwhile, as on a real server.
+        # The accounts stay locked until the late commit, as on a real server.
         self._database.late.append(asyncio.ensure_future(self._commit_later(statements)))
         raise Unavailable
 
@@ -124,8 +124,8 @@ async def test_a_hold_in_doubt_does_not_stay(
 async def test_a_process_that_stops_amid_a_hold_lets_the_account_go(
     process: Process, other_process: Process
 ) -> None:
-    """A machine that is frozen or cut off while it has an account locked does not stop the others for
-    longer than they wait."""
+    """A machine may freeze or lose its network while it has an account locked. The server ends its
+    transaction before other processes stop waiting for the account."""
     tenant = await make_tenant(process.database, credit=100)
     decided = []
     with pytest.raises(Unavailable):
@@ -140,7 +140,7 @@ async def test_a_process_that_stops_amid_a_hold_lets_the_account_go(
 async def test_a_hold_that_met_contention_is_tried_again(
     process: Process, faulty: FaultyDatabase
 ) -> None:
-    """It is tried four times in all, with pauses."""
+    """A hold is tried four times, with pauses."""
     tenant = await make_tenant(process.database, credit=100)
     ledger = ledger_on(faulty, process)
     faulty.faults = ["contention"] * 3
@@ -177,7 +177,7 @@ async def test_a_settlement_whose_reply_is_lost_is_settled_once(
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 13])
 async def test_a_hold_whose_caller_has_left_is_given_back(process: Process, turns: int) -> None:
-    """The caller leaves before, during or just after the batch."""
+    """The caller is cancelled before, during or just after the write of the batch."""
     tenant = await make_tenant(process.database, credit=100)
     calling = asyncio.ensure_future(process.ledger.hold(hold_of(tenant, 10)))
     for _ in range(turns):
@@ -187,14 +187,15 @@ async def test_a_hold_whose_caller_has_left_is_given_back(process: Process, turn
     if calling.cancelled():
         assert await process.ledger.drain()
         assert await balance_of(process, tenant) == Balance(100, 0, 0, 0, 0)
-    else:  # it was faster: the hold is the caller's
+    else:  # the hold was admitted before the cancellation
         assert await balance_of(process, tenant) == Balance(90, 10, 0, 0, 0)
 
 
 async def test_nobody_waits_for_a_hold_for_ever(
     process: Process, other_process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Holds in the queue are withdrawn; those being written are released once they are committed."""
+    """After the timeout, a queued hold is withdrawn. A hold that is being written is released after its
+    commit."""
     monkeypatch.setattr(ledger_module, "_HOLD_WAIT_S", 0.2)
     tenant = await make_tenant(process.database, credit=100)
     async with other_process.database.transaction() as connection:
@@ -246,10 +247,11 @@ async def test_an_account_that_is_locked_for_good_is_busy(
     await held(process, tenant, 1)
 
 
-# Crashes of PostgreSQL that lose a fast transaction which was not on the disk yet.
+# Crashes of PostgreSQL. Holds are committed asynchronously, so a crash can lose a committed hold.
 
 
 async def lose(process: Process, hold: Hold) -> None:
+    """Removes the hold from the database, as a crash of PostgreSQL would."""
     await fold(process, tenant_of(hold))
     await run(
         process.database,
@@ -323,7 +325,8 @@ async def test_settlements_are_synchronous_and_holds_are_not(
 
 
 async def check_durability(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asks the server in each transaction of the ledger, right after the statement that writes."""
+    """Checks that holds are committed asynchronously and settlements synchronously. Asks the server for
+    `synchronous_commit` right after each statement that writes a reservation or a resolution."""
     said: dict[str, set[str]] = {
         "INSERT INTO reservations": set(),
         "INSERT INTO resolutions": set(),

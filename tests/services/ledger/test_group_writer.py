@@ -1,4 +1,5 @@
-"""Group commit: batches, order, and that no caller waits for ever or fails because of another one."""
+"""Tests the batches and the order of group commits. No caller waits forever, or fails because another
+caller's item cannot be written."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ _PATIENCE_S = 20
 
 
 class Recorder:
-    """Writes numbers, slowly, and remembers each batch."""
+    """Records each batch of numbers, waits for `go_on`, and returns the numbers times ten. A negative
+    number makes its batch fail."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -145,7 +147,7 @@ async def test_the_queue_is_bounded() -> None:
 
 
 async def test_owners_take_turns() -> None:
-    """One owner has thousands of items waiting; another's only item is in the next batch."""
+    """One owner has thousands of queued items. The only item of another owner is in the next batch."""
     batches: list[list[int]] = []
     go_on = asyncio.Event()
 

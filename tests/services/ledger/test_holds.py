@@ -1,4 +1,4 @@
-"""Holds of many organizations wait in one queue, and the organizations take turns."""
+"""Tests that holds of all organizations wait in one queue, in which the organizations take turns."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -23,7 +23,7 @@ def _tenant() -> LedgerTenant:
 
 
 class _Store(LedgerStore, HoldTransaction):
-    """Knows no account, remembers each batch, and locks when it may go on."""
+    """Replaces the database. Records each batch, and finds no account after `go_on` is set."""
 
     connection: Any = None
 

@@ -1,4 +1,4 @@
-"""Holds and resolutions on the real database, from two processes at once."""
+"""Tests holds and resolutions on a real database, with two concurrent processes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 async def at_once(workers: int, work: list[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Runs the jobs with this many workers and returns their results in order."""
+    """Runs the jobs with `workers` workers, and returns the results in the order of the jobs."""
     slots = asyncio.Semaphore(workers)
 
     async def one(job: Callable[[], Awaitable[T]]) -> T:
@@ -51,7 +51,7 @@ async def at_once(workers: int, work: list[Callable[[], Awaitable[T]]]) -> list[
 async def check_exact_admission(
     process: Process, other: Process, tenant: LedgerTenant, *, calls: int, fit: int
 ) -> None:
-    """Credit for `fit` calls admits exactly `fit` of many concurrent calls."""
+    """Checks that credit for `fit` calls admits exactly `fit` of `calls` concurrent calls."""
     amount = 7
     await grant(process.database, tenant, fit * amount)
     decisions = await asyncio.gather(
@@ -86,7 +86,8 @@ async def test_credit_for_ten_admits_ten(
 async def check_resolves_once(
     process: Process, other: Process, tenant: LedgerTenant, many: int
 ) -> None:
-    """Each reservation is resolved twice, by either process, with different costs."""
+    """Resolves each reservation twice, with different costs and partly in another process. Checks that
+    exactly one resolution counts."""
     await grant(process.database, tenant, 10 * many)
     holds = [await held(process, tenant, 10) for _ in range(many)]
     sent = [
@@ -105,7 +106,7 @@ async def check_resolves_once(
         ],
     )
     assert results.count(True) == many
-    # The resolution that was acknowledged as the first one is the one in the database.
+    # The database contains the resolutions for which `resolve` returned True.
     settled = dict(
         await rows(
             process.database,
@@ -131,7 +132,7 @@ async def test_every_resolve_sent_twice_resolves_once(
 
 
 async def test_twins_in_one_batch(process: Process) -> None:
-    """The same reservation several times in one statement: one resolution, acknowledged once."""
+    """One statement contains three resolutions of the same reservation. Only the first is written."""
     tenant = await make_tenant(process.database, credit=100)
     hold = await held(process, tenant, 10)
     results = await asyncio.gather(
@@ -226,14 +227,14 @@ async def test_caps_hold_across_projects_and_processes(
 
 
 async def test_one_bad_organization_fails_alone(process: Process) -> None:
-    """In one batch: an organization that does not exist, one whose account cannot be written, a
-    project of somebody else, and a reservation that exists already."""
+    """One batch contains an unknown organization, an organization whose account cannot be written, a
+    project of another organization, and a reservation that already exists."""
     good = await make_tenant(process.database, credit=100)
     broken = await make_tenant(process.database, credit=100)
     unknown = LedgerTenant(OrganizationId(uuid4()), good.project_id, good.key_id)
     stranger = replace(good, project_id=broken.project_id)
     twice = await held(process, good, 1)
-    # Gives back more than is held: the constraints of the account refuse the write.
+    # Releases more than is held, so the account's constraints reject the next write.
     spoil = """
         INSERT INTO unfolded (organization_id, reservation_id, kind, project_id, month, hold,
             settled, overage)
@@ -330,7 +331,7 @@ async def test_a_full_queue_is_refused_and_leaves_nothing(
 async def test_a_resolution_that_waits_for_another_one_counts_once(
     process: Process, other_process: Process, rarely: bool
 ) -> None:
-    """As if the answer to a settlement was lost, and it is sent again while the first one commits."""
+    """A settlement is sent again before the first one is committed, as if its reply had been lost."""
     tenant = await make_tenant(process.database, credit=100)
     first, second = await held(process, tenant, 30), await held(process, tenant, 20)
     both = [settlement(first, 7), settlement(second, 5)]

@@ -1,4 +1,4 @@
-"""Limits of a project: its own or the default, and what becomes of the burst."""
+"""Tests a project's own and default limits, and how a new rate changes the tokens in its bucket."""
 
 from uuid import uuid4
 
@@ -13,7 +13,7 @@ from tollkeeper.settings import Settings
 
 
 async def _level(books: Books) -> float:
-    """In requests."""
+    """Returns the number of requests in the project's token bucket."""
     rows = await books.sql(
         "SELECT rate_units FROM project_accounts WHERE project_id = %s", books.project
     )
@@ -21,6 +21,7 @@ async def _level(books: Books) -> float:
 
 
 async def _hold_until_refused(books: Books, most: int) -> int:
+    """Returns the number of admitted holds before the rate limit refuses one, at most `most`."""
     for admitted in range(most):
         if (await books.try_hold(0)).refusal is Refusal.RATE:
             return admitted

@@ -1,4 +1,4 @@
-"""The request log beside the books: races with settlements, months that are over."""
+"""Tests the comparison of the request log with the ledger: races with settlements, and past months."""
 
 import asyncio
 import secrets
@@ -39,7 +39,7 @@ def _logged(hold: Hold, cost: int) -> LoggedCall:
 
 
 def _lost(tenant: LedgerTenant, month: Month) -> Hold:
-    """A call of the second day of the month, which the books do not have."""
+    """Returns the hold of a call on the second day of the month. The ledger does not contain it."""
     identity = request_id((month.first_day + 1) * _MS_PER_DAY, secrets.randbits(RANDOM_BITS))
     return replace(hold_of(tenant, 5), id=identity)
 
@@ -54,7 +54,7 @@ async def _compare(process: Process, *calls: LoggedCall, book: bool = True) -> L
 async def test_each_call_is_booked_once_beside_its_late_settlement(
     process: Process, other_process: Process, proof: Proof
 ) -> None:
-    """A gateway that lived through the failover may settle the call at the same time: it restores
+    """A gateway that survived the failover may settle the call at the same time, because it restores
     the lost hold itself."""
     rounds = proof.size(quick=4, long=100)
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""Months of the ledger that are exported and dropped: what is in the file, and what is left."""
+"""Tests the export and the drop of ledger months: the exported file, and the ledger after the drop."""
 
 import asyncio
 import csv
@@ -31,6 +31,7 @@ from tollkeeper.storage.ledger_export import COLUMNS
 from tollkeeper.storage.ledger_store import MonthClosed
 
 NOW = this_month()
+# Two and three months ago. The fixture `old` has created the partitions of these months.
 LAST = NOW.plus(-2)
 BEFORE = NOW.plus(-3)
 _DAY_S = 86_400
@@ -99,7 +100,7 @@ async def test_the_books_are_right_without_the_dropped_rows(old: OldBooks) -> No
     assert await balance_of(old.process, tenant) == before
     await old.spend(tenant, NOW, 10, 12)
     assert await old.verify() == []
-    # The totals are needed: without them the accounts are not the sum of what is left.
+    # Without the stored totals, the accounts differ from the sums of the remaining rows.
     await despite_guards(old, "DELETE FROM ledger_close_totals")
     assert "balances are the sum of their rows" in {name for name, _ in await old.verify()}
 
@@ -111,7 +112,7 @@ async def test_a_dropped_reservation_gets_a_clear_answer(old: OldBooks) -> None:
     before = await balance_of(old.process, tenant)
     with pytest.raises(NotFound, match=rf"no reservation {hold.id}.*exported to {BEFORE}\.csv"):
         await old.reconciliation.ledger_resolve(hold.id, settle_picousd=None)
-    # A settlement that comes again after all that time is not charged a second time.
+    # A settlement that is repeated after the drop is not charged again.
     assert not await old.process.ledger.resolve(settlement(hold, 4), hold)
     assert not await old.process.ledger.mark_unsettled(hold, "late")
     with pytest.raises(MonthClosed):
@@ -121,7 +122,7 @@ async def test_a_dropped_reservation_gets_a_clear_answer(old: OldBooks) -> None:
 
 
 async def test_what_waits_to_be_folded_is_folded_before_the_drop(old: OldBooks) -> None:
-    """A fold of a reservation that was unsettled needs its mark, which is dropped."""
+    """To fold a reservation that was unsettled, the gateway needs its mark, which the drop deletes."""
     tenant = await make_tenant(old.process.database, credit=100)
     hold = await old.hold(tenant, BEFORE, 10)
     await old.process.ledger.mark_unsettled(hold, "nobody knows")
@@ -153,7 +154,7 @@ async def test_a_drop_beside_live_traffic(old: OldBooks) -> None:
 async def test_a_call_waits_while_the_tables_are_locked_for_a_change_of_months(
     old: OldBooks, table: str
 ) -> None:
-    """For longer than the common queue of holds waits for an account."""
+    """The call waits longer than `_LOCK_WAIT_S`, the time that the common queue waits for an account."""
     tenant = await busy(old)
     async with old.process.database.transaction() as connection:
         name = sql.Identifier(table)
@@ -176,7 +177,7 @@ async def test_nobody_changes_months_while_somebody_verifies(old: OldBooks) -> N
         assert kept
         with pytest.raises(StateConflict, match="Another command works on the months"):
             await old.months.ledger_close()
-        # Upkeep comes again later, and another verification is welcome.
+        # Upkeep skips its work without an error, and another verification can run.
         await old.months.keep_months()
         verify = old.reconciliation.ledger_verify
         assert await verify(on_progress=lambda done, of: told.append((done, of))) == []

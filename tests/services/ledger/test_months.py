@@ -1,4 +1,5 @@
-"""Months of the ledger: made ahead, closed, proven, exported and dropped, beside live traffic."""
+"""Tests that ledger months are created in advance and closed, and that closed months are proven and
+cannot be changed."""
 
 import asyncio
 import secrets
@@ -35,12 +36,14 @@ from tollkeeper.storage.close_proof import CLOSE_IS_ITS_ROWS
 from tollkeeper.storage.ledger_store import MonthClosed
 
 NOW = this_month()
+# Two and three months ago. The fixture `old` has created the partitions of these months.
 LAST = NOW.plus(-2)
 BEFORE = NOW.plus(-3)
 _DAY_S = 86_400
 
 
 async def _partition_of(old: OldBooks, hold: Hold) -> list[str]:
+    """Returns the partitions that contain the hold's reservation, resolution and overage."""
     found = await rows(
         old.process.database,
         """
@@ -101,7 +104,7 @@ async def test_a_month_is_added_beside_live_traffic(old: OldBooks) -> None:
 
 @pytest.mark.parametrize("number", [-24, -1, 0, 1, 24])
 async def test_one_resolution_in_whatever_month_the_id_lies(old: OldBooks, number: int) -> None:
-    """The clock of the machine that made the id may have shown anything."""
+    """The clock of the machine that created the id may be wrong by any amount."""
     tenant = await make_tenant(old.process.database, credit=100)
     hold = await old.hold(tenant, NOW.plus(number), 10)
     done = await asyncio.gather(
@@ -109,7 +112,7 @@ async def test_one_resolution_in_whatever_month_the_id_lies(old: OldBooks, numbe
         *(old.process.ledger.resolve(release(hold), hold) for _ in range(3)),
     )
     assert sum(done) == 1
-    # The partition in which it would lie if the clock of now decided.
+    # A copy goes to the same partition, because the id decides the partition, not the current time.
     for table in ("reservations", "resolutions"):
         copied: LiteralString = "INSERT INTO {0} SELECT * FROM {0} WHERE organization_id = %s"
         with pytest.raises(pg.UniqueViolation):
@@ -160,7 +163,8 @@ async def test_months_are_closed_in_order_and_when_they_are_over(old: OldBooks) 
     with pytest.raises(StateConflict, match="closed already"):
         await old.months.ledger_close(BEFORE)
     await old.months.ledger_close(LAST)
-    # A month without partitions is closed too; then comes one that is not over.
+    # Last month has no partitions and can be closed too, if it has been over for a day. The current
+    # month cannot be closed.
     closed: list[Month] = []
     with pytest.raises(StateConflict, match="can be closed when it has been over for a day"):
         while len(closed) < 3:
@@ -179,7 +183,7 @@ async def test_what_is_not_resolved_keeps_its_month_open(old: OldBooks) -> None:
     assert "has 2 reservations that are not resolved" in refused.value.message
     assert f"{running.id} (held)" in refused.value.message
     assert f"{marked.id} (unsettled)" in refused.value.message
-    # The refusal has changed nothing: the month goes on.
+    # The refused close has changed nothing: reservations of the month can still be resolved.
     for hold in (running, marked):
         assert await old.process.ledger.resolve(settlement(hold, 1), hold)
     assert (await old.months.ledger_close()).state == "closed"
@@ -219,6 +223,7 @@ _CHANGES: dict[str, LiteralString] = {
 
 @pytest.fixture(scope="module")
 async def closed(shared_conninfo: str) -> AsyncIterator[OldBooks]:
+    """Returns a ledger with one closed month, for all tests of this module."""
     conninfo = own_database(shared_conninfo, f"closed_{secrets.token_hex(4)}")
     async with running_process(conninfo) as process:
         books = OldBooks(process)
@@ -241,7 +246,7 @@ async def test_the_database_refuses_to_change(closed: OldBooks, what: str) -> No
 async def test_verify_finds_what_somebody_changed_all_the_same(
     closed: OldBooks, table: str
 ) -> None:
-    """The owner of the database can put every guard aside."""
+    """The owner of the database can disable all triggers that protect closed months."""
     change: dict[str, LiteralString] = {
         "ledger_close_totals": "UPDATE ledger_close_totals SET released_count = released_count + 1",
         "ledger_close_lines": "UPDATE ledger_close_lines SET day = day + 1",
@@ -276,7 +281,7 @@ async def test_a_digest_covers_the_close_before(old: OldBooks) -> None:
 
 
 async def test_totals_that_are_wrong_are_not_proven(old: OldBooks) -> None:
-    """A close whose digest is right and whose totals were wrong from the beginning."""
+    """The totals of a close are wrong, but its digest was computed from these wrong totals."""
     await busy(old)
     await old.months.ledger_close()
     await despite_guards(
@@ -295,12 +300,12 @@ async def test_totals_that_are_wrong_are_not_proven(old: OldBooks) -> None:
 
 
 async def test_a_hold_of_a_closed_month_is_refused(old: OldBooks) -> None:
-    """A machine whose clock shows a month that is over."""
+    """The clock of the machine shows a past month."""
     tenant = await make_tenant(old.process.database, credit=100)
     await old.months.ledger_close()
     with pytest.raises(MonthClosed, match="clock of the gateway is wrong"):
         await old.hold(tenant, BEFORE, 1)
-    # Another time that is wrong, but not closed, does no harm.
+    # A wrong time in a month that is not closed causes no error.
     odd = replace(hold_of(tenant, 1), id=request_id(1000, secrets.randbits(RANDOM_BITS)))
     for hold in (odd, hold_of(tenant, 1)):
         assert (await old.process.ledger.hold(hold)).refusal is None

@@ -1,4 +1,4 @@
-"""The search for open holds: it finds all of them, and reads little of large books."""
+"""Tests that the search for open holds finds all of them, and reads few rows of a large ledger."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,8 +24,8 @@ from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.services.ledger.recovery import Recovered, Recovery
 
 _HOUR_S = 3600
-# The index by time knows ranges of 128 pages, some 5,600 reservations each. A search that finds
-# nothing in any of its windows reads the last range once for each of them.
+# The index on `held_at` refers to ranges of 128 pages, which contain about 5,600 reservations.
+# If a search finds nothing in any of its seven windows, each window reads the last range once.
 _OLD_CALLS = 80_000
 _READ_BY_ONE_WINDOW = 6_000
 _READ_BY_ALL_WINDOWS = 45_000
@@ -33,7 +33,8 @@ _READ_BY_ALL_WINDOWS = 45_000
 
 @pytest.fixture(scope="module")
 async def apart(shared_conninfo: str) -> AsyncIterator[Process]:
-    """With a database of its own: what others hold would be found, what they read be counted."""
+    """Returns a process with its own database, because the search would also find the holds of other
+    tests, and `_read_so_far` would count the rows that they read."""
     async with running_process(own_database(shared_conninfo, "open_holds"), pool_size=1) as found:
         yield found
 
@@ -66,7 +67,7 @@ async def _aged(process: Process, tenant: LedgerTenant, age_s: float) -> Hold:
 
 
 async def _fill(process: Process, tenant: LedgerTenant) -> None:
-    """Calls of the last ten days that are all resolved."""
+    """Writes `_OLD_CALLS` resolved calls of the last ten days."""
     await run(
         process.database,
         """
@@ -95,8 +96,9 @@ async def _fill(process: Process, tenant: LedgerTenant) -> None:
 
 
 async def _read_so_far(process: Process) -> int:
-    """Rows that were read of the tables that grow with every call, by whatever way."""
-    # On the one connection of the process, so that its counts are included.
+    """Returns the number of rows read so far, with or without an index, from the tables that grow with
+    every call."""
+    # The process has only one connection, so this flushes the counts of all its statements.
     await rows(process.database, "SELECT pg_stat_force_next_flush()")
     await rows(process.database, "SELECT 1")
     [[found]] = await rows(
@@ -125,7 +127,7 @@ async def test_every_open_hold_is_found(
             expected.add(lost.id)
     search = OpenHolds()
     assert await _find(apart, search) == expected
-    # What it remembers is no more than a hint.
+    # The search remembers the holds that it found, but checks them again and looks for new ones.
     await apart.ledger.resolve(release(lost))
     fresh = await held(apart, tenant, 1)
     assert await _find(apart, search) == expected - {lost.id} | {fresh.id}
@@ -163,10 +165,10 @@ async def test_little_is_read_of_large_books(shared_conninfo: str) -> None:
         await held(dead, large, 1)
         before = await _read_so_far(process)
         assert await Recovery(process.database, 0).ledger_recover() == Recovered(1, 1)
-        # Once to find who is gone, and once to mark its holds.
+        # Recovery searches once for dead processes, and once for their holds.
         assert await _read_so_far(process) - before < 2 * _READ_BY_ONE_WINDOW
 
-        # An old one is looked for in its own organization.
+        # For an old hold, the search visits only the organization with the missing hold.
         lost = await _aged(dead, small, 30 * _HOUR_S)
         search = OpenHolds()
         before = await _read_so_far(process)
@@ -185,7 +187,7 @@ async def test_the_age_of_the_oldest(apart: Process) -> None:
     assert await _oldest_age_s(apart, search) == 0
     await _aged(apart, tenant, 100)
     assert 100 <= await _oldest_age_s(apart, search) < 800
-    # A glance sees that there is an older one, and a search how old it is.
+    # The quick search knows only that an older hold exists. `find_all` finds the age of this hold.
     await _aged(apart, tenant, 5 * _HOUR_S)
     assert 900 <= await _oldest_age_s(apart, search) < _HOUR_S
     await _find(apart, search)
@@ -193,7 +195,7 @@ async def test_the_age_of_the_oldest(apart: Process) -> None:
 
 
 async def test_an_account_that_counts_too_many_is_no_obstacle(apart: Process) -> None:
-    """That is for `ledger verify` to name."""
+    """`ledger verify` reports the wrong count; the search does not fail."""
     tenant = await make_tenant(apart.database, credit=100)
     hold = await _aged(apart, tenant, 30 * _HOUR_S)
     change = "UPDATE project_accounts SET live_holds = live_holds + %s WHERE project_id = %s"
@@ -203,7 +205,7 @@ async def test_an_account_that_counts_too_many_is_no_obstacle(apart: Process) ->
 
 
 async def test_the_index_by_time_learns_of_new_pages(apart: Process) -> None:
-    """In every partition, also in those that are added later."""
+    """The index option is set in every partition, also in partitions that are added later."""
     found = await rows(
         apart.database,
         """

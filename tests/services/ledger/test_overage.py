@@ -1,4 +1,5 @@
-"""Overage stops an organization at its bound: on every process, until an operator clears it."""
+"""Tests that an organization below its overage bound is stopped in every process, until an operator
+clears the stop."""
 
 import asyncio
 from uuid import uuid4
@@ -22,13 +23,14 @@ from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.money import PICOUSD_MAX
 from tollkeeper.services.ledger.billing import Billing
 
-# The settings' default.
+# The default overage bound of the settings.
 BOUND = 10 * USD
 STOPPED = "an organization's calls are stopped: its balance is below the bound"
 
 
 async def test_below_the_bound_new_credit_does_not_admit(books: Books) -> None:
-    """With 100 USD granted and 111 spent, 50 more leave enough for a call; it is not made."""
+    """After 100 USD were granted and more than 110 USD spent, a grant of 50 USD would suffice for the
+    next call. The call is refused nevertheless."""
     await books.spend(100 * USD, 100 * USD + BOUND + 1)
     with capture_logs() as logs:
         assert (await books.try_hold(0)).refusal is Refusal.OVERAGE
@@ -51,7 +53,7 @@ async def test_within_the_bound_new_credit_admits(books: Books) -> None:
 
 
 async def test_a_grant_that_comes_first_does_not_hide_the_debt(books: Books) -> None:
-    """Nobody asked for anything between the settlement and the grant."""
+    """There was no call between the settlement and the grant."""
     await books.spend(100 * USD, 200 * USD)
     await books.grant(500 * USD)
     assert (await books.try_hold(USD)).refusal is Refusal.OVERAGE
@@ -69,7 +71,8 @@ async def test_running_calls_end_normally(books: Books) -> None:
 
 
 async def test_holds_are_no_debt(books: Books) -> None:
-    """A call cost more than was available, but running ones hold the rest: nothing is owed."""
+    """A call cost more than was available, but the holds of running calls exceed the difference. So the
+    organization has no debt."""
     running = await books.hold(90 * USD)
     await books.spend(10 * USD, 40 * USD)
     assert (await books.try_hold(0)).refusal is Refusal.CREDIT
@@ -85,7 +88,7 @@ async def test_another_organization_is_not_stopped(books: Books) -> None:
 
 
 async def test_every_process_stops_at_the_same_settlement(process: Process) -> None:
-    """Many calls go over at once; whoever asks first afterwards, on any process, is refused."""
+    """Many concurrent calls cause overage. The next call is refused, in whichever process it arrives."""
     limits = ProjectLimits(LIMITS.requests_per_minute, LIMITS.concurrency, 5)
     first, second = (make_process(process.database, limits) for _ in range(2))
     tenant = await make_tenant(process.database, credit=20)
@@ -105,7 +108,7 @@ async def test_an_organization_may_have_its_own_bound(books: Books) -> None:
     await billing.overage_set(books.organization, 2 * USD)
     await books.spend(100 * USD, 103 * USD)
     assert (await books.try_hold(0)).refusal is Refusal.OVERAGE
-    # Neither a wider bound nor credit clears it.
+    # A wider bound does not clear the stop.
     wider = await billing.overage_set(books.organization, 3 * USD)
     assert (wider.bound_picousd, wider.is_default, wider.stopped) == (3 * USD, False, True)
     assert (wider.balance_picousd, wider.overage_picousd) == (-3 * USD, 3 * USD)

@@ -1,4 +1,5 @@
-"""Payment events: each payment is granted once, in whatever order and how often its events arrive."""
+"""Tests that each payment is granted exactly once, in whatever order and however often its events
+arrive."""
 
 import asyncio
 import itertools
@@ -25,13 +26,13 @@ async def _receive(books: Books, *bodies: bytes) -> list[EventOutcome]:
 
 
 async def _grants(books: Books) -> list[tuple[str, int]]:
-    """All but the first grant, which opened the books; oldest first."""
+    """Returns the kind and the amount in cents of each grant, oldest first, without the initial grant."""
     found = await books.services.billing.credit_list(books.organization)
     return [(grant.kind.value, grant.amount_picousd // (USD // 100)) for grant in found[-2::-1]]
 
 
 async def _total(books: Books, payment: str) -> int:
-    """What all grants of a payment add up to, in cents."""
+    """Returns the sum of all grants of a payment, in cents."""
     rows = await books.sql(
         "SELECT coalesce(sum(amount), 0) FROM grants WHERE payment_id = %s", payment
     )
@@ -56,7 +57,7 @@ async def test_payments_of_the_test_mode_are_marked(books: Books) -> None:
         stripe.refund(payment, "re_t", 200, livemode=False),
     )
     assert await _grants(books) == [("test_payment", 700), ("test_refund", -200)]
-    # Events of the other mode do not change it.
+    # Live events do not change a payment of the test mode.
     assert await _receive(books, stripe.charge_refunded(payment, 700)) == [EventOutcome.REFUSED]
     assert await _total(books, payment) == 500
     await books.assert_right()
@@ -71,7 +72,7 @@ async def test_payments_of_the_test_mode_are_marked(books: Books) -> None:
             (("pay", 1000), ("refund", "a", 300, "succeeded"), ("charge", 300), ("charge", 1000)),
             0,
         ),
-        # A refund that failed, also after it had succeeded and was part of the total.
+        # A refund fails after it had succeeded and was part of the charge's refunded total.
         (
             (
                 ("pay", 1000),
@@ -98,7 +99,7 @@ async def test_payments_of_the_test_mode_are_marked(books: Books) -> None:
             ),
             0,
         ),
-        # An inquiry takes nothing.
+        # An inquiry withdraws no credit.
         (
             (
                 ("pay", 1000),
@@ -107,7 +108,7 @@ async def test_payments_of_the_test_mode_are_marked(books: Books) -> None:
             ),
             1000,
         ),
-        # Refunded and disputed: no more is taken back than was paid.
+        # A refund and a dispute together withdraw no more than was paid.
         ((("pay", 1000), ("charge", 400), ("dispute", "d", 1000, "lost")), 0),
     ],
 )
@@ -117,7 +118,7 @@ async def test_every_order_of_events_ends_the_same(
     for order in [*itertools.permutations(story)][:: -proof.size(quick=12, long=1)]:
         payment = stripe.new_payment()
         bodies = [_body(books, payment, told) for told in order]
-        # The first one is repeated after all others.
+        # The first event arrives again after all others.
         await _receive(books, *bodies, bodies[0])
         assert await _total(books, payment) == left, order
     await books.assert_right()
@@ -153,7 +154,7 @@ async def test_a_refund_of_spent_credit_makes_the_balance_negative(books: Books)
     await books.spend(100 * USD, 100 * USD)
     await _receive(books, stripe.charge_refunded(payment, 500))
     assert (await books.balance())["available"] == -5 * USD
-    # No call is admitted, not even a free one; a call in flight is settled as ever.
+    # No call is admitted, not even a free call. The call in flight is settled as usual.
     assert (await books.try_hold(0)).refusal is Refusal.CREDIT
     await books.settle(running, 4 * USD)
     assert (await books.balance())["available"] == -4 * USD

@@ -1,4 +1,4 @@
-"""Caps by period as operators change them: rotated keys, audit, verification."""
+"""Tests changes of period caps by operators, with rotated keys, the audit and the verification."""
 
 from dataclasses import replace
 from uuid import uuid4
@@ -40,7 +40,7 @@ async def test_a_rotated_key_goes_on_with_the_cap_and_what_was_spent(world: Capp
     third = replace(world.tenant, key_id=await _rotate(world, second.key_id))
     for tenant in (world.tenant, second, third):
         assert await world.refusal(4, tenant) is Refusal.KEY_CAP
-    # The old key works on, and both spend the same money.
+    # The old keys still work, and all three keys share one cap.
     await world.hold(1, second)
     await world.hold(2, third)
     assert await world.refusal(1) is Refusal.KEY_CAP
@@ -48,7 +48,7 @@ async def test_a_rotated_key_goes_on_with_the_cap_and_what_was_spent(world: Capp
     assert await world.uses() == [(3, 4, 3)]
     [use] = await world.caps.cap_show(world.tenant.organization_id)
     assert use.key_id == third.key_id
-    # Whichever of the keys is named, it is the same cap; a new one counts for all of them too.
+    # Each of the keys identifies the same cap. A new cap also counts the calls of all three keys.
     await world.set(12, DAY, key=second.key_id)
     assert await world.uses() == [(3, 4, 5)]
     assert (await world.set(20, WEEK, key=third.key_id)).remaining_picousd == 13
@@ -60,7 +60,7 @@ async def test_a_rotated_key_goes_on_with_the_cap_and_what_was_spent(world: Capp
 async def test_a_count_of_large_books_may_take_longer_than_other_statements(
     world: CappedBooks,
 ) -> None:
-    """The server allows it, and the connection is not given up before the server ends it."""
+    """The server's statement timeout is longer, and the gateway does not close the connection before."""
     async with world.process.database.transaction() as connection:
         await cap_counts.recount(connection, world.tenant.organization_id)
         cursor = await connection.execute("SHOW statement_timeout")
@@ -70,7 +70,7 @@ async def test_a_count_of_large_books_may_take_longer_than_other_statements(
 
 
 async def test_counts_of_a_past_period_are_not_verified(world: CappedBooks) -> None:
-    """The next call sets them to zero, so they may be wrong, and old rows may be dropped."""
+    """The next call sets these counters to zero. They may be wrong, and their rows may be dropped."""
     await world.set(10, DAY, key=world.tenant.key_id)
     await world.set(10, MONTH, key=world.tenant.key_id)
     running = await world.hold(4)
@@ -172,7 +172,7 @@ async def test_verify_finds_counts_that_differ(world: CappedBooks, statement: st
     await run(world.process.database, statement, world.tenant.organization_id)
     found = await world.differences()
     assert {subject for _, subject, _ in found} == {str(world.tenant.key_id)}
-    # Put right again, for the tests after this one.
+    # Restore the rows for the tests after this one.
     await run(
         world.process.database,
         """

@@ -1,4 +1,4 @@
-"""Caps by period beside months of the ledger that are closed and dropped."""
+"""Tests that period caps stay correct when ledger months are closed and dropped."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from tollkeeper.domain.admission import Refusal
 from tollkeeper.domain.caps import COUNTED_PERIODS, CapPeriod
 from tollkeeper.services.ledger.caps import Caps
 
-# A call whose id is of a month that is over, held today: its machine's clock was behind. It counts
-# for the caps of today, and its row goes with its month.
+# The tests hold calls today whose ids are of this past month, as a machine with a slow clock would.
+# These calls count for today's caps, and their rows are dropped with the past month.
 BEFORE = this_month().plus(-3)
 
 

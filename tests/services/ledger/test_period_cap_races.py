@@ -1,4 +1,4 @@
-"""Caps by period while calls end at the same time."""
+"""Tests period caps that are changed while calls are resolved."""
 
 import asyncio
 from typing import Any
@@ -14,8 +14,8 @@ from tollkeeper.storage import cap_counts
 async def test_a_call_that_ends_while_a_cap_is_set_is_counted_once(
     world: CappedBooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A settlement does not wait for the account's lock: it commits after the account was brought up
-    to date and before the reservations are counted."""
+    """A settlement does not wait for the account's lock. So it can be committed after all resolutions
+    were folded into the account and before the reservations are counted."""
     settled, marked, running = await world.hold(6), await world.hold(5), await world.hold(4)
     recount = cap_counts.recount
 

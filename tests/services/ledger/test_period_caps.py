@@ -1,4 +1,4 @@
-"""Caps by day, week and month on the real database, with a clock that tests can set."""
+"""Tests daily, weekly and monthly period caps on a real database whose clock the tests set."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ from tollkeeper.domain.admission import Refusal
 from tollkeeper.domain.caps import COUNTED_PERIODS, CapPeriod
 from tollkeeper.services.ledger.recovery import Recovery
 
-# The last second of each period, with the ones that end with it.
+# The last second of a day, with the periods that end with this day.
 LAST_SECONDS = [
     pytest.param(datetime(2026, 11, 17, 23, 59, 59, tzinfo=UTC), {DAY}, id="tuesday"),
     pytest.param(datetime(2026, 11, 22, 23, 59, 59, tzinfo=UTC), {DAY, WEEK}, id="sunday"),
@@ -44,7 +44,7 @@ async def test_a_cap_of_a_key_counts_what_it_holds_and_spends(
     await world.check()
     await world.release(running)
     await world.settle(unsettled, 5)
-    # The fifth is overage: a call may cost more than its hold, and the cap sees it.
+    # The call cost 5 with a hold of 4. The cap counts the overage too.
     assert await world.uses() == [(0, 7, 3)]
     assert await world.refusal(4) is Refusal.KEY_CAP
     assert await world.refusal(3) is None
@@ -90,7 +90,7 @@ async def test_a_new_period_counts_from_zero(
         world.clock.set(midnight)
         assert await world.refusal(10) is (None if period in ended else Refusal.KEY_CAP)
         await world.check()
-        # What was held in the old period is spent in the old period.
+        # The cost of a call counts in the period of its hold.
         await world.settle(spanning, 5)
         remaining = 0 if period in ended else 1
         assert [use[2] for use in await world.uses()] == [remaining]
@@ -100,7 +100,7 @@ async def test_a_new_period_counts_from_zero(
 
 
 async def test_a_cap_counts_what_was_before_it(world: CappedBooks) -> None:
-    """Also what is resolved and not folded in yet, and what is resolved right after."""
+    """A new cap counts earlier calls of its period, also calls that are not folded yet or still run."""
     yesterday = NOON - timedelta(days=1)
     world.clock.set(yesterday)
     await world.settle(await world.hold(9), 9)
@@ -129,7 +129,7 @@ async def test_a_cap_below_what_was_spent_stops_the_next_call_only(world: Capped
     assert await world.refusal(0) is Refusal.KEY_CAP
     await world.settle(running, 7)
     await world.check()
-    # A raised cap counts at once, on every process.
+    # A raised cap is effective at once in every process.
     await world.set(9, DAY, key=world.tenant.key_id)
     assert await world.refusal(3) is Refusal.KEY_CAP
     assert await world.refusal(2) is None
@@ -153,7 +153,7 @@ async def test_a_cleared_cap_is_gone_and_may_be_cleared_again(world: CappedBooks
     await world.caps.cap_clear(organization, key_id=key)
     assert await world.uses() == []
     await world.hold(2)
-    # Without period caps the account says so, and calls write nothing for them.
+    # `spending_day` is NULL if there are no period caps; calls then write no counters of caps.
     assert await rows(
         world.process.database,
         "SELECT spending_day FROM accounts WHERE organization_id = %s",
@@ -243,7 +243,7 @@ async def test_a_clock_that_is_set_back_reopens_no_period(world: CappedBooks) ->
     await world.settle(late, 2)
     assert await world.uses() == [(6, 2, 2)]
     await world.check()
-    # A cap that is set while the clock is behind knows of the later day too.
+    # A cap that is set while the clock is behind counts the latest day that the account has seen.
     await world.caps.cap_clear(world.tenant.organization_id, key_id=world.tenant.key_id)
     world.clock.pass_time(days=-1)
     assert (await world.set(10, DAY)).remaining_picousd == 2

@@ -1,4 +1,5 @@
-"""The books checked and closed by hand: resolved once, and every invariant finds its own break."""
+"""Tests that operators resolve each unsettled call once, and that `ledger verify` finds violations of
+every invariant."""
 
 import asyncio
 from typing import LiteralString
@@ -142,7 +143,7 @@ async def test_what_is_unsettled_is_listed_until_it_is_resolved(books: Books) ->
     assert await mine() == []
 
 
-# Each invariant, and what breaks it: statements about one organization, with its id as %(id)s.
+# For each invariant, statements that violate it in one organization, whose id is %(id)s.
 _BREAKS: dict[str, tuple[LiteralString, ...]] = {
     "payments are granted as their events say": (
         (
@@ -198,7 +199,8 @@ _BREAKS: dict[str, tuple[LiteralString, ...]] = {
         "UPDATE overages SET amount = amount + 1 WHERE organization_id = %(id)s",
     ),
     "verdicts cost at most the amount that was held for them": (
-        # Held for none, for too few, and no multiple of the price.
+        # Verdicts cost something although none were held, more than was held, or no multiple of
+        # their price.
         "UPDATE resolutions SET verdict = request, request = 0 WHERE organization_id = %(id)s",
         (
             "WITH held AS (UPDATE reservations SET price_verdict = hold / 2, verdicts_max = 2,"
@@ -260,7 +262,7 @@ _PLANTED = [(name, statement) for name, breaks in _BREAKS.items() for statement 
 
 @pytest.fixture(scope="module")
 async def busy(gateway: Gateway) -> Books:
-    """Something in every state, folded and not."""
+    """Returns a ledger with reservations in every state, folded and not folded."""
     books = await open_books(gateway, await gateway.make_tenant("Busy"))
     await books.services.caps.cap_set(books.organization, 90 * USD, CapPeriod.TOTAL)
     await books.services.caps.cap_set(
@@ -322,7 +324,8 @@ class _Undone(Exception):
 
 
 async def _differences_with(books: Books, statement: LiteralString) -> list[tuple[str, str, str]]:
-    """What is found with a break in the books, which is then taken back."""
+    """Runs the statement, returns the differences that a verification finds, and rolls the statement
+    back."""
     found: list[tuple[str, str, str]] = []
     with pytest.raises(_Undone):
         async with books.services.database.transaction() as connection:

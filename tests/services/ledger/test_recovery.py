@@ -1,4 +1,5 @@
-"""Leases and recovery: a dead process's holds become unsettled, a live one's are never touched."""
+"""Tests that recovery marks the holds of dead processes as unsettled, and never changes holds of live
+processes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,19 +31,20 @@ from tollkeeper.storage import processes
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.verification import Ages
 
+# The duration of leases in these tests. It is short, because recovery watches silent processes.
 LEASE_S = 0.8
 
 
 @pytest.fixture(autouse=True)
 async def nobody_else(ledger_database: Database) -> None:
-    """Processes of earlier tests are over, and what they held is unsettled."""
+    """Marks the holds of earlier tests' processes as unsettled and removes these processes."""
     await Recovery(ledger_database, 0).ledger_recover()
     assert not await rows(ledger_database, "SELECT FROM processes")
 
 
 @asynccontextmanager
 async def alive(process: Process) -> AsyncIterator[None]:
-    """Sends heartbeats for as long as the block lasts."""
+    """Sends heartbeats of the process until the block ends."""
 
     async def beat() -> None:
         while True:
@@ -58,6 +60,7 @@ async def alive(process: Process) -> AsyncIterator[None]:
 
 
 async def fall_silent(process: Process, since_s: float) -> None:
+    """Dates the last heartbeat of the process `since_s` seconds back; a negative value dates it ahead."""
     await run(
         process.database,
         "UPDATE processes SET heartbeat_at = heartbeat_at - make_interval(secs => %s) WHERE id = %s",
@@ -67,7 +70,7 @@ async def fall_silent(process: Process, since_s: float) -> None:
 
 
 def dead_process(process: Process) -> Process:
-    """A process on the same connections that sends no heartbeat again."""
+    """Returns a new process on the same connections. It sends no heartbeats, except with `alive`."""
     return make_process(process.database)
 
 
@@ -81,30 +84,30 @@ async def test_holds_of_a_dead_process_become_unsettled(process: Process) -> Non
     assert await recovery.ledger_recover() == Recovered(processes=1, reservations=1)
     assert await balance_of(process, tenant) == Balance(76, 0, 20, 4, 0)
     assert await recovery.ledger_recover() == Recovered(0, 0)
-    # A later settlement is accepted, once.
+    # A later settlement is accepted exactly once.
     assert await process.ledger.resolve(settlement(lost, 3))
     assert not await process.ledger.resolve(release(lost))
     assert await balance_of(process, tenant) == Balance(83, 0, 10, 7, 0)
 
 
 async def test_a_hold_whose_end_was_lost_becomes_unsettled(process: Process) -> None:
-    """After a failover to a standby that lacks the last commits, the process that has settled the call
-    still lives, and would never do so again."""
+    """After a failover to a standby that lacks the last commits, the process that settled the call is
+    still alive, but would never settle it again."""
     tenant = await make_tenant(process.database, credit=100)
     living = dead_process(process)
     running = await held(living, tenant, 10)
-    # As if it were settled, and the settlement gone.
+    # The process has settled this hold, but the database has lost the settlement.
     lost = await held(living, tenant, 20)
     living.ledger._open.discard(lost.id.int)
     own = OwnHolds(living.id, living.ledger.is_open)
     recovery = Recovery(process.database, LEASE_S, own=own)
     async with alive(living):
-        # It may have been committed this moment.
+        # The hold may have been committed just now, so only the second sweep marks it.
         assert await recovery.ledger_recover() == Recovered(0, 0)
         assert await recovery.ledger_recover() == Recovered(0, 0, forgotten=1)
         assert await recovery.ledger_recover() == Recovered(0, 0)
     assert await balance_of(process, tenant) == Balance(70, 10, 20, 0, 0)
-    # Holds of others are nothing to this process.
+    # A process marks only its own forgotten holds.
     another = OwnHolds(process.id, lambda _reservation_id: False)
     elsewhere = Recovery(process.database, LEASE_S, own=another)
     async with alive(living):
@@ -114,7 +117,7 @@ async def test_a_hold_whose_end_was_lost_becomes_unsettled(process: Process) -> 
 
 
 async def test_the_lease_of_a_process_that_has_just_died_is_told(process: Process) -> None:
-    """Its holds are not touched yet, and the operator learns for how long."""
+    """Its holds are not marked yet, and the operator sees when its lease ends."""
     tenant = await make_tenant(process.database, credit=100)
     dead = dead_process(process)
     await held(dead, tenant, 10)
@@ -130,7 +133,7 @@ async def test_the_lease_of_a_process_that_has_just_died_is_told(process: Proces
 
 
 async def test_a_hold_registers_its_process(process: Process) -> None:
-    """A process that dies before its first heartbeat is found too."""
+    """So recovery finds a process that dies before its first heartbeat."""
     tenant = await make_tenant(process.database, credit=100)
     dead = dead_process(process)
     await held(dead, tenant, 10)
@@ -139,7 +142,8 @@ async def test_a_hold_registers_its_process(process: Process) -> None:
 
 
 async def check_live_process_is_spared(process: Process) -> None:
-    """Right after an outage no process has a recent heartbeat; a live one sends one soon."""
+    """Checks that recovery spares a live process after an outage, when no process has a recent heartbeat,
+    because a live process soon sends a heartbeat."""
     tenant = await make_tenant(process.database, credit=100)
     living, dead = dead_process(process), dead_process(process)
     kept = await held(living, tenant, 10)
@@ -171,7 +175,7 @@ async def test_a_process_that_makes_holds_lives(process: Process) -> None:
 
 
 async def test_a_hold_during_the_sweep_keeps_its_process_on_the_list(process: Process) -> None:
-    """Recovery has not seen that hold: removing its process would orphan it."""
+    """Recovery has not seen the new hold. If it removed the process, no process would own this hold."""
     tenant = await make_tenant(process.database, credit=100)
     slow = dead_process(process)
     await held(slow, tenant, 1)
@@ -201,7 +205,7 @@ async def test_a_jump_of_the_clock_hides_nobody(process: Process, jump_s: float)
 
 
 async def move_back(process: Process, hold: Hold, by_s: float) -> None:
-    """As if the hold had been made so much earlier, or the clock set forward since."""
+    """Dates the hold `by_s` seconds back, as if the clock had been set forward since then."""
     await run(
         process.database,
         "UPDATE reservations SET held_at = held_at - make_interval(secs => %s) WHERE id = %s",
@@ -220,7 +224,7 @@ async def test_old_holds_are_found(process: Process, age_s: int) -> None:
 
 
 async def check_clock_jump(process: Process, jump_s: float) -> None:
-    """The clock jumps while calls run; then one of two processes is killed."""
+    """Checks the recovery after the clock jumped while calls ran and one of two processes then died."""
     tenant = await make_tenant(process.database, credit=100)
     living, dead = dead_process(process), dead_process(process)
     kept, lost = await held(living, tenant, 10), await held(dead, tenant, 20)
@@ -228,7 +232,7 @@ async def check_clock_jump(process: Process, jump_s: float) -> None:
     await dead.ledger.resolve(settlement(settled, 4))
     for hold in (kept, lost, settled):
         await move_back(process, hold, jump_s)
-    # It is heard of after the jump, too.
+    # The process creates a hold after the jump, too.
     recent = await held(dead, tenant, 5)
     async with alive(living):
         await asyncio.sleep(LEASE_S)
@@ -280,7 +284,7 @@ async def test_a_hold_of_an_unregistered_process_is_found(process: Process, age_
 
 
 async def test_a_live_process_whose_registration_is_lost_is_spared(process: Process) -> None:
-    """Its next heartbeat registers it again."""
+    """The next heartbeat registers the process again."""
     tenant = await make_tenant(process.database, credit=100)
     living = dead_process(process)
     kept = await held(living, tenant, 10)
@@ -295,7 +299,8 @@ async def test_a_live_process_whose_registration_is_lost_is_spared(process: Proc
 async def test_a_machine_that_stops_amid_a_sweep_does_not_stop_the_others(
     process: Process, other_process: Process
 ) -> None:
-    """A machine that is frozen or cut off keeps its sessions open."""
+    """A machine that freezes or loses its network during a sweep keeps its database session open. The
+    server closes the session, and another machine sweeps."""
     tenant = await make_tenant(process.database, credit=100)
     dead = dead_process(process)
     hold = await held(dead, tenant, 10)
@@ -316,7 +321,7 @@ async def test_a_machine_that_stops_amid_a_sweep_does_not_stop_the_others(
 
 @pytest.mark.parametrize("silent_s", [3600.0, -3600.0])
 async def test_verify_names_a_hold_of_a_dead_process(process: Process, silent_s: float) -> None:
-    """Also where the clock was set back and its last heartbeat is from the future."""
+    """The hold is found even if the clock was set back, so that the last heartbeat is in the future."""
     tenant = await make_tenant(process.database, credit=100)
     dead = dead_process(process)
     hold = await held(dead, tenant, 10)
@@ -331,7 +336,8 @@ async def test_verify_names_a_hold_of_a_dead_process(process: Process, silent_s:
 
 
 async def check_sweeps_and_settlements(process: Process, other: Process, many: int) -> None:
-    """Two recoveries and the settlements of the live owner, concurrently on the same reservations."""
+    """Checks that each reservation is resolved once if two recoveries, settlements and releases run
+    concurrently."""
     tenant = await make_tenant(process.database, credit=10 * many)
     owner = dead_process(process)
     holds = [await held(owner, tenant, 10) for _ in range(many)]

@@ -1,4 +1,4 @@
-"""The gateway verifies the ledger by itself: when it is due, and on one process only."""
+"""Tests that the gateway verifies the ledger regularly, in one process at a time."""
 
 import asyncio
 import secrets
@@ -20,7 +20,7 @@ _AGES = Ages(315, 15)
 
 @pytest.fixture
 async def apart(shared_conninfo: str) -> AsyncIterator[Process]:
-    """With a database of its own, because its books are made wrong."""
+    """Returns a process with its own database, because the tests make its ledger wrong."""
     conninfo = own_database(shared_conninfo, f"regular_{secrets.token_hex(4)}")
     async with running_process(conninfo) as process:
         yield process
@@ -34,6 +34,7 @@ async def _found(process: Process) -> list[int]:
 
 
 async def _age(process: Process) -> None:
+    """Makes the installation 25 hours old, so that a verification is due."""
     await run(process.database, "UPDATE organizations SET created_at = now() - interval '25 hours'")
 
 

@@ -1,4 +1,5 @@
-"""Statements: equal to the ledger to the last digit, and from month to month."""
+"""Tests that the amounts of monthly statements equal the ledger exactly, and that each statement
+continues the statement of the month before."""
 
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -21,6 +22,7 @@ from tollkeeper.services.ledger.statements import Statements
 from tollkeeper.services.ledger.stripe_events import read_event
 
 NOW = this_month()
+# Two and three months ago. The fixture `old` has created the partitions of these months.
 LAST = NOW.plus(-2)
 BEFORE = NOW.plus(-3)
 
@@ -128,7 +130,7 @@ async def test_a_dropped_month_keeps_its_statement_and_gets_adjustments_later(
     before = await statements.statement_show(tenant.organization_id, BEFORE)
     assert (before.opening_picousd, before.closing_picousd, before.final) == (0, 991, False)
     await end_month(old, BEFORE)
-    # Its call was admitted in the closed month, and its cost is known only now.
+    # This call was admitted in the closed month, and its cost becomes known only now.
     await run(
         database,
         "UPDATE reservations SET held_at = to_timestamp(%s::bigint * 86400) WHERE id = %s",
@@ -150,7 +152,8 @@ async def test_a_dropped_month_keeps_its_statement_and_gets_adjustments_later(
 async def test_the_statement_of_a_simulated_month_equals_the_ledger(
     old: OldBooks, proof: Proof
 ) -> None:
-    """Two months of calls with overage, releases, grants, payments, refunds and unsettled calls."""
+    """The ledger has two months of calls with overage, releases, grants, payments, refunds and unsettled
+    calls."""
     database = old.process.database
     calls = proof.size(quick=2_000, long=200_000, smoke=400)
     tenants = await fill_books(
@@ -218,7 +221,7 @@ def _assert_adds_up(found: Statement) -> None:
 
 
 async def _date_grants(old: OldBooks, tenant: LedgerTenant, month: Month) -> None:
-    """Dates the grants of today in the month."""
+    """Moves the grants of the last hour to the first day of the month."""
     await run(
         old.process.database,
         """
@@ -231,7 +234,7 @@ async def _date_grants(old: OldBooks, tenant: LedgerTenant, month: Month) -> Non
 
 
 async def _date_calls(old: OldBooks, tenant: LedgerTenant) -> None:
-    """Dates calls as their ids say; the ledger has dated them today."""
+    """Moves calls from today to the day of their ids, the second day of the month BEFORE."""
     database = old.process.database
     day = BEFORE.first_day + 1
     for statement in (
@@ -245,7 +248,7 @@ async def _date_calls(old: OldBooks, tenant: LedgerTenant) -> None:
 async def _charges_in_the_ledger(
     old: OldBooks, tenant: LedgerTenant, month: Month
 ) -> dict[tuple[object, str], int]:
-    """From single calls: what was settled, and the overage."""
+    """Returns the charges of the month by project and model, computed from single calls with their overage."""
     found = await rows(
         old.process.database,
         """

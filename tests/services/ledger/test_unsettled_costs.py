@@ -1,4 +1,5 @@
-"""A cost report says how many calls of its days are not settled, and never shows them as zero."""
+"""Tests that a cost report contains the number of unsettled calls of its days, and no zero costs for
+them."""
 
 import time
 
@@ -34,7 +35,7 @@ async def test_only_unsettled_calls_are_counted(
         await books.leave_unsettled(hold)
     answer = await _report(gateway, tenant)
     assert answer.headers[_HEADER] == "3"
-    # Their cost is in no sum.
+    # The sums contain only the settled call.
     (result,) = answer.json()["data"][0]["results"]
     assert result["amount"]["value"] == "1"
     for hold in unknown[:2]:

@@ -1,4 +1,4 @@
-"""Marks and late resolutions in every interleaving, with the account folded at any time between."""
+"""Tests marks and later resolutions in every order, with folds of the account between them."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ from tollkeeper.domain.ledger import Hold, Resolution
 from tollkeeper.storage import resolutions
 from tollkeeper.storage.database import Connection, Database
 
-# How a call with a hold of 10 ends, and the balance of a credit of 100 after it.
+# The ways in which a call with a hold of 10 ends, and the resulting balance of a credit of 100.
 ENDINGS = {
     "less": Balance(96, 0, 0, 4, 0),
     "equal": Balance(90, 0, 0, 10, 0),
@@ -39,6 +39,7 @@ def ending(hold: Hold, name: str) -> Resolution:
 
 
 async def check_sequence(process: Process, name: str, steps: tuple[str, ...]) -> None:
+    """Runs the steps on one hold, and checks the result of each step and the final balance."""
     tenant = await make_tenant(process.database, credit=100)
     hold = await held(process, tenant, 10)
     resolved = marked = False
@@ -68,7 +69,7 @@ async def check_sequence(process: Process, name: str, steps: tuple[str, ...]) ->
 
 
 def sequences() -> list[tuple[str, ...]]:
-    """Every order of up to two marks and two resolutions, with or without a fold after each."""
+    """Returns every order of up to two marks and two resolutions, with or without a fold after each."""
     found = set()
     for marks, resolves in itertools.product(range(3), repeat=2):
         for order in itertools.permutations(["mark"] * marks + ["resolve"] * resolves):
@@ -100,7 +101,7 @@ async def test_every_order_of_marks_resolutions_and_folds(
 
 @asynccontextmanager
 async def marking(database: Database, hold: Hold) -> AsyncIterator[Connection]:
-    """A mark that is written and not committed before the block ends."""
+    """Writes a mark, and commits it when the block ends."""
     async with database.transaction() as connection:
         await resolutions.lock_account(connection, hold.organization_id)
         await resolutions.mark_unsettled(connection, hold.organization_id, [hold.id], "test")
@@ -109,7 +110,7 @@ async def marking(database: Database, hold: Hold) -> AsyncIterator[Connection]:
 
 @asynccontextmanager
 async def resolving(database: Database, resolution: Resolution) -> AsyncIterator[Connection]:
-    """A resolution that is written and not committed before the block ends."""
+    """Writes a resolution, and commits it when the block ends."""
     async with database.transaction() as connection:
         assert await resolutions.resolve(connection, [resolution]) == {resolution.reservation_id}
         yield connection
@@ -120,7 +121,7 @@ async def resolving(database: Database, resolution: Resolution) -> AsyncIterator
 async def test_a_mark_while_a_resolution_is_being_committed(
     process: Process, name: str, folded: bool
 ) -> None:
-    """The mark cannot see the resolution, and is folded before or together with it."""
+    """The mark cannot see the resolution, and is folded before the resolution or together with it."""
     tenant = await make_tenant(process.database, credit=100)
     hold = await held(process, tenant, 10)
     async with resolving(process.database, ending(hold, name)):
@@ -166,14 +167,14 @@ async def test_unsettled_holds_stay_blocked_until_somebody_knows(process: Proces
     await process.ledger.mark_unsettled(hold, "nobody knows")
     refused = await process.ledger.hold(hold)
     assert (refused.available_picousd, refused.held_picousd) == (0, 10)
-    # Waiting does not help: no call is running.
+    # A later retry would not help, because no running call can release credit.
     assert refused.retry_after_s is None
     await process.ledger.resolve(release(hold))
     await held(process, tenant, 10)
 
 
 async def test_a_fold_waits_for_a_mark_that_is_being_committed(process: Process) -> None:
-    """Otherwise the resolution and the mark would both subtract the hold from what is held."""
+    """Otherwise the resolution and the mark would both subtract the hold from the held amount."""
     tenant = await make_tenant(process.database, credit=100)
     hold = await held(process, tenant, 10)
     async with marking(process.database, hold):

@@ -1,4 +1,4 @@
-"""`ledger verify` goes through the books in slices, and leaves none out."""
+"""Tests that `ledger verify` checks the ledger in slices and omits no row."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ async def books(shared_conninfo: str) -> AsyncIterator[OldBooks]:
 
 
 async def test_every_slice_is_looked_at(books: OldBooks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong row is found once, in whichever organization and month it lies."""
+    """A wrong row is found once, whichever organization and month it belongs to."""
     tenants = await fill_books(
         books.process.database, calls=600, organizations=20, months=(NOW.plus(-2), NOW)
     )
@@ -42,7 +42,7 @@ async def test_every_slice_is_looked_at(books: OldBooks, monkeypatch: pytest.Mon
     balances = "balances are the sum of their rows"
     assert sorted(await books.verify()) == [(balances, str(one)) for one in chosen]
     await run(database, wrong, -1, chosen)
-    # In every range of ids: months of before, this one, the next one, and what lies around.
+    # The ids are in every range: past, current and next months, and ids before and after them.
     fresh = await make_tenant(database, credit=100)
     holds = [
         await books.hold(fresh, NOW.plus(number), 1) for number in (-400, -2, -1, 0, 1, 2, 3, 400)
@@ -84,7 +84,7 @@ async def test_no_more_differences_are_kept_than_a_person_reads(
 
 
 def test_ids_are_in_one_range_each() -> None:
-    """Open months, closed ones, and gaps between them: no id is left out, and none comes twice."""
+    """The ranges cover all ids exactly once, also the gaps between months."""
     months = [NOW.plus(number) for number in (-5, -4, -3, 0, 1)]
     ranges = verification._open_ranges(months, [])
     assert ranges[0][0] == FIRST_ID
@@ -95,7 +95,7 @@ def test_ids_are_in_one_range_each() -> None:
 
 
 async def _rows_read_by_a_verification(books: OldBooks) -> int:
-    """The rows that one verification reads from tables of the ledger."""
+    """Returns the number of rows that one verification reads from tables of the ledger."""
     so_far = """
         SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint
         FROM pg_stat_xact_user_tables
@@ -111,7 +111,7 @@ async def _rows_read_by_a_verification(books: OldBooks) -> int:
 async def test_without_statistics_the_work_grows_with_the_books_and_no_faster(
     books: OldBooks,
 ) -> None:
-    """A new database has no statistics, and the planner takes every table for one of a few rows."""
+    """A new database has no statistics, so the planner assumes that every table has only a few rows."""
     database = books.process.database
     read: list[int] = []
     for organizations in (10, 30):
@@ -120,6 +120,6 @@ async def test_without_statistics_the_work_grows_with_the_books_and_no_faster(
             for cost in (1, 2):
                 await books.spend(tenant, NOW, 10, cost)
         read.append(await _rows_read_by_a_verification(books))
-    # Four times the organizations and calls. Sums that are computed for each account anew read
-    # sixteen times as much or more.
+    # The ledger has four times as many organizations and calls now. A query that scans the calls
+    # again for each account would read at least sixteen times as many rows.
     assert read[1] < 8 * read[0], read

@@ -1,4 +1,4 @@
-"""The gauges of the ledger say what is in the books."""
+"""Tests that the ledger's gauges show the state of the ledger."""
 
 from collections.abc import AsyncIterator
 
@@ -27,7 +27,7 @@ from tollkeeper.services.ledger.watch import LedgerWatch
 
 @pytest.fixture(scope="module")
 async def apart(shared_conninfo: str) -> AsyncIterator[Process]:
-    """With a database of its own: the gauges are about everything in it."""
+    """Returns a process with its own database, because the gauges count everything in the database."""
     async with running_process(own_database(shared_conninfo, "watched")) as found:
         yield found
 
@@ -75,7 +75,7 @@ async def test_the_gauges_follow_the_books(apart: Process) -> None:
         "UPDATE reservations SET held_at = held_at - interval '200 seconds' WHERE id = %s",
         running.id,
     )
-    # Not folded in: it counts all the same.
+    # This resolution is not folded yet, but the gauges count it.
     debtor = await make_tenant(apart.database, credit=10)
     await apart.ledger.resolve(settlement(await held(apart, debtor, 10), 11))
     await watch.refresh()
