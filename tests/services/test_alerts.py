@@ -1,4 +1,4 @@
-"""Alerts over the real books: raised once over several processes, delivered signed, tried again."""
+"""Tests that alerts are raised once for all processes, and that deliveries are signed and retried."""
 
 import asyncio
 import hashlib
@@ -38,7 +38,7 @@ _SECRET = "a secret to sign with"
 
 @pytest.fixture(scope="module")
 async def apart(shared_conninfo: str) -> AsyncIterator[Process]:
-    """With a database of its own: alerts are about everything in it."""
+    """Returns a process with its own database, because alerts concern everything in the database."""
     async with running_process(own_database(shared_conninfo, "alerts")) as found:
         yield found
 
@@ -51,7 +51,7 @@ async def fresh(apart: Process) -> AsyncIterator[Process]:
 
 
 class _Down:
-    """The health of a backend, as a test sets it."""
+    """Simulates a backend whose health the test sets."""
 
     def __init__(self) -> None:
         self.ready = True
@@ -77,7 +77,7 @@ def _changes_of(changes: list[AlertChange], organization: object) -> list[AlertC
 
 
 def _states(changes: list[AlertChange], kind: str) -> list[str]:
-    """Tenants of other tests have alerts of their own."""
+    """Returns the states of all changes of this kind, and ignores other alerts of other tests' tenants."""
     return [change.state.value for change in changes if change.alert.kind == kind]
 
 
@@ -143,7 +143,7 @@ async def test_caps_by_period_are_told_apart(fresh: Process) -> None:
     await caps.cap_set(organization, 60, CapPeriod.WEEK, key_id=tenant.key_id)
     await caps.cap_set(organization, 0, CapPeriod.DAY, tenant.project_id)
     alerts = _alerts(fresh)
-    # A cap of nothing is used up from the beginning.
+    # A cap of zero is used up from the beginning.
     [change] = _changes_of(await alerts.check(), organization)
     assert change.alert.subject == {
         "organization_id": str(organization),
@@ -186,7 +186,7 @@ async def test_an_organization_that_is_stopped_by_its_overage(fresh: Process) ->
     [told] = _changes_of(await alerts.check(), organization)
     assert (told.alert.kind.value, told.state.value) == ("stopped", "raised")
     assert "-0.00000000005 USD" in told.alert.detail
-    # New credit alone does not end it.
+    # A grant alone does not clear the alert.
     await billing.credit_grant(organization, 200)
     kinds = {kind for kind, _, _ in _told(await alerts.check(), organization)}
     assert "stopped" not in kinds
@@ -230,7 +230,7 @@ async def test_reports_of_usage_and_differences_of_the_ledger(fresh: Process) ->
 
 @dataclass
 class _Receiver:
-    """A webhook: answers with the statuses it was given, then 204."""
+    """Simulates a webhook's receiver. Answers with the given statuses, and after them with 204."""
 
     statuses: list[int] = field(default_factory=list)
     received: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
@@ -298,7 +298,7 @@ async def test_a_delivery_that_failed_is_tried_again(
     posting.note_usage_report("retried", "It does not fit.")
     await posting.check()
     async with fresh.database.reading() as connection:
-        # Of this backend only: other tests' tenants have alerts of their own.
+        # Keep only the alert of this backend, because tenants of other tests also cause alerts.
         await connection.execute("DELETE FROM alert_deliveries WHERE body NOT LIKE '%retried%'")
     for _ in range(2):
         assert await posting.deliver() == 0

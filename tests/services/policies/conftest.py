@@ -1,4 +1,4 @@
-"""One gateway with a scripted judge for the tests of policies, and a fresh tenant for each."""
+"""Provides one gateway with a scripted judge for all policy tests, and a new tenant for each test."""
 
 import pytest
 
@@ -10,5 +10,5 @@ __all__ = ["judged", "shared_judged"]
 
 @pytest.fixture(scope="session")
 def conninfo(shared_conninfo: str) -> str:
-    """The whole ledger is verified here: no other test may have touched it."""
+    """Returns a database that no other tests use, because these tests verify the whole ledger."""
     return own_database(shared_conninfo, "policies")

@@ -1,4 +1,5 @@
-"""Which policies apply: every state, mode, direction and scope, and what a request may add."""
+"""Tests which policies apply to a call, for every state, mode, direction and scope, and for policies
+that the request names."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,8 @@ _MODES = ("monitoring", "enforcing")
 
 @dataclass(frozen=True)
 class Reach:
-    """A scope as it lies to the project that calls, and whether the call names the policy."""
+    """Describes how a policy's scope relates to the calling project, and whether the call names the
+    policy."""
 
     scope: str
     projects: str = "none"
@@ -46,7 +48,8 @@ _REACHES = [
 async def test_every_state_mode_direction_and_scope(
     judged: JudgedGateway, reach: Reach, direction: str
 ) -> None:
-    """All of them side by side, each with a word of its own that only one call says."""
+    """The policies of all states and modes exist side by side. Each looks for its own word, which only
+    one call contains."""
     fields = {
         "direction": direction,
         "scope": reach.scope,

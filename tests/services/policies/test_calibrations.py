@@ -1,4 +1,4 @@
-"""A calibration changes verdicts from its activation on, for the rule and judge that it was fitted for."""
+"""Tests that a calibration changes verdicts after its activation, and only for its rule and judge."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ async def test_the_threshold_applies_to_the_calibrated_value(judged: JudgedGatew
     judged.judge.opinion = lambda _: 9000
     assert_denied(await judged.chat("one"), policy, "request")
     number = await _store(judged, policy)
-    # A person activates it: until then nothing changes.
+    # A calibration has no effect before an operator activates it.
     assert_denied(await judged.chat("two"), policy, "request")
     await _activate(judged, policy, number)
     answer = await judged.chat("three")

@@ -1,5 +1,5 @@
-"""What the judge is shown: every role, tool and part of a request, every kind of an answer; and
-nothing in it can pose as the question, as the answer or as the end of the text."""
+"""Tests that the judge reads every part of a request and of an answer, and that no part can pose as
+the question, as the judge's answer or as the end of the text."""
 
 import json
 from typing import Any
@@ -90,7 +90,7 @@ _SCHEMA = {
         {"messages": [_USER], "tools": [_TOOL]},
         {"messages": [_USER], "functions": [_TOOL["function"]]},
         {"messages": [_USER], "response_format": _SCHEMA},
-        # Escapes are read before the judge reads.
+        # Escape sequences are decoded before the judge reads the text.
         {"messages": [{"role": "user", "content": "b\u006fmb"}]},
         {
             "messages": [
@@ -235,8 +235,8 @@ _POSING = [
 async def test_content_stays_inside_its_fence(
     judged: JudgedGateway, posing: str, direction: str
 ) -> None:
-    """Whatever it says: it is quoted whole, the question comes after it, and no token of a chat
-    template is left in it."""
+    """The judge gets the whole text, then the question. The text contains no token of a chat template,
+    and cannot contain its own fence (the delimiter around it)."""
     policy = await judged.enforce(direction=direction)
     text = f"bomb {posing}"
     judged.say(text)
@@ -253,7 +253,7 @@ async def test_content_stays_inside_its_fence(
 
 
 async def test_a_fence_that_was_seen_is_of_no_use(judged: JudgedGateway) -> None:
-    """It depends on the text, so quoting it makes another."""
+    """The fence depends on the text, so a text that quotes a fence gets another fence."""
     await judged.enforce(direction="request")
     await judged.chat("first")
     fence = judged.judge.asked[-1].fence
@@ -265,7 +265,7 @@ async def test_a_fence_that_was_seen_is_of_no_use(judged: JudgedGateway) -> None
 
 @pytest.mark.parametrize("place", [0, 450, 898, 900, 949, 996, 1798, 2600, 3396])
 async def test_long_texts_are_judged_in_windows(judged: JudgedGateway, place: int) -> None:
-    """The word may lie anywhere, also across the border of two windows."""
+    """The word may be anywhere, even across the border between two windows."""
     policy = await judged.enforce(direction="request")
     text = "." * place + "bomb" + "." * (3400 - place)
     found = await judged.chat(text)
@@ -277,7 +277,7 @@ async def test_long_texts_are_judged_in_windows(judged: JudgedGateway, place: in
 
 
 async def test_a_conversation_that_goes_on_is_not_judged_anew(judged: JudgedGateway) -> None:
-    """Windows are counted from the beginning, and what was judged is remembered."""
+    """Windows start at the beginning of the conversation, and the scores of known windows are cached."""
     await judged.enforce(direction="request")
     turns = [{"role": "user", "content": f"{number} " * 250} for number in range(10, 16)]
     assert (await judged.chat(messages=turns[:5])).status_code == 200

@@ -1,4 +1,5 @@
-"""Policies of many organizations: read together, kept within bounds, found without a look at others."""
+"""Tests that the directory reads the policies of several organizations together, and that its cache
+is limited."""
 
 from uuid import uuid4
 

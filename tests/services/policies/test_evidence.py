@@ -1,4 +1,4 @@
-"""What is left of a verdict: a row, a line of the call's story, a number in the metrics."""
+"""Tests that each verdict is stored in a row, shown with its call and counted in the metrics."""
 
 import asyncio
 from pathlib import Path
@@ -89,14 +89,14 @@ async def test_verdicts_are_counted(judged: JudgedGateway) -> None:
 
 
 async def test_the_same_text_is_judged_once(judged: JudgedGateway) -> None:
-    """For one version of a policy; another version is another question."""
+    """This is true for one version of one policy. Another version or policy is asked again."""
     policy = await judged.publish(direction="both")
     judged.say("Hello")
     for _ in range(3):
         found = await judged.chat("Hello")
         verdicts = (await judged.entry(found)).verdicts
         assert [verdict.probability_basis_points for verdict in verdicts] == [UNLIKELY] * 2
-    # The request is quoted with its role, the answer as it is.
+    # The judge reads the request with its role, and the answer as plain text.
     assert sorted(judged.judge.texts) == ["Hello", "[user]\nHello"]
     await judged.change("publish", await judged.change("pause", policy))
     await judged.entry(await judged.chat("Hello"))
@@ -108,7 +108,7 @@ async def test_the_same_text_is_judged_once(judged: JudgedGateway) -> None:
 
 
 def _answers_late(judged: JudgedGateway) -> asyncio.Event:
-    """The judge answers when the event is set."""
+    """Makes the judge wait with its answers until the returned event is set."""
     go_on = asyncio.Event()
 
     async def late(peer: Peer) -> None:
@@ -132,7 +132,7 @@ async def test_too_much_to_watch_is_recorded_as_missing(
     assert [found.matched for found in (await judged.entry(first)).verdicts] == [True]
     (missing,) = (await judged.entry(second)).verdicts
     assert missing.probability_basis_points is None
-    # There is room again.
+    # The first text is finished, so the next text is judged.
     assert [found.matched for found in (await judged.entry(await judged.chat("c"))).verdicts] == [
         True
     ]
@@ -144,8 +144,8 @@ async def test_too_much_to_watch_is_recorded_as_missing(
 async def test_one_organization_does_not_have_all_that_is_watched(
     judged: JudgedGateway, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
-    """A hostile tenant has a monitoring policy and texts that the judge needs long for. Another
-    tenant's policy watches on."""
+    """A hostile tenant has a monitoring policy and many texts that wait for the judge. The monitoring
+    policy of another tenant is still judged."""
     monkeypatch.setattr(policy_checks, bound, most)
     quiet = await judged.with_tenant()
     await judged.publish(direction="request")
@@ -172,7 +172,7 @@ async def test_too_many_to_watch_are_recorded_as_missing(
 async def test_who_ends_does_not_wait_long_for_a_judge(
     data_dir: Path, conninfo: str, monkeypatch: pytest.MonkeyPatch, judged: JudgedGateway
 ) -> None:
-    """The gateway stops while verdicts are on their way: they are recorded as missing."""
+    """The gateway stops while verdicts are pending. They are recorded as missing."""
     monkeypatch.setattr(policy_checks, "_DRAIN_TIMEOUT_S", 0.1)
     async with judged_gateway(data_dir, conninfo, judge={"deadline_s": 3600}) as ending:
         await ending.publish(direction="both")

@@ -1,4 +1,5 @@
-"""What the judge used is metered by organization, and a bill for calls and judge together matches."""
+"""Tests that the judge's tokens are counted by organization, and that a bill for calls and questions
+together matches the ledger."""
 
 import asyncio
 import io
@@ -48,7 +49,7 @@ async def test_the_judges_tokens_are_counted_by_organization(judged: JudgedGatew
         for number in range(calls):
             await tenant.chat(f"Hello {number}")
     (mine,), (others,) = await _usage(judged), await _usage(other)
-    # The answer to each request is the same, but it belongs to another request: both are asked about.
+    # All answers have the same text, but each answers another request, so the judge reads each one.
     assert (mine.questions, mine.input_tokens, mine.output_tokens) == (6, 6 * 7, 6 * 3)
     assert (others.questions, others.input_tokens, others.output_tokens) == (2, 2 * 7, 2 * 3)
     assert (mine.backend, mine.model, mine.unreported_questions) == ("judge", "the-judge", 0)
@@ -99,11 +100,11 @@ async def test_sums_that_could_not_be_written_are_kept(
     assert used.questions == 2
 
 
-# A backend that serves calls and judges.
+# The judge is the same backend that serves calls.
 
 
 class Provider:
-    """A server that answers calls and questions, and writes a bill of what it reported."""
+    """Simulates a server that answers calls and questions, and bills the usage that it reported."""
 
     def __init__(self) -> None:
         self._random = random.Random(7)
@@ -182,7 +183,7 @@ async def test_a_bill_for_calls_and_judge_matches_to_the_last_token(
         for figure in ("requests", "input", "cached", "output"):
             (differing,) = (await reconcile(provider.bill(**{figure: 1}))).differences
             assert differing.kind == "differs"
-        # The catalogue has a price for this model, so what judging cost is known.
+        # The catalogue has a price for this model, so the cost of judging is known.
         (used,) = await _usage(shared)
         uncached = used.input_tokens * PROMPT_PRICE + used.output_tokens * COMPLETION_PRICE
         assert 0 < used.cost_picousd <= uncached

@@ -1,4 +1,5 @@
-"""A judge that is down, slow, absent or says nothing: enforcing fails closed, monitoring never fails."""
+"""Tests a judge that is down, slow or not configured, or gives no usable answer. Calls with enforcing
+policies then fail, and monitoring policies never make a call fail."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -161,7 +162,7 @@ async def test_a_slow_judge_has_one_deadline_for_all_policies(
         await impatient.enforce(f"word {number}", direction=direction)
     impatient.judge.opinion = lambda _: _late(0.15)
     found = await impatient.chat()
-    # Two at once would need twelve times 0.15 s: the deadline ends it long before.
+    # With two questions at a time, 24 questions need 12 * 0.15 s. The deadline is 0.6 s.
     assert_error(found, 503, "service_unavailable")
     verdicts = (await impatient.entry(found)).verdicts
     had = [verdict.probability_basis_points for verdict in verdicts]
@@ -178,7 +179,8 @@ async def test_a_hanging_judge_is_left(impatient: JudgedGateway) -> None:
 
 
 async def test_who_watches_does_not_hold_up_who_decides(impatient: JudgedGateway) -> None:
-    """Many texts that are only watched wait for a slow judge; a call that must wait goes first."""
+    """Many questions of monitoring policies wait for a slow judge. A question of an enforcing policy is
+    asked before them."""
     watched = await impatient.with_tenant()
     for number in range(10):
         await watched.publish(f"word {number}", direction="request")

@@ -1,4 +1,4 @@
-"""A judge behind a backend that speaks the Responses protocol."""
+"""Tests a judge whose backend uses the Responses protocol."""
 
 import json
 

@@ -1,5 +1,5 @@
-"""A judge whose backend can keep prefix caches apart gets a salt of each organization: how fast it
-answers would tell one what another has sent."""
+"""Tests that the judge gets a different cache salt for each organization, if its backend supports
+this. Otherwise an organization could learn from the judge's speed which texts others have sent."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.support.judged_gateway import JudgedGateway, judged_gateway
 
 
 async def _salts(judged: JudgedGateway, field: str, texts: list[str]) -> list[str | None]:
-    """What the judge gets for requests of one tenant, question by question."""
+    """Sends the texts, and returns the salt in each question that the judge gets."""
     judged.judge.reset()
     for text in texts:
         assert (await judged.chat(text)).status_code == 200
@@ -33,7 +33,7 @@ async def test_every_organization_has_a_salt_of_its_own(
             found.append(salts[0])
         assert None not in found
         assert found[0] != found[1]
-        # The judge's salt is not the one of the tenant's own calls.
+        # The salt for the judge differs from the salt of the tenant's own calls.
         assert judged.model.requests[-1].json.get(field) not in found
 
 

@@ -1,4 +1,4 @@
-"""Two organizations and one judge: a flood of the one waits behind itself."""
+"""Tests that an organization that floods the judge delays only its own questions."""
 
 import asyncio
 from pathlib import Path
@@ -32,7 +32,7 @@ async def test_a_flood_leaves_the_judge_to_others(judged: JudgedGateway) -> None
             )
             for number in range(40)
         ]
-        # One organization has seven of the judge's eight slots.
+        # One organization can use seven of the judge's eight slots.
         await eventually(lambda: judged.judge.under_way == 7)
         for number in range(3):
             assert (await quiet.chat(f"quiet {number}")).status_code == 200

@@ -1,4 +1,4 @@
-"""Files of labelled texts: what is read, and what is refused with its line."""
+"""Tests how files of labelled texts are read, and that errors name the line."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""A thousand policies on one call: bounded work at once, bounded memory, one shared prefix."""
+"""Tests a thousand policies on one call: concurrency and memory are limited, and all questions share
+one prefix."""
 
 import asyncio
 import tracemalloc
@@ -43,7 +44,7 @@ async def patient(shared_patient: JudgedGateway) -> JudgedGateway:
 
 
 def _lingering(basis_points: int) -> Verb:
-    """Long enough for others to come meanwhile."""
+    """Answers after a pause in which other questions arrive."""
 
     async def verb(peer: Peer) -> None:
         await asyncio.sleep(0.002)
@@ -64,13 +65,13 @@ async def test_a_thousand_policies_on_one_call(patient: JudgedGateway, direction
     assert len(patient.judge.asked) == _MANY
     assert len(set(patient.judge.questions)) == _MANY
     assert 1 < patient.judge.at_once_max <= _CONCURRENCY
-    # Everything before the question is the same for all, byte by byte: one prefix serves them.
+    # All requests are identical up to the question, so the judge's server can cache one prefix.
     prefixes = {asked.before_question for asked in patient.judge.asked}
     assert len(prefixes) == 1
     assert len(prefixes.pop()) > len(text)
     verdicts = (await patient.entry(found)).verdicts
     assert {verdict.policy_id for verdict in verdicts} == set(policies)
-    # The same text again asks nobody.
+    # The scores are cached, so the judge is not asked about the same text again.
     assert (await patient.chat(text)).status_code == 200
     assert len(patient.judge.asked) == _MANY
 
@@ -93,7 +94,7 @@ async def test_the_one_of_a_thousand_that_matches_denies(patient: JudgedGateway)
 
 
 async def test_windows_come_first_and_questions_second(patient: JudgedGateway) -> None:
-    """All questions about a window are put before the next window begins."""
+    """All questions about a window are asked before the first question about the next window."""
     await patient.publish_many(20, mode="enforcing", direction="request")
     text = "".join(f"{number:07d} " for number in range(2000))
     assert (await patient.chat(text)).status_code == 200
@@ -101,14 +102,14 @@ async def test_windows_come_first_and_questions_second(patient: JudgedGateway) -
     places = [order.index(asked.before_question) for asked in patient.judge.asked]
     assert len(order) == 5
     assert len(places) == 5 * 20
-    # In order, but for those that are under way at the same time.
+    # Only questions that are in flight at the same time may change places.
     displaced = [abs(place - at // 20) for at, place in enumerate(places)]
     assert max(displaced) <= 1
     assert sum(displaced) <= 4 * 2 * _CONCURRENCY
 
 
 class _CountingBackend:
-    """Answers at once, and keeps nothing but counts."""
+    """Answers every question with "No" or fails, and stores only counts."""
 
     name = "counting"
 
@@ -176,7 +177,7 @@ async def test_a_long_text_is_not_copied_for_every_question() -> None:
         tracemalloc.stop()
     assert (backend.asked, {opinion.basis_points for opinion in opinions}) == (_MANY, {0})
     assert backend.bytes > _MANY * len(text)
-    # Thirty megabytes went out; a few copies, and a little for each question, were ever held.
+    # The judge sent thirty megabytes, but only a few copies of the text were in memory at a time.
     assert peak - before < 5_000_000
 
 
@@ -184,13 +185,13 @@ async def test_a_thousand_questions_to_a_judge_that_is_down() -> None:
     backend = _CountingBackend(fails=True)
     opinions = await _judge(backend).ask_all("x" * 200_000, _questions(_MANY))
     assert {opinion.reason for opinion in opinions} == {"down"}
-    # Whoever failed on the first window is not asked about the others.
+    # A question that failed on the first window is not asked about the other windows.
     assert backend.asked < _MANY + 16
 
 
 async def test_a_deadline_ends_what_would_take_for_ever() -> None:
-    """Megabytes of text and a thousand questions: most of it is never even prepared. Also not
-    where every window is the same and so remembered."""
+    """A thousand questions about megabytes of text end at the deadline, even if all windows are equal
+    and most scores are cached."""
     backend = _CountingBackend()
     judge = _judge(backend, deadline_s=0.3, window_characters=1000, overlap_characters=100)
     for text in ("x y z " * 500_000, "".join(f"{number} " for number in range(500_000))):

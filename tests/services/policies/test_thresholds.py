@@ -1,4 +1,4 @@
-"""A match is a probability at or above the threshold, on both sides of a call."""
+"""Tests that a policy matches if its value reaches the threshold, for requests and responses."""
 
 import pytest
 
@@ -16,7 +16,7 @@ async def test_at_one_under_and_one_over(
     for offset in (-1, 0, 1):
         found = threshold + offset
         judged.judge.opinion = lambda _, found=found: found  # type: ignore[misc]
-        judged.say(f"answer {offset}")  # the same text would not be judged twice
+        judged.say(f"answer {offset}")  # a new text, because scores are cached
         answer = await judged.chat(f"question {offset}")
         if offset < 0:
             assert answer.status_code == 200, answer.text

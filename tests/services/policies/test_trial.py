@@ -1,4 +1,4 @@
-"""Trying a rule: the statistics, the service, and `tollkeeper policy try`."""
+"""Tests trials of rules: the statistics, the service, and the command `tollkeeper policy try`."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ def test_the_suggested_threshold_lies_between_what_it_parts() -> None:
 
 
 def test_equal_f1_goes_to_the_higher_precision() -> None:
-    # At 2: 2 of 4 right, all found (F1 2/3). Above 6: 1 of 1 right, half found (F1 2/3).
+    # No other threshold has a higher F1, or the same F1 with a higher precision.
     found = separate(_samples((10, False), (4, False), (8, True), (2, True), (12, True)))
     assert found is not None
     best = found.suggested
@@ -106,7 +106,7 @@ def _settings(data_dir: Path, judge: ScriptedJudge) -> Settings:
             "database": {"data_dir": data_dir},
             "backends": [
                 {"name": "judge", "kind": "openai", "urls": [judge.url], "retries": 0},
-                # Its secret is not there, and not needed.
+                # The secret of this backend is not set, and a trial does not need it.
                 {
                     "name": "other",
                     "kind": "openai",
@@ -174,7 +174,7 @@ async def test_without_a_judge_there_is_no_trial(data_dir: Path) -> None:
 
 @pytest.fixture
 def program(tmp_path: Path, judge: ScriptedJudge) -> Program:
-    """Nothing but a judge is there: no database is started for a trial."""
+    """Returns a program whose configuration has only a judge, because a trial starts no database."""
     more = f"""
 [[backends]]
 name = "judge"
@@ -242,7 +242,7 @@ async def test_the_command_on_a_labelled_file(
     shown = await _run(program, "--rule", "Is it?", "--file", file)
     assert shown.code == 0
     assert "Suggested threshold: 57.5 %" in shown.out
-    # Nothing is calibrated, so nothing is called a probability.
+    # Without a calibration, the output contains scores and no probabilities.
     assert "score" in shown.out
     assert "probabilit" not in shown.out
     calibrated = await _run(program, "--rule", "Is it?", "--file", file, "--calibrate")
@@ -283,7 +283,7 @@ async def test_the_limit_of_the_first_judge_comes_from_labels(
     found = await _json(program, "--rule", "Is it?", "--file", file, "--first", "--misses", "1%")
     assert found["judge"] == {"backend": "judge", "model": "small"}
     assert {asked.received.json["model"] for asked in judge.asked} == {"small"}
-    # With 300 labels, none of them may lie below the limit.
+    # With 300 labels, the guarantee of 1 % requires that no labelled text is below the limit.
     limit = 9000 - 20 * 299
     assert found["guarantees"]["misses"]["basis_points"] == limit
     harmless = [{"text": f"No {value}", "label": False} for value in (10, limit - 1, limit, 9999)]
@@ -294,6 +294,6 @@ async def test_the_limit_of_the_first_judge_comes_from_labels(
         f"settles_below_basis_points = {limit}: at most 1.00% misses by the first judge, with 95% "
         "confidence. With this setting, the first judge decides 2 of these 304 texts by itself."
     ) in " ".join(shown.out.split())
-    # A limit is compared with scores, and the first judge denies nothing.
+    # The limit is compared with scores, so it needs no calibration. The first judge denies nothing.
     for wrong in ("--calibrate",), ("--false-denials", "1%"):
         assert (await _run(program, *asked, *wrong)).code == 2

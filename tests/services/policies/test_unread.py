@@ -1,4 +1,5 @@
-"""Content that no judge reads: named in the record, or denied where the operator says so."""
+"""Tests that content which the judge cannot read is named in the verdict, or denied if the settings
+say so."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -93,7 +94,7 @@ async def test_an_enforcing_policy_denies_what_it_cannot_read(strict: JudgedGate
         assert verdict.probability_basis_points is None
         assert (await under_policy.scripted.entry_of(found)).status == "released"
     assert (len(strict.judge.asked), len(strict.model.requests)) == (asked, calls)
-    # Files are allowed, and nobody else's images are touched.
+    # Files are allowed, and so are images of a tenant without policies.
     assert (await under_policy.chat(messages=_message(_file(b"\xff\x00")))).status_code == 200
     assert (await without.chat(messages=_message(_IMAGE))).status_code == 200
 
@@ -108,7 +109,7 @@ async def test_monitoring_denies_nothing(strict: JudgedGateway) -> None:
 
 
 def _drawn(url: str, *, streamed: bool) -> Verb:
-    """An answer with an image, as OpenRouter has it."""
+    """Returns an answer with an image, in OpenRouter's format."""
     message = {"content": "Look.", "images": [{"type": "image_url", "image_url": {"url": url}}]}
     if streamed:
         records = [chunk(delta=message), chunk(finish="stop"), usage_chunk()]

@@ -1,5 +1,5 @@
-"""Rows of verdicts: written in bounded batches with their calls, kept by the day, and moved over
-from where they were before they had a table."""
+"""Tests that verdict rows are written with their calls in batches of limited size, are partitioned
+by day, and were migrated from the column in which older versions stored them."""
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -152,7 +152,7 @@ async def test_verdicts_are_kept_and_dropped_by_the_day(judged: JudgedGateway) -
 
 @pytest.fixture
 def old_database(conninfo: str) -> Iterator[str]:
-    """A database of the time when verdicts were a column."""
+    """Creates a database with an old schema, in which verdicts were a column of `activity`."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("CREATE DATABASE old_verdicts")
         old = make_conninfo(conninfo, dbname="old_verdicts")

@@ -1,4 +1,5 @@
-"""The rate of administration: by organization, and without the database where the key is known."""
+"""Tests the rate limit for administration requests: it applies to each organization, and refuses
+known keys without a database lookup."""
 
 from uuid import uuid4
 
@@ -12,7 +13,7 @@ from tollkeeper.services.tenants import administration_rate
 from tollkeeper.services.tenants.administration_rate import AdministrationRate
 
 _OURS, _THEIRS = OrganizationId(uuid4()), OrganizationId(uuid4())
-# Time stands still.
+# The clock of the tests always shows this time.
 _NOW_NS = 10**12
 
 
@@ -34,7 +35,7 @@ def test_a_known_key_without_room_is_refused_before_it_is_looked_up() -> None:
     rate = _rate(2)
     rate.take(_OURS, "ours")
     for _ in range(5):
-        rate.require_room("ours")  # It takes nothing.
+        rate.require_room("ours")  # takes no token from the bucket
     rate.take(_OURS, "another of ours")
     for known in ("ours", "another of ours"):
         with pytest.raises(RateLimited):

@@ -1,4 +1,4 @@
-"""Requests of one key that come at once look it up once."""
+"""Tests that concurrent requests with the same key look it up only once."""
 
 import asyncio
 from collections.abc import AsyncIterator, Hashable
@@ -18,7 +18,7 @@ from tollkeeper.storage.database import Connection, Database, RoundTrips
 
 
 class CountedReads(Database):
-    """The gateway's own database. It counts reads, and holds them back until they may go."""
+    """Wraps the gateway's database. Counts the reads, and delays them until `may_go` is set."""
 
     def __init__(self, behind: Database) -> None:
         self._behind = behind
@@ -53,8 +53,8 @@ def authentication(database: CountedReads) -> Authentication:
 async def test_requests_at_once_share_a_look_up(
     authentication: Authentication, database: CountedReads, tenant: Tenant
 ) -> None:
-    """Otherwise every request that comes while a key is looked up would take a connection: under
-    load, thousands of them whenever the memory of a key ends."""
+    """Otherwise every request that arrives during the lookup would take a connection. Under load, this
+    would be thousands of connections whenever a cached key expires."""
     asked = [asyncio.create_task(authentication.recognise(tenant.project_key)) for _ in range(50)]
     await asyncio.sleep(0)
     database.may_go.set()
@@ -75,11 +75,11 @@ async def test_a_key_that_is_not_valid_is_refused_for_each(
     database.may_go.set()
     found = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(one) for one in found] == [ProjectCaller, Unauthenticated] * 2
-    # Whoever handles an error may add to it, so nobody shares one.
+    # Each caller gets its own error object, because an error handler may add to it.
     assert found[1] is not found[3]
-    # Keys that come at once are looked up together.
+    # Concurrent requests with different keys share one lookup.
     assert database.reads == 1
-    # A refusal is not remembered.
+    # A refusal is not cached.
     with pytest.raises(Unauthenticated, match="archived"):
         await authentication.recognise(other.project_key)
     assert database.reads == 2

@@ -1,4 +1,5 @@
-"""The tenants that tests create in one statement have the rows that the services write."""
+"""Tests that `Gateway.make_tenant`, which writes a tenant in one statement, writes the same rows as
+the services."""
 
 from typing import Any
 
@@ -8,7 +9,7 @@ from tests.support.gateway import Gateway
 from tollkeeper.domain.access import OrganizationId
 
 _TABLES = ("accounts", "projects", "project_accounts", "admin_keys", "project_keys", "grants")
-# Different for every tenant, or set by the first transaction that locks the account.
+# Columns that differ for every tenant, or that are set when the account is locked the first time.
 _OWN = {"id", "organization_id", "project_id", "digest", "redacted_value", "month"}
 _TIMES = {"created_at", "granted_at"}
 

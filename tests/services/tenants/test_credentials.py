@@ -1,4 +1,4 @@
-"""Revocation is exact: once it is acknowledged, the next admission of every process refuses the key."""
+"""Tests that every process refuses a key as soon as its revocation is acknowledged."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -55,8 +55,8 @@ CHANGES = {
 async def check_no_admission_after(
     process: Process, other: Process, change: Change, refused: Decision
 ) -> int:
-    """Both processes hold all the time, and a third connection makes the change meanwhile. Returns
-    how many holds were admitted before it."""
+    """Makes the change while both processes create holds, and checks that no later hold is admitted.
+    Returns the number of admitted holds."""
     tenant = await make_tenant(process.database, credit=10_000)
     amid = asyncio.Event()
     acknowledged = False
@@ -84,7 +84,7 @@ async def check_no_admission_after(
     started_after += [await one.ledger.hold(hold_of(tenant, 1)) for one in (process, other)]
 
     assert started_after == [refused] * len(started_after)
-    # The time of a hold is read under the lock that the change takes: none can be later.
+    # A hold's time is read under the lock that the change takes too. So no hold can be later.
     [[newest, number]] = await rows(
         process.database,
         "SELECT max(held_at), count(*) FROM reservations WHERE organization_id = %s",

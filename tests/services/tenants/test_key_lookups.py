@@ -1,4 +1,4 @@
-"""Keys are looked up together, and each caller gets the answer to its own question."""
+"""Tests that concurrent key lookups share one statement, and that each caller gets its own key."""
 
 import asyncio
 
@@ -87,7 +87,8 @@ async def test_a_caller_that_leaves_does_not_disturb_the_others(gateway: Gateway
 async def test_admin_keys_are_looked_up_together_too(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is known yet, so no organization can wait for its own turn."""
+    """The organization of a key is unknown before the lookup, so lookups do not take turns by
+    organization."""
     batches: list[int] = []
     find = admin_keys.find_by_digests
 

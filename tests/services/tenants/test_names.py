@@ -1,4 +1,5 @@
-"""Names are unique among what is in use, and can be changed. Archiving an organization ends its calls."""
+"""Tests that names in use are unique and can be changed, and that the keys of an archived organization
+are refused."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,7 +22,7 @@ def _name() -> str:
 
 
 async def _only_one(create: Callable[[], Awaitable[object]]) -> None:
-    """Creates the same thing many times at once."""
+    """Runs `create` several times concurrently, and checks that only one run succeeds."""
     results = await asyncio.gather(*(create() for _ in range(_CONCURRENT)), return_exceptions=True)
     assert sum(isinstance(result, StateConflict) for result in results) == _CONCURRENT - 1, results
 
@@ -89,7 +90,7 @@ async def test_a_key_name_is_taken_once_among_usable_keys(gateway: Gateway, tena
     await services.project_keys.project_key_revoke(first)
     second = await create()
     assert await services.names.project_key_named(name) == second
-    # A key and its replacement share the name while both work. Which one is meant must be said.
+    # While both keys work, a key and its replacement have the same name, so the name is ambiguous.
     rotation = await services.project_keys.project_key_rotate(second, 3600)
     assert rotation.new.name == name
     with pytest.raises(StateConflict, match=str(second)):
@@ -155,7 +156,7 @@ async def test_renames_are_checked_and_audited(gateway: Gateway, tenant: Tenant)
     for rename, identity, taken in renamed:
         with pytest.raises(StateConflict, match="already"):
             await rename(identity, taken)
-        # A thing does not stand in the way of its own name.
+        # An object may get its own present name again, in another case.
         for name in (f" {new} ", new.upper()):
             assert (await rename(identity, name)).name == name.strip()
         with pytest.raises(InvalidRequest):
@@ -192,7 +193,7 @@ async def test_archiving_an_organization_refuses_all_its_keys(
         assert_error(answer, 401, "invalid_api_key")
     answer = await gateway.client.get("/v1/models/example", headers=other.as_customer)
     assert answer.status_code != 401
-    # What was spent stays readable.
+    # The admin key can still read the costs.
     costs = await gateway.client.get("/v1/organization/costs?start_time=1", headers=tenant.as_admin)
     assert costs.status_code == 200, costs.text
 
