@@ -1,4 +1,4 @@
-"""The audit: every change is recorded once, with who made it, and never with a secret."""
+"""Tests that the audit records every change once, with its actor and without secrets."""
 
 import asyncio
 import json
@@ -109,7 +109,7 @@ async def test_a_change_through_the_api_names_the_admin_key(
     assert found[0].change.after is not None
     assert found[0].change.before["description"] == ""
     assert found[0].change.after["description"] == "New."
-    # What stayed as it was is not repeated.
+    # Unchanged fields are not recorded.
     assert set(found[0].change.after) <= {"description", "revision", "updated_at"}
 
 
@@ -238,7 +238,7 @@ async def test_old_entries_are_deleted_in_batches(
     monkeypatch.setattr(service, "_DELETED_AT_ONCE", 2)
     await _insert_old(gateway, tenant.organization_id, 9, 11, 12, 13, 14, 15)
     recent = len(await _entries(gateway, tenant)) - 6
-    # A second process may do the same at the same time.
+    # Two processes may delete old entries at the same time.
     audits = [Audit(gateway.services.database, unix_now, retention_days=10) for _ in range(2)]
     await asyncio.gather(*(audit.delete_old() for audit in audits))
     await audits[0].delete_old()

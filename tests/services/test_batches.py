@@ -1,4 +1,5 @@
-"""Batches: what is collected, in which order it is written, and what is given up."""
+"""Tests how items are collected in batches, in which order they are written, and when they are given
+up."""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
@@ -7,7 +8,7 @@ from tests.support.tables import each
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.batches import Backoff, Batches, Limit
 
-# Long enough that a test which waits for it by mistake fails by its own time limit.
+# So long that a test that waits for it by mistake exceeds its own time limit and fails.
 _FOR_EVER_S = 3600.0
 _THREE = Limit(3)
 _UNLIMITED = Limit()
@@ -15,7 +16,8 @@ _AT_ONCE = Backoff(first_s=0.0, max_s=0.0)
 
 
 class Recorder:
-    """Writes numbers and remembers each batch. An item weighs as much as its number."""
+    """Records each attempt to write a batch of numbers. An attempt waits for `go_on`, and fails if there
+    are `errors` left or if the batch contains one of the `refused` numbers."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""Owners take turns, whatever each of them has waiting; every queue has its bounds."""
+"""Tests that owners take turns, however many items each of them has queued, and that queues are
+limited."""
 
 import asyncio
 from collections import Counter

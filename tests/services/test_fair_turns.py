@@ -1,4 +1,4 @@
-"""A few pieces of work go on in a turn of the loop, and their owners take turns."""
+"""Tests that only a few pieces of work run in one turn of the event loop, and that owners take turns."""
 
 import asyncio
 from collections.abc import Callable, Hashable, Mapping
@@ -6,11 +6,12 @@ from functools import partial
 
 from tollkeeper.runtime.fair_turns import FairTurns
 
+# The number of pieces of work in one turn of the event loop.
 PER_TURN = 8
 
 
 class Given:
-    """What was given, in its order, turn by turn."""
+    """Records the pieces of work that run in each turn of the event loop, in their order."""
 
     def __init__(
         self,
@@ -29,7 +30,7 @@ class Given:
         self.turns[-1].append(what)
 
     async def turn(self) -> list[str]:
-        """What is given in the next turn of the loop."""
+        """Returns the pieces of work that run in the next turn of the event loop."""
         self.turns.append([])
         await asyncio.sleep(0)
         return self.turns[-1]
@@ -48,7 +49,7 @@ async def test_many_results_are_given_in_several_turns() -> None:
     found = given.turns[0] + [what for _ in range(3) for what in await given.turn()]
     assert [len(turn) for turn in given.turns] == [PER_TURN, PER_TURN, PER_TURN, 1]
     assert found == [f"one {number}" for number in range(3 * PER_TURN + 1)]
-    # What comes in the same turn as the last of them shares its budget, and then all is as before.
+    # New work in the turn of the last piece gets only the rest of this turn.
     given.add("one", PER_TURN)
     assert len(given.turns[-1]) == PER_TURN
     assert len(await given.turn()) == 1
@@ -63,7 +64,7 @@ async def test_who_has_had_some_of_every_turn_has_less_of_it() -> None:
     given.add("one", 10)
     turns = [given.turns[0], await given.turn(), await given.turn()]
     assert [_count(turn, "crowd") for turn in turns] == [1, 1, 1]
-    # In the first turn the crowd came before it, and was more than the turn takes.
+    # In the first turn, work of the crowd was waiting already, so later work has to wait too.
     assert [_count(turn, "one") for turn in turns] == [0, 4, 4]
 
 
@@ -126,13 +127,13 @@ async def test_who_asks_is_called_after_what_waits_now() -> None:
     for _ in range(12):
         await given.turn()
     assert asked[0] == 0
-    # In the turn after the last of them was given, in which further ones are given.
+    # The callback runs one turn after the pieces that waited. Further pieces run in that turn.
     assert 5 * PER_TURN <= asked[1] <= 7 * PER_TURN
     assert asked[2] == 10 * PER_TURN
 
 
 async def test_a_result_that_fails_to_be_given_does_not_stop_others() -> None:
-    """The loop reports it, and the next turn goes on."""
+    """The event loop reports the error, and the next turn runs the other pieces of work."""
     given, reported = Given(), []
     asyncio.get_running_loop().set_exception_handler(lambda _, found: reported.append(found))
 

@@ -1,4 +1,4 @@
-"""The thread for large requests: organizations take turns, and nobody waits without an end."""
+"""Tests the thread for large requests: organizations take turns, and every wait is limited."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from tollkeeper.runtime.large_requests import run_in_thread
 
 
 class _Thread:
-    """Work that goes on when it may, and the order in which it was done."""
+    """Provides work that waits for `may_go_on`, and records the order in which it ends."""
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()

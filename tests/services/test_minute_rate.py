@@ -1,4 +1,4 @@
-"""A rate by owner: a minute's worth at once, then as it comes back, and nothing is rounded."""
+"""Tests the rate limit of each owner: all uses of a minute may come at once, and times are exact."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def clock() -> Clock:
 
 
 def _used(rate: MinuteRate, attempts: int, owner: str = "ours") -> int:
-    """How many of the attempts find room."""
+    """Uses the rate `attempts` times, and returns the number of uses that were allowed."""
     used = 0
     for _ in range(attempts):
         if not rate.wait_ns(owner):
@@ -39,7 +39,7 @@ def test_a_minutes_worth_may_come_at_once_and_comes_back(clock: Clock) -> None:
     assert _used(rate, 100) == 1
     clock.pass_s(20)
     assert _used(rate, 100) == 10
-    # What is not used for longer than a minute is not saved up.
+    # Unused uses are saved for at most one minute.
     clock.pass_s(3600)
     assert _used(rate, 100) == 30
 
@@ -77,7 +77,7 @@ def test_what_is_kept_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) 
     for owner in owners:
         rate.use(owner)
     assert len(rate) == 10
-    # Those that were used last are still known.
+    # The owners that were active last are kept.
     assert [_used(rate, 1, owner) for owner in owners[-10:]] == [0] * 10
 
 
@@ -86,6 +86,6 @@ def test_a_use_may_weigh_as_much_as_several(clock: Clock) -> None:
     rate.use("ours", times=7)
     assert _used(rate, 10) == 3
     clock.pass_s(60)
-    # It is let through while anything is left, and the next one waits for all of it.
+    # One use may weigh more than is left. The next use then waits until the excess is over.
     rate.use("ours", times=25)
     assert rate.wait_ns("ours") == 96 * NS_PER_S

@@ -1,4 +1,5 @@
-"""An overloaded process limits the calls in its hands: by samples, and fair between owners."""
+"""Tests that an overloaded process limits its active calls, based on samples of the event loop, and
+gives each owner its share."""
 
 import asyncio
 import time
@@ -22,11 +23,12 @@ from tollkeeper.services.overload import (
 )
 
 _TURN_S_MAX = 0.025
+# Durations of a long and a short turn of the event loop, in seconds.
 _LONG, _SHORT = 0.1, 0.0001
 
 
 class Watched:
-    """A gate with a clock of its own. A window has four samples."""
+    """Wraps a gate whose clock the test advances. `window` adds the four samples of one window."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -38,7 +40,7 @@ class Watched:
             self.gate.sample(turn_s, backlog)
 
     def takes(self, owner: str, count: int) -> int:
-        """How many of so many calls of the owner are taken. They stay in the gateway's hands."""
+        """Returns how many of `count` calls of the owner are admitted. The admitted calls stay active."""
         return sum(self.takes_one(owner) for _ in range(count))
 
     def takes_one(self, owner: str) -> bool:
@@ -82,13 +84,13 @@ def test_long_turns_on_end_are_an_overload(watched: Watched) -> None:
     with pytest.raises(Unavailable, match="overloaded") as refused:
         watched.gate.require_room("one")
     assert refused.value.retry_after_s == 1
-    # Calls that end, or that wait for their backends, make room for others.
+    # Calls that end or wait for their backends are inactive, and make room for other calls.
     watched.pass_on("one", 1000)
     assert watched.takes("one", 1000) == LIMIT
 
 
 def test_few_samples_decide_nothing(watched: Watched) -> None:
-    """A turn that takes seconds is one sample."""
+    """A turn that takes seconds is only one sample."""
     watched.now += 10
     watched.gate.sample(10, 0)
     assert watched.limit() is None
@@ -97,7 +99,7 @@ def test_few_samples_decide_nothing(watched: Watched) -> None:
 def test_the_owner_with_the_most_is_refused_first(watched: Watched) -> None:
     watched.takes("flood", 1000)
     watched.window(_LONG)
-    # The flood fills every place, and others have their share all the same.
+    # The flood has more calls than the limit, but other owners still get their share.
     assert watched.takes("flood", 1) == 0
     assert watched.takes("quiet", 5) == 5
     assert watched.takes("other", 5) == 5
@@ -169,7 +171,7 @@ def test_the_limit_rises_while_the_process_waits_for_something_else(watched: Wat
 
 
 def test_calls_that_wait_for_each_other_are_an_overload(watched: Watched) -> None:
-    """Also where no turn is long: a few calls of another owner would wait behind all of them."""
+    """This is true even if no turn is long, because calls of other owners would wait for all of them."""
     watched.takes("one", CROWD_MAX)
     watched.window(_TURN_S_MAX / 2)
     assert watched.limit() is None
@@ -193,8 +195,8 @@ def test_a_crowd_that_does_not_last_is_no_overload(watched: Watched) -> None:
 
 
 def test_writes_that_pile_up_are_an_overload(watched: Watched) -> None:
-    """More may then be in hand, because they make the batches of a slow database larger, and still
-    more where the process has nothing else to do."""
+    """The limit is `SLOW_DATABASE_LIMIT` if too many ledger writes wait, and `LIMIT` if the turns are
+    long too."""
     watched.takes("one", 1000)
     watched.window(_SHORT, backlog=BACKLOG_MAX)
     assert watched.limit() is None
@@ -238,7 +240,7 @@ def test_nothing_is_kept_of_owners_without_calls(watched: Watched) -> None:
 
 
 async def test_a_loop_without_calls_is_not_sampled() -> None:
-    """And one with calls is, until it has rested for a while."""
+    """Sampling starts with the first call, and stops after some windows without calls."""
     backlogs = 0
 
     def backlog() -> int:
@@ -252,7 +254,7 @@ async def test_a_loop_without_calls_is_not_sampled() -> None:
     assert backlogs == 0
     gate.require_room("one")
     async with asyncio.timeout(20):
-        while not gate.resting:  # noqa: ASYNC110 - the sampler tells nobody
+        while not gate.resting:  # noqa: ASYNC110 - the sampler sets no event
             await asyncio.sleep(0.01)
     found = backlogs
     assert found >= 3 * CALM_WINDOWS
@@ -270,12 +272,13 @@ async def test_a_loop_that_is_kept_busy_is_overloaded() -> None:
     gate.require_room("one")
     async with asyncio.timeout(20):
         while gate.limit is None:
-            time.sleep(0.01)  # noqa: ASYNC251 - this is what keeps it busy
+            time.sleep(0.01)  # noqa: ASYNC251 - keeps the event loop busy
             await asyncio.sleep(0)
     assert gate.limit == LIMIT
 
 
 def _flooded(watched: Watched) -> None:
+    """Makes the gate overloaded, with `LIMIT` active calls of one owner."""
     watched.takes("flood", 1000)
     watched.window(_LONG)
     watched.pass_on("flood", 1000 - LIMIT)
@@ -283,7 +286,7 @@ def _flooded(watched: Watched) -> None:
 
 
 def _ask_beside_the_flood(watched: Watched, turn_s: float, *, windows: int = 20) -> None:
-    """In each window the flood is refused, and one call of a quiet owner is taken and passes on."""
+    """In each window, checks that a call of the flood is refused and a call of another owner admitted."""
     for _ in range(windows):
         assert watched.takes("flood", 1) == 0
         assert watched.takes("quiet", 1) == 1
@@ -292,7 +295,7 @@ def _ask_beside_the_flood(watched: Watched, turn_s: float, *, windows: int = 20)
 
 
 def test_who_floods_gets_less_while_others_ask_for_little(watched: Watched) -> None:
-    """Until the turns are short, so that the few calls of the others are as fast as alone."""
+    """The limit falls so far that turns become short and the few calls of other owners are fast."""
     _flooded(watched)
     _ask_beside_the_flood(watched, _TURN_S_MAX / 2)
     assert watched.limit() == UNEVEN_LIMIT_MIN
@@ -373,12 +376,12 @@ def test_nothing_is_kept_of_who_asked_in_earlier_windows(watched: Watched) -> No
 
 
 async def test_a_long_turn_is_told_before_its_end() -> None:
-    """The results that wait to be handed out are part of a turn, and they may be many."""
+    """A turn includes the delivery of all waiting results, which may take long. Here it never ends."""
     gate = OverloadGate(0.005)
     LoopSampler(gate, lambda: 0, lambda callback: None).start()
     gate.require_room("one")
     async with asyncio.timeout(20):
-        while gate.limit is None:  # noqa: ASYNC110 - the gate tells nobody
+        while gate.limit is None:  # noqa: ASYNC110 - the gate sets no event
             await asyncio.sleep(0.001)
     assert gate.limit == LIMIT
 
@@ -389,7 +392,7 @@ async def test_a_turn_that_was_told_before_its_end_is_one_sample() -> None:
     LoopSampler(gate, lambda: 0, waiting.append).start()
     gate.require_room("one")
     async with asyncio.timeout(20):
-        while len(waiting) < 3:  # noqa: ASYNC110 - the sampler tells nobody
+        while len(waiting) < 3:  # noqa: ASYNC110 - the sampler sets no event
             await asyncio.sleep(0.001)
     samples = gate._samples
     waiting[0]()

@@ -1,4 +1,5 @@
-"""What gateway processes publish of their replicas: fresh, by process, and gone with the process."""
+"""Tests that each gateway process publishes replica reports, which disappear with the process or when
+they are old."""
 
 import os
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ from tollkeeper.services.use_cases import Services
 
 @pytest.fixture(scope="module")
 def conninfo(shared_conninfo: str) -> str:
-    """Where no other process reports."""
+    """Returns a database in which no other process writes reports."""
     return own_database(shared_conninfo, "replica_reports")
 
 
@@ -62,7 +63,7 @@ async def test_reports_go_with_their_process(scripted: ScriptedGateway) -> None:
     assert await _published(services)
     await services.lease.sign_off()
     assert await services.replica_reports.replica_report_list() == []
-    # A process without a lease tells nothing: nobody would remove what it told.
+    # A process without a lease writes no reports, because no process would delete them.
     await services.upkeep.publish_replicas()
     assert await services.replica_reports.replica_report_list() == []
 

@@ -1,4 +1,4 @@
-"""Metrics that are counted in memory end up in the registry as if each had been written at once."""
+"""Tests that metrics which are counted in memory get the same values as with immediate updates."""
 
 import asyncio
 import gc
@@ -89,7 +89,7 @@ def test_a_writer_goes_with_its_object() -> None:
         def write(self) -> None:
             Kept.written += 1
 
-    # Those of objects that earlier tests have left go now.
+    # Remove the writers of objects that earlier tests have left.
     gc.collect()
     write_tallies()
     kept = Kept()

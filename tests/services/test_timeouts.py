@@ -1,4 +1,4 @@
-"""The timeouts of calls: like `asyncio.timeout`, but for how late they may be."""
+"""Tests that the timeouts of calls behave like `asyncio.timeout`."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,6 +8,7 @@ import pytest
 from tests.support.tables import each
 from tollkeeper.runtime.timeouts import Alarm, Alarms, Timeout, timeout, timeout_at
 
+# A short time, and a time that is longer than any test.
 TICK_S = 0.05
 _LONG_S = 60.0
 
@@ -28,7 +29,7 @@ async def test_who_is_done_in_time_goes_on_and_leaves_nothing() -> None:
     with timeout(TICK_S) as bound:
         await asyncio.sleep(0)
     await asyncio.sleep(3 * TICK_S)
-    bound.expire()  # too late to matter
+    bound.expire()  # has no effect after the block
     await asyncio.sleep(0)
 
 
@@ -48,7 +49,7 @@ async def test_it_can_be_moved(sooner: Callable[[], float]) -> None:
     found[0].move(sooner())
     with pytest.raises(TimeoutError):
         await waiting
-    found[0].move(_now())  # too late to matter
+    found[0].move(_now())  # has no effect after the block
     assert not waiting.cancelled()
 
 
@@ -107,15 +108,15 @@ async def test_an_alarm_bounds_one_wait_after_the_other() -> None:
     alarm = Alarm()
     with alarm.until(_now() + TICK_S):
         await asyncio.sleep(0)
-    # The timer of the first wait rings during the second, which may take longer.
+    # The timer of the first wait fires during the second wait, whose limit is later.
     with alarm.until(_now() + _LONG_S):
         await asyncio.sleep(3 * TICK_S)
-    # A shorter wait after a longer one.
+    # This limit is earlier than the limit of the wait before.
     due = _now() + TICK_S
     with pytest.raises(TimeoutError), alarm.until(due):
         await asyncio.sleep(_LONG_S)
     assert _now() >= due
-    # After it was late, it bounds the next wait as well.
+    # After a timeout, the alarm limits the next wait as well.
     with pytest.raises(TimeoutError), alarm.until(_now() + TICK_S):
         await asyncio.sleep(_LONG_S)
     alarm.close()
@@ -153,7 +154,7 @@ async def test_a_lent_alarm_bounds_the_waits_of_its_present_task_only() -> None:
         finally:
             alarms.give_back(alarm)
 
-    # The timer of the first is still set when the second has its alarm.
+    # The timer of the first task is still set when the second task gets the alarm.
     await asyncio.create_task(wait(2 * TICK_S, 0))
     await asyncio.create_task(wait(_LONG_S, 4 * TICK_S))
     with pytest.raises(TimeoutError):

@@ -1,4 +1,4 @@
-"""Chores of a serving process: done in turn, whatever becomes of one of them."""
+"""Tests the upkeep of a worker: its tasks (chores) run regularly, even if one of them fails."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ _LEASE_S = 0.4
 
 
 class _Chores(Upkeep):
-    """The real ones, with the ledger's on a short lease."""
+    """Runs the real upkeep with a short lease."""
 
     def __init__(self, books: Books, rule: UnsettledRule | None = None) -> None:
         services = books.services
@@ -82,7 +82,7 @@ async def test_a_dead_process_is_found_by_a_steady_one(books: Books, chores: _Ch
         " now() - interval '1 minute', now() - interval '1 minute')",
         dead,
     )
-    # Not steady yet: nobody may be judged.
+    # The lease is not steady yet, so no process may be declared dead.
     await chores.recover_dead()
     assert (await books.balance())["unsettled"] == 0
     chores.start()
@@ -105,14 +105,14 @@ async def test_a_hold_without_a_registered_process_is_found(books: Books, chores
     marks = "SELECT count(*) FROM unsettled_marks WHERE reservation_id = %s"
     async with asyncio.timeout(20):
         while await books.sql(marks, hold.id) != [(1,)]:
-            # Another sweep may be under way.
+            # If another sweep is running, this call does nothing.
             await chores.recover_unregistered()
     await books.assert_right()
 
 
 async def _steady(chores: _Chores) -> None:
     async with asyncio.timeout(20):
-        while not chores.lease.steady:  # noqa: ASYNC110 - nothing tells of it
+        while not chores.lease.steady:  # noqa: ASYNC110 - the lease sets no event
             await asyncio.sleep(0.02)
 
 

@@ -1,4 +1,4 @@
-"""What is kept sealed or signed: only the same secret, purpose and context open it."""
+"""Tests that sealed or signed data can be read only with the same secret, purpose and context."""
 
 from hypothesis import given
 from hypothesis import strategies as st

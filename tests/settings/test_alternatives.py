@@ -1,4 +1,5 @@
-"""A model with several backends in the settings: what is wrong, and what comes of what is right."""
+"""Tests the settings of a model with several backends: mistakes are named, and the catalogue gets the
+right routes."""
 
 from typing import Any
 
@@ -85,14 +86,14 @@ def test_what_all_of_them_can_do() -> None:
     assert model.supported_features == ("tools", "reasoning")
     assert model.supported_sampling_parameters == ("temperature",)
     assert model.input_modalities == ("text", "image")
-    # The backend that can keep caches apart gets a salt.
+    # One of the backends can separate caches, so calls get a cache salt.
     assert model.isolates_cache
-    # The dearer bound of an image.
+    # The model has the higher image bound of its backends.
     assert model.token_bounds.image == 48_169
     own, claude = model.routes
     assert own.model.supported_features == ("tools", "reasoning", "logprobs", "json_mode")
     assert claude.model.token_bounds.image == 4784
-    # The dearer bound of a search, whichever of them serves.
+    # The model has the more expensive search bound of its backends.
     assert not own.model.token_bounds.search_rereads_prompt
     assert claude.model.token_bounds.search_rereads_prompt
     assert model.token_bounds.search_rereads_prompt
@@ -104,7 +105,7 @@ def test_sealed_reasoning_needs_one_protocol() -> None:
     mixed = _model({"backend": "responses"}, backend="claude")
     assert all(sealed in route.model.options for route in mixed.routes)
     assert sealed not in mixed.options
-    # The provider accepts at one endpoint what it has signed at the other.
+    # Each of these two endpoints accepts reasoning that the other one has signed.
     assert sealed in _model({"backend": "vertex"}, backend="claude").options
 
 

@@ -1,4 +1,4 @@
-"""Every setting of a backend reaches the place where it is used."""
+"""Tests that every setting of a backend reaches the code that uses it."""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +20,7 @@ from tollkeeper.services.calls.token_counting import TOKENIZER_TIMEOUT_S
 from tollkeeper.settings import BackendSettings, Settings, SettingsError, load_settings
 
 _URL = "https://127.0.0.1:9/v1"
-# The setting and a value for it; the field of the configuration and what it then holds.
+# A setting, its value, a field of the backend's configuration, and the field's expected value.
 _REACHES: list[tuple[str, object, str, object]] = [
     ("name", "other", "name", "other"),
     ("urls", ["http://a/v1", "http://b/v1"], "urls", ("http://a/v1", "http://b/v1")),

@@ -1,5 +1,5 @@
-"""Every setting stands in the file that `init` writes and in the documents, with its default, and is
-read by the program."""
+"""Tests that the file that `init` writes and the documents contain every setting with its default, and
+that the program reads every setting."""
 
 import ast
 import json
@@ -19,11 +19,12 @@ from tollkeeper.settings import DEFAULT_FILE, Settings, load_settings
 
 _ROOT = Path(__file__).parents[2]
 _SOURCE = _ROOT / "src" / "tollkeeper"
+# The sections that are lists of tables.
 _REPEATED = ("backends", "models")
 
 
 def _section(annotation: Any) -> type[BaseModel]:
-    """The section inside an annotation: itself, optional, or repeated."""
+    """Returns the section class of an annotation, which may be optional or a list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     inner = [part for part in typing.get_args(annotation) if not _is_filler(part)]
@@ -45,7 +46,7 @@ def _default(section: str, name: str) -> Any:
 
 
 def test_there_are_few_settings() -> None:
-    """A setting has to be one that an operator can choose better than its authors."""
+    """A setting should exist only if operators can choose its value better than the authors."""
     assert len(_NAMES) <= 100
 
 
@@ -53,7 +54,7 @@ def test_there_are_few_settings() -> None:
 
 
 def _part_of_file(section: str) -> str:
-    """The lines of a section, and of its example in a comment."""
+    """Returns the lines of a section, and of its example in a comment."""
     heading = re.escape(f"[[{section}]]" if section in _REPEATED else f"[{section}]")
     text = DEFAULT_FILE.read_text()
     parts = re.findall(rf"^(?:# )?{heading}.*?(?=^(?:# )?\[|\Z)", text, re.MULTILINE | re.DOTALL)
@@ -95,7 +96,7 @@ def test_examples_in_comments_are_right(tmp_path: Path) -> None:
 
 
 def _rows() -> Iterator[tuple[str, list[str], str]]:
-    """The section, the names and the defaults of each row of settings."""
+    """Yields the section, the names and the defaults of each table row with settings."""
     section = ""
     for line in (_ROOT / "docs" / "configuration.md").read_text().splitlines():
         if line.startswith("## "):
@@ -108,7 +109,7 @@ def _rows() -> Iterator[tuple[str, list[str], str]]:
 
 
 def _documented() -> dict[str, str]:
-    """Every setting with its default, as it is written."""
+    """Returns every documented setting with the text of its default."""
     found = {}
     for section, names, defaults in _rows():
         shown = re.findall(r"`([^`]*)`", defaults)
@@ -154,7 +155,7 @@ def _sections_by_class() -> dict[str, str]:
 
 
 def _section_of(node: ast.expr) -> str | None:
-    """The section that an expression like `settings.limits` or `self._settings.judge` means."""
+    """Returns the section of an expression like `settings.limits` or `self._settings.judge`, or None."""
     if isinstance(node, ast.Attribute) and node.attr in _SECTIONS:
         owner = node.value
         name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
@@ -164,7 +165,7 @@ def _section_of(node: ast.expr) -> str | None:
 
 
 def _names_of_sections(tree: ast.Module) -> dict[str, set[str]]:
-    """Variables that hold a section: by annotation, by assignment or in a loop."""
+    """Returns the sections of each variable that gets a section by annotation, assignment or loop."""
     found: dict[str, set[str]] = {}
     classes = _sections_by_class()
     for node in ast.walk(tree):

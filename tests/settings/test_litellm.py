@@ -1,4 +1,5 @@
-"""A LiteLLM configuration becomes settings that load, and what has no equivalent is listed."""
+"""Tests that a LiteLLM configuration is converted to valid settings, and that values without an
+equivalent are listed."""
 
 import sys
 import tomllib
@@ -162,7 +163,7 @@ def test_fallbacks_become_alternatives_in_their_order(tmp_path: Path) -> None:
         "meta/llama-4",
     ]
     assert [other.order for other in claude.alternatives] == [1, 1, 2]
-    # Every backend that may serve the model can do what the model declares.
+    # The model declares only modalities that all of its backends support.
     assert claude.input_modalities == ("text",)
 
 

@@ -1,4 +1,4 @@
-"""Where each value of the settings comes from, as the console and its readers see it."""
+"""Tests that the console shows the right origin of each setting's value, and no secret."""
 
 import tomllib
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_an_entry_of_a_list_has_an_origin_for_each_value(config: Path) -> None:
     for name in ("preset", "retries"):
         assert found[f"backends[groq].{name}"].origin == "file", name
     assert found["backends[directory].identity"].origin == "file"
-    # Line 5 of the file; the first one is empty.
+    # Line 1 of the file is empty.
     assert found["backends[groq].retries"].source == f"{config}, line 5"
     for name in ("urls", "fields", "api_key_env"):
         setting = found[f"backends[groq].{name}"]
@@ -102,7 +102,7 @@ def test_values_are_written_as_in_the_file(config: Path) -> None:
         '{ tenant = "acme", client = "us", secret = (secret) }'
     )
     assert found["ledger.overage_bound_usd"] == '"10"'
-    # What is shown can be read back.
+    # The shown values are valid TOML.
     for name, value in found.items():
         assert not value or "(secret)" in value or tomllib.loads(f"value = {value}"), name
 
@@ -117,7 +117,7 @@ def test_a_variable_names_only_what_it_sets(config: Path, monkeypatch: pytest.Mo
     assert (port.origin, port.value) == ("file", "9000")
     urls = found["backends[cluster].urls"]
     assert (urls.origin, urls.source) == ("environment", "TOLLKEEPER_BACKENDS")
-    # The file has it, but the variable replaces the whole list.
+    # The file sets these values, but the variable replaces the whole list.
     assert found["backends[cluster].api_key_env"].origin == "default"
     assert found["backends[cluster].kind"].origin == "default"
 

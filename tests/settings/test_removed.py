@@ -1,4 +1,4 @@
-"""A setting that no longer exists is rejected with what replaced it."""
+"""Tests that the error message for a removed setting names its replacement."""
 
 from pathlib import Path
 

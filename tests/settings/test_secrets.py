@@ -1,4 +1,4 @@
-"""A wrong setting is named; what is or may be a secret is never printed."""
+"""Tests that error messages name the wrong setting, and never contain a value that may be secret."""
 
 import logging
 import os
@@ -169,7 +169,7 @@ _COMMANDS = (["doctor", "--json"], ["organization", "list"], ["migrate"], ["serv
 
 
 def _printed(folder: Path, text: str, command: list[str]) -> str:
-    """Everything that a command prints which cannot do its work."""
+    """Runs a command that fails, and returns all of its output."""
     path = folder / "tollkeeper.toml"
     path.write_text(text)
     code, out, err = run_warm(
@@ -190,7 +190,7 @@ def test_a_command_prints_no_password(tmp_path: Path, command: list[str]) -> Non
 
 @each("command", _COMMANDS, ids=" ".join)
 def test_a_database_that_cannot_be_reached(tmp_path: Path, command: list[str]) -> None:
-    """The driver says why, and its words do not have the password."""
+    """The output contains the driver's reason, but not the password."""
     ports = "[server]\nport = 0\n[operator]\nport = 0\n[embedded]\nenabled = false\n"
     url = f"postgresql://user:{_SECRET}@127.0.0.1:1/books"
     text = f"[database]\nurl = '{url}'\n{ports}"

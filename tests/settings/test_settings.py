@@ -1,4 +1,4 @@
-"""Settings: every one is documented, and a wrong one is named with its value."""
+"""Tests that every setting is documented, and that error messages name wrong settings."""
 
 import dataclasses
 import types
@@ -30,7 +30,7 @@ _JUDGE = {"backend": "b", "model": "m"}
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:
-    """The section inside an annotation: itself, optional, or repeated."""
+    """Returns the section class of an annotation, which may be optional or a list; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for inner in typing.get_args(annotation):
@@ -42,7 +42,7 @@ def _section(annotation: Any) -> type[BaseModel] | None:
 
 
 def _all_settings() -> Iterator[tuple[str, str, Any]]:
-    """Section, name and type of every setting."""
+    """Yields the section, the name and the type of every setting."""
     for section, field in Settings.model_fields.items():
         kind = _section(field.annotation)
         assert kind is not None, f"{section} is no section"
@@ -55,7 +55,7 @@ _NAMES = [f"{section}.{name}" for section, name, _ in _SETTINGS]
 
 
 def _document(section: str, **values: object) -> dict[str, Any]:
-    """A right configuration with these values in one section."""
+    """Returns a valid configuration with these values in one section."""
     document: dict[str, Any] = {
         "backends": [dict(_BACKEND)],
         "models": [dict(_MODEL)],
@@ -85,7 +85,7 @@ def _load(folder: Path, document: dict[str, Any]) -> Settings:
 
 
 def test_every_setting_is_documented() -> None:
-    """By its whole name, or by its own name under the heading of a table that is repeated."""
+    """The document contains the whole name, or the short name below the heading of a list of tables."""
     document = (_ROOT / "docs" / "configuration.md").read_text()
     for name in _NAMES:
         section, _, own = name.partition(".")
@@ -144,7 +144,7 @@ _OUT_OF_BOUNDS: list[tuple[str, str, object]] = [
     ("console", "host", ""),
     ("sessions", "headers", ["X Session"]),
     ("sessions", "headers", [""]),
-    # A second header of these names would break the framing of the answer, or hide its id.
+    # A second header with one of these names would break HTTP framing or hide the request id.
     ("extensions", "cost_header", "content-length"),
     ("extensions", "cost_header", "x-request-id"),
 ]
@@ -349,7 +349,7 @@ def test_master_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_default_model_is_the_packaged_one() -> None:
-    """The engine, the catalogue and the settings file say the same of it."""
+    """The engine, the catalogue and the settings file contain the same values for this model."""
     settings = load_settings(None)
     (declared,) = settings.models
     for name, value in dataclasses.asdict(PACKAGED_MODEL).items():

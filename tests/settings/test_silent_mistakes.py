@@ -1,5 +1,5 @@
-"""Mistakes that the settings library would not notice: a truth value for a number, and a variable of
-a section that does not exist."""
+"""Tests mistakes that the settings library would not notice: a boolean in place of a number, and an
+environment variable for an unknown section."""
 
 import typing
 from pathlib import Path
@@ -27,7 +27,7 @@ def _load(folder: Path, text: str) -> Settings:
 
 @each(("section", "name"), _NUMBERS)
 def test_a_truth_value_is_no_number(tmp_path: Path, section: str, name: str) -> None:
-    """`activity.retention_days = true` would keep the records of one day."""
+    """Otherwise `activity.retention_days = true` would mean one day."""
     with pytest.raises(SettingsError) as refused:
         _load(tmp_path, f"[{section}]\n{name} = true\n")
     assert f"{name} = True: must be a number" in str(refused.value)
@@ -47,7 +47,7 @@ def test_a_variable_of_an_unknown_section_is_named(
 def test_variables_of_other_programs_are_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kubernetes sets such variables in every pod beside a service that is called tollkeeper."""
+    """Kubernetes sets such variables in every pod if there is a service with the name tollkeeper."""
     monkeypatch.setenv("TOLLKEEPER_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("TOLLKEEPER_PORT_8080_TCP", "tcp://10.0.0.1:8080")
     assert _load(tmp_path, "").server.port == 8080

@@ -1,4 +1,4 @@
-"""A wrong setting is explained in our own words, never in those of the library."""
+"""Tests that wrong settings are explained in tollkeeper's own words, not in those of the library."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""Days of activity: made ahead, filled from the default partition, dropped when they are over."""
+"""Tests that daily partitions of activity are created in advance, get their rows from the default
+partition, and are dropped when their retention ends."""
 
 import asyncio
 from datetime import UTC, date, datetime, timedelta

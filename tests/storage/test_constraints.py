@@ -1,4 +1,4 @@
-"""Wrong states that the database itself refuses, whatever the code above it does."""
+"""Tests that the database itself refuses wrong states, whatever the code does."""
 
 from typing import LiteralString
 from uuid import uuid4
@@ -11,6 +11,7 @@ from tests.support.ledger import Process, held, make_tenant, rows, run, settleme
 from tests.support.tables import each
 from tollkeeper.domain.ledger import Hold
 
+# Statements that would cause a wrong state, each with the error that the database raises.
 FORBIDDEN: dict[str, tuple[LiteralString, type[psycopg.Error]]] = {
     "a second resolution": (
         """
@@ -140,6 +141,7 @@ FORBIDDEN: dict[str, tuple[LiteralString, type[psycopg.Error]]] = {
 
 
 async def world(process: Process) -> tuple[Hold, Hold]:
+    """Creates and returns an open hold and a settled hold of a new tenant."""
     tenant = await make_tenant(process.database, credit=100)
     open_hold, settled = [await held(process, tenant, 10) for _ in range(2)]
     await process.ledger.resolve(settlement(settled, 4))
@@ -161,7 +163,7 @@ async def test_the_database_refuses(process: Process, wrong: str) -> None:
 
 
 async def test_amounts_are_wide_and_whole(process: Process) -> None:
-    """Every column of money holds a trillion dollars and refuses fractions."""
+    """Every money column can store a trillion dollars, and stores integers only."""
     columns = await rows(
         process.database,
         """
@@ -182,7 +184,7 @@ async def test_amounts_are_wide_and_whole(process: Process) -> None:
 
 
 async def test_every_key_starts_with_the_organization(process: Process) -> None:
-    """The tables can then be distributed by organization. Processes belong to no organization."""
+    """So the tables can be distributed by organization. The table `processes` has no organization."""
     keys = await rows(
         process.database,
         """

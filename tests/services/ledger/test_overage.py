@@ -71,7 +71,7 @@ async def test_running_calls_end_normally(books: Books) -> None:
 
 
 async def test_holds_are_no_debt(books: Books) -> None:
-    """A call cost more than was available, but the holds of running calls exceed the difference. So the
+    """A call cost more than was available, but running calls hold more than the missing amount. So the
     organization has no debt."""
     running = await books.hold(90 * USD)
     await books.spend(10 * USD, 40 * USD)

@@ -60,7 +60,7 @@ async def test_a_rotated_key_goes_on_with_the_cap_and_what_was_spent(world: Capp
 async def test_a_count_of_large_books_may_take_longer_than_other_statements(
     world: CappedBooks,
 ) -> None:
-    """The server's statement timeout is longer, and the gateway does not close the connection before."""
+    """The server's statement timeout is longer, and the gateway does not close the connection earlier."""
     async with world.process.database.transaction() as connection:
         await cap_counts.recount(connection, world.tenant.organization_id)
         cursor = await connection.execute("SHOW statement_timeout")

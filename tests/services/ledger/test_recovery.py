@@ -175,7 +175,8 @@ async def test_a_process_that_makes_holds_lives(process: Process) -> None:
 
 
 async def test_a_hold_during_the_sweep_keeps_its_process_on_the_list(process: Process) -> None:
-    """Recovery has not seen the new hold. If it removed the process, no process would own this hold."""
+    """Recovery has not seen the new hold. If recovery removed the process, the hold would belong to an
+    unregistered process."""
     tenant = await make_tenant(process.database, credit=100)
     slow = dead_process(process)
     await held(slow, tenant, 1)
@@ -290,7 +291,7 @@ async def test_a_live_process_whose_registration_is_lost_is_spared(process: Proc
     kept = await held(living, tenant, 10)
     await run(process.database, "DELETE FROM processes WHERE id = %s", living.id)
     sweep = asyncio.ensure_future(Recovery(process.database, LEASE_S).ledger_recover())
-    await asyncio.sleep(0.1)  # the sweep has missed it by now
+    await asyncio.sleep(0.1)  # by now the sweep has found the process unregistered
     async with alive(living):
         assert await sweep == Recovered(0, 0)
     await living.ledger.resolve(release(kept))
@@ -312,7 +313,7 @@ async def test_a_machine_that_stops_amid_a_sweep_does_not_stop_the_others(
             asyncio.timeout(20),
         ):
             assert is_taken
-            while not (  # noqa: ASYNC110 - the server does it
+            while not (  # noqa: ASYNC110 - waits for the server
                 await Recovery(process.database, LEASE_S).recover_silent()
             ).reservations:
                 await asyncio.sleep(0.1)

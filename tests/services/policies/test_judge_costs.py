@@ -53,7 +53,7 @@ async def test_the_judges_tokens_are_counted_by_organization(judged: JudgedGatew
     assert (mine.questions, mine.input_tokens, mine.output_tokens) == (6, 6 * 7, 6 * 3)
     assert (others.questions, others.input_tokens, others.output_tokens) == (2, 2 * 7, 2 * 3)
     assert (mine.backend, mine.model, mine.unreported_questions) == ("judge", "the-judge", 0)
-    assert mine.cost_picousd == 0  # callers cannot call this model, so it has no price
+    assert mine.cost_picousd == 0  # clients cannot call this model, so it has no price
 
 
 async def test_a_verdict_from_the_cache_costs_nothing(judged: JudgedGateway) -> None:
