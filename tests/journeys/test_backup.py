@@ -1,5 +1,5 @@
-"""Backup and restore as docs/backup.md says, with its own commands and lines: after a mistake the
-books are those of the moment before it, and a new standby follows the restored server."""
+"""Tests backup and restore with the commands and settings of docs/backup.md: the ledger is restored to
+the moment before a mistake, and a new standby follows the restored server."""
 
 import json
 import os
@@ -25,19 +25,19 @@ from tollkeeper.storage.migrations import migrate
 pytestmark = pytest.mark.slow
 
 _WITHIN_S = 120
-# In the wheel that brings the embedded PostgreSQL it ends with a fault, even with --version.
+# In the wheel of the embedded PostgreSQL, this program crashes even with --version.
 _BROKEN_IN_THE_WHEEL = ("pg_verifybackup",)
 
 
 def _block(containing: str) -> Block:
-    """The block of the document that has this text."""
+    """Returns the only block of the document that contains this text."""
     document = ROOT / "docs" / "backup.md"
     (found,) = [block for block in blocks_of(document) if containing in block.text]
     return found
 
 
 class Backup:
-    """The folder that the document calls /backup, and who runs PostgreSQL."""
+    """The folders that the document calls /backup and /standby, and the account that runs PostgreSQL."""
 
     def __init__(self, folder: Path) -> None:
         self.account: Account | None = ensure_account() if os.geteuid() == 0 else None
@@ -49,13 +49,13 @@ class Backup:
             self.give(place)
 
     def give(self, path: Path) -> None:
-        """Lets what lies at `path` belong to the user who runs PostgreSQL."""
+        """Makes the account that runs PostgreSQL the owner of `path` and of all files in it."""
         if self.account is not None:
             for inner in (path, *path.rglob("*")):
                 os.chown(inner, *owner_ids(self.account), follow_symlinks=False)
 
     def lines(self, containing: str) -> str:
-        """Lines for PostgreSQL's settings, with our folder in them."""
+        """Returns the document's lines for PostgreSQL's settings, with the test's folder in them."""
         return _block(containing).text.replace("/backup", str(self.folder))
 
     def run(self, command: str, host: str) -> None:
@@ -95,7 +95,7 @@ def _granted(program: Program) -> str:
 
 
 def _make_archive(data_dir: Path, backup: Backup) -> None:
-    """A cluster whose settings have the lines of the document."""
+    """Creates a database cluster whose settings contain the document's lines."""
     data_dir.mkdir(mode=0o711)
     with EmbeddedPostgres(data_dir) as server:
         migrate(server.conninfo)
@@ -104,7 +104,7 @@ def _make_archive(data_dir: Path, backup: Backup) -> None:
 
 
 def _segment(connection: psycopg.Connection) -> str:
-    """The file that the log is being written to. It is ended, so that it is archived."""
+    """Returns the name of the current WAL file, and ends this file so that PostgreSQL archives it."""
     row = connection.execute("SELECT pg_walfile_name(pg_current_wal_lsn())").fetchone()
     assert row is not None
     connection.execute("SELECT pg_switch_wal()")
@@ -134,17 +134,18 @@ def _is_promoted(conninfo: str) -> bool:
 
 
 def _leftovers(program: Program) -> list[str]:
-    """What the doctor says about settings of the restore. Its other checks ask backends that are not
-    there."""
+    """Returns the doctor's results about settings of the restore. Its other checks need backends, which
+    this test does not start."""
     found = json.loads(program.run("doctor", "--json").out)["data"]
     return [one["detail"] for one in found if "recovery_target" in one["detail"]]
 
 
 def _follow(backup: Backup, conninfo: str, host: str) -> None:
-    """Makes a standby with the commands of the document: it follows, and does not promote itself."""
+    """Creates a standby with the document's commands. Checks that it follows the server and does not
+    promote itself."""
     for command in _block("--write-recovery-conf").commands:
         backup.run(command, host)
-    # The embedded server rejects connections over a network, and its copy does too.
+    # The copied settings of the embedded server reject network connections.
     access = backup.standby / "pg_hba.conf"
     access.write_text(f"host all all 127.0.0.1/32 trust\n{access.read_text()}")
     standby = PostgresServer(backup.standby)
@@ -190,7 +191,7 @@ def test_the_books_are_restored_to_a_moment(folder: Path, compiled: dict[str, st
             backup.run(command, _host(server))
         assert _leftovers(restored) == []
         for command in _block("ledger verify --full").commands:
-            # The doctor would ask the backend of the settings, which nobody serves.
+            # The doctor would fail, because the test does not start the backend of the settings.
             if "doctor" not in command:
                 told = restored.run(*command.split()[1:])
                 assert told.code == 0, told.err

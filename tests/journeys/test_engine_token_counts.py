@@ -1,4 +1,5 @@
-"""With the real engine: a count is the usage that it then reports, and the estimate never lies low."""
+"""Tests with the real engine that a token count equals the usage that the engine reports, and that the
+estimate is not too low for the tested texts."""
 
 import base64
 import json
@@ -33,7 +34,7 @@ TOOL = {
 
 @dataclass(frozen=True)
 class Local:
-    """A customer of the embedded engine."""
+    """A gateway with the embedded engine, and a tenant."""
 
     gateway: Gateway
     tenant: Tenant
@@ -70,7 +71,7 @@ async def local(engine: EmbeddedEngine, data_dir: Path, conninfo: str) -> AsyncI
 
 
 def as_responses(body: dict[str, Any]) -> dict[str, Any]:
-    """The same input in the words of Responses."""
+    """Converts the body of a Messages request into the same fields of a Responses request."""
     items: list[dict[str, Any]] = []
     for message in body["messages"]:
         blocks = message["content"]
@@ -174,7 +175,7 @@ def _corpus() -> dict[str, str]:
 
 
 def _unusual() -> dict[str, str]:
-    """What nobody writes who does not want a small hold."""
+    """Returns texts that a client would send only to get a hold that is too small."""
     chance = random.Random(7)
 
     def between(separator: str, characters: str) -> str:
@@ -208,7 +209,7 @@ async def _count_exactly(engine: EmbeddedEngine, text: str) -> int:
 
 @pytest.mark.parametrize("text", _corpus().values(), ids=list(_corpus()))
 async def test_estimate_errs_high(engine: EmbeddedEngine, text: str) -> None:
-    """And by no more than two and a half times, whatever the kind."""
+    """The estimate is at least the exact count, and at most 2.5 times the exact count."""
     exact = await _count_exactly(engine, text)
     assert exact <= estimate_tokens(text) <= 2.5 * exact
 
@@ -221,7 +222,8 @@ async def test_estimate_errs_high_on_what_is_written_to_mislead_it(
 
 
 async def test_no_letters_have_more_tokens_than_bytes(engine: EmbeddedEngine) -> None:
-    """The estimate is lower here, which is why a model can be held for by the bytes of its prompts."""
+    """Here the estimate is too low. For this case, `token_bounds.text = "bytes"` holds one token for
+    each byte."""
     text = "".join(random.Random(7).choices("etaoinshrdlu", k=1000))
     size = measure_text(text)
     assert size.tokens < await _count_exactly(engine, text) <= size.bytes

@@ -1,4 +1,4 @@
-"""The real OpenAI SDK's admin client against the gateway: what it sends, reads, raises, repeats."""
+"""Tests the admin client of the OpenAI SDK: its requests, results, exceptions and retries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOBODY = "7f3d2f7e-5a0c-4a5e-9d5f-0d3c1b2a4e5f"
 
 @dataclass
 class Watched:
-    """An SDK client, and how many requests it really sent."""
+    """An SDK client, and the requests that it sent, including retries."""
 
     client: openai.AsyncOpenAI
     sent: list[httpx2.Request] = field(default_factory=list)
@@ -75,7 +75,7 @@ async def test_lists_admin_keys_page_by_page(
 
 
 async def test_lists_with_no_cursor_given(tenant: Tenant, connect: Connect) -> None:
-    """Its signature allows `after=None`, as in a loop that has no cursor yet."""
+    """The SDK's signature allows `after=None`, which a loop passes before it has a cursor."""
     sdk = connect(tenant.admin_key)
     page = await sdk.client.admin.organization.admin_api_keys.list(after=None)
     assert [key.name for key in page.data] == ["root"]

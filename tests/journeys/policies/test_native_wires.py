@@ -1,4 +1,4 @@
-"""Policies over backends that speak another protocol than chat: judged and paid for as any other."""
+"""Tests that calls to backends with other protocols than chat are judged and charged like chat calls."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -19,14 +19,14 @@ from tests.support.upstream import Verb
 from tests.support.upstream_wire import call_item, message_item, reasoning_item
 
 BOTH = pytest.mark.parametrize("streamed", [False, True])
-# The report of an ordinary answer of a native wire: 12 and 5 tokens.
+# The usage report of an ordinary answer on a native wire: 12 prompt tokens and 5 completion tokens.
 _NATIVE_COST = 12 * PROMPT_PRICE + 5 * COMPLETION_PRICE
 _Block = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Said:
-    """Answers of one protocol with a word in one of their blocks, and what they cost."""
+    """Answers of one protocol: each block contains the word "bomb". `cost` is the cost of one answer."""
 
     ordinary: Callable[..., Verb]
     blocks: Mapping[str, _Block]

@@ -1,4 +1,4 @@
-"""Requests that are judged beside the backend's work: not a byte leaves before the verdict."""
+"""Tests requests that are judged while the backend works: the client gets no byte before the verdict."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ async def beside(overlapping: JudgedGateway) -> JudgedGateway:
 
 
 class Deciding:
-    """A judge that decides when it is told to."""
+    """A judge that answers only after the test has called `decide`."""
 
     def __init__(self, judged: JudgedGateway) -> None:
         self._decided = asyncio.Event()
@@ -61,7 +61,7 @@ async def test_the_answer_waits_for_the_verdict(
     dispatched = len(beside.model.requests)
     ask = beside.scripted.chat if face == "chat" else partial(respond, beside.scripted)
     asking = asyncio.create_task(ask(stream=streamed))
-    # The backend works already, but its answer stays here.
+    # The backend has the request already, but the gateway holds its answer back.
     await eventually(lambda: len(beside.model.requests) == dispatched + 1)
     done, _ = await asyncio.wait([asking], timeout=0.1)
     assert not done
@@ -77,7 +77,7 @@ async def test_the_answer_waits_for_the_verdict(
 
 
 async def test_a_denial_does_not_wait_for_the_backend(beside: JudgedGateway) -> None:
-    """The backend is stopped; nobody can say what it had done."""
+    """The gateway cancels the request to the backend. The cost is unknown, so the call is unsettled."""
     policy = await beside.enforce(direction="request")
     beside.model.play(hang())
     found = await beside.chat("a bomb")
@@ -117,7 +117,7 @@ async def test_a_judge_that_fails_while_the_backend_works(beside: JudgedGateway)
 
 
 async def test_a_backend_that_fails_first(beside: JudgedGateway) -> None:
-    """Its failure is the answer; the verdict comes later and is recorded."""
+    """The client gets the backend's error at once. The verdict is made later, and is recorded."""
     await beside.enforce(direction="request")
     deciding = Deciding(beside)
     beside.model.play(refuse(400))
@@ -132,8 +132,8 @@ async def test_a_backend_that_fails_first(beside: JudgedGateway) -> None:
 async def test_checks_of_calls_that_have_ended_are_bounded(
     beside: JudgedGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The body of an ended call counts no longer, but its text is kept for the judge: calls that the
-    backend refuses at once would fill the memory with texts."""
+    """The memory limit for bodies does not count calls that have ended, but the judge still needs
+    their texts. Without a second limit, calls that the backend rejects at once would fill the memory."""
     monkeypatch.setattr(policy_checks, "_WATCHED_CHARACTERS_MAX", 8000)
     await beside.enforce(direction="request")
     deciding = Deciding(beside)

@@ -1,5 +1,5 @@
-"""Streams under response policies: nothing leaves before a verdict covers it, a match ends the
-stream with one error record, and what was generated is paid for."""
+"""Tests streams with response policies: the client gets only text that a verdict covers, a match ends
+the stream with one error record, and the tenant pays for all generated text."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ from tests.support.upstream import (
 )
 from tollkeeper.api.http import sse
 
-_SEGMENT = 20
+_SEGMENT = 20  # characters
 _COMMENT = ": keep-alive\n\n"
 
 
 @pytest.fixture(scope="module")
 async def segmenting(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
-    """A gateway that judges every twenty characters, and comments on silence at once."""
+    """Starts a gateway that asks the judge after every 20 characters, and that sends a comment into a
+    stream which is silent for 20 ms."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sse, "_SILENCE_S", 0.02)
         opening = judged_gateway(data_dir, conninfo, judge={"segment_characters": _SEGMENT})
@@ -57,7 +58,7 @@ async def segments(segmenting: JudgedGateway) -> JudgedGateway:
 
 @pytest.fixture
 async def hurried(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
-    """A gateway that soon gives up reading for callers who have gone."""
+    """Starts a gateway that reads the answer of an abandoned call for only 0.2 seconds."""
     async with judged_gateway(data_dir, conninfo, drain_s=0.2) as judged:
         yield judged
 
@@ -67,7 +68,7 @@ def _pieces(*pieces: str, pause_s: float = 0) -> Verb:
 
 
 class Held:
-    """A judge that thinks until it is told to go on."""
+    """A judge that answers wanted questions only after the test has called `decide`."""
 
     def __init__(
         self, judged: JudgedGateway, wanted: Callable[[Asked], bool] = lambda _: True
@@ -129,7 +130,7 @@ async def test_segments_leave_one_by_one(segments: JudgedGateway) -> None:
     assert (told.error["type"], told.error["code"]) == ("policy_error", "policy_denied")
     assert policy.id in told.error["message"]
     entry = await segments.scripted.entry_of(found)
-    # It was stopped on the way: what had come is counted.
+    # The gateway stopped the answer, so it counts the pieces that had arrived.
     cost = entry.delivered_pieces(3, "".join(pieces[:3]))
     assert (entry.status, entry.estimated, entry.cost) == ("settled", True, cost)
     (verdict,) = (await segments.entry(found)).verdicts
@@ -137,7 +138,7 @@ async def test_segments_leave_one_by_one(segments: JudgedGateway) -> None:
 
 
 async def test_each_segment_is_judged_with_all_before_it(segments: JudgedGateway) -> None:
-    """Split over the border of two segments, a word is still seen, before its second half."""
+    """The judge sees a word that is split over two segments before the client gets its second half."""
     await segments.enforce(direction="response")
     segments.model.play(_pieces("twenty characters bo", "mb, and some more text"))
     told = read_stream((await segments.chat(stream=True)).text)
@@ -217,7 +218,7 @@ async def test_while_an_answer_is_held_back_comments_keep_the_stream(
 
 
 async def test_a_request_that_is_being_judged_starts_no_stream(segments: JudgedGateway) -> None:
-    """A refusal on the request side is a plain 403, however long it took."""
+    """The denial of a request is a plain 403, however long the verdict took."""
     policy = await segments.enforce(direction="request")
     held = Held(segments)
     asking = asyncio.create_task(segments.chat(stream=True))
@@ -314,7 +315,7 @@ async def test_an_answer_that_breaks_off_is_watched_as_far_as_it_came(
 
 
 async def test_a_caller_who_has_gone_leaves_the_verdicts(hurried: JudgedGateway) -> None:
-    """Monitoring verdicts of both sides are recorded all the same."""
+    """The monitoring verdicts on the request and on the answer are recorded."""
     await hurried.publish(direction="both")
     held = Held(hurried)
 
@@ -343,7 +344,7 @@ async def test_a_caller_who_has_gone_leaves_the_verdicts(hurried: JudgedGateway)
 
 
 async def test_a_caller_who_leaves_while_it_is_judged(hurried: JudgedGateway) -> None:
-    """Nothing is dispatched and nothing is paid; the verdict is missing."""
+    """The call is not sent to the backend, and the tenant pays nothing."""
     await hurried.enforce(direction="request")
     dispatched = len(hurried.model.requests)
     hurried.judge.opinion = lambda _: hang()

@@ -1,4 +1,4 @@
-"""Policies read what tools say to the model, also inside of namespaces."""
+"""Tests that policies judge names, descriptions, parameters and calls of tools, also in namespaces."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""`policy.denied_content` denies media however their base64 is spelled, on every face that sends them,
-and a text file is judged however it is spelled."""
+"""Tests that `policy.denied_content` denies media in every base64 spelling, for chat and Responses, and
+that a text file is judged in every spelling."""
 
 import base64
 import json
@@ -88,7 +88,7 @@ async def _responses(strict: JudgedGateway, part: dict[str, Any]) -> httpx2.Resp
 async def _assert_denied_unread(
     strict: JudgedGateway, call: Callable[..., Any], part: dict[str, Any], kind: str
 ) -> None:
-    """Neither the judge nor the model has seen anything of it."""
+    """Checks that the part is denied, and that neither the judge nor the model got a request."""
     await strict.enforce("nothing of the kind", direction="request")
     before = len(strict.model.requests)
     found = await call(strict, part)
@@ -140,7 +140,7 @@ async def test_what_cannot_be_decoded(strict: JudgedGateway, data: str) -> None:
 async def test_a_text_file_is_judged(
     judged: JudgedGateway, spell: Callable[[bytes], str], marker: str
 ) -> None:
-    """By default, files that cannot be read pass. What can be decoded is judged all the same."""
+    """By default, files that cannot be decoded pass. Files that can be decoded are judged."""
     policy = await judged.enforce(direction="request")
     data = {"file_data": f"data:text/plain{marker}{spell(_NOTE)}", "filename": "a.txt"}
     assert_denied(await _chat(judged, {"type": "file", "file": data}), policy, "request")

@@ -1,4 +1,4 @@
-"""A price per verdict: held before the judge is asked, charged for each verdict that the call got."""
+"""Tests the price per verdict: it is held before the judge is asked, and charged for each verdict made."""
 
 import asyncio
 import random
@@ -30,7 +30,7 @@ from tollkeeper.domain.money import usd_from_picousd
 
 PRICE_USD = "0.000150000001"
 PRICE = 150_000_001  # picousd
-_SEGMENT = 20
+_SEGMENT = 20  # characters
 _NO_VERDICT = judge_answer_of([("Perhaps", 0.0)])
 
 
@@ -48,7 +48,8 @@ async def priced(shared_priced: JudgedGateway) -> JudgedGateway:
 
 @pytest.fixture(scope="module")
 async def shared_overlapping(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
-    """A gateway that judges requests beside the backend, and soon gives up clients who have left."""
+    """Starts a gateway that judges requests while the backend works, and that reads the answer of an
+    abandoned call for only 0.2 seconds."""
     judge = {"price_per_verdict_usd": PRICE_USD, "overlap": True}
     async with judged_gateway(data_dir, conninfo, judge=judge, drain_s=0.2) as running:
         yield running
@@ -60,7 +61,7 @@ async def overlapping(shared_overlapping: JudgedGateway) -> JudgedGateway:
 
 
 async def _charged(judged: JudgedGateway, found: httpx2.Response | str) -> tuple[Entry, int]:
-    """The call on the books, and the price of its verdicts there."""
+    """Returns the call's ledger entry, and the amount that the ledger charges for its verdicts."""
     request_id = found if isinstance(found, str) else found.headers["x-request-id"]
     entry = await judged.scripted.entry(request_id)
     assert entry is not None
@@ -71,7 +72,7 @@ async def _charged(judged: JudgedGateway, found: httpx2.Response | str) -> tuple
 
 
 async def _unjudged_hold(judged: JudgedGateway, **fields: Any) -> int:
-    """What a call without policies is held for."""
+    """Makes a call without policies and returns its hold."""
     return (await judged.scripted.entry_of(await judged.chat(**fields))).hold
 
 
@@ -125,7 +126,7 @@ async def test_a_denied_request_pays_for_its_verdicts_only(priced: JudgedGateway
 
 
 async def test_monitoring_is_free(priced: JudgedGateway) -> None:
-    """It must not fail a call, so no credit can be needed for it."""
+    """Monitoring must not fail a call, so it must not need credit."""
     unjudged = await _unjudged_hold(priced, text="a bomb")
     await priced.publish()
     found = await priced.chat("a bomb")
@@ -172,8 +173,8 @@ async def test_all_segments_of_a_stream_are_one_verdict(priced: JudgedGateway, w
 async def test_a_call_that_the_backend_refuses_pays_for_its_verdicts(
     priced: JudgedGateway, overlapping: JudgedGateway
 ) -> None:
-    """The backend's bill has no such request. The other gateway of this file uses the same backend, so
-    it must not write records of earlier tests meanwhile."""
+    """The backend's usage does not count the rejected request. The other gateway of this file writes to
+    the same table, so it must first write all records of earlier tests."""
     before = await _billed(overlapping, priced)
     await priced.enforce()
     priced.model.play(refuse(400))
@@ -224,7 +225,7 @@ async def test_policies_of_the_request_are_held_for(priced: JudgedGateway) -> No
 
 
 async def test_tenants_pay_for_their_own_verdicts(priced: JudgedGateway) -> None:
-    """Calls of both are admitted together. One names a policy of the other, which it cannot use."""
+    """Calls of two tenants are admitted together. A tenant cannot use the other tenant's policy."""
     mine = await priced.enforce()
     other = await priced.with_tenant()
     answers = await asyncio.gather(
@@ -240,7 +241,7 @@ async def test_tenants_pay_for_their_own_verdicts(priced: JudgedGateway) -> None
 async def test_a_client_that_leaves_pays_for_the_verdicts_it_got(
     overlapping: JudgedGateway,
 ) -> None:
-    """The request was judged; the verdict on the answer does not come before the call is closed."""
+    """The request has a verdict. The call ends before there is a verdict on the answer."""
     await overlapping.enforce()
     is_answer = asyncio.Event()
 
@@ -262,7 +263,7 @@ async def test_a_client_that_leaves_pays_for_the_verdicts_it_got(
 async def test_a_process_that_dies_before_the_settlement_leaves_all_of_the_hold(
     priced: JudgedGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The verdict was made. Nobody knows the cost until the call is resolved, which happens once."""
+    """The verdict was made, but the cost is unknown until the call is resolved, which happens once."""
     await priced.enforce(direction="request")
     services = priced.scripted.gateway.services
     resolve = services.ledger.resolve
@@ -282,7 +283,7 @@ async def test_a_process_that_dies_before_the_settlement_leaves_all_of_the_hold(
     await services.recovery.ledger_recover()
     (entry,) = await priced.scripted.entries()
     assert (entry.status, entry.hold, entry.cost) == ("unsettled", held.hold, 0)
-    # The process was not dead after all: its settlement counts, and a second one does not.
+    # The process was not dead: its first settlement counts, and a second settlement does not.
     assert await resolve(*lost[0])
     assert not await resolve(*lost[0])
     written.set_result(True)
@@ -292,7 +293,7 @@ async def test_a_process_that_dies_before_the_settlement_leaves_all_of_the_hold(
 
 
 async def _forget_process(judged: JudgedGateway) -> None:
-    """Make the tenant's holds those of a process that is gone."""
+    """Assigns the tenant's holds to a process that does not exist."""
     async with judged.scripted.gateway.services.database.transaction() as connection:
         await connection.execute(
             "UPDATE reservations SET process_id = %s WHERE organization_id = %s",
@@ -318,7 +319,7 @@ async def test_a_fault_between_verdict_and_settlement_charges_nothing(
 
 
 async def test_a_verdict_that_comes_after_its_call_is_free(overlapping: JudgedGateway) -> None:
-    """With `judge.overlap` the backend may fail first. The verdict is recorded all the same."""
+    """With `judge.overlap`, the backend may fail before the verdict. The verdict is still recorded."""
     await overlapping.enforce(direction="request")
     decided = asyncio.Event()
 
@@ -341,7 +342,7 @@ async def test_a_verdict_that_comes_after_its_call_is_free(overlapping: JudgedGa
 async def test_the_charge_is_the_price_of_the_recorded_verdicts(
     priced: JudgedGateway, seed: int
 ) -> None:
-    """Whatever policies, verdicts and backends do, and while policies are published."""
+    """This is true for random policies, verdicts and answers, and while policies are published."""
     draw = random.Random(seed)
     named = []
     for number in range(6):
@@ -367,16 +368,17 @@ async def test_the_charge_is_the_price_of_the_recorded_verdicts(
         publishing = asyncio.create_task(priced.enforce(f"later{turn}"))
         answered = await asyncio.gather(*(call(5 * turn + number) for number in range(5)))
         await publishing
-    # All calls are recorded when the last one is.
+    # `entry` waits until all calls are recorded.
     await priced.entry(answered[-1])
     found = await priced.scripted.sql(_RECORDED, priced.scripted.tenant.organization_id)
-    # Calls whose cost is not known are not among them.
+    # The query does not return calls whose cost is unknown.
     assert sum(charged for charged, _, _ in found) > 0
     assert [row for row in found if row[0] != PRICE * row[1] or row[2]] == []
     await priced.scripted.balance()
 
 
-# What the verdicts of each resolved call cost, how many were recorded, and its overage.
+# Returns for each resolved call: the charge for its verdicts, the number of verdicts that enforcing
+# policies made, and the overage.
 _RECORDED: LiteralString = """
     SELECT d.verdict, count(v.mode), coalesce(max(o.amount), 0)
     FROM resolutions d

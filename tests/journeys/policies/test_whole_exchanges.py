@@ -1,6 +1,6 @@
-"""What a caller can read beside the text of an answer is judged as well (log-probabilities with
-alternatives and bytes, ids of tool calls), a provider's error text is not shown, and the judge sees
-every digit of a request."""
+"""Tests that the judge sees all fields of an answer that a client can read, such as log-probabilities
+and ids of tool calls, and every digit of a request; and that a response policy hides a provider's
+error text."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -33,7 +33,8 @@ def _token(token: str, **fields: Any) -> dict[str, Any]:
 
 
 def _positions(**fields: Any) -> list[dict[str, Any]]:
-    """The answer "Hello", with these fields at each of its tokens; {} stands for a piece."""
+    """Returns the log-probabilities of the answer "Hello", with `fields` at each of its tokens. If a
+    field is a function, it is called with "bo" at the first token and with "mb" at the second token."""
     return [
         _token(
             said,
@@ -81,7 +82,7 @@ async def judged(shared_logprobs: JudgedGateway) -> JudgedGateway:
 
 
 def _said(logprobs: list[dict[str, Any]], where: str = "content") -> Verb:
-    """The answer "Hello" in one piece, or streamed token by token."""
+    """Answers "Hello" with the log-probabilities, as one piece or streamed token by token."""
     whole = completion("Hello")
     whole["choices"][0]["logprobs"] = {where: logprobs}
     pieces = []
@@ -161,7 +162,7 @@ def _refused(message: str) -> Verb:
 async def test_an_error_text_of_the_provider_is_not_shown(
     judged: JudgedGateway, call: str, streamed: bool
 ) -> None:
-    """The judge is not asked: there is no answer."""
+    """A response policy hides the error text. The judge is not asked, because there is no answer."""
     judged.model.play(_refused("The prompt is a bomb."))
 
     async def refused() -> Any:

@@ -1,4 +1,4 @@
-"""The database of the providers."""
+"""Defines the database for the tests of providers."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.support.databases import own_database
 
 @pytest.fixture(scope="session")
 def conninfo(shared_conninfo: str) -> str:
-    """The whole ledger is verified after calls: no other test may have touched it."""
+    """Creates a separate database, because tests verify the whole ledger after their calls."""
     return own_database(shared_conninfo, "providers")

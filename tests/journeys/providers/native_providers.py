@@ -1,5 +1,5 @@
-"""The providers with a protocol of their own, as a table: what each of them says in the same conversations,
-what it has to be sent, and what that costs."""
+"""Defines a table of the providers with native protocols. It contains, for the same conversations, the
+answers of each provider, the requests that it must get, and the costs."""
 
 import json
 from collections.abc import Callable
@@ -20,6 +20,7 @@ PRICES = {
     "input_cache_write_1h": "0.000006",
     "web_search": "0.01",
 }
+# The same prices in picousd, for one token or one search.
 INPUT, OUTPUT, READ, WRITE, WRITE_1H = 3_000_000, 15_000_000, 300_000, 3_750_000, 6_000_000
 SEARCH = 10_000_000_000
 Blocks = list[dict[str, Any]]
@@ -29,36 +30,38 @@ Blocks = list[dict[str, Any]]
 class Provider:
     protocol: str
     credential: str
-    # How the path of a count ends, and what it says.
+    # The end of the path of token counts, and the number that a count returns.
     count_path: str
     input_tokens: int
     tokens_per_image: int
     ordinary: Callable[..., Verb]
-    # The report of every answer, what it costs, and what a caller reads of it: input, output, cached.
+    # The usage report of each answer, its cost in picousd, and the token counts that the client
+    # gets: input, output, cached.
     usage: dict[str, Any]
     cost: int
     caller_usage: tuple[int, int, int]
     text: Callable[[str], dict[str, Any]]
-    # Two calls, in Paris and in Rome, and what a chat caller's next request has of them.
+    # Two tool calls (Paris and Rome), and their form in the request that follows a chat answer.
     calls: Blocks
     calls_sent: Blocks
-    # The end of an answer that calls, as the provider names it.
+    # The fields with which the provider marks the end of an answer with tool calls.
     calling: dict[str, Any]
     results: Callable[..., Blocks]
-    # Three answers with reasoning, of which the first calls a tool, and what is sent back of them.
+    # Three answers with reasoning, and their form in later requests. The first one calls a tool.
     thoughts: tuple[Blocks, ...]
     thoughts_sent: tuple[Blocks, ...]
-    # What asks for reasoning, in each of those requests.
+    # The fields that ask for reasoning in each of these requests.
     asks_to_reason: dict[str, Any]
-    # The names of the messages, of their content, and of the model's role.
+    # The provider's names for the list of messages, for their content, and for the model's role.
     names: tuple[str, str, str]
     schema: Callable[[Any], Any]
     refuse: Callable[[], Verb]
-    # A stream that says "0 1 " and fails, and the input that it has told before.
+    # A stream that fails after the text "0 1 ". `told_input` is the number of input tokens that it
+    # reports before it fails.
     broken: Callable[[], list[bytes]]
     stream_type: str = SSE_TYPE
     told_input: int | None = None
-    # What the provider cannot do: the fields of a request, and the one that is named.
+    # Requests that the provider cannot serve: their fields, and the param that the error names.
     refused: tuple[tuple[dict[str, Any], str], ...] = ()
     model: dict[str, Any] = field(default_factory=dict)
 
@@ -66,7 +69,7 @@ class Provider:
         return path.endswith(self.count_path)
 
     def counting(self, *script: Verb) -> Verb:
-        """Answers counts at any time, and calls by the script, in its order."""
+        """Answers every token count, and answers calls with the elements of `script` in order."""
         answers = iter(script)
 
         async def verb(peer: Peer) -> None:
@@ -229,12 +232,12 @@ PROVIDERS = {
         caller_usage=(130, 27, 30),
         text=gemini.text_part,
         calls=_GEMINI_CALLS,
-        # Chat has no place for signatures, so the call comes back with the documented stand-in.
+        # Chat has no field for signatures, so the gateway sends the documented replacement value.
         calls_sent=[{**_GEMINI_CALLS[0], "thoughtSignature": UNSIGNED}, _GEMINI_CALLS[1]],
         calling={},
         results=_gemini_results,
         thoughts=_GEMINI_THOUGHTS,
-        # The text of a thought without a signature has no use for the provider.
+        # The gateway does not send back thoughts without a signature.
         thoughts_sent=tuple(blocks[1:] for blocks in _GEMINI_THOUGHTS),
         asks_to_reason={"toolConfig": {"functionCallingConfig": {"mode": "VALIDATED"}}},
         names=("contents", "parts", "model"),
@@ -288,7 +291,7 @@ PROVIDERS = {
         refused=(*_CLAUDE_REFUSED, ({"web_search_options": {}}, "web_search_options")),
     ),
 }
-# The protocol of Anthropic at another address, in AWS's frames.
+# Anthropic's protocol on Amazon Bedrock, whose streams consist of AWS's binary messages.
 PROVIDERS["bedrock-claude"] = replace(
     PROVIDERS["anthropic"],
     protocol="bedrock_messages",

@@ -1,4 +1,4 @@
-"""Programs with the OpenAI SDK, unmodified, which run in front of every provider."""
+"""Defines programs with the unmodified OpenAI SDK that tests run against every provider."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def respond(
 
 
 async def parse(client: openai.AsyncOpenAI, *, streamed: bool) -> tuple[Any, Any]:
-    """What chat and Responses make of an answer with a schema."""
+    """Asks for an answer with a schema, and returns the parsed results of chat and Responses."""
     asked: list[Any] = [{"role": "user", "content": "Who pays?"}]
     if streamed:
         async with client.chat.completions.stream(

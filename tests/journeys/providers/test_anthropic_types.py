@@ -1,4 +1,5 @@
-"""The types of Anthropic's own SDK accept what our wire sends and what our recordings answer."""
+"""Tests that the types of Anthropic's SDK accept the requests of the wire and the answers of the
+recordings and of the scripted server."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _EXCHANGES = [
     and name != "anthropic-fallback"
     and "synthetic" not in (RECORDED / f"{name}.json").read_text()
 ]
-# Fields that older models take and the present SDK no longer lists.
+# Fields that older models accept, but that the SDK no longer lists.
 _OLDER_FIELDS = frozenset({"temperature", "top_p"})
 _PNG = "data:image/png;base64,iVBORw0KGgo="
 _NOTE = base64.b64encode(b"A note.").decode()
@@ -110,7 +111,7 @@ def test_requests_of_the_wire(fields: dict[str, Any]) -> None:
 
 
 def test_a_request_that_is_wrong_is_noticed() -> None:
-    """The check itself can fail."""
+    """This shows that `_is_request` can fail."""
     body = sent_for(messages=_CONVERSATION, tools=[_FUNCTION])
     assert _is_request(body)
     assert not _is_request({**body, "n": 1})

@@ -1,4 +1,4 @@
-"""A model on several backends: who answers, what is held, and what is on the bill."""
+"""Tests models with several backends: which backend answers, and which amounts are held and charged."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,13 +25,13 @@ from tests.support.upstream_messages import MESSAGES_USAGE, message
 
 _CHEAP = {"prompt": "0.000001", "completion": "0.000002"}
 _DEAR = {"prompt": "0.000003", "completion": "0.000015"}
-_PICO = 1_000_000
+_PICO = 1_000_000  # picousd per micro-USD
 _CHEAP_COST = (USAGE["prompt_tokens"] + 2 * USAGE["completion_tokens"]) * _PICO
 _DEAR_COST = (3 * MESSAGES_USAGE["input_tokens"] + 15 * MESSAGES_USAGE["output_tokens"]) * _PICO
 
 
 class TwoBackends:
-    """`near` speaks chat and is cheap, `far` speaks Messages and is dear."""
+    """A gateway with two backends. `near` uses chat and is cheap; `far` uses Messages and is expensive."""
 
     def __init__(self, scripted: ScriptedGateway, near: Upstream, far: Upstream) -> None:
         self.scripted = scripted
@@ -136,7 +136,7 @@ async def test_what_may_have_been_charged_is_not_tried_elsewhere(
     assert two.asked == (before[0] + 1, before[1])
     entry = await two.scripted.entry_of(answered)
     if streamed:
-        # By the price of the backend that served it.
+        # The cost is computed with the prices of the backend that answered.
         assert entry.status == "settled"
         tokens = (entry.cost // _PICO - entry.prompt_tokens_max) // 2
         assert entry.cost == _hold(entry.prompt_tokens_max, tokens, {"prompt": 1, "completion": 2})
@@ -161,7 +161,7 @@ async def test_a_request_that_is_wrong_is_not_tried_elsewhere(two: TwoBackends) 
 
 
 async def test_callers_get_what_all_backends_can_do(two: TwoBackends) -> None:
-    """`seed` is declared, but the other backend has no place for it."""
+    """The model declares `seed`, but the protocol of the second backend has no such field."""
     assert (await two.scripted.chat(seed=1)).status_code == 501
     shown = await two.scripted.gateway.client.get(
         "/v1/models/" + MODEL.replace("/", "%2F"), headers=two.scripted.tenant.as_customer
@@ -172,7 +172,7 @@ async def test_callers_get_what_all_backends_can_do(two: TwoBackends) -> None:
 
 
 async def test_several_completions(two: TwoBackends) -> None:
-    """Held for as many prompts as the backend that needs most of them is sent."""
+    """The hold covers three prompts, because `far` needs one call for each completion."""
     two.near.play(refuse(503))
     answered = await two.scripted.chat(n=3)
     assert len(answered.json()["choices"]) == 3
@@ -181,7 +181,7 @@ async def test_several_completions(two: TwoBackends) -> None:
 
 
 async def test_several_completions_in_one_call_have_one_prompt(two: TwoBackends) -> None:
-    """Also where the backend reports nothing, so that we count."""
+    """This is also true if the backend reports no usage and the gateway counts the tokens itself."""
     bare = completion(choices=3)
     del bare["usage"]
     two.near.play(answer(bare))
@@ -217,8 +217,8 @@ async def test_calls_are_shared_by_weight_and_sessions_stay(data_dir: Path, conn
 
 
 async def test_a_list_of_models_names_the_model_and_not_its_backends(two: TwoBackends) -> None:
-    """Which backends serve a model is the operator's choice, so a model that is allowed is allowed on
-    all of them. Their own names for it allow nothing."""
+    """The operator chooses the backends of a model, so an allowed model is allowed on all of them. The
+    names of backends and the backends' names for the model allow nothing."""
     services, tenant = two.scripted.gateway.services, two.scripted.tenant
     await services.projects.project_allow_models(tenant.project_id, [MODEL])
     two.near.play(refuse(503))

@@ -1,4 +1,4 @@
-"""What only Gemini has, through the gateway: prices of long prompts, searches, blocked prompts."""
+"""Tests the features of Gemini through the gateway: prices of long prompts, searches, blocked prompts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.upstream import stream
 from tests.support.upstream_gemini import blocked, generate, record, text_part
 
 _GEMINI = PROVIDERS["gemini"]
-# Prompts that are longer have twice the price.
+# Calls whose prompts have more tokens than this are charged with _LONG_PRICES.
 _LONG = 20_000
 _LONG_PRICES = {
     "prompt": "0.000006",

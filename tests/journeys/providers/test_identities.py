@@ -1,5 +1,5 @@
-"""A backend with an identity in the place of a key, through the gateway: what callers see and pay while
-its tokens are refused, given, and given again."""
+"""Tests a backend with an identity instead of a key: the client's errors and charges while the token
+service refuses a token, and after it has issued one."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ class Identified:
 async def identified(
     data_dir: Path, conninfo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Identified]:
-    """Whose token service refuses at first."""
+    """Starts a gateway with an identity whose token service refuses at first."""
     secret = tmp_path / "secret"
     secret.write_text(_SECRET)
     refused = answer({"error": "invalid_client", "error_description": _SECRET}, status=401)

@@ -1,4 +1,5 @@
-"""Images in answers: both faces deliver them, they have their own price, and their size is bounded."""
+"""Tests images in answers: chat and Responses deliver them, they have their own price, and their size
+is limited."""
 
 from __future__ import annotations
 
@@ -138,7 +139,7 @@ async def test_an_image_goes_back_with_the_next_request(scripted: ScriptedGatewa
 
 @BOTH
 async def test_a_large_image_comes_whole(scripted: ScriptedGateway, streamed: bool) -> None:
-    """It is larger than what a record of text may have."""
+    """The image is larger than the limit for a stream record with text."""
     large = "A" * (3 << 20)
     _play(scripted, _image(large))
     found = await scripted.chat(stream=streamed)
@@ -156,7 +157,7 @@ async def test_images_beyond_all_bounds_end_the_stream(scripted: ScriptedGateway
 
 
 async def test_the_hold_covers_images_at_their_price(scripted: ScriptedGateway) -> None:
-    """An image is not cut at the bound of the output, so the hold has all that the model may write."""
+    """`max_tokens` does not limit images, so the hold covers the model's maximum output length."""
     _play(scripted, *_DRAWN)
     entry = await scripted.entry_of(await scripted.chat(max_tokens=10))
     assert entry.hold >= 8192 * picousd_from_usd(_PRICES["output_image"])

@@ -1,6 +1,7 @@
-"""The Anthropic SDK, unmodified, in front of every provider with a protocol of its own.
+"""Tests the unmodified Anthropic SDK with every provider that has a native protocol.
 
-A loop of tools and signed reasoning through three turns, whole and streamed, with the exact bill of each.
+The tests include a loop with tool calls and signed reasoning over three turns, as JSON and streamed,
+and check the exact charges.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ async def shared_responses(data_dir: Path, conninfo: str) -> AsyncIterator[Scrip
 
 
 def _calls(scripted: ScriptedGateway, provider: Provider, since: int) -> list[dict[str, Any]]:
-    """The bodies of the calls that the backend got, without counts."""
+    """Returns the bodies of the calls that the backend got, without token counts."""
     requests = scripted.upstream.requests[since:]
     return [request.json for request in requests if not provider.is_count(request.path)]
 
@@ -87,7 +88,8 @@ def _calls(scripted: ScriptedGateway, provider: Provider, since: int) -> list[di
 async def _ask(
     scripted: ScriptedGateway, said: list[Any], *, streamed: bool, **fields: Any
 ) -> list[dict[str, Any]]:
-    """The content of the next answer, in the form in which it is sent back."""
+    """Returns the content of the next answer. The answer is also appended to `said`, in the form in
+    which a client sends it back."""
     fields = {"model": MODEL, "max_tokens": 4096, "messages": said, "tools": [TOOL], **fields}
     base_url, api_key = scripted.gateway.base_url, scripted.tenant.project_key
     async with anthropic.AsyncAnthropic(
@@ -136,7 +138,7 @@ async def test_a_program_runs_its_loop_of_tools(
     assert last["text"] == "Wet and dry."
     first, second = _calls(scripted, provider, since)
     assert json.dumps(WEATHER["parameters"]) in json.dumps(first)
-    # What is signed goes back: this protocol has a place for it.
+    # The provider gets its signatures back, because the Messages protocol has a field for them.
     assert second[provider.names[0]][1:] == [
         provider.turn(provider.names[2], [said, *provider.calls]),
         provider.turn("user", provider.results(("c1", "wet"), ("c2", "dry"))),
@@ -148,7 +150,7 @@ async def test_a_program_runs_its_loop_of_tools(
 async def test_a_program_thinks_through_three_turns(
     scripted: ScriptedGateway, provider: Provider, streamed: bool
 ) -> None:
-    """What is signed comes back to the provider unchanged, in its order and at its place."""
+    """The provider gets its signed blocks back unchanged, in the same order and in the same turns."""
     first, *others = provider.thoughts
     scripted.upstream.play(
         provider.counting(
@@ -275,7 +277,7 @@ async def test_the_whole_prompt_is_marked_at_its_end(claude: ScriptedGateway) ->
     sent = await asked(claude, cache_control={**MARK, "ttl": "1h"})
     block = {"type": "text", "text": "Hello", "cache_control": {**MARK, "ttl": "1h"}}
     assert sent["messages"] == [{"role": "user", "content": [block]}]
-    # Writes whose lifetime the provider does not name are charged as an hour.
+    # If the provider reports no lifetime of a cache write, the price for one hour is charged.
     usage = {"input_tokens": 10, "cache_creation_input_tokens": 100, "output_tokens": 5}
     claude.upstream.play(messages.message(usage=usage))
     before = (await claude.balance())["settled"]
@@ -286,7 +288,7 @@ async def test_the_whole_prompt_is_marked_at_its_end(claude: ScriptedGateway) ->
 
 @BOTH
 async def test_reasoning_whose_text_is_kept_back(claude: ScriptedGateway, streamed: bool) -> None:
-    """It is still reasoning, and comes back with its signature."""
+    """The client gets a thinking block without text, and the provider gets the signature back."""
     blocks = [messages.thinking_block("", "c2ln"), messages.text_block("Yes.")]
     claude.upstream.play(messages.message(*blocks))
     message = await answered(claude, stream=streamed, thinking={"type": "adaptive"})
@@ -323,7 +325,7 @@ async def test_a_search_and_its_citations(claude: ScriptedGateway, streamed: boo
 async def test_a_later_system_message_is_refused_by_gemini(
     shared: dict[str, ScriptedGateway],
 ) -> None:
-    """Gemini has one system instruction, before all messages."""
+    """Gemini accepts only one system instruction, which comes before all messages."""
     scripted = await shared["gemini"].with_tenant()
     turns = [
         {"role": "user", "content": "Hello"},

@@ -1,7 +1,8 @@
-"""The OpenAI SDK, unmodified, in front of every provider with a protocol of its own.
+"""Tests the unmodified OpenAI SDK with every provider that has a native protocol.
 
-JSON and streams, chat and Responses, a loop of tools, structured output, signed reasoning through
-three turns, counts: with the exact bill of each. What only one of them has is in a file of its own.
+The tests include JSON and streams, chat and Responses, a loop with tool calls, structured output,
+signed reasoning over three turns, token counts, and the exact charges. Features of a single provider
+have their own test files.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ async def scripted(shared: dict[str, ScriptedGateway], name: str) -> ScriptedGat
 
 
 def _calls(scripted: ScriptedGateway, provider: Provider, since: int) -> list[dict[str, Any]]:
-    """The bodies of the calls that the backend got, without counts."""
+    """Returns the bodies of the calls that the backend got, without token counts."""
     requests = scripted.upstream.requests[since:]
     return [request.json for request in requests if not provider.is_count(request.path)]
 
@@ -99,7 +100,7 @@ async def test_a_chat_program_runs_its_loop_of_tools(
 async def test_a_responses_program_thinks_through_three_turns(
     scripted: ScriptedGateway, provider: Provider, streamed: bool
 ) -> None:
-    """What is signed comes back to the provider unchanged, in its order and at its place."""
+    """The provider gets its signed blocks back unchanged, in the same order and in the same turns."""
     first, *others = provider.thoughts
     scripted.upstream.play(
         provider.counting(
@@ -126,7 +127,7 @@ async def test_a_responses_program_thinks_through_three_turns(
         provider.turn("user", [provider.text("Sure?")]),
     ]
     assert bodies[1][outer] == bodies[2][outer][:3]
-    # The caller sees the text of the thoughts, but no signature.
+    # The client sees the text of the thoughts, but no signature.
     assert "Thought 0." in json.dumps(said)
     assert "c2lnbmF0dXJl" not in json.dumps(said)
     assert (await scripted.balance())["settled"] == 3 * provider.cost
@@ -210,8 +211,8 @@ async def test_what_the_provider_cannot_do_is_501(
 
 
 async def test_who_is_charged_for_faults(scripted: ScriptedGateway, provider: Provider) -> None:
-    """Nobody if nothing was generated; otherwise by the provider's input, if it has told it, and the
-    held output, because the model reasons."""
+    """The tenant pays nothing if nothing was generated. Otherwise the cost consists of the reported (or
+    counted) input and of the whole output of the hold, because the model reasons."""
     scripted.upstream.play(provider.counting(provider.refuse()))
     refused = await scripted.chat()
     assert refused.status_code == 502

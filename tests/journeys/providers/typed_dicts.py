@@ -1,7 +1,7 @@
-"""Whether a JSON value is what the annotation of an SDK's request type says.
+"""Checks whether a JSON value conforms to the annotation of an SDK's request type.
 
 Pydantic checks `Iterable` fields only while they are read, and accepts properties that a type does
-not list. This is stricter: every value is checked, and an unknown property is a difference.
+not list. This check is stricter: it checks every value and rejects unknown properties.
 """
 
 import types

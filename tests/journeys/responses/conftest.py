@@ -1,4 +1,4 @@
-"""Gateways over upstreams that speak chat and Responses, and a fresh tenant for each test."""
+"""Defines gateways whose upstreams use chat or Responses, and a new tenant for each test."""
 
 import pytest
 
@@ -10,5 +10,5 @@ __all__ = ["native", "shared_native", "shared_scripted"]
 
 @pytest.fixture(scope="session")
 def conninfo(shared_conninfo: str) -> str:
-    """The whole ledger is verified here: no other test may have touched it."""
+    """Creates a separate database, because the tests of this folder verify the whole ledger."""
     return own_database(shared_conninfo, "responses_journeys")

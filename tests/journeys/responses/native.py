@@ -1,4 +1,4 @@
-"""One question to a native backend by either of our protocols, and what was said to it."""
+"""Helpers that send a question in chat or Responses to the gateway, and read the text of the answer."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ async def ask(scripted: ScriptedGateway, protocol: str, **fields: Any) -> httpx2
 
 
 def said(found: httpx2.Response, protocol: str, *, streamed: bool) -> str:
-    """The text of an answer that went well, in whatever way it was told."""
+    """Checks that the answer succeeded, and returns its text."""
     assert found.status_code == 200, found.text
     if protocol == "chat" and streamed:
         chat_stream = read_stream(found.text)

@@ -1,4 +1,4 @@
-"""A conversation with tools over the Responses protocol, as a program with the OpenAI SDK has it."""
+"""Has a conversation with tools over the Responses protocol, with the OpenAI SDK."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LOOK: openai.types.responses.FunctionToolParam = {
 
 
 async def look_around(client: openai.AsyncOpenAI, model: str, *, streamed: bool) -> list[Any]:
-    """Asks a model that plays `look_then_tell`, calls its tool twice, and returns the whole history,
-    which goes back in `input` as the SDK's own objects."""
+    """Asks a model that plays `look_then_tell`, and answers its two tool calls. Each request has the
+    history in `input`, as objects of the SDK. Returns the whole history."""
     history: list[Any] = [{"role": "user", "content": "Look around."}]
     for _ in range(2):
         response = await turn(client, model, history, streamed=streamed)

@@ -1,4 +1,4 @@
-"""What goes wrong around Responses, and that the books are right whatever it is."""
+"""Tests faults during calls over Responses: the client's error, and the correct ledger entries."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ from tollkeeper.domain.estimate import estimate_tokens
 
 @pytest.fixture
 async def scripted(shared_scripted: ScriptedGateway) -> ScriptedGateway:
-    """After an answer that went well: three failures in a row would rest the upstream."""
+    """Makes a successful call first, because three failures in a row would eject the replica."""
     shared_scripted.upstream.play(chat())
     assert (await respond(shared_scripted)).status_code == 200
     return await shared_scripted.with_tenant()
@@ -47,7 +47,7 @@ async def scripted(shared_scripted: ScriptedGateway) -> ScriptedGateway:
 async def impatient(
     data_dir: Path, conninfo: str, shared_scripted: ScriptedGateway
 ) -> AsyncIterator[ScriptedGateway]:
-    """A gateway that does not wait for long."""
+    """Starts a gateway with a deadline of one second for each call."""
     limits = {"inference_deadline_s": 1}
     async with scripted_gateway(
         data_dir, conninfo, shared_scripted.upstream, limits=limits
@@ -56,7 +56,8 @@ async def impatient(
 
 
 async def failed_stream(scripted: ScriptedGateway, **fields: Any) -> list[dict[str, Any]]:
-    """The events of a stream that broke: one `response.failed` at its end, and no `[DONE]`."""
+    """Makes a call whose stream fails, and returns its events. Checks that the stream ends with a
+    single `response.failed` and without `[DONE]`."""
     answer = await respond(scripted, stream=True, **fields)
     assert answer.status_code == 200, answer.text
     found, done = read_events(answer.text)
@@ -81,7 +82,7 @@ async def test_money_is_settled_as_for_chat(scripted: ScriptedGateway, streamed:
 
 
 async def test_terminal_event_comes_after_the_settlement(scripted: ScriptedGateway) -> None:
-    """Whoever has read the end finds the cost in the books."""
+    """When the client has read the final event, the ledger contains the cost."""
     body = {"model": MODEL, "input": "Hello", "stream": True}
     client = scripted.gateway.client
     async with client.stream(
@@ -140,7 +141,7 @@ async def test_reset_after_some_pieces(scripted: ScriptedGateway, pieces: int) -
     found = await failed_stream(scripted, model=BARE)
     said = "".join(f"{number} " for number in range(pieces))
     assert retell(found).texts == {(0, 0): said}
-    # What was said is in the result, as far as it came.
+    # The result contains the text that arrived before the reset.
     [item] = found[-1]["response"]["output"]
     assert (item["status"], item["content"][0]["text"]) == ("incomplete", said)
     [entry] = await scripted.entries()
@@ -213,7 +214,7 @@ async def test_no_credit(shared_scripted: ScriptedGateway) -> None:
 
 
 async def test_caller_leaves_in_the_middle(scripted: ScriptedGateway) -> None:
-    """The rest is read for its usage, and paid."""
+    """The gateway reads the rest of the answer for its usage, and charges the whole answer."""
     pieces = [sse(chunk(f"{number} ")) for number in range(10)]
     whole = [*pieces, sse(chunk(finish="stop")), sse(usage_chunk()), DONE]
     left = asyncio.Event()

@@ -1,4 +1,4 @@
-"""A gateway whose backend is another gateway's Responses endpoint, with the real OpenAI SDK."""
+"""Tests a gateway whose backend is the Responses endpoint of another gateway, with the OpenAI SDK."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOTH = pytest.mark.parametrize("streamed", [False, True])
 async def pair(
     data_dir: Path, conninfo: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[ScriptedGateway, ScriptedGateway]]:
-    """The gateway in front and the one behind it, with books of its own."""
+    """Starts two gateways: the second one is the backend of the first, and has its own database."""
     behind = own_database(conninfo, "behind")
     key_file = tmp_path_factory.mktemp("behind") / "key"
     async with (
@@ -164,7 +164,7 @@ async def test_parallel_calls_and_reasoning(
 async def test_sealed_reasoning_goes_all_the_way(
     client: openai.AsyncOpenAI, front: ScriptedGateway, streamed: bool
 ) -> None:
-    """Each gateway seals for its own callers; what the backend reads at last is the thought."""
+    """Each gateway encrypts the reasoning for its own clients. The backend gets the plain text back."""
     front.upstream.play(both({"content": "Yes.", "reasoning": "Hm."}))
     asked: dict[str, Any] = {"model": FRONT, "include": ["reasoning.encrypted_content"]}
     if streamed:
@@ -174,7 +174,7 @@ async def test_sealed_reasoning_goes_all_the_way(
         first = await client.responses.create(input="?", **asked)
     thought = first.output[0].model_dump(exclude_none=True)
     assert thought["encrypted_content"]
-    thought["content"] = []  # As a client that keeps the seal only.
+    thought["content"] = []  # This client keeps only the encrypted content.
     history: list[Any] = [
         {"role": "user", "content": "?"},
         *(thought, first.output[1]),

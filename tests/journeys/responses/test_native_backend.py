@@ -1,4 +1,4 @@
-"""A backend that speaks Responses itself, behind both our protocols: shape, options and money."""
+"""Tests a backend that uses Responses, called over chat and Responses: answers, options and charges."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ from tests.support.upstream_wire import (
 )
 
 LOOK = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": True}
-CACHE_PRICE = 50_000
+CACHE_PRICE = 50_000  # picousd per token
 CACHED_USAGE = {
     "input_tokens": 100,
     "input_tokens_details": {"cached_tokens": 64},
@@ -230,7 +230,7 @@ async def test_functions_of_the_old_kind(native: ScriptedGateway, streamed: bool
         assert choice["finish_reason"] == "function_call"
 
 
-# What the protocol has no place for, asked of a model that declares it all the same.
+# Chat requests that the Responses protocol cannot express, although the model declares the fields.
 CHAT_UNCARRIED: list[tuple[dict[str, Any], str]] = [
     ({"stop": ["x"]}, "stop"),
     ({"seed": 7}, "seed"),
@@ -275,7 +275,7 @@ async def test_the_model_says_what_it_takes(native: ScriptedGateway) -> None:
     assert model.input_modalities == ("text", "image", "file")
 
 
-# Reasoning that only the backend can read.
+# The tests below use reasoning that only the backend can read.
 
 
 @BOTH
@@ -296,7 +296,7 @@ async def test_what_the_backend_sealed_comes_back_to_it(
         if not streamed
         else read_events(first.text)[0][-1]["response"]["output"]
     )
-    # It is ours on the way: nobody can forge it, and no other project can use it.
+    # The gateway encrypts the value: clients cannot forge it, and other projects cannot use it.
     assert "theirs" not in json.dumps(output)
     native.upstream.play(responding())
     result = {"type": "function_call_output", "call_id": "c1", "output": "7"}

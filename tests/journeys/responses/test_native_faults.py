@@ -1,4 +1,4 @@
-"""Faults of a backend that speaks Responses itself: what callers see, and what they pay."""
+"""Tests faults of a backend that uses Responses: the client's error, and the tenant's charge."""
 
 import pytest
 

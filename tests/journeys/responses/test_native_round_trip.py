@@ -1,4 +1,4 @@
-"""What our own Responses encoder writes, our own Responses decoder reads: the same events."""
+"""Tests that the gateway's Responses decoder reads the same events that its Responses encoder wrote."""
 
 import itertools
 import json
@@ -39,7 +39,7 @@ usages = st.builds(
         *(prompt + cached, completion + reasoning, cached, reasoning),
         prompt_details={"cached_tokens": cached, "cache_write_tokens": 0},
         completion_details={"reasoning_tokens": reasoning},
-        # What our own results name.
+        # The gateway's own results contain this service tier.
         service_tier="default",
     ),
     *[st.integers(0, 9)] * 4,
@@ -78,7 +78,8 @@ def read(data: bytes, cuts: list[int]) -> list[Event]:
 
 
 def gist(deltas: list[Delta]) -> list[list[Any]]:
-    """What deltas say, in order: neighbours of a kind are one, and a call stands where it began."""
+    """Returns the content of the deltas in order. Adjacent values of the same kind are joined, a tool
+    call has the position of its first piece, and all log-probabilities come last."""
     told: list[list[Any]] = []
     calls: dict[int, list[Any]] = {}
 
@@ -143,7 +144,7 @@ def test_a_result_is_read_as_it_was_written(deltas: list[Delta], finish: str, us
     answer = ResponsesAnswer(make_call(output_tokens_max=8192))
     events = answer.read_result(decode_result(result))
     assert answer.failure is None
-    # A whole text comes before its citations, wherever in it they were told.
+    # A result has the citations after the whole text, a stream has them within the text.
     check(events, _annotated_last(deltas), finish, usage)
 
 
@@ -152,7 +153,7 @@ def test_a_result_is_read_as_it_was_written(deltas: list[Delta], finish: str, us
 def test_a_stream_without_pieces_tells_the_same(
     deltas: list[Delta], finish: str, usage: Usage
 ) -> None:
-    """As from a server that sends nothing but beginnings and ends."""
+    """The stream is like that of a server that sends only the first and last event of each item."""
     records = written([*deltas, Delta(0, finish=finish)], usage).split(b"\n\n")
     wholes = [record for record in records if b".delta\n" not in record]
     data = b"\n\n".join(record for record in wholes if b"annotation.added" not in record)
@@ -170,7 +171,7 @@ def _all_of(told: list[list[Any]], kind: str) -> str:
 
 
 def _annotated_last(deltas: list[Delta]) -> list[Delta]:
-    """Citations after the end of the text that they belong to."""
+    """Returns the deltas with each citation moved to the end of its text."""
     moved: list[Delta] = []
     waiting: tuple[Any, ...] = ()
     for delta in deltas:

@@ -1,4 +1,4 @@
-"""The real OpenAI SDK, unmodified: create, stream, parse, and tools over several turns."""
+"""Tests the unmodified OpenAI SDK over Responses: create, stream, parse, and tools over several turns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.upstream import chat, reset_after, stream
 
 @pytest.fixture
 async def client(scripted: ScriptedGateway) -> AsyncIterator[openai.AsyncOpenAI]:
-    """In its strict mode, in which nothing may be missing or of another type."""
+    """Creates a client in strict mode, which rejects missing fields and wrong types."""
     async with openai.AsyncOpenAI(
         api_key=scripted.tenant.project_key,
         base_url=f"{scripted.gateway.base_url}/v1",
@@ -81,7 +81,7 @@ async def test_parse_streamed(client: openai.AsyncOpenAI, scripted: ScriptedGate
 async def test_tools_over_several_turns(
     client: openai.AsyncOpenAI, scripted: ScriptedGateway, streamed: bool
 ) -> None:
-    """The whole history goes back in `input`, as the SDK's own objects."""
+    """The client sends the whole history in `input`, as objects of the SDK."""
     scripted.upstream.play(look_then_tell())
     history = await look_around(client, MODEL, streamed=streamed)
     roles = [message["role"] for message in scripted.upstream.requests[-1].json["messages"]]

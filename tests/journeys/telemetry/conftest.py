@@ -1,4 +1,4 @@
-"""The database of the journeys of telemetry, a collector, and gateways that export to it."""
+"""Defines the database of the telemetry tests, a collector, and gateways that export to it."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,13 +12,14 @@ from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
 from tests.support.upstream import Upstream, chat
 from tollkeeper.bootstrap.telemetry import CONTENT, ENDPOINT
 
-# Called with a collector, and whether it gets content. When the context ends, everything is exported.
+# A function with the parameters `endpoint` (of a collector) and `content` (whether spans have it).
+# The gateway exports everything before its context ends.
 TracedGateway = Callable[..., AbstractAsyncContextManager[ScriptedGateway]]
 
 
 @pytest.fixture(scope="session")
 def conninfo(shared_conninfo: str) -> str:
-    """The whole ledger is verified here: no other test may have touched it."""
+    """Creates a separate database, because the tests of this folder verify the whole ledger."""
     return own_database(shared_conninfo, "telemetry")
 
 

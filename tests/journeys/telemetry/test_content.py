@@ -1,5 +1,5 @@
-"""Content on spans, where the operator opts in: streams and whole answers, policies, and no work where
-it is off."""
+"""Tests the content of prompts and answers on spans, which the operator can switch on. If it is off, the
+gateway does no work for it."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ _NAMES = {
 
 @pytest.fixture
 def traced(traced: TracedGateway, collector: Collector) -> TracedGateway:
-    """With content, which the settings of a test may change."""
+    """Switches content on. A test can change this with keyword arguments."""
     return lambda **changes: traced(**{"endpoint": collector.endpoint, "content": True, **changes})
 
 
@@ -141,7 +141,7 @@ async def test_without_it_nothing_is_done(
     settings: dict[str, Any],
     sampler: str,
 ) -> None:
-    """Nothing is collected or encoded, and the answer goes to the caller's own sink."""
+    """The gateway collects and encodes no content, and does not replace the sink of the call."""
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
     collected, encoded = Mock(), Mock()
     monkeypatch.setattr(telemetry, "AnswerContent", collected)

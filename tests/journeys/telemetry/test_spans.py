@@ -1,4 +1,5 @@
-"""Traces and metrics over OTLP: a call's span between the caller's and the backend's, without text."""
+"""Tests traces and metrics over OTLP: a call's span is the child of the client's span and the parent of
+the backend's span, and contains no text."""
 
 import secrets
 import sys
