@@ -90,7 +90,7 @@ class Bug:
 
 
 class SqlBug(Bug):
-    """A bug that replaces a fragment of a string in the symbol. Any white space equals any other."""
+    """A bug that replaces a fragment of a string in the symbol. Differences in white space are ignored."""
 
     def _change(self, definition: ast.AST, symbol: str, right: str, wrong: str) -> None:
         fragment = re.compile(r"\s+".join(map(re.escape, right.split())))
@@ -113,7 +113,7 @@ def _only(locations: list[_Location], symbol: str, searched: str) -> _Location:
 
 
 def _readings(text: str) -> dict[str, _Nodes]:
-    """Return what the text can be: its nodes, by their kind."""
+    """Return the nodes of the text for each kind of code that the text can be."""
     text = textwrap.dedent(text).strip()
     if not text:
         return {"statements": [], "keyword": []}
@@ -137,7 +137,8 @@ def _readings(text: str) -> dict[str, _Nodes]:
 def _locations(
     definition: ast.AST, nodes: _Nodes, kind: str
 ) -> Iterator[tuple[ast.AST, str, int | None]]:
-    """Yield each location of the nodes: their owner, its field, and their index if that is a list."""
+    """Yield each location of the nodes: their parent node, its field, and the index of the first node
+    (None if the field is not a list)."""
     for owner in ast.walk(definition):
         for field, value in ast.iter_fields(owner):
             if isinstance(value, list):

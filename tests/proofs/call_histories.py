@@ -1,8 +1,8 @@
-"""One history of calls from a seed: real calls on the real ledger, over a provider that does what
-providers do, with price changes, clock jumps, callers that leave, and processes that are killed.
+"""Runs one history of calls that a seed determines. The call script and the ledger service are real, the
+store and the provider are simulated. Prices change, the clock jumps, clients leave, processes are killed.
 
-What the books say is compared with what the provider billed, by prices that are computed here in the
-plainest way.
+The charges in the books are compared with the provider's bills. This module computes the prices of the
+bills in the simplest way.
 """
 
 import asyncio
@@ -67,12 +67,12 @@ from tollkeeper.services.policies.checks import PolicyChecks
 from tollkeeper.services.policies.policies import Policies
 
 CALLS_MAX = 6
-_LASTS_S = 4.0
+_LASTS_S = 4.0  # All calls start within this time.
 # Prices of prompt, cached prompt, completion and request, in picousd: for short and long prompts,
 # and after the change.
 SHORT, LONG, CHANGED = (4, 2, 8, 3), (12, 6, 20, 3), (40, 20, 80, 30)
 MULTIPLIERS = {"flex": "0.5", "priority": "2"}
-CHANGE_AT = 1000
+CHANGE_AT = 1000  # timestamp of the price change
 
 
 def _declared(prices: tuple[int, ...]) -> dict[str, str]:
@@ -84,7 +84,7 @@ def _model() -> Model:
     tiers = [DeclaredTier(LONG_PROMPT, _declared(LONG))]
     ordinary = pricing_with_variants(DeclaredPrices(_declared(SHORT), tiers, MULTIPLIERS))
     change = PriceChange(CHANGE_AT, pricing_from_declared(_declared(CHANGED), param="changed"))
-    # No bill of the simulated provider exceeds these.
+    # No answer of the simulated provider exceeds these lengths.
     return replace_fields(
         MODEL,
         pricing=ordinary,
@@ -98,7 +98,7 @@ PRICED_MODEL = _model()
 
 
 def billed(bills: list[Bill], admitted_at: int) -> int:
-    """What the answers cost by the prices of their admission."""
+    """Returns the cost of the answers at the prices of the call's admission."""
     total = CHANGED[3] if admitted_at >= CHANGE_AT else SHORT[3]
     for bill in bills:
         prices, multiplier = CHANGED, Fraction(1)
@@ -113,12 +113,12 @@ def billed(bills: list[Bill], admitted_at: int) -> int:
 
 @dataclass
 class Asked:
-    """One request, as its caller saw it."""
+    """One request, and its result for the client."""
 
     call: Call
-    # The clock when it was admitted.
+    # The timestamp of the admission.
     admitted_at: int | None = None
-    # None while nobody has an answer.
+    # None until the call has an answer or an error.
     succeeded: bool | None = None
     left: bool = False
     disconnect: Callable[[], None] = lambda: None
@@ -126,10 +126,10 @@ class Asked:
 
 class _Recorder:
     def started(self, tab: Tab) -> None:
-        """Nothing is recorded."""
+        """Records nothing."""
 
     def ended(self, tab: Tab, status: int, error_code: str | None) -> None:
-        """Nothing is recorded."""
+        """Records nothing."""
 
 
 class _Sink:
@@ -140,7 +140,7 @@ class _Sink:
         pass
 
     def text_writer(self) -> None:
-        """All of the answer comes as events."""
+        """Returns None, so that the whole answer arrives as events."""
 
 
 @dataclass
@@ -209,7 +209,7 @@ class CallHistory:
         )
 
     def _clock(self) -> int:
-        """A call reads the clock when it is admitted, and nothing later may change its price."""
+        """Returns the time. Stores the time of a call's first read, whose prices must stay in force."""
         asked = self._asked_by[asyncio.current_task()]
         asked.admitted_at = self.now if asked.admitted_at is None else asked.admitted_at
         return self.now
@@ -219,7 +219,7 @@ class CallHistory:
             self._start(self._ask())
         for _ in range(self.rng.randrange(5)):
             self._start(self._fault())
-        # Calls of a killed process never end; every other call has ended after this time.
+        # Calls of a killed process never end. All other calls have ended after this time.
         for _ in range(30):
             await asyncio.wait(self._tasks, timeout=_LASTS_S)
         await self.database.settle_down()
@@ -275,7 +275,7 @@ class CallHistory:
                 self.rng.choice(self.stores).killed = True
                 self.seen["processes killed"] += 1
             case 4:
-                # The clock jumps over the change of prices, or back.
+                # The clock jumps to a time before or after the price change.
                 self.now = CHANGE_AT + self.rng.choice((-100_000, -1, 0, 100_000))
                 self.seen["clock jumps"] += 1
             case 5:
@@ -291,7 +291,7 @@ class CallHistory:
             if row.process_id in killed:
                 await sweeper.mark_all([Mark(row.hold.organization_id, row.hold.id, "it died")])
 
-    # What must be true.
+    # The methods below check the books at the end of the history.
 
     def _check(self) -> None:
         books = self.database.books
@@ -328,7 +328,8 @@ class CallHistory:
 
 
 def run_call_history(seed: int) -> Counter[str]:
-    """What happened in it. Raises an error that names the seed where a check fails."""
+    """Runs the history of a seed and returns counts of its events. If a check fails, raises an error that
+    names the seed."""
     loop = SeededLoop(seed)  # type: ignore[abstract]
 
     async def main() -> CallHistory:

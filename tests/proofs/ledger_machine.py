@@ -1,4 +1,4 @@
-"""The real ledger and a plain model, to which the same operations happen in any order."""
+"""Applies the same operations in any order to the real ledger and to a plain model, and compares them."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -48,14 +48,14 @@ from tollkeeper.storage.database import Database
 T = TypeVar("T")
 
 STEPS = 40
-OVERAGE_BOUND = 25
+OVERAGE_BOUND = 25  # picousd
 BOUNDED = replace(LIMITS, overage_bound_picousd=OVERAGE_BOUND)
 DAYS_MAX = 28
 
 
 def _most(one: Reserved) -> int:
-    """The most that the call costs. One that was taken for dead is not in flight any more, so that
-    only its hold covers it."""
+    """Returns the highest cost that a rule may charge for the call. An unsettled call is not in flight
+    any more, so it may not cost more than its hold."""
     return one.amount + (one.overage_max if one.phase is Phase.HELD else 0)
 
 
@@ -69,12 +69,12 @@ TABLES = """
 """
 sides = st.integers(0, 1)
 amounts = st.integers(0, 30) | st.just(10**24)
-# What a call may cost beyond its hold. A call for which nothing is held costs nothing.
+# The highest possible overage of a call. A call with a hold of zero has no overage.
 overages = st.sampled_from((0, 0, 7, 20))
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Two processes, one organization with two projects, and every operation on its money."""
+    """Two processes and one organization with two projects. The rules are the operations on its money."""
 
     loop: ClassVar[asyncio.AbstractEventLoop]
     database: ClassVar[Database]
@@ -119,12 +119,13 @@ class LedgerMachine(RuleBasedStateMachine):
         return self.tenants[0]
 
     def chosen(self, number: int, *phases: Phase) -> Reserved | None:
-        """None where there is none: then a rule does nothing. It is no precondition, because a real
-        race decides about later reservations, and what is drawn must not depend on that."""
+        """Returns a reservation in one of the phases. If there is none, returns None, and the rule does
+        nothing. This is not a Hypothesis precondition: `resolve_twice` has a real race, and the values
+        that Hypothesis draws must not depend on its result."""
         found = self.model.in_phase(*phases)
         return found[number % len(found)] if found else None
 
-    # Money.
+    # The rules below change money.
 
     @rule(amount=st.integers(1, 100))
     def grant(self, amount: int) -> None:
@@ -148,7 +149,7 @@ class LedgerMachine(RuleBasedStateMachine):
         overage_max=overages,
     )
     def reserve_at_once(self, which: int, amounts: list[int], overage_max: int) -> None:
-        """One process decides in the order of arrival."""
+        """Sends several holds at once to one process, which decides in the order of arrival."""
         tenant = self.tenants[which]
         holds = [
             with_fields(hold_of(tenant, amount), overage_max_picousd=overage_max if amount else 0)
@@ -194,7 +195,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 99), costs=st.tuples(st.integers(0, 30), st.integers(0, 30)))
     def resolve_twice(self, number: int, costs: tuple[int, int]) -> None:
-        """Both processes at once: the resolution that is acknowledged as the first one counts."""
+        """Resolves a call in both processes at once. Only the resolution that returns True counts."""
         one = self.chosen(number, *Phase)
         if one is None:
             return
@@ -215,14 +216,15 @@ class LedgerMachine(RuleBasedStateMachine):
             assert sorted(first) == [False, True]
             one.phase, one.cost = Phase.RESOLVED, costs[first.index(True)]
 
-    # Crashes, revocations, caps, limits and time.
+    # The rules below are crashes, revocations, caps, limits and the passing of time.
 
     @rule(side=sides)
     def crash(self, side: int) -> None:
-        """The process is gone with its memory. With a lease of zero every process counts as dead,
-        the live one too: its holds are unsettled until it settles them."""
+        """Replaces a process, which loses its memory. With a lease of zero seconds, recovery takes the
+        other process for dead too, so the holds of both processes become unsettled."""
         self.processes[side] = make_process(self.database, BOUNDED)
-        # The clock stands still between steps, and a heartbeat of this very moment is none of the past.
+        # The clock stands still between steps, and a heartbeat at the current time is not expired.
+        # Therefore, each crash advances the clock by a second.
         self.sweeps += 1
         self.clock.set(_at(self.model.today) + timedelta(seconds=self.sweeps))
         found = self.wait(Recovery(self.database, 0).ledger_recover())
@@ -233,7 +235,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(which=sides)
     def revoke_key(self, which: int) -> None:
-        """A key that is revoked already is replaced, so that calls go on."""
+        """Revokes the key. If it is revoked already, replaces it, so that later calls are admitted."""
         tenant = self.tenants[which]
         if tenant.key_id in self.model.dead_keys:
             self.tenants[which] = self.wait(another_project(self.database, tenant))
@@ -295,7 +297,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def set_period_cap(
         self, which: int | None, of_key: bool, amount: int, period: CapPeriod
     ) -> None:
-        """Of a key, or of a project or the organization by day or week."""
+        """Sets a cap of a key, or a daily or weekly cap of a project or of the organization."""
         tenant = None if which is None else self.tenants[which]
         if tenant is None or not of_key:
             period = CapPeriod.WEEK if period is CapPeriod.MONTH else period
@@ -333,7 +335,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(which=sides)
     def rotate_key(self, which: int) -> None:
-        """The next calls come with the new key; those that run have the old one."""
+        """Rotates the key. Later calls use the new key, and calls in flight keep the old key."""
         tenant = self.tenants[which]
         if tenant.key_id in self.model.dead_keys or tenant.project_id in self.model.archived:
             return
@@ -344,7 +346,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(days=st.sampled_from((1, 1, 1, 6, 7)))
     def days_pass(self, days: int) -> None:
-        """Over the ends of weeks, of a leap day and of a month; at most as far as a report goes."""
+        """Moves the clock past the ends of weeks, a leap day and the end of a month. The total is limited
+        to the days that `report` covers."""
         if self.days_passed + days > DAYS_MAX:
             return
         before = self.model.today
@@ -353,7 +356,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.model.month += self.model.today.month - before.month
         self.clock.set(_at(self.model.today))
 
-    # Checks.
+    # The rules and invariants below compare the ledger with the model.
 
     @rule(by_project=st.booleans())
     def report(self, by_project: bool) -> None:

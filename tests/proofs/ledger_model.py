@@ -1,4 +1,4 @@
-"""The ledger as a plain list of reservations: what the real one must agree with after every step."""
+"""A model of the ledger as a plain list of reservations. The real ledger must agree after every step."""
 
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -22,7 +22,7 @@ class Phase(StrEnum):
 class Reserved:
     hold: Hold
     month: int
-    # The day of UTC whose caps the hold counts for.
+    # The UTC day to whose caps the hold counts, in days since 1970.
     day: int
     phase: Phase = Phase.HELD
     cost: int = 0
@@ -51,12 +51,13 @@ class Model:
     overage_bound: int = 0
     dead_keys: set[UUID] = field(default_factory=set)
     archived: set[UUID] = field(default_factory=set)
-    # By the clock of the database; and the latest day of the account, while it has period caps.
+    # The date of the database's clock.
     today: date = date(2028, 2, 20)
+    # The latest day that the account has seen; None while the account has no period caps.
     spending_day: int | None = None
-    # By whose they are, None for the organization, and by their period.
+    # The period caps by project or first key (None is the organization), and by period.
     period_caps: dict[tuple[UUID | None, CapPeriod], int] = field(default_factory=dict)
-    # Keys that were made by a rotation share the caps of the first key.
+    # The first key of each key that a rotation created. They share the caps of the first key.
     first_keys: dict[UUID, UUID] = field(default_factory=dict)
 
     def in_phase(self, *phases: Phase) -> list[Reserved]:
@@ -84,7 +85,7 @@ class Model:
 
     @property
     def worst_balance(self) -> int:
-        """What is left if every call in flight costs the most that it can."""
+        """The available credit if every call in flight has its highest possible cost."""
         return self.available - sum(one.overage_max for one in self.in_phase(Phase.HELD))
 
     def refusal(self, tenant: LedgerTenant, amount: int, overage_max: int = 0) -> Refusal | None:
@@ -111,7 +112,7 @@ class Model:
 
     @property
     def day_of_holds(self) -> int:
-        """The day that a hold of this moment counts for."""
+        """The spending day of a hold that is made now."""
         return max(number_of("day", self.today), self.spending_day or 0)
 
     def reserve(self, hold: Hold) -> None:
@@ -119,7 +120,7 @@ class Model:
         self.reserved[hold.id] = Reserved(hold, self.month, self.day_of_holds)
 
     def _see_today(self) -> None:
-        """Whoever locks the account brings it to the current day."""
+        """Moves the account to the current day, as each transaction that locks the account does."""
         if self.spending_day is not None:
             self.spending_day = self.day_of_holds
 
@@ -156,7 +157,7 @@ class Model:
         return None
 
     def counted(self, owner: UUID | None, period: CapPeriod) -> int:
-        """Held and spent by the owner in the current period."""
+        """Returns the amount that the owner has held and spent in the current period."""
         number = number_of(period, _date(self.day_of_holds))
         return sum(
             one.blocked + one.cost

@@ -1,4 +1,4 @@
-"""The rows of a ledger in memory, how each operation changes them, and the checks of their sums."""
+"""A ledger in memory: its rows, the operations that change them, and the checks of their sums."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Row:
     hold: Hold
     process_id: UUID
     month: int
-    # The day of UTC whose caps the hold counts for.
+    # The UTC day to whose caps the hold counts, in days since 1970.
     day: int = 0
 
 
@@ -32,7 +32,7 @@ class Books:
     marks: set[UUID] = field(default_factory=set)
     resolutions: dict[UUID, Resolution] = field(default_factory=dict)
     unfolded: set[tuple[UUID, FoldKind]] = field(default_factory=set)
-    # Organizations that a transaction has found below their overage bound: nobody clears them.
+    # Organizations that a transaction has found below their overage bound. They stay stopped.
     debtors: set[OrganizationId] = field(default_factory=set)
 
     def copy(self) -> "Books":
@@ -49,7 +49,7 @@ class Books:
     def lock(
         self, organizations: Iterable[OrganizationId], now_us: int, month: int
     ) -> tuple[LockedAccounts, set[tuple[UUID, FoldKind]]]:
-        """The accounts with everything folded in, and what was folded."""
+        """Returns the accounts with all folds applied, and the entries of `unfolded` that were folded."""
         wanted = set(organizations)
         taken = {
             one for one in self.unfolded if self.reservations[one[0]].hold.organization_id in wanted
@@ -68,11 +68,12 @@ class Books:
         return LockedAccounts(states, dict.fromkeys(states, 0), now_us, month), taken
 
     def note_debtors(self, organizations: Iterable[OrganizationId]) -> None:
-        """A transaction has locked these accounts, so it sees what they owe."""
+        """Adds organizations below their overage bound to `debtors`. Called by a transaction that has
+        locked their accounts."""
         self.debtors |= {one for one in organizations if self._owes_too_much(one)}
 
     def _owes_too_much(self, organization_id: OrganizationId) -> bool:
-        """By the rows alone: what was granted, and what calls cost."""
+        """Returns whether the costs exceed the grants by more than the overage bound."""
         bound = self.accounts[organization_id].overage_bound_picousd
         spent = sum(
             cost_of(resolution)
@@ -82,7 +83,7 @@ class Books:
         return bound is not None and spent > self.granted[organization_id] + bound
 
     def grant(self, organization_id: OrganizationId, amount: int) -> None:
-        """Adds credit, as an operator's command does: it brings the account up to date first."""
+        """Adds credit, as the operator's command does. First folds all resolved holds of the account."""
         self.note_debtors([organization_id])
         locked, taken = self.lock([organization_id], 0, 0)
         state, _ = decide(locked.states[organization_id], (), now_us=0, month=0)
@@ -170,10 +171,10 @@ class Books:
         )
         return True
 
-    # Checks.
+    # The methods below are checks.
 
     def _check_limits(self, hold: Hold) -> None:
-        """Checks every limit at the commit of an admission."""
+        """Checks that no limit is exceeded when an admission is committed."""
         state = self.accounts[hold.organization_id]
         project = state.projects[hold.project_id]
         assert state.available_picousd >= 0
@@ -209,8 +210,9 @@ class Books:
     def _check_overage(
         self, organization_id: OrganizationId, state: AccountState, rows: Sequence[Row]
     ) -> None:
-        """Calls in flight count, and no burst ends below the bound. A call that was taken for dead,
-        or whose hold a crash has lost, is not in flight any more, and may still cost something."""
+        """Checks that the overage in flight is the sum over all calls in flight, and that the balance is
+        not below the overage bound. A call that was marked unsettled, or whose hold a crash has lost, was
+        not in flight at its end, so its overage is not counted."""
         in_flight = sum(row.hold.overage_max_picousd for row in rows if self._is_live(row))
         assert state.overage_in_flight_picousd == in_flight
         bound = state.overage_bound_picousd
@@ -226,7 +228,7 @@ class Books:
         assert balance >= -bound, (balance, bound)
 
     def _check_period_caps(self, state: AccountState, rows: Sequence[Row]) -> None:
-        """Each cap counts the holds of its own period, by whose it is and by nothing else."""
+        """Checks that each cap counts all holds of its own period and owner, and no others."""
         for (owner, period), cap in state.period_caps.items():
             assert state.spending_day is not None
             mine = [

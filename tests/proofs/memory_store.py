@@ -1,8 +1,8 @@
-"""The ledger's store in memory, with the faults of a real one: errors, delays, lost replies, crashes.
+"""A ledger store in memory, with the faults of a real store: errors, delays, lost replies, crashes.
 
-Every operation does what its SQL does, in the same steps under the same locks, with the domain's own
-functions for folding and deciding. Transactions that do not wait for the disk are lost when the
-database crashes. After each commit the books are checked.
+Every operation has the steps and locks of the real store's SQL, and uses the domain's functions for
+folds and decisions. A crash of the database loses transactions that did not wait for the disk. The
+books are checked after each commit.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, HoldTran
 
 
 class Killed(BaseException):
-    """The process was killed; the server drops what the process had not committed."""
+    """The process was killed. The server rolls back the process's open transactions."""
 
 
 @dataclass
 class Faults:
-    """The probability of each fault, at each place where it can happen."""
+    """The probability of each fault at each step in which it can happen."""
 
     refused: float = 0.04
     contention: float = 0.04
@@ -42,7 +42,7 @@ class Faults:
     never_committed: float = 0.03
 
 
-START_US = 1_800_000_000_000_000
+START_US = 1_800_000_000_000_000  # microseconds since 1970
 CALM = Faults(0, 0, 0, 0, 0)
 
 
@@ -68,13 +68,14 @@ class MemoryDatabase:
     month: int = 202612
 
     def __post_init__(self) -> None:
-        # What is on the disk.
+        # The state on the disk, which survives a crash.
         self._durable = self.books.copy()
         self._locks: dict[UUID, asyncio.Lock] = {}
         self._late: set[asyncio.Task[None]] = set()
 
     async def step(self, process: "MemoryStore | None" = None, epoch: int | None = None) -> None:
-        """A point at which other tasks may run, and at which the process or the server may be gone."""
+        """Lets other tasks run. Raises `Killed` if the process was killed, and `Unavailable` if the
+        server has crashed since `epoch`."""
         chance = self.rng.random()
         if chance < 0.4:
             await asyncio.sleep(0)
@@ -95,7 +96,7 @@ class MemoryDatabase:
     async def locked(
         self, ids: Iterable[UUID], epoch: int, wait_s: float | None = None
     ) -> AsyncIterator[None]:
-        """Takes the locks, in one order for everybody."""
+        """Takes the locks in the order of their ids, which prevents deadlocks."""
         async with AsyncExitStack() as stack:
             for one in sorted(set(ids)):
                 lock = self._locks.setdefault(one, asyncio.Lock())
@@ -112,7 +113,7 @@ class MemoryDatabase:
         self.counted.commits += 1
         self.books.check()
         if durable or self.rng.random() < 0.2:
-            # A durable commit makes all earlier ones durable; the server also flushes at times.
+            # A durable commit makes all earlier commits durable. The server also flushes at times.
             self._durable = self.books.copy()
 
     def crash(self) -> None:
@@ -127,7 +128,7 @@ class MemoryDatabase:
         task.add_done_callback(self._late.discard)
 
     async def settle_down(self) -> None:
-        """Ends all faults, and waits for commits that the server had not finished."""
+        """Switches all faults off, and waits for the late commits of the server."""
         self.faults = CALM
         while self._late:
             await asyncio.wait(self._late)
@@ -185,7 +186,7 @@ class MemoryStore(LedgerStore):
         first: dict[UUID, Resolution] = {}
         for found in wanted:
             first.setdefault(found.reservation_id, found)
-        # The primary key makes a second resolution wait for the first one's commit.
+        # In PostgreSQL, the primary key makes a second resolution wait for the first one's commit.
         async with database.locked(first, epoch):
             snapshot = database.books
             fresh = [
@@ -208,7 +209,7 @@ class MemoryStore(LedgerStore):
         return Ending.ALREADY_ENDED if known else Ending.MISSING
 
     async def try_hold(self, reservation_id: UUID) -> None:
-        """No history asks for it: it leaves nothing."""
+        """Is not implemented, because no history calls it."""
         raise NotImplementedError(reservation_id)
 
     async def release_in_doubt(self, holds: Sequence[Hold]) -> None:
@@ -279,7 +280,7 @@ class MemoryStore(LedgerStore):
 
 
 class MemoryTransaction(HoldTransaction):
-    """The transaction that holds, with the faults that can happen in it."""
+    """A transaction that writes holds, with its possible faults."""
 
     # There is no database to read from, and `NoPolicies` reads nothing.
     connection = cast("Connection", None)
@@ -311,7 +312,7 @@ class MemoryTransaction(HoldTransaction):
         if database.happens(database.faults.never_committed):
             raise _in_doubt(database)
         if database.happens(database.faults.committed_late):
-            # The server has the commit and the locks; the client has lost the connection.
+            # The client has lost the connection. The server keeps the locks and commits later.
             late = self._commit_late(self._locks.pop_all(), accounts, admitted)
             database.hold_on(asyncio.ensure_future(late))
             raise _in_doubt(database)

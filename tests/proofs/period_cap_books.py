@@ -1,4 +1,4 @@
-"""Accounts of seeded histories with caps by day, week and month."""
+"""Adds caps by day, week and month to the accounts of seeded histories."""
 
 import random
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ def with_period_caps(
     tenants: Sequence[tuple[OrganizationId, ProjectId, KeyId]],
     state: AccountState,
 ) -> AccountState:
-    """Half of the organizations have period caps, some of them of keys. One key may have been made
-    by a rotation of another one."""
+    """Returns the account with random period caps in half of the cases, otherwise unchanged. One key may
+    be the result of another key's rotation."""
     if rng.random() < 0.5:
         return state
     mine = [tenant for tenant in tenants if tenant[0] == organization_id]

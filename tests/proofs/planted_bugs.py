@@ -10,7 +10,7 @@ HISTORIES = ("proofs/test_simulation.py",)
 CHARGED = ("journeys/calls/test_who_was_charged.py",)
 
 BUGS = {
-    # Money.
+    # Bugs in amounts of money.
     "check-then-act": SqlBug(
         "_LOCK_ACCOUNTS",
         "FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE",
@@ -35,7 +35,7 @@ BUGS = {
         "found <= COUNT_MAX",
         ("domain/test_pricing.py",),
     ),
-    # Dialects of usage.
+    # Bugs in reading and bounding token counts.
     "the first report of usage counts": Bug(
         "merged",
         "value is None",
@@ -74,7 +74,7 @@ BUGS = {
         " self.input_cache_write_1h)",
         ("domain/test_pricing.py",),
     ),
-    # How a call ends.
+    # Bugs at the end of a call.
     "settlement in the request's task": Bug(
         "Ledger.resolve",
         "return self._resolutions.submit(_FinishedCall(resolution, hold))",
@@ -103,7 +103,7 @@ BUGS = {
         "self.done = True\nreturn []",
         ("journeys/calls/test_faults.py",),
     ),
-    # Who was charged.
+    # Bugs in the decision whether a failed call is charged.
     "a JSON answer that was cut is released": Bug(
         "ReplicaCall.begin",
         "charged=True",
@@ -186,7 +186,7 @@ BUGS = {
         "if ending is not Ending.MISSING or call.hold is not None:",
         ("proofs/test_simulation.py", "services/ledger/test_doubts.py"),
     ),
-    # Holds that nobody took.
+    # Bugs in abandoned holds, holds in doubt and batches.
     "the hold of a caller who left stays": Bug(
         "Holds._hand_out",
         "if waiting.done():",
@@ -247,7 +247,7 @@ BUGS = {
         "",
         ("services/ledger/test_group_writer.py",),
     ),
-    # Recovery.
+    # Bugs after a failover, and in the recovery of dead processes.
     "an old primary is as good as the promoted server": Bug(
         "Rank.is_newer_than",
         "is_same_database and self.timeline > other.timeline",
@@ -291,7 +291,7 @@ BUGS = {
         '"SELECT %s::uuid"',
         ("services/ledger/test_recovery.py",),
     ),
-    # Recovery and what is unsettled, many at a time.
+    # Bugs in recovery, and in the resolution of many unsettled calls.
     "recovery only looks a day back": Bug(
         "OpenHolds.find_all",
         "for organization_id in search.incomplete:",
@@ -342,7 +342,7 @@ BUGS = {
         "return Resolved(resolved, hold_picousd)",
         ("services/ledger/test_bulk_resolution.py",),
     ),
-    # The decision.
+    # Bugs in the admission decision.
     "a revoked key is admitted": Bug(
         "_decide_one",
         "if status is not KeyStatus.ACTIVE:",

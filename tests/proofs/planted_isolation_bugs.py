@@ -7,7 +7,7 @@ ALLOWED_MODELS = ("journeys/calls/test_allowed_models.py",)
 MARKERS = ("api/test_markers.py",)
 
 ISOLATION_BUGS = {
-    # Lists of models.
+    # Bugs in the lists of allowed models.
     "the list of a key is not read at admission": Bug(
         "storage.ledger:locked_accounts",
         "if models:",
@@ -38,7 +38,7 @@ ISOLATION_BUGS = {
         "",
         ALLOWED_MODELS,
     ),
-    # Health.
+    # Bugs in the ejection of replicas.
     "the last healthy replica is ejected": Bug(
         "RoutedBackend.failed",
         "is_last_healthy=not has_spare",
@@ -57,14 +57,14 @@ ISOLATION_BUGS = {
         "if is_late and self._deadline < 0:",
         EJECTION,
     ),
-    # Connections.
+    # Bugs in connections to backends.
     "a connection with half a request is used again": Bug(
         "Connection.on_message_complete",
         "self._parser.should_keep_alive() and self._all_written()",
         "self._parser.should_keep_alive()",
         ("backends/transport/test_connections.py",),
     ),
-    # Turns.
+    # Bugs in fair queues and in limits for each organization.
     "who comes first is served until it is empty": Bug(
         "FairQueue.pop",
         "self._lanes.move_to_end(owner)",
@@ -167,7 +167,7 @@ ISOLATION_BUGS = {
         "self._strangers.push(None, begin)",
         ("hosting/test_arrivals.py",),
     ),
-    # Holds of texts that are written to mislead the estimate.
+    # Bugs in holds of texts that are written to mislead the estimate, and in rates.
     "spaces between letters are free": Bug(
         "measure_text",
         "weight += _SPACE_RUN_WEIGHT * runs",
@@ -222,7 +222,7 @@ ISOLATION_BUGS = {
         "elif self._limit < 0:",
         ("services/test_overload.py",),
     ),
-    # What is seen.
+    # Bugs in the text that the judge reads.
     "keys are not judged": Bug(
         "_object_texts",
         'yield f"{key}: {text}" if key else text',
@@ -247,7 +247,7 @@ ISOLATION_BUGS = {
         "if part.kind in ():",
         ("services/policies/test_unread.py",),
     ),
-    # Caches and addresses.
+    # Bugs in the isolation of caches, and in the check of remote addresses.
     "projects share a prefix cache": Bug(
         "Isolation.caching_wish",
         "if salt is None and model.isolates_cache:",
@@ -260,7 +260,7 @@ ISOLATION_BUGS = {
         "if not model.backend:",
         ("journeys/isolation/test_caches.py",),
     ),
-    # Before and beside the verdict.
+    # Bugs before the verdict, and in the judge's reading of files.
     "a tokenizer gets what a policy has not judged": Bug(
         "TokenCounting._may_send_to_tokenizer",
         "not any(policy.enforces(Direction.REQUEST) for policy in policies)",

@@ -3,7 +3,7 @@
 from tests.proofs.bug import Bug, SqlBug
 
 MONTH_BUGS = {
-    # The request log.
+    # Bugs in the comparison with the request log.
     "a lost call is booked with the key of another tenant": SqlBug(
         "_FIND_STATES",
         "k.id IS NOT NULL",
@@ -16,7 +16,7 @@ MONTH_BUGS = {
         "",
         ("services/ledger/test_log_comparison.py",),
     ),
-    # Months of the ledger.
+    # Bugs in the months of the ledger.
     "a close forgets the overage": SqlBug(
         "TOTALS",
         "coalesce(sum(o.amount), 0) AS overage",
@@ -95,7 +95,7 @@ MONTH_BUGS = {
         "0, 0",
         ("services/ledger/test_months.py",),
     ),
-    # The usual mistake with partitions: a time becomes part of the key.
+    # A common mistake with partitions is to add a time to the primary key.
     "a reservation resolves once at each time": SqlBug(
         "_PARTITIONED",
         "PRIMARY KEY (organization_id, reservation_id)"
@@ -103,7 +103,7 @@ MONTH_BUGS = {
         "PRIMARY KEY (organization_id, reservation_id, resolved_at)"
         " ) PARTITION BY RANGE (reservation_id); CREATE TABLE overages",
         ("services/ledger/test_months.py",),
-        # Nothing else may ask for the key as it was.
+        # These changes remove everything that needs the original primary key.
         also=(
             (
                 "_PARTITIONED",
@@ -131,7 +131,7 @@ MONTH_BUGS = {
         "WHERE %s::uuid <= %s::uuid",
         ("storage/test_plans.py",),
     ),
-    # The provider's bill.
+    # Bugs in the comparison with a provider's bill.
     "a bill is added up in floats": SqlBug(
         "_COMPARISON",
         "sum(amount) AS amount FROM bill",

@@ -10,7 +10,7 @@ OVERAGE = ("services/ledger/test_overage.py",)
 VERDICT_PRICES = ("journeys/policies/test_verdict_prices.py",)
 
 PRICE_BUGS = {
-    # Verdicts with a price.
+    # Bugs in the prices of verdicts.
     "a verdict is charged twice": Bug(
         "_set_verdict_price",
         "hold.verdict_picousd * verdicts",
@@ -47,7 +47,7 @@ PRICE_BUGS = {
         "(policy := self.find(name, param='policy_ids')) is not None",
         ("domain/test_policy_set.py",),
     ),
-    # What providers do, over whole calls.
+    # Bugs in the charges for answers of providers, over whole calls.
     "the first of cumulative reports is charged": Bug(
         "Meter._take_report",
         "self.report = merged(self.report, event.usage)",
@@ -121,7 +121,7 @@ PRICE_BUGS = {
         "if earlier is None or later.prompt_tokens is not None:\n    return later",
         CALL_HISTORIES,
     ),
-    # Dialects.
+    # Bugs in the dialects of providers.
     "searches among the output of Responses are not charged": Bug(
         "responses.usage:_read",
         "web_searches=searches_in_output if searches is None else searches",
@@ -182,7 +182,7 @@ PRICE_BUGS = {
         "",
         EXCHANGES,
     ),
-    # Prices that depend on the call.
+    # Bugs in prices that depend on the call.
     "what a cache has does not count for the length of a prompt": Bug(
         "cost_of",
         "usage.prompt_tokens",
@@ -251,7 +251,7 @@ PRICE_BUGS = {
         "now = 0",
         ("journeys/calls/test_prices.py",),
     ),
-    # Overage.
+    # Bugs in overage.
     "new credit ends a stop": Bug(
         "decide",
         "stopped=state.stopped or state.is_below_bound",
@@ -276,7 +276,7 @@ PRICE_BUGS = {
         "month_settled = v.month_settled,",
         OVERAGE,
     ),
-    # Bounds.
+    # Bugs in the bounds of prompts.
     "pages that a priced search finds are not held for": Bug(
         "PromptSize.bound",
         "(self.web_searches, bounds.web_search)",

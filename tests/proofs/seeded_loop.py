@@ -1,7 +1,7 @@
-"""An event loop that runs ready steps in an order that a seed determines, with simulated time.
+"""An event loop with simulated time that runs ready callbacks in an order that a seed determines.
 
-The same seed gives the same history. Where everything waits and no timer is left, it says so: a
-deadlock is an error here, and not a test that hangs.
+The same seed gives the same history. If no callback is ready and no timer is set, the loop raises
+`Deadlock`, so that the test fails instead of hanging.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Deadlock(Exception):
-    """No step is ready and no timer is set: nothing can happen any more."""
+    """No callback is ready and no timer is set, so that nothing can happen any more."""
 
 
 class SeededLoop(asyncio.AbstractEventLoop):
@@ -115,7 +115,7 @@ class SeededLoop(asyncio.AbstractEventLoop):
         return False
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Nothing to do: cancelled timers are skipped when their time comes."""
+        """Does nothing, because `_step` skips cancelled timers."""
 
 
 def _bound(

@@ -1,7 +1,8 @@
-"""A model provider from a seed: it answers in dialects, fails in every way, and knows what it bills.
+"""A simulated provider that a seed controls: it uses several dialects, fails in many ways, and stores
+its bills.
 
-What it says goes through the real reader of chat streams and the real table of statuses, so a
-mistake in either is seen on the books.
+Its answers go through the real decoder of chat streams and the real table of statuses, so a mistake in
+either of them changes the books.
 """
 
 import json
@@ -23,13 +24,14 @@ from tollkeeper.domain.inference import Batch, Call
 
 REFUSALS = (400, 429, 500, 503)
 PROXY_TIMEOUTS = (408, 502, 504, 524)
-# As the model of the histories declares them.
+# Prompts with more tokens than this have higher prices.
 LONG_PROMPT = 100
+# The service tiers of answers. The model of the histories declares only some of them.
 TIERS = (None, "default", "flex", "priority", "scale")
 
 
 class Manner(StrEnum):
-    """How one answer goes."""
+    """The provider's behaviour for one answer."""
 
     REFUSED = "refused"
     PROXY_TIMEOUT = "proxy timeout"
@@ -42,17 +44,17 @@ class Manner(StrEnum):
     NO_USAGE = "no usage"
 
 
-# Nothing was generated: the provider bills nothing.
+# The provider generates nothing and bills nothing.
 FREE = (Manner.REFUSED,)
-# It may have run, and told nothing.
+# The provider may have generated an answer, but the gateway gets nothing of it.
 UNKNOWN = (Manner.PROXY_TIMEOUT, Manner.CUT_AFTER_HEAD)
-# It was generated, and how much is told by nobody.
+# The provider generates output, but reports no usage.
 UNTOLD = (Manner.CUT_STREAM, Manner.NO_USAGE)
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What the provider bills for one answer."""
+    """The provider's bill for one answer, in tokens."""
 
     manner: Manner
     prompt: int = 0
@@ -62,7 +64,7 @@ class Bill:
 
 
 class _SimulatedCall:
-    # There is no connection to wait for.
+    # There is no connection to wait for, so the call counts as sent.
     sent = True
 
     def __init__(self, answering: AbstractAsyncContextManager[Answer]) -> None:
@@ -84,7 +86,7 @@ class _SimulatedCall:
 class SimulatedProvider:
     rng: random.Random
     name: str = "cluster"
-    # By request, one for each answer that was asked for.
+    # By request id. The list has one bill for each answer that the gateway asked for.
     bills: dict[str, list[Bill]] = field(default_factory=dict)
 
     def open(self, call: Call, *, deadline: float) -> BackendCall:
@@ -148,7 +150,7 @@ class SimulatedProvider:
 
 
 def _records(bill: Bill) -> list[Any]:
-    """The stream: three pieces, with reports wherever the dialect has them, and its end."""
+    """Returns the records of the stream: three pieces and the end, with the usage reports of the dialect."""
     reports = _reports(bill)
     records: list[dict[str, Any]] = [
         {"choices": [{"index": 0, "delta": {"content": f"{at} "}}], "usage": reports[at]}
@@ -164,7 +166,8 @@ def _records(bill: Bill) -> list[Any]:
 
 
 def _reports(bill: Bill) -> list[dict[str, Any] | None]:
-    """What each of three pieces and the end report; the last word is what is billed."""
+    """Returns a usage report or None for each of the three pieces and for the end. If there are reports,
+    they add up to the bill."""
     final = {
         "prompt_tokens": bill.prompt,
         "completion_tokens": bill.completion,
@@ -175,7 +178,7 @@ def _reports(bill: Bill) -> list[dict[str, Any] | None]:
         case Manner.CUT_STREAM | Manner.NO_USAGE:
             return [None] * 4
         case Manner.CUMULATIVE:
-            # The prompt's count is higher at first, as Gemini's is.
+            # As with Gemini, the first reports have a higher prompt count than the last report.
             running = [
                 {"prompt_tokens": bill.prompt + 2, "completion_tokens": at, "total_tokens": None}
                 for at in range(3)

@@ -1,7 +1,7 @@
-"""One history of a ledger from a seed: processes, callers, faults, and what must be true after it.
+"""Runs one history of the ledger that a seed determines: processes, clients, faults, and a final check.
 
-The code under test is the real `Ledger`, `GroupWriter` and `Admission`; the event loop and the
-store below them are the seed's.
+The code under test is the real `Ledger`, `GroupWriter` and `Admission`. The event loop and the store
+are simulated, and the seed controls them.
 """
 
 import asyncio
@@ -52,9 +52,8 @@ from tollkeeper.services.ledger import overage_alerts as overage_alerts_module
 from tollkeeper.services.ledger.ledger import Ledger
 
 PROCESSES = 2
-# In the longest history. The time is that of the simulation.
 CALLS_MAX = 10
-_LASTS_S = 4.0
+_LASTS_S = 4.0  # simulated time within which calls and faults start
 DAY_US = 86_400_000_000
 
 
@@ -67,15 +66,15 @@ class Process:
 
 @dataclass
 class Observed:
-    """What the callers and backends of a history have seen, by reservation."""
+    """The results that the clients and backends of a history have observed, by reservation id."""
 
     # The call was dispatched, after its hold was acknowledged.
     dispatched: set[UUID] = field(default_factory=set)
-    # Refused, failed or cancelled before dispatch: nothing may stay held.
+    # The call was refused, failed or cancelled before dispatch, so its hold must not stay.
     turned_away: set[UUID] = field(default_factory=set)
-    # Every cost of a settlement that was attempted.
+    # The cost of each attempted settlement.
     wanted: dict[UUID, set[int]] = field(default_factory=dict)
-    # Acknowledged endings: settled at a cost, released, or unsettled.
+    # The acknowledged results: settled at a cost, released, or unsettled.
     settled: dict[UUID, int] = field(default_factory=dict)
     released: set[UUID] = field(default_factory=set)
     unsettled: set[UUID] = field(default_factory=set)
@@ -148,7 +147,7 @@ class History:
         calls = [self._start(self._call()) for _ in range(self.rng.randint(3, CALLS_MAX))]
         for _ in range(self.rng.randrange(4)):
             self._start(self._fault(calls))
-        # Calls of a killed process never end; every other call has ended after this time.
+        # Calls of a killed process never end. All other calls have ended after this time.
         for _ in range(10):
             await asyncio.wait(self._background, timeout=_LASTS_S)
         await self.database.settle_down()
@@ -167,7 +166,7 @@ class History:
         self._background.append(task)
         return task
 
-    # One call.
+    # The methods below run one call.
 
     async def _call(self) -> None:
         await asyncio.sleep(self.rng.random() * _LASTS_S / 2)
@@ -189,7 +188,7 @@ class History:
         self.observed.dispatched.add(reservation_id)
         crashed = self.database.counted.crashes > before
         assert crashed or reservation_id in self.database.books.reservations
-        # From here on the call has a task of its own and does not depend on the caller.
+        # From here on, the call has its own task and does not depend on its client.
         ending = self._start(self._dispatched(process, tab))
         await asyncio.shield(ending)
 
@@ -208,7 +207,7 @@ class History:
     async def _dispatched(self, process: Process, tab: Tab) -> None:
         assert tab.hold is not None
         await asyncio.sleep(self.rng.random() * _LASTS_S / 2)
-        for _ in range(self.rng.choice((1, 1, 1, 2))):  # some endings are told twice
+        for _ in range(self.rng.choice((1, 1, 1, 2))):  # some calls are ended twice
             match self.rng.randrange(5):
                 case 0:
                     _, written = process.admission.release(tab)
@@ -229,13 +228,13 @@ class History:
         assert charged == cost
         self.observed.settled.setdefault(hold.id, cost)
 
-    # Faults.
+    # The methods below cause faults and recover from them.
 
     async def _fault(self, calls: list[asyncio.Task[None]]) -> None:
         await asyncio.sleep(self.rng.random() * _LASTS_S)
         match self.rng.randrange(8):
             case 0 | 1 | 2:
-                # A caller leaves, at any step of its call.
+                # A client leaves at any step of its call.
                 self.rng.choice(calls).cancel()
             case 3:
                 await self._mark_holds_of(self.rng.choice(self.processes))
@@ -250,14 +249,14 @@ class History:
                 with suppress(TollkeeperError):
                     await self.database.change_key(organization_id, key_id, KeyStatus.REVOKED)
             case 7:
-                # A month ends, or the clock is set back to the month before; a day ends or comes
-                # again, or a week is over.
+                # The month and the clock move independently of each other, forward or back.
                 self.database.month += self.rng.choice((-1, 1))
                 self.database.now_us += self.rng.randrange(-(10**9), 10**9)
                 self.database.now_us += self.rng.choice((-1, 0, 1, 7)) * DAY_US
 
     async def _mark_holds_of(self, process: Process) -> None:
-        """Recovery takes the process for dead, rightly or not."""
+        """Marks the process's holds as unsettled, as recovery does if it takes a process for dead. The
+        process may be alive."""
         sweeper = MemoryStore(self.database, self.uuid())
         for row in list(self.database.books.reservations.values()):
             if row.process_id == process.store.process_id:
@@ -275,7 +274,7 @@ class History:
     def _killed(self) -> set[UUID]:
         return {one.store.process_id for one in self.processes if one.store.killed}
 
-    # What must be true.
+    # The method below checks the books at the end of the history.
 
     def _check(self) -> None:
         books, observed = self.database.books, self.observed
@@ -303,7 +302,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened in one history, and a fingerprint of its end."""
+    """Counts of the events of one history, and a fingerprint of its final state."""
 
     steps: int
     commits: int
@@ -315,7 +314,7 @@ class Outcome:
 
 
 def _tab(call: Call) -> Tab:
-    """A tab that only the ledger uses."""
+    """Returns a tab with only the fields that the admission and the ledger need."""
     caller = ProjectCaller(call.organization_id, call.project_id, call.key_id, frozenset())
     plan = Plan(caller, call.model, mock.Mock(counts_tokens=False))
     none: Any = None
@@ -323,7 +322,7 @@ def _tab(call: Call) -> Tab:
 
 
 def run_history(seed: int) -> Outcome:
-    """Raises an error that names the seed where a check fails."""
+    """Runs the history of a seed. If a check fails, raises an error that names the seed."""
     loop = SeededLoop(seed)  # type: ignore[abstract]
     with quiet(seed):
         try:
@@ -362,7 +361,7 @@ class _NullLogger:
 
 @contextmanager
 def quiet(seed: int) -> Iterator[None]:
-    """The ledger's jitter comes from the seed, and its warnings are not logged."""
+    """Takes the ledger's jitter from the seed, and switches its log off."""
     jitter = random.Random(seed)
     with (
         mock.patch.object(ledger_module, "_log", _NullLogger()),
@@ -382,7 +381,7 @@ MODEL = Model(
     name="",
     display_name="",
     created=0,
-    # What `_settle` may use at most.
+    # The highest token counts that `_settle` uses.
     context_length=5,
     max_output_length=13,
     input_modalities=(),

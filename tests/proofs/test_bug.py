@@ -1,4 +1,4 @@
-"""Planting changes the one location that a bug names, and fails if there is none or more than one."""
+"""Tests that planting changes only the location that a bug names, and fails if it is not found once."""
 
 import ast
 from pathlib import Path
@@ -56,7 +56,7 @@ def write(text):
     return text
 """
 
-# The bug, the text that it changes, and the text that is there instead.
+# Each row has the bug, the text that it changes, and the new text.
 _PLANTED = {
     "an expression": (
         Bug("Ledger.hold", "available >= needed", "True", ()),

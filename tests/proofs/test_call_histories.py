@@ -1,4 +1,4 @@
-"""Simulated histories of whole calls: the books agree with what the provider billed."""
+"""Tests simulated histories of whole calls: the books agree with the provider's bills."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ def test_every_call_is_charged_what_was_billed(proof: Proof) -> None:
     proof.count("histories of calls", histories)
     for what, number in seen.items():
         proof.count(f"histories of calls: {what}", number)
-    # Every kind of event has to occur, or the simulation proves nothing about it.
+    # Each kind of event must occur, because otherwise the simulation proves nothing about it.
     wanted = {
         *(manner.value for manner in Manner),
         *("callers that left", "processes killed", "clock jumps", "calls fanned out"),

@@ -1,4 +1,4 @@
-"""Compiled tests are kept for the next run if the environment forbids Python to write beside the source."""
+"""Tests that compiled tests are kept for the next run if Python must not write beside the source."""
 
 import os
 import subprocess

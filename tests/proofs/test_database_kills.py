@@ -1,4 +1,4 @@
-"""PostgreSQL is killed while the ledger works: what was acknowledged is there afterwards."""
+"""Tests that acknowledged calls are still in the ledger after PostgreSQL was killed under load."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ from tollkeeper.storage.migrations import migrate
 pytestmark = pytest.mark.slow
 
 CALLERS = 12
-# A server that was killed waits for its last child before it starts again.
+# A killed server cannot start again until its last child process has ended.
 RESTART_TRIES = 20
 
 
@@ -47,7 +47,7 @@ class Server:
         return self.embedded.conninfo
 
     def kill(self, how: signal.Signals) -> None:
-        """Like a fault of the server or like the end of its machine: nothing is written any more."""
+        """Ends the server like a crash of the server or of its machine: it writes nothing any more."""
         pid = (cluster_of(self.data_dir) / "postmaster.pid").read_text().partition("\n")[0]
         os.kill(int(pid), how)
 
@@ -64,7 +64,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """Not the suite's: everybody else needs that one alive."""
+    """Starts a separate server, because other tests need the shared server."""
     with data_folder() as data_dir, EmbeddedPostgres(data_dir) as embedded:
         migrate(embedded.conninfo)
         yield Server(data_dir, embedded)
@@ -72,7 +72,7 @@ def server() -> Iterator[Server]:
 
 @dataclass
 class Acknowledged:
-    """What the ledger has acknowledged to its callers."""
+    """The results that the ledger has acknowledged."""
 
     settled: dict[UUID, int] = field(default_factory=dict)
     released: set[UUID] = field(default_factory=set)
@@ -116,7 +116,8 @@ async def end(process: Process, hold: Hold, rng: random.Random, acknowledged: Ac
 
 
 async def check_kill(server: Server, seed: int) -> tuple[int, int]:
-    """Returns how many calls were acknowledged and how many holds had to be put back."""
+    """Kills the server under load, and checks the ledger. Returns the number of acknowledged calls and
+    the number of lost holds that the ledger restored."""
     rng = random.Random(seed)
     acknowledged = Acknowledged()
     over = asyncio.Event()

@@ -1,4 +1,4 @@
-"""`ledger verify` over many reservations beside live traffic: exact, and in bounded memory."""
+"""Tests that `ledger verify` is exact and needs limited memory with many reservations and live traffic."""
 
 import asyncio
 import os
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.slow
 
 _ORGANIZATIONS = 60
 _CALLS_QUICK, _CALLS_LONG = 10_000, 1_000_000
-# What a verification may need at most above what the program needs anyway, however large the books.
+# The limit for the memory growth during a verification of books of any size.
 _GROWTH_KIB_MAX = 32 * 1024
-# A program of its own, so that nothing else uses the memory that is measured.
+# The verification is a separate program, so that the measured memory contains nothing else.
 _VERIFY = """
 import asyncio, sys
 from pathlib import Path
@@ -59,7 +59,7 @@ asyncio.run(verify())
 async def large(
     shared_conninfo: str, proof: Proof
 ) -> AsyncIterator[tuple[str, OldBooks, list[LedgerTenant]]]:
-    """Half of the calls lie in a month that is over."""
+    """Creates books with calls in the current month and two months ago."""
     conninfo = own_database(shared_conninfo, f"large_{secrets.token_hex(4)}")
     async with running_process(conninfo) as process:
         books = OldBooks(process)
@@ -94,7 +94,8 @@ async def test_verify_is_exact_and_bounded_beside_live_traffic(
 
 
 async def _measured(conninfo: str, stop: asyncio.Event) -> tuple[int, int]:
-    """The number of differences, and by how many KiB the memory of the program grew."""
+    """Runs the verification and then sets `stop`. Returns the number of differences, and the growth of
+    the program's memory in KiB."""
     root = Path(__file__).parents[2]
     try:
         began = time.monotonic()

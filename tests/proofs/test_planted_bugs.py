@@ -1,6 +1,6 @@
-"""Tests the tests: plants each bug into a copy of the source and demands that a test fails.
+"""Tests the tests: plants each bug into a copy of the source, and checks that a test fails.
 
-The tests that a bug names run on the changed copy, in a process of their own.
+The tests that a bug names run on the changed copy, in a separate process.
 """
 
 import os
@@ -25,10 +25,10 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 TESTS = "tests/"
 TESTS_FAILED = 1
-# The tests without a bug run in so many processes, which can be shared between cores.
+# The number of parts of the run without a bug. The parts can run on several cores.
 PARTS = 8
 TIMEOUT_S = 900
-# The test that failed, or whose preparation did, in pytest's list at the end.
+# Matches a test that failed, or whose fixture failed, in pytest's final list.
 CATCHER = re.compile(r"^(?:FAILED|ERROR) tests/(\S+::\S+)", re.MULTILINE)
 
 pytestmark = pytest.mark.timeout(3 * TIMEOUT_S)
@@ -39,9 +39,9 @@ class Copy:
     """A copy of the source, in which one bug at a time is planted."""
 
     source: Path
-    # Where Python keeps what it compiles, so that a bug costs the compilation of one file only.
+    # Python's folder for compiled files, so that each bug needs the compilation of few files only.
     compiled: Path
-    # Where the tests make their databases.
+    # The folder in which the tests create their databases.
     scratch: Path
 
     def run_tests(self, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
@@ -65,7 +65,7 @@ class Copy:
                     "-p",
                     "no:cacheprovider",
                 ),
-                # Tests that end by themselves stop their database; killed ones leave it behind.
+                # After this timeout, pytest stops its database. A killed pytest would not stop it.
                 f"--session-timeout={TIMEOUT_S}",
                 *(TESTS + name for name in tests),
             ],
@@ -79,7 +79,7 @@ class Copy:
 
     @contextmanager
     def changed(self, texts: Mapping[Path, str]) -> Iterator[None]:
-        """Give files of the copy these texts inside the block."""
+        """Replaces the texts of these files in the copy, and restores them after the block."""
         for path, text in texts.items():
             (self.source / path).write_text(text)
         try:
@@ -132,7 +132,7 @@ def test_the_copy_is_what_is_tested(copy: Copy) -> None:
 @pytest.mark.usefixtures("only_long")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_without_a_bug_everything_passes(copy: Copy, proof: Proof, part: int) -> None:
-    """A test that fails anyway would catch every bug."""
+    """A test that fails without a bug would seem to catch every bug."""
     used = sorted({test for bug in BUGS.values() for test in bug.caught_by})
     done = copy.run_tests(tuple(used[part::PARTS]))
     proof.count(

@@ -1,4 +1,4 @@
-"""What `--prove` says at its end is true, also where several processes run the proofs."""
+"""Tests that the summary of `--prove` is correct, also if several processes run the proofs."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-# Durations are in seconds; a case of these tests takes less than a thousand.
+# Matches a duration of less than 1000 seconds, for example "1.2 s".
 _TIME = re.compile(r"\b\d+\.\d s\b")
 _ROOT = Path(__file__).parents[2]
 _CONFTEST = 'pytest_plugins = ["tests.support.proof"]\n'
@@ -90,7 +90,7 @@ def _run(folder: Path, tests: str, *options: str) -> subprocess.CompletedProcess
             *(f"--rootdir={folder}", f"--override-ini=pythonpath={_ROOT}", *options, "test_it.py"),
         ],
         cwd=folder,
-        # Every other plugin would only make the start longer.
+        # Other plugins would only slow down the start.
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
@@ -163,7 +163,7 @@ def test_without_the_option_there_is_no_summary(tmp_path: Path) -> None:
 
 
 def test_slow_tests_are_proofs(tmp_path: Path) -> None:
-    """A file of slow tests has one row, without what runs always."""
+    """A file of slow tests has one row, which does not count tests with the mark `smoke`."""
     done = _run(tmp_path, _SLOW, "--prove", "-m", "proof")
     lines = [_TIME.sub("TIME", line) for line in _lines(done)]
     assert "test_it.py 2 passed TIME 2 cases" in lines

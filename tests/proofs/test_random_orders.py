@@ -1,4 +1,4 @@
-"""Run the tests of `make test` in random orders, each order twice."""
+"""Runs the tests of `make test` in random orders, each order twice."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ _WITHIN_S = 3600
 
 @pytest.mark.usefixtures("only_long")
 def test_every_order_passes(proof: Proof) -> None:
-    """One test makes all runs, because each of them already uses every core."""
+    """One test makes all runs one after the other, because each run already uses several cores."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
     }

@@ -1,4 +1,4 @@
-"""Thousands of simulated histories of the ledger; the error of a failing one names its seed."""
+"""Tests thousands of simulated histories of the ledger. If a history fails, the error names its seed."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ import pytest
 from tests.proofs.simulation import run_history
 from tests.support.proof import Proof
 
-# In parts, which can be shared between cores.
+# The histories are split into parts, which can run on several cores.
 PARTS = 4
 SMOKE = 400 // PARTS
 QUICK = 2_000 // PARTS
@@ -29,7 +29,7 @@ def test_every_history_ends_well(proof: Proof, part: int) -> None:
     proof.count("histories of the ledger", histories)
     for what, number in seen.items():
         proof.count(f"histories: {what}", number)
-    # Every kind of event has to occur, or the simulation proves nothing about it.
+    # Each kind of event must occur, because otherwise the simulation proves nothing about it.
     assert min(seen.values()) > 0, seen
 
 

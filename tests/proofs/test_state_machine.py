@@ -1,4 +1,4 @@
-"""The real ledger against a plain model, step by step, with operations in any order."""
+"""Tests that the real ledger agrees with a plain model after each step, with operations in any order."""
 
 import asyncio
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.support.proof import Proof
 
 @pytest.fixture
 def machine(conninfo: str) -> Iterator[type[LedgerMachine]]:
-    """A database and an event loop of its own; every example empties the database first."""
+    """Gives the machine its own database and event loop. Each example empties the database first."""
     apart = own_database(conninfo, f"machine_{uuid4().hex}")
     LedgerMachine.clock = DatabaseClock(apart)
     with closing(asyncio.new_event_loop()) as loop:

@@ -1,4 +1,4 @@
-"""A test over a table runs every row, and names those that failed."""
+"""Tests that a test over a table runs every row, and names the rows that failed."""
 
 import inspect
 
