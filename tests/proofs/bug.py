@@ -70,7 +70,8 @@ class Bug:
     def _change(self, definition: ast.AST, symbol: str, right: str, wrong: str) -> None:
         old, new = _readings(right), _readings(wrong)
         common = old.keys() & new.keys()
-        # An expression that is a statement of its own is one location, and so is a tuple.
+        # An expression can also be a whole statement, and items can also be a tuple. Then only one
+        # kind is searched, so that a location is not found twice.
         kinds = next(({kind} for kind in ("items", "expression") if kind in common), common)
         locations = [
             (kind, *found) for kind in kinds for found in _locations(definition, old[kind], kind)

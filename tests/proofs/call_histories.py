@@ -67,7 +67,7 @@ from tollkeeper.services.policies.checks import PolicyChecks
 from tollkeeper.services.policies.policies import Policies
 
 CALLS_MAX = 6
-_LASTS_S = 4.0  # All calls start within this time.
+_LASTS_S = 4.0  # simulated time within which all calls start
 # Prices of prompt, cached prompt, completion and request, in picousd: for short and long prompts,
 # and after the change.
 SHORT, LONG, CHANGED = (4, 2, 8, 3), (12, 6, 20, 3), (40, 20, 80, 30)

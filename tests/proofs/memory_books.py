@@ -83,7 +83,7 @@ class Books:
         return bound is not None and spent > self.granted[organization_id] + bound
 
     def grant(self, organization_id: OrganizationId, amount: int) -> None:
-        """Adds credit, as the operator's command does. First folds all resolved holds of the account."""
+        """Adds credit, as the operator's command does. First applies all pending folds of the account."""
         self.note_debtors([organization_id])
         locked, taken = self.lock([organization_id], 0, 0)
         state, _ = decide(locked.states[organization_id], (), now_us=0, month=0)

@@ -167,7 +167,7 @@ def _records(bill: Bill) -> list[Any]:
 
 def _reports(bill: Bill) -> list[dict[str, Any] | None]:
     """Returns a usage report or None for each of the three pieces and for the end. If there are reports,
-    they add up to the bill."""
+    the gateway can derive the bill from them."""
     final = {
         "prompt_tokens": bill.prompt,
         "completion_tokens": bill.completion,

@@ -15,7 +15,7 @@ _KEPT = ".pytest_cache/compiled"
 
 
 def _run(folder: Path, *options: str) -> set[Path]:
-    """Run the tests of the folder and return the compiled files that are there afterwards."""
+    """Runs the tests of the folder, and returns the compiled files that exist afterwards."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-p", "no:cacheprovider"),

@@ -140,7 +140,7 @@ async def test_what_cannot_be_decoded(strict: JudgedGateway, data: str) -> None:
 async def test_a_text_file_is_judged(
     judged: JudgedGateway, spell: Callable[[bytes], str], marker: str
 ) -> None:
-    """By default, files that cannot be decoded pass. Files that can be decoded are judged."""
+    """By default, files that are not text pass. Text files are decoded and judged."""
     policy = await judged.enforce(direction="request")
     data = {"file_data": f"data:text/plain{marker}{spell(_NOTE)}", "filename": "a.txt"}
     assert_denied(await _chat(judged, {"type": "file", "file": data}), policy, "request")

@@ -377,8 +377,8 @@ async def test_the_charge_is_the_price_of_the_recorded_verdicts(
     await priced.scripted.balance()
 
 
-# Returns for each resolved call: the charge for its verdicts, the number of verdicts that enforcing
-# policies made, and the overage.
+# Returns for each resolved call: the charge for its verdicts, the number of recorded verdicts of
+# enforcing policies (without missing verdicts), and the overage.
 _RECORDED: LiteralString = """
     SELECT d.verdict, count(v.mode), coalesce(max(o.amount), 0)
     FROM resolutions d

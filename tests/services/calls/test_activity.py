@@ -1,4 +1,4 @@
-"""Activity records: written in batches, found again, and shown with what the ledger knows by now."""
+"""Tests activity records: they are written in batches, and shown with the current state of the ledger."""
 
 import asyncio
 from uuid import UUID, uuid4
@@ -114,7 +114,7 @@ async def test_a_record_is_kept_once(books: Books) -> None:
 
 
 async def test_without_a_record_the_ledger_tells(books: Books) -> None:
-    """A process that died has written its holds and no activity."""
+    """A process that died may have written its holds, but no activity records."""
     hold = await books.hold(3 * USD)
     entry = await _show(books, hold.id)
     assert (entry.settlement, entry.hold_picousd, entry.cost_picousd) == ("held", 3 * USD, None)

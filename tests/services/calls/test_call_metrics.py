@@ -1,4 +1,5 @@
-"""What is counted and logged of a call: by operation, model and backend, without tenants."""
+"""Tests the metrics and log lines of calls. Metrics have labels for operation, model and backend, but no
+labels for tenants."""
 
 import json
 

@@ -1,4 +1,5 @@
-"""The gate between a request and a model: what is not declared is refused, by its place."""
+"""Tests that a request is rejected if it needs a feature that the model does not declare, and that the
+error names the place."""
 
 from dataclasses import replace
 from typing import Any

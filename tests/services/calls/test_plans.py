@@ -1,4 +1,4 @@
-"""A plan is kept for the calls of one key and model, and no longer than both stay the same."""
+"""Tests that calls with the same key and model share a plan until the key or the model changes."""
 
 from dataclasses import replace
 from unittest.mock import Mock

@@ -1,4 +1,4 @@
-"""Repeated refusals: counted within bounds, written once, and right in every roll-up."""
+"""Tests that repeated refusals are counted in limited memory, written once, and right in every roll-up."""
 
 import random
 from collections import Counter
@@ -75,7 +75,8 @@ def test_every_refusal_is_counted_once_by_its_kind(books: Books) -> None:
             stored[kind(one)] += one.requests
             rows += 1
     assert stored == expected
-    # In each of four intervals, every kind has at most a first one and one for the rest.
+    # In each of the four intervals, every kind has at most one row for the first refusal and one
+    # row for all others.
     assert rows <= 4 * 2 * len(expected)
     assert counted.take() == []
 
@@ -92,7 +93,7 @@ def test_one_organization_cannot_write_much_with_many_keys(books: Books) -> None
 
 
 async def test_what_is_counted_is_bounded(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With too many kinds, those that were counted are written early."""
+    """If there are too many kinds, the gateway writes the counted refusals early."""
     monkeypatch.setattr(refusals, "KINDS_MAX", 4)
     own = Activity(books.services.database, unix_now, retention_days=30)
     repeated = _refused(books)
@@ -117,7 +118,7 @@ async def test_roll_ups_count_every_refusal_once(books: Books) -> None:
     records = [_refused(books, model=model, requests=7, duration_us=20_000)]
     records.append(_refused(books, model=model))
     database = books.services.database
-    # The commit of the first attempt was in doubt.
+    # The records are written twice, as after a commit in doubt.
     for _ in range(2):
         async with database.transaction() as connection:
             await activity.insert(connection, records)

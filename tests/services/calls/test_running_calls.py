@@ -1,5 +1,5 @@
-"""The calls in progress share alarms, one after the other: who wants one call to end never ends
-another one."""
+"""Tests running calls. Calls use the same alarm one after the other, and a request to end one call never
+ends another call."""
 
 import asyncio
 from unittest.mock import Mock
@@ -60,7 +60,7 @@ async def test_a_later_wait_has_its_slack_only(calls: RunningCalls) -> None:
 
 
 async def test_the_wait_for_admission_is_not_shortened(calls: RunningCalls) -> None:
-    """What is being held must be known, whoever has left."""
+    """The gateway must learn whether the hold was written, even if the client has left."""
     running = _begin(calls)
     with running.alarm.until(running.deadline):
         running.end_by(_now())
@@ -84,8 +84,8 @@ async def test_who_leaves_after_the_end_of_its_call_ends_no_other_one(
 
 
 async def test_one_organization_does_not_have_all_calls_that_are_read_on() -> None:
-    """Calls that end at once, because too many of their organization's callers have left, take no
-    place from others either."""
+    """The gateway stops reading the further abandoned calls of such an organization at once. They also
+    take no place from other organizations."""
     limits = InferenceLimits(deadline_s=60, drain_s=10, drains_max=8, calls_max=100)
     calls = RunningCalls(limits, OverloadGate(60))
     hostile, quiet = (OrganizationId(uuid4()) for _ in range(2))
@@ -101,7 +101,7 @@ async def test_one_organization_does_not_have_all_calls_that_are_read_on() -> No
     left = [leave(hostile) for _ in range(50)]
     assert [is_read_on for _, is_read_on in left] == [True] * 7 + [False] * 43
     assert leave(quiet)[1]
-    # All places are taken now. One that is given back can be had by anybody, and only once.
+    # All places are taken now. Any organization can use a place that becomes free, but only once.
     assert not leave(quiet)[1]
     calls.abandon(left[0][0])
     calls.end(left[0][0])

@@ -1,4 +1,4 @@
-"""Pages of activity: every record once, newest first, whatever the filters and the page's length."""
+"""Tests that the pages of activity have every record once, newest first, with any filter and page length."""
 
 import random
 from collections import Counter
@@ -27,7 +27,7 @@ _NOTHING = RareFilter()
 
 @pytest.fixture
 async def records(books: Books) -> list[ActivityRecord]:
-    """Many in one moment, many in one step, and steps without any."""
+    """Writes records: many have the same timestamp, many are in the same step, some steps have none."""
     chance = random.Random(7)
     moments = [chance.randrange(40) * STEP_S * 1000 + chance.randrange(3) for _ in range(30)]
     made = [
@@ -40,7 +40,7 @@ async def records(books: Books) -> list[ActivityRecord]:
         )
         for _ in range(120)
     ]
-    # A verdict lies near its call.
+    # The verdicts get a timestamp shortly after the start of their call.
     placed = [
         record_of(
             books,
@@ -124,7 +124,7 @@ async def test_filters_by_status_policy_and_cost(
 async def test_a_rare_match_is_found_by_searching_on(
     books: Books, records: list[ActivityRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page reads a bounded number of records; one without a match leads on to older ones."""
+    """A page reads a limited number of records. A page without a match still leads to older records."""
     monkeypatch.setattr("tollkeeper.services.calls.traffic._READ_MAX", 10)
     dear = RareFilter(cost_picousd_min=1000)
     wanted = TrafficFilter(organization_id=books.organization)
@@ -138,8 +138,8 @@ async def test_a_rare_match_is_found_by_searching_on(
 async def test_dear_calls_of_all_organizations(
     books: Books, monkeypatch: pytest.MonkeyPatch, read_max: int, days: int
 ) -> None:
-    """Hours without a dear call are passed over. Hours whose calls older code has counted, which does
-    not note the dearest, are not."""
+    """The search skips hours without an expensive call. It does not skip hours that older code has
+    counted, because that code did not store the highest cost."""
     monkeypatch.setattr("tollkeeper.services.calls.traffic._READ_MAX", read_max)
     monkeypatch.setattr("tollkeeper.services.calls.traffic._HOURS_AT_ONCE", 3)
     chance = random.Random(days)
@@ -168,7 +168,7 @@ async def test_dear_calls_of_all_organizations(
             one
             for one in records
             if one.cost_picousd == 1000
-            # A page begins with the whole step in which its time begins.
+            # A page includes the whole step that contains its start time.
             and time.start // STEP_S * STEP_S * 1000 <= one.started_at_ms < time.end * 1000
         ]
     )

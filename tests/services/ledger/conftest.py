@@ -1,4 +1,4 @@
-"""The gateway and the tenant of these tests are those of the books."""
+"""Defines that the tests of this folder use the gateway and the tenant of the fixture `books`."""
 
 import pytest
 

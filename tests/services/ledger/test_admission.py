@@ -1,4 +1,4 @@
-"""The error of a call that is not admitted: its numbers, and whether waiting helps."""
+"""Tests the error of a call that is not admitted: its message, and the time after which to retry."""
 
 from tests.support.tables import each
 from tollkeeper.domain.access import KeyStatus

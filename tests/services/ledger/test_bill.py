@@ -1,4 +1,4 @@
-"""A provider's bill: read exactly, and compared with what the books have of its backend."""
+"""Tests that a provider's bill is read exactly, and compared with the usage of its backend in the books."""
 
 import io
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _COLUMNS = BillColumns(
     "date", "model", {Figure.COST: "usd", Figure.INPUT_TOKENS: "in", Figure.OUTPUT_TOKENS: "out"}
 )
 _HEADER = "date,model,in,out,usd\n"
-_DAY = 20_000
+_DAY = 20_000  # days since 1970: the day of _DATE
 _EXACTLY = Tolerance()
 _DATE = "2024-10-04"
 
@@ -48,7 +48,7 @@ def _read(text: str, columns: BillColumns = _COLUMNS) -> Bill:
     return replace(bill, lines=list(bill.lines))
 
 
-# The file.
+# The tests below read the file.
 
 
 def test_lines_are_read_exactly() -> None:
@@ -109,13 +109,13 @@ def test_a_byte_order_mark_is_no_part_of_the_name() -> None:
     assert _bill(f"{_DATE},m,1,1,1", header="\ufeff" + _HEADER).lines
 
 
-# The books.
+# The tests below compare a bill with the books.
 
 
 async def _used(
     books: Books, backend: str, model: str, cost: int | None, day: int = _DAY, **fields: Any
 ) -> None:
-    """A call that the backend answered on this day."""
+    """Records a call that the backend answered on this day. Without a cost, it is unsettled by default."""
     settlement = "unsettled" if cost is None else "settled"
     values = {
         "usage": Usage(10, 4, 3),
@@ -156,7 +156,7 @@ async def test_a_bill_that_says_what_the_books_say(books: Books) -> None:
     backend = f"b-{books.project}"
     for _ in range(2):
         await _used(books, backend, "acme/large", USD // 3)
-    # Calls that were not charged are not on a bill.
+    # A bill does not contain calls that were not charged.
     await _used(books, backend, "acme/large", 0, settlement="released")
     await _used(books, backend, "acme/large", None, settlement="none")
     bill = _bill(f"{_DATE},large,20,8,0.666666666666")
@@ -202,7 +202,7 @@ async def test_what_differs_and_what_is_missing_on_a_side(books: Books) -> None:
 
 
 async def test_amounts_are_added_and_compared_exactly(books: Books) -> None:
-    """PostgreSQL's sums are those of integers."""
+    """PostgreSQL's sums of amounts are as exact as sums of integers."""
     backend = f"b-{books.project}"
     await _used(books, backend, "m", USD)
     amounts = [Decimal(number).scaleb(-30) for number in (10**30, -(7**35), 3**60, -1)]
@@ -232,7 +232,7 @@ async def test_a_tolerance(books: Books, tolerance: Tolerance, bill: str, same: 
     await _used(books, backend, "m", USD)
     found = await _compare(books, backend, _bill(f"{_DATE},m,10,4,{bill}"), tolerance=tolerance)
     assert (found.differences == []) is same
-    # USD are no tolerance for tokens.
+    # A tolerance in USD does not apply to tokens.
     more = await _compare(books, backend, _bill(f"{_DATE},m,10,5,1"), tolerance=tolerance)
     assert len(more.differences) == 1
 
@@ -269,7 +269,7 @@ async def test_the_sums_outlive_the_records_and_count_each_once(books: Books) ->
         model="a",
         started_at_ms=_DAY * 86_400_000,
     )
-    # A batch whose commit was in doubt is written again.
+    # The record is written twice, as after a commit in doubt.
     for _ in range(2):
         await written(books.services.activity, record)
     await books.sql("DELETE FROM activity WHERE request_id = %s::uuid", record.request_id)
@@ -303,12 +303,13 @@ async def test_an_alternative_of_a_model_has_its_own_name_on_the_bill(books: Boo
 
 
 def _model_of(books: Books) -> str:
-    """A model that no other test calls: a call without a record is found by its model."""
+    """Returns a model that no other test uses, because a call without a record is found by its model."""
     return f"model-{books.project}"
 
 
 async def _left_unsettled(books: Books, backend: str | None) -> Hold:
-    """A call that ended unsettled; without `backend` its process died before it wrote a record."""
+    """Makes a call that ends unsettled. Without `backend`, the call has no record, as if its process had
+    died before it wrote one."""
     hold = change(books.hold_of(5 * USD), model=_model_of(books))
     assert await books.services.ledger.hold(hold) == ADMITTED
     await books.leave_unsettled(hold)
@@ -347,7 +348,7 @@ async def test_a_call_that_was_resolved_by_hand_is_compared(books: Books, record
     text = f"date,model,calls,usd\n{day},{model.upstream_model},2,7\n"
     bill = _read(text, columns)
     (only,) = (await _compare(books, backend, bill, catalog=Catalog((model,)))).days
-    # The third one is still unsettled: the backend may have charged for it.
+    # The third call is still unsettled. It counts, because the backend may have charged for it.
     assert (only.kind, only.unsettled_requests) == ("same", 1)
     for hold in holds[2:]:
         await resolve(hold.id, settle_picousd=None)
@@ -373,7 +374,7 @@ async def test_a_day_of_released_calls_is_missing_nowhere(books: Books, recorded
 
 
 async def test_a_call_that_was_not_sent_is_on_no_bill(books: Books) -> None:
-    """The gateway failed between the hold and the dispatch: the record names no backend."""
+    """The gateway failed between the hold and the dispatch, so the record names no backend."""
     backend = f"b-{books.project}"
     model = replace(books.services.catalog.catalog.models[0], id=_model_of(books), backend=backend)
     hold = await _left_unsettled(books, None)

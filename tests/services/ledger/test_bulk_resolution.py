@@ -1,4 +1,5 @@
-"""Many unsettled reservations at once: each is resolved once, and what is held is never touched."""
+"""Tests the resolution of many unsettled reservations at once: each is resolved once, and open holds do
+not change."""
 
 import asyncio
 from typing import NoReturn
@@ -105,7 +106,7 @@ async def test_released(process: Process) -> None:
 
 @pytest.mark.parametrize("action", BulkAction)
 async def test_what_is_held_is_not_touched(process: Process, action: BulkAction) -> None:
-    """Neither that of a live process nor that of a dead one, however old they are."""
+    """Open holds of a live or a dead process do not change, however old they are."""
     tenant = await make_tenant(process.database, credit=100)
     running = [
         await held(process, tenant, 10),
@@ -212,7 +213,8 @@ async def test_what_is_given_back_does_not_wait_for_the_next_call(process: Proce
 
 
 async def _race(process: Process, other: Process, many: int) -> None:
-    """Two runs that disagree, and calls that settle late, all on the same reservations."""
+    """Runs two bulk resolutions with different actions and some late settlements at once, all on the same
+    reservations. Checks that each reservation is resolved once."""
     tenant = await make_tenant(process.database, credit=10 * many)
     holds = [hold_of(tenant, 10) for _ in range(many)]
     await asyncio.gather(*(process.ledger.hold(hold) for hold in holds))

@@ -1,4 +1,4 @@
-"""Caps after the clock of the database ran ahead: frozen at that date until an operator resets them."""
+"""Tests caps after the database's clock ran ahead: they stay at that date until an operator resets them."""
 
 import asyncio
 from dataclasses import replace
@@ -21,7 +21,7 @@ AHEAD = datetime(2027, 3, 5, 12, tzinfo=UTC)
 
 @pytest.fixture
 def reset(world: CappedBooks) -> CappedBooks:
-    """Caps of an operator whose machine has the time of the database."""
+    """Returns the books with a caps service whose clock has the time of the database."""
     caps = Caps(world.process.database, LIMITS, clock=lambda: int(world.clock.now.timestamp()))
     return replace(world, caps=caps)
 
@@ -31,8 +31,8 @@ async def _spend(world: CappedBooks, amount: int) -> None:
 
 
 async def _run_ahead(world: CappedBooks) -> tuple[Hold, Hold]:
-    """Spends 10 before the clock jumps, 20 meanwhile and 4 afterwards. Returns two holds of 5 and 3
-    that are open: one made while the clock ran ahead, one afterwards."""
+    """Spends 10 before the clock jumps ahead, 20 while it is ahead, and 4 after its correction. Returns
+    two holds without a resolution: 5 from the time ahead, and 3 (unsettled) from the time afterwards."""
     await _spend(world, 10)
     world.clock.set(AHEAD)
     await _spend(world, 20)
@@ -58,7 +58,7 @@ async def test_caps_count_for_the_present_again(reset: CappedBooks) -> None:
     early, late = await _run_ahead(reset)
     frozen = await reset.caps.cap_show(reset.tenant.organization_id)
     assert {use.resets_at > AHEAD.timestamp() for use in frozen if use.resets_at} == {True}
-    # Nothing of the 10 from before the jump is counted there.
+    # The periods of the later date do not count the 10 from before the jump.
     assert set(await reset.uses()) == {(8, 24, 18)}
     await reset.check()
     shown = await reset.caps.cap_reset(reset.tenant.organization_id)
@@ -84,7 +84,7 @@ async def test_later_periods_begin_at_zero_and_know_nothing_of_the_reset(
     reset.clock.pass_time(days=1)
     assert await reset.uses() == [(8, 34, 8), (0, 0, 50)]
     await reset.check()
-    # The date to which the clock once jumped comes as any other.
+    # When the real time reaches the date of the jump, its periods begin at zero as usual.
     reset.clock.set(AHEAD)
     assert await reset.uses() == [(0, 0, 50), (0, 0, 50)]
     await _spend(reset, 6)
@@ -113,12 +113,12 @@ async def test_a_cap_may_be_below_what_the_present_period_has_spent(reset: Cappe
 
 
 async def test_calls_on_days_that_are_over_stay_there(reset: CappedBooks) -> None:
-    """The reservations since the clock was right again know their day."""
+    """Calls that were admitted after the correction of the clock keep their own day."""
     await reset.set(50, DAY)
     await _run_ahead(reset)
     reset.clock.pass_time(days=2)
     await _spend(reset, 2)
-    # What was made while the clock ran ahead counts today, because nobody knows its day.
+    # Calls from the time when the clock was ahead count today, because their real day is unknown.
     await reset.caps.cap_reset(reset.tenant.organization_id)
     assert await reset.uses() == [(5, 22, 23)]
     await reset.check()
@@ -195,7 +195,7 @@ async def test_a_reset_amid_calls_is_exact(reset: CappedBooks, attempt: int) -> 
 
 @pytest.mark.parametrize("hours", [-25, -2, 2])
 async def test_clocks_that_disagree_are_refused(reset: CappedBooks, hours: int) -> None:
-    """A database whose clock is behind would forget what this period has spent."""
+    """If the database's clock is behind, a reset would forget the amount spent in the present period."""
     await reset.set(50, MONTH)
     await _run_ahead(reset)
     before = await reset.uses()
@@ -207,7 +207,7 @@ async def test_clocks_that_disagree_are_refused(reset: CappedBooks, hours: int) 
     assert (await reset.uses(), await _audited(reset)) == (before, [])
 
 
-# Months that are over.
+# The tests below use months that are over.
 
 LAST = this_month().plus(-3)
 
@@ -232,7 +232,8 @@ async def test_a_month_is_not_closed_while_its_calls_count_for_a_later_one(old: 
 
 
 async def test_what_was_dropped_with_its_month_cannot_be_counted_again(old: OldBooks) -> None:
-    """The call counts for this month, and its row goes with its own: its gateway's clock was wrong."""
+    """The first call counts for the current month. Its gateway's clock was wrong, so its id belongs to a
+    past month, and its row is dropped with that month."""
     tenant = await make_tenant(old.process.database, credit=100)
     await old.spend(tenant, LAST, 10, 8)
     await end_month(old, LAST)
