@@ -1,4 +1,4 @@
-"""The bugs that are planted, and the tests that must catch them. A table."""
+"""Lists the planted bugs and the tests that must catch them."""
 
 from tests.proofs.bug import Bug, SqlBug
 from tests.proofs.planted_cap_bugs import CAP_BUGS

@@ -1,4 +1,4 @@
-"""Bugs in caps by day, week and month, and the tests that must catch them."""
+"""Lists planted bugs in daily, weekly and monthly caps, and the tests that must catch them."""
 
 from tests.proofs.bug import Bug, SqlBug
 

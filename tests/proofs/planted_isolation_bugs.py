@@ -1,4 +1,4 @@
-"""The bugs between tenants that are planted, and the tests that must catch them. A table."""
+"""Lists planted bugs that break the isolation of tenants, and the tests that must catch them."""
 
 from tests.proofs.bug import Bug, SqlBug
 

@@ -1,4 +1,4 @@
-"""Bugs in the months of the ledger and in the provider's bill, and the tests that must catch them."""
+"""Lists planted bugs in ledger months and bill comparison, and the tests that must catch them."""
 
 from tests.proofs.bug import Bug, SqlBug
 

@@ -1,4 +1,4 @@
-"""Bugs in payments and statements, and the tests that must catch them."""
+"""Lists planted bugs in payments and statements, and the tests that must catch them."""
 
 from tests.proofs.bug import Bug, SqlBug
 

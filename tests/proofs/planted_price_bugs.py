@@ -1,4 +1,4 @@
-"""More bugs that are planted: reports in dialects, prices that depend on the call, overage. A table."""
+"""Lists planted bugs in usage dialects, conditional prices and overage, and the tests that must catch them."""
 
 from tests.proofs.bug import Bug, SqlBug
 

@@ -1,4 +1,4 @@
-"""Mistakes about providers and about several backends of a model, for `test_planted_bugs`."""
+"""Lists planted bugs in provider protocols and in models with several backends, and their tests."""
 
 from tests.proofs.bug import Bug
 
