@@ -1,4 +1,6 @@
-"""`make bench`: prints the table and writes bench/result.json. Only figures of one run compare."""
+"""`make bench`: prints the table and writes bench/result.json.
+
+Compare only figures of the same run."""
 
 import argparse
 import json
@@ -33,7 +35,7 @@ def main() -> None:
     machine = describe_machine()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tkb-")))
-        # If the bench runs as root, the account that runs PostgreSQL must be able to enter it.
+        # If this runs as root, the account that runs PostgreSQL must be able to enter the folder.
         folder.chmod(0o711)
         upstream = stack.enter_context(serving_upstream())
         gateway = stack.enter_context(tollkeeper(folder, upstream, tenants=_ORGANIZATIONS + 1))

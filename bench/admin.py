@@ -1,4 +1,4 @@
-"""Requests a cost report of the running gateway with an admin key."""
+"""Requests a cost report from the running gateway with an admin key."""
 
 import asyncio
 import time

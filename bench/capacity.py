@@ -1,7 +1,7 @@
-"""`python -m bench.capacity`: what a rate of calls needs, from figures that were measured.
+"""`python -m bench.capacity`: computes the machines and storage that a rate of calls needs.
 
-CPU, log and memory per call come from `make growth` (its largest number of organizations) or from
-`make bench`; bytes of storage per call are measured here, table by table, with `--measure`.
+The CPU and log per call, and the memory of a worker, are figures of `make growth` (at its largest number
+of organizations) or of `make bench`. `--measure` measures the storage per call for each table.
 """
 
 import argparse
@@ -24,7 +24,7 @@ _HERE = Path(__file__).parent
 _STORAGE = _HERE / "storage.json"
 _DAY_S = 86_400
 _ROUND = 2_000
-# Tables that grow with every call, and for how many days a row of each is kept by default.
+# The tables that calls write to, and the number of days for which their rows are kept by default.
 _KEPT_DAYS = {
     "reservations": 62,
     "resolutions": 62,
@@ -34,14 +34,14 @@ _KEPT_DAYS = {
 }
 
 
-# Roll-ups do not grow with calls: rows of a day for each organization with one key and one model, in
-# steps of five minutes, and with two line items.
+# The highest number of roll-up rows per day and organization, which does not grow with its calls:
+# 288 steps of five minutes and two line items, for one key and one model.
 _ROLL_UP_ROWS = {"traffic": 288, "cost_rollup": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class PerCall:
-    """What one call takes."""
+    """The resources that one call uses. `resident_mb` is the memory of a worker."""
 
     gateway_us: float
     database_us: float
@@ -51,7 +51,7 @@ class PerCall:
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """How much one call added to a table and to its indexes, in bytes."""
+    """The growth of a table for one call: rows, and bytes of the table and of its indexes."""
 
     table: str
     rows: float
@@ -64,7 +64,7 @@ class Wanted:
     rate: float
     organizations: int
     cores: int
-    # The share of its cores that a machine may use on average.
+    # The share of a machine's cores that may be busy on average.
     utilisation: float
 
 
@@ -96,7 +96,7 @@ def _options() -> argparse.Namespace:
 
 
 def read_figures(path: Path) -> PerCall:
-    """The figures of `make growth` or of `make bench`."""
+    """Reads the figures of `make growth` or of `make bench`."""
     found = json.loads(path.read_text())
     if "curves" in found:
         point = found["curves"]["organizations"][-1]
@@ -113,7 +113,7 @@ def read_figures(path: Path) -> PerCall:
 
 
 def measure_storage(calls: int, organizations: int) -> list[Grown]:
-    """Makes so many calls of so many organizations, and compares the sizes of the tables."""
+    """Makes calls from this number of organizations, and returns the growth of each table per call."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tkb-")))
         folder.chmod(0o711)
@@ -140,7 +140,7 @@ def measure_storage(calls: int, organizations: int) -> list[Grown]:
 
 
 def _sizes(conninfo: str) -> dict[str, tuple[int, int, int]]:
-    """Rows, bytes of the table, and bytes of its indexes; partitions count for their table."""
+    """Returns each table's rows, bytes and index bytes. Partitions count for their table."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE")
         found = connection.execute(

@@ -1,4 +1,4 @@
-"""`python -m bench.chart`: draws CPU per request and per piece of the last `make bench` for the docs."""
+"""`python -m bench.chart`: draws the CPU figures of the last `make bench` for the documentation."""
 
 import json
 import math
@@ -60,7 +60,7 @@ def _panel(top: int, title: str, bars: dict[str, float]) -> list[str]:
         y = top + 16 + _BAR * row
         width = _WIDTH * (math.log10(value) - first) / (last - first)
         colour = "#c2703d" if row == 0 else "#3b6ea5"
-        # The number of a long bar is inside of it.
+        # The number of a long bar is drawn inside the bar.
         is_long = width > _WIDTH - 60
         x, look = (width - 6, 'text-anchor="end" fill="white"') if is_long else (width + 6, "")
         shown = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -41,15 +41,15 @@ from tollkeeper.storage import policies
 from tollkeeper.storage.migrations import migrate
 
 _ORGANIZATIONS = 20
-# Each has one key.
+# Each project has one key.
 _PROJECTS_EACH = 5
-# Filling takes minutes; pages have the ordinary bound.
+# The statement timeout while the database is filled, which takes minutes.
 _FILL_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Medians of one page, in milliseconds."""
+    """One page's median time, mean CPU times and size."""
 
     page: str
     wall_ms: float
@@ -151,7 +151,7 @@ async def _fill(folder: Path, conninfo: str, options: argparse.Namespace) -> Non
 
 
 def _policy(owner: LedgerTenant) -> Policy:
-    """The policy that judged the calls."""
+    """Returns the policy whose verdicts the activity contains."""
     return Policy(
         id=POLICY,
         organization_id=owner.organization_id,

@@ -1,4 +1,4 @@
-"""Curves as a picture: ratios over sizes, the sizes in powers of ten, beside a bar."""
+"""Draws curves of ratios over sizes on a logarithmic axis, with a line for the highest allowed ratio."""
 
 from html import escape
 from math import log10
@@ -6,6 +6,7 @@ from math import log10
 _WIDTH, _HEIGHT = 820, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 300, 46, 56
 _COLOURS = ("#3b6ea5", "#c2703d", "#5b8c5a", "#8f5b96", "#a08a2e", "#5c5c5c")
+# The ratio axis ends at this value, or `_STEP` above the highest ratio.
 _MOST_AT_LEAST = 1.3
 _STEP = 0.1
 
@@ -13,7 +14,7 @@ _STEP = 0.1
 def draw(
     title: str, caption: str, curves: dict[str, list[tuple[int, float]]], *, bar: float
 ) -> str:
-    """`curves` has, by name, points of a size and a ratio."""
+    """Returns an SVG picture. `curves` has the points of each named curve as size and ratio."""
     sizes = [size for points in curves.values() for size, _ in points]
     ratios = [ratio for points in curves.values() for _, ratio in points]
     frame = _Frame(min(sizes), max(sizes), max(_MOST_AT_LEAST, max(ratios) + _STEP))
@@ -31,7 +32,7 @@ def draw(
 
 
 class _Frame:
-    """Where a size and a ratio lie in the picture. The lowest ratio is 0."""
+    """Converts sizes and ratios to coordinates of the picture. The ratio axis begins at 0."""
 
     def __init__(self, least: int, most: int, highest: float) -> None:
         self.least, self.most, self.highest = least, most, highest

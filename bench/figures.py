@@ -1,4 +1,4 @@
-"""The single measurements. Each measures a target, which is a port and a process tree."""
+"""Measures single figures of a target, which is a port with a process tree."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from bench.load import Response, Result, Whole, connect, request_bytes, run_load
 from bench.processes import Spent, named, resident_bytes, tree
 from bench.upstream import PACES
 
-# Streams that are open before the memory of further streams is measured.
+# The number of streams that are open before the memory of further streams is measured.
 _STREAMS_BEFORE = 16
 _OPEN_WITHIN_S = 10.0
 WHOLE_ANSWER = Whole(b'"choices"', 1)
@@ -25,18 +25,18 @@ class LoadFailed(Exception):
 
 @dataclass(frozen=True)
 class Target:
-    """A server of chat completions that is measured."""
+    """A server for chat completions that is measured."""
 
     name: str
     port: int
-    # The root of its process tree. 0 means that its CPU time is not measured.
+    # The root of the server's process tree. 0 means that its CPU time is not measured.
     pid: int
-    # For each model of the upstream, its name at this target.
+    # Maps each model of the upstream to its name at this target.
     models: dict[str, str]
     headers: list[dict[str, str]]
-    # The share of the requests that it gets: a slow target with all of them would take too long.
+    # The share of the requests that the target gets. It is small for slow targets, to save time.
     share: float = 1.0
-    # Whether it leads a process group that is stopped while others are measured.
+    # Whether the target leads a process group that is paused while other targets are measured.
     pausable: bool = False
     path: str = CHAT_PATH
 
@@ -56,14 +56,14 @@ def chat_requests(target: Target, model: str, *, stream: bool) -> list[bytes]:
 
 
 def whole_stream(model: str) -> Whole:
-    """A complete stream has every piece and the end mark."""
+    """Returns the mark of a complete stream: every piece of the model, and the end of the stream."""
     return Whole(b"data:", PACES[model].pieces + 1)
 
 
 def measure(
     target: Target, model: str, *, stream: bool, connections: int, count: int
 ) -> tuple[Result, Spent]:
-    """The result of the load, and what the target's process tree spent on it."""
+    """Returns the result of the load, and the resources that the target's process tree spent on it."""
     requests = chat_requests(target, model, stream=stream)
     pids = tree(target.pid) if target.pid else []
     before = Spent.by(pids)
@@ -78,7 +78,7 @@ def measure(
 
 
 def first_byte_ms(target: Target, model: str, *, stream: bool, count: int) -> list[float]:
-    """Time to the first byte of the body for a single caller, in milliseconds."""
+    """Returns the times to the first byte of the body for a single client, in milliseconds."""
     result, _ = measure(target, model, stream=stream, connections=1, count=count)
     return [1000 * seconds for seconds in result.first_byte_s]
 
@@ -97,11 +97,11 @@ def worker_resident_mb(pid: int) -> float:
 
 
 def stream_resident_kib(target: Target, model: str, streams: int) -> float:
-    """Memory that each further open stream adds to a warm worker.
+    """Returns the memory in KiB that each further open stream adds to a warm worker.
 
-    Some streams are open before, so that memory which is needed only once is not counted. The worker
-    must not have had that many streams open earlier: its heap would already be large enough, and the
-    result would be zero.
+    Some streams are open before the measurement, so memory that is needed only once is not counted. The
+    worker must not have had as many open streams earlier. Its heap would already be large enough, and
+    the result would be zero.
     """
     workers = named(tree(target.pid), "tollkeeper.worker")
     request = chat_requests(target, model, stream=True)[0]
@@ -129,6 +129,6 @@ async def _open_streams(target: Target, request: bytes, count: int) -> list[Resp
             if any(task.done() for task in asked):
                 raise LoadFailed("a stream ended before all were open")
             await asyncio.sleep(0.05)
-    # A pause, so that the memory has settled when it is read. The caller closes the streams.
+    # The memory is stable after a pause. The calling function closes the streams.
     await asyncio.sleep(1)
     return opened

@@ -1,4 +1,4 @@
-"""A flame graph as a picture: the width of a box is the share of samples in which it was running."""
+"""Draws a flame graph. The width of a box is the share of the samples whose stack contains the frame."""
 
 import re
 from collections import Counter
@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from html import escape
 
 _WIDTH, _ROW = 1200, 17
+# The width of a letter, in pixels.
 _LETTER = 6.2
-# Boxes below this width cannot be seen.
+# Boxes below this width in pixels are not drawn, because they cannot be seen.
 _NARROWEST = 0.5
 _COLOURS = {
     "hosting": "#7aa6c2",
@@ -18,7 +19,7 @@ _COLOURS = {
     "domain": "#b5b5d8",
 }
 _OTHER = "#d5d5d5"
-# Where a file lies on this machine; what follows it is the same on others.
+# The beginning of a file's path, which depends on the machine. The rest of the path does not.
 _PLACE = re.compile(r"\((?:/[^)]*?)?/(?:src|site-packages|python\d\.\d+)/(?!site-packages)")
 
 
@@ -29,7 +30,7 @@ class _Box:
 
 
 def flame_graph(samples: Counter[str], title: str) -> str:
-    """`samples` counts stacks that are written as `frame;frame;frame`, the outermost first."""
+    """Returns an SVG picture. `samples` counts stacks in the form `frame;frame;frame`, outermost first."""
     root = _Box()
     for stack, count in samples.items():
         root.count += count
@@ -50,7 +51,7 @@ def flame_graph(samples: Counter[str], title: str) -> str:
 
 
 def _draw(box: _Box, left: float, depth: int, scale: float, drawn: list[str]) -> int:
-    """Draws the children of a box below it. Returns the depth of the lowest one."""
+    """Draws the children of a box below it. Returns the number of rows down to the lowest box."""
     lowest = depth
     for name, child in sorted(box.children.items()):
         width = child.count * scale

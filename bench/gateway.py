@@ -1,4 +1,4 @@
-"""Runs a real gateway as an operator would, with tenants that have credit."""
+"""Runs a real gateway as an operator does, with tenants that have credit."""
 
 import asyncio
 import atexit
@@ -24,7 +24,7 @@ from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.settings import load_settings
 from tollkeeper.storage.migrations import migrate
 
-# For each model of the upstream, its name at the gateway.
+# Maps each model of the upstream to its name at the gateway.
 MODELS = {model: f"bench/{model}" for model in PACES}
 _CREDIT = 10**18
 _CONFIG = """
@@ -78,8 +78,8 @@ class Running:
 
 @cache
 def _compiled(python: str | Path) -> dict[str, str]:
-    """The variables with which the gateway finds its modules compiled, as an installer leaves them. A
-    checkout has none of its own, and where Python may not write any, every start would compile all."""
+    """Compiles the gateway's modules, as an installer does, and returns the environment variables with which
+    Python finds them. Without compiled modules, a start from a checkout may have to compile all of them."""
     folder = tempfile.mkdtemp(prefix="tkb-compiled-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     variables = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
@@ -99,9 +99,9 @@ def tollkeeper(
     fill: Callable[[str], None] | None = None,
     settings: dict[str, str] | None = None,
 ) -> Iterator[Running]:
-    """Runs the gateway with an embedded database, which is running before the gateway starts. `fill`
-    gets the address of the database, to put something into it before. `settings` are further ones,
-    by the names of their environment variables."""
+    """Starts an embedded database and then the gateway. `fill` gets the database's address and fills the
+    database before the gateway starts. `settings` are further settings, by the names of their environment
+    variables."""
     if fill is not None:
         with EmbeddedPostgres(folder) as server:
             _configure_for_large_books(server.conninfo)
@@ -151,8 +151,8 @@ def tollkeeper(
 
 
 def _configure_for_large_books(conninfo: str) -> None:
-    """As for a database of some gigabytes: its pages stay in memory, and a page is not written to the
-    log as a whole over and over again."""
+    """Configures the server for some gigabytes: the pages stay in memory, and checkpoints are rare, so
+    PostgreSQL seldom writes whole pages to the log."""
     settings = ("shared_buffers = '1GB'", "checkpoint_timeout = '30min'", "max_wal_size = '8GB'")
     with psycopg.connect(conninfo, autocommit=True) as connection:
         for setting in settings:
@@ -160,7 +160,7 @@ def _configure_for_large_books(conninfo: str) -> None:
 
 
 def wal_bytes(conninfo: str) -> int:
-    """Bytes that the database has written to its log since it was made."""
+    """Returns the number of bytes that the database has written to its log since it was created."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
         assert row is not None
@@ -168,7 +168,7 @@ def wal_bytes(conninfo: str) -> int:
 
 
 def write_config(folder: Path, upstream_port: int) -> Path:
-    """Write the settings of a gateway over the database in this folder."""
+    """Writes the settings of a gateway that uses the database in this folder."""
     url = f"postgresql://postgres@/postgres?host={folder.resolve() / 'postgres'}"
     models = [_MODEL.format(id=name, upstream=model) for model, name in MODELS.items()]
     head = _CONFIG.format(url=url, data_dir=folder, upstream=upstream_port)

@@ -1,7 +1,7 @@
-"""`make growth`: CPU per call over the number of organizations, keys, policies, calls and streams.
+"""`make growth`: measures the CPU per call for growing numbers of organizations, keys and other things.
 
-For each of them, three gateways with a database of their own are loaded in turns: with 100, with more
-and with many. Only the ratios to the first one mean anything, and only within one run.
+For each kind of thing, three gateways with separate databases are loaded in turns: the first has 100 of
+them, the others have more. Only the ratios to the first gateway of the same run are meaningful.
 """
 
 import argparse
@@ -33,16 +33,17 @@ _HERE = Path(__file__).parent
 _RESULT = _HERE / "growth.json"
 _PICTURE = _HERE.parent / "docs" / "images" / "growth.svg"
 _CONNECTIONS = 32
+# The ratio that no curve should exceed.
 BAR = 1.1
-# Streams are opened so many at a time: the backlog of a listening socket is bounded.
+# The number of streams that are opened at once, because the backlog of a socket is limited.
 _OPEN_AT_ONCE = 200
-# Of the 20,000 descriptors that a process has here, each stream takes two of the gateway's.
+# Each stream uses two of the 20,000 file descriptors that the gateway's process may open here.
 _STREAMS_MAX = 9_000
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One gateway to load: what its database holds, and which of its keys call."""
+    """One gateway to load: the content of its database, the number of calling keys and open streams."""
 
     size: int
     books: Books
@@ -91,7 +92,7 @@ class Measured:
     database_us: float
     wal_bytes: float
     resident_mb: float
-    # The same CPU time, of that of the smallest point.
+    # The CPU times divided by the CPU times of the first point.
     gateway_ratio: float
     database_ratio: float
     together_ratio: float
@@ -102,7 +103,7 @@ Rounds: TypeAlias = list[dict[str, float]]
 
 def main() -> None:
     options = _options()
-    # Like Ctrl-C, SIGTERM must stop everything that was started.
+    # SIGTERM must stop all started processes, as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     began, load_before = time.monotonic(), os.getloadavg()[0]
     curves: dict[str, list[Measured]] = {}
@@ -114,7 +115,7 @@ def main() -> None:
             f"{load_before:.1f} before and {os.getloadavg()[0]:.1f} after, "
             f"{time.monotonic() - began:.0f} s, {options.rounds} rounds of {options.requests} calls"
         )
-        # After each curve, so that a failure of the next one does not lose it.
+        # Write after each curve, so that the curve is not lost if the next curve fails.
         _write(curves, machine, options)
     print(f"{machine}\n\n{table(curves)}")
 
@@ -181,7 +182,7 @@ def _measured(point: Point, found: dict[str, float], first: dict[str, float]) ->
 
 
 class Load:
-    """The load on one gateway. Its callers take turns, so that none calls twice before all have."""
+    """The load on one gateway. The keys take turns: all keys call before a key calls again."""
 
     def __init__(self, gateway: Running, callers: int) -> None:
         self._gateway = gateway
@@ -199,7 +200,7 @@ class Load:
                 gateway.port, requests, connections=_CONNECTIONS, count=count, whole=WHOLE_ANSWER
             )
         )
-        # What is written a moment after a call belongs to it as well.
+        # Writes that happen shortly after a call also count for the call.
         time.sleep(0.5)
         gateway_s, database_s, wal = (
             after - was for after, was in zip(self._spent(), before, strict=True)
@@ -227,7 +228,7 @@ class Load:
 
     @contextmanager
     def open_streams(self, count: int) -> Iterator[None]:
-        """Streams that have sent their first piece and nothing since, from a thread of their own."""
+        """Keeps streams open that have sent their first piece and nothing since."""
         requests = chat_requests(self._target(list(range(self._callers))), SILENT, stream=True)
         loop = asyncio.new_event_loop()
         opened: list[Response] = []

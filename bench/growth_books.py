@@ -1,7 +1,7 @@
-"""Fills a database with many tenants, keys, policies or settled calls, by SQL and within a minute.
+"""Fills a database with many tenants, keys, policies or settled calls with fast SQL statements.
 
-Everything of a number can be computed from it: the organization `n` has the project `n` and, as far
-as there are enough keys, the key `n`. The ids are hashes, so that they lie as scattered as real ones.
+Ids and keys can be computed from numbers. Organization `n` has project `n`, and the keys are spread over
+the projects by number. The ids are hashes, so that they are as scattered as real ids.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ _CREDIT = 10**18
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What a database holds before the load begins."""
+    """The content of a database before the load begins."""
 
     organizations: int = 100
     keys: int = 100
-    # Published, in force, and attached to a project that makes no calls.
+    # Published and enforcing policies for projects that make no calls.
     policies: int = 0
-    # The organizations that the policies belong to.
+    # The number of organizations to which the policies belong.
     policy_organizations: int = 100
-    # Settled calls with their activity, all of this day and of the first 100 organizations.
+    # Settled calls of today with their activity, from the first 100 organizations.
     settled: int = 0
 
 
 def key_value(number: int) -> str:
-    """The key with this number, in the form of every key."""
+    """Returns the key with this number, in the usual format of project keys."""
     body = f"{PREFIXES[KeyKind.PROJECT]}{number:032d}"
     return body + checksum(body)
 
@@ -43,7 +43,7 @@ def key_value(number: int) -> str:
 def fill(conninfo: str, books: Books) -> None:
     asyncio.run(_make_partitions(conninfo))
     with psycopg.connect(conninfo) as connection:
-        # No trigger runs, so that foreign keys are not checked row by row.
+        # In this mode no trigger runs, so foreign keys are not checked row by row.
         connection.execute("SET session_replication_role TO replica")
         connection.execute("SET work_mem TO '64MB'")
         connection.execute("SET synchronous_commit TO off")
@@ -63,12 +63,12 @@ def fill(conninfo: str, books: Books) -> None:
         for statement in (*_POLICIES, *_SETTLED):
             connection.execute(statement, parameters)
     with psycopg.connect(conninfo, autocommit=True) as connection:
-        # No checkpoint: the load begins in the middle of the time between two of them.
+        # There is no checkpoint here, so that the load begins between two checkpoints.
         connection.execute("VACUUM ANALYZE")
 
 
 async def _make_partitions(conninfo: str) -> None:
-    """Those of today, so that nothing has to be moved out of the default partitions later."""
+    """Creates today's partitions, so that no row has to be moved out of the default partitions later."""
     database = Database(conninfo, pool_size=2, pool_timeout_s=10, statement_timeout_s=60)
     await database.open()
     try:
@@ -154,7 +154,7 @@ _POLICIES: tuple[LiteralString, ...] = (
     WHERE organization_id IN (SELECT DISTINCT organization_id FROM policies)
     """,
 )
-# All of this day, so that they lie in the partitions that the load writes to.
+# All calls are of today, so that they are in the partitions that the load writes to.
 _SETTLED: tuple[LiteralString, ...] = (
     """
     INSERT INTO reservations (organization_id, id, project_id, api_key_id, process_id, model, hold,

@@ -1,4 +1,4 @@
-"""How the interpreter of a run was built, and another one that was built with optimisation."""
+"""Detects how the interpreter of a run was built, and finds an interpreter that was built with optimisation."""
 
 import subprocess
 import sys
@@ -8,13 +8,13 @@ from pathlib import Path
 from tests.journeys.clients.environments import NotInstalled, python_environment
 
 _PROJECT = Path(__file__).parent.parent
-# Debian builds its interpreter with profile-guided optimisation and does not record it in a flag.
+# Debian builds this interpreter with profile-guided optimisation, but no flag shows it.
 _DEBIAN = Path("/usr/bin/python3")
 _OLDEST = (3, 11)
 
 
 def own_build() -> str:
-    """Whether this interpreter was built with profile-guided optimisation."""
+    """Says whether this interpreter was built with profile-guided optimisation."""
     flags = sysconfig.get_config_var("CONFIG_ARGS") or ""
     if "--enable-optimizations" in flags or Path(sys.base_prefix) == Path("/usr"):
         return "built with optimisation"
@@ -22,7 +22,7 @@ def own_build() -> str:
 
 
 def optimised_python() -> Path:
-    """An environment of Debian's interpreter with the locked packages of the project."""
+    """Returns the Python of an environment with Debian's interpreter and the project's locked packages."""
     if own_build() == "built with optimisation":
         raise NotInstalled("the interpreter of this run already is")
     if not _DEBIAN.exists():

@@ -1,4 +1,4 @@
-"""`make billing`: the same provider traffic through each gateway, and what each of them books."""
+"""`make billing`: sends the same calls through each gateway and reports the costs that each one books."""
 
 import argparse
 import asyncio
@@ -29,7 +29,7 @@ from bench.machine import describe_machine
 
 _HERE = Path(__file__).parent
 _RESULT = _HERE.parent / "billing.json"
-# So many gateways run at once: most of the time they start or wait.
+# The number of gateways that run at the same time.
 _SIDE_BY_SIDE = 3
 _ALL = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 _PICTURE = _HERE.parents[1] / "docs" / "images" / "billing.svg"
@@ -83,13 +83,13 @@ def _options() -> argparse.Namespace:
 
 
 def _parts(names: list[str], trials: list[Trial]) -> list[tuple[str, int]]:
-    """What runs side by side: each gateway with one process, and with as many as a trial wants."""
+    """Return the runs as gateway name and process count: 1 process, and each count that a trial needs."""
     numbers = {1} | {trial.processes for trial in trials}
     return [(name, number) for number in sorted(numbers) for name in names]
 
 
 def _run_all(names: list[str], scenarios: list[Scenario], trials: list[Trial]) -> list[Run]:
-    """Run the gateways. Most of the time a gateway starts or waits, so several run side by side."""
+    """Run the gateways. Several run at once, because a gateway mostly waits or is still starting."""
     parts = _parts(names, trials)
     with ProcessPoolExecutor(_SIDE_BY_SIDE) as processes:
         found = processes.map(partial(_run_part, scenarios, trials), parts)
@@ -141,7 +141,7 @@ async def _run(gateway: Gateway, scenarios: list[Scenario], trials: list[Trial])
 
 
 async def _explain(gateway: Gateway, scenarios: list[Scenario]) -> None:
-    """Play scenarios. Prints the exchange, the gateway's record and the arithmetic of each."""
+    """Play scenarios. For each one, print the exchange, the gateway's record and the calculation."""
     offered = []
     for scenario in scenarios:
         if (reason := gateway.not_offered(scenario)) is None:
@@ -181,7 +181,7 @@ def _shown(call: Received) -> str:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder for a gateway's files, which the account that runs PostgreSQL can enter."""
+    """Yield a folder for a gateway's files. The account that runs PostgreSQL can enter it."""
     with tempfile.TemporaryDirectory(prefix="tkb-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         folder.chmod(0o711)

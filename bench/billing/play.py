@@ -14,14 +14,14 @@ _CALL_WITHIN_S = 90
 _CONCURRENCY = 8
 _BYTES_WITHIN_S = 3.0
 _PAUSE_S = 0.05
-# So much of an answer is in the results.
+# The number of characters of an answer that the results contain.
 _SHOWN = 300
 
 
 async def play_all(
     session: Session, provider: Provider, scenarios: list[Scenario]
 ) -> tuple[dict[str, str], dict[str, Booked]]:
-    """Play the scenarios. Returns what each client got and what is booked."""
+    """Play the scenarios. Return the client's answer and the booking of each scenario."""
     turns = asyncio.Semaphore(_CONCURRENCY)
     async with httpx2.AsyncClient(timeout=_CALL_WITHIN_S, verify=False) as client:
 
@@ -52,8 +52,8 @@ async def _play(
 async def _leave_early(
     client: httpx2.AsyncClient, request: Request, scenario: Scenario, provider: Provider
 ) -> str:
-    """Leave when the first bytes have come; without a stream, when the provider works on it. A gateway
-    that holds a stream back gets some time."""
+    """Disconnect when the first bytes have arrived. If they do not arrive, disconnect soon after the
+    provider received the call: at once, or for a stream after `_BYTES_WITHIN_S` seconds."""
     patience_s = _BYTES_WITHIN_S if scenario.exchange.streamed else 0.0
     asked = asyncio.create_task(_first_bytes(client, request))
     try:

@@ -1,4 +1,4 @@
-"""The table, the chart and the JSON of a run."""
+"""Renders the table, the chart and the JSON of a run."""
 
 from dataclasses import asdict, dataclass
 from decimal import Decimal
@@ -13,7 +13,7 @@ _NONE = "not offered"
 
 @dataclass(frozen=True)
 class Run:
-    """What one gateway did. `missing` is the reason if it could not run."""
+    """The results of one gateway. `missing` is the reason if it could not run."""
 
     gateway: str
     version: str
@@ -38,7 +38,7 @@ class Run:
 
 
 def joined(parts: list[Run]) -> Run:
-    """Join the runs of one gateway. If the first could not run, none counts."""
+    """Add the other runs of a gateway to its first run, and return it. The first run's `missing` counts."""
     [first, *others] = parts
     for other in others:
         first.results.extend(other.results)
@@ -88,7 +88,7 @@ def _row(run: Run) -> list[str]:
 
 
 def trials_as_markdown(runs: list[Run]) -> str:
-    """Each trial: how many calls were answered, what the provider bills and what is booked, in USD."""
+    """Render each trial's number of answered calls, the provider's bill and the booked cost in USD."""
     names = [trial.trial for trial in runs[0].trials]
     lines = ["| trial | " + " | ".join(run.gateway for run in runs) + " |"]
     lines.append("|---|" + "---|" * len(runs))
@@ -112,7 +112,7 @@ def _all_exact(run: Run) -> bool:
 
 
 def _relative(result: Result) -> Decimal:
-    """The error as a share of the true cost. What is booked for a free call counts as 100 %."""
+    """Return the error as a share of the true cost. A cost booked for a free call is an error of 100 %."""
     assert result.error is not None
     if not result.true:
         return Decimal(bool(result.error))

@@ -1,4 +1,4 @@
-"""What a client sends to a gateway."""
+"""Defines the request that a client sends to a gateway."""
 
 from dataclasses import dataclass
 from typing import Any

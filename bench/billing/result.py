@@ -1,9 +1,9 @@
-"""What is compared: the true cost with what a gateway has booked."""
+"""Compares the true cost of calls with the cost that a gateway has booked."""
 
 from dataclasses import dataclass
 from decimal import Decimal
 
-# Gateways that compute with floats are exact if their amount is off by less than this.
+# In USD. A booking is exact if its error is smaller, because some gateways compute with floats.
 EXACT_WITHIN = Decimal("0.000000001")
 
 
@@ -13,14 +13,15 @@ class Result:
     true: Decimal | None
     booked: Decimal | None
     certain: bool
-    # What the client got: the status, or the exception.
+    # The beginning of the client's answer with its status, or the exception.
     answer: str
-    # The reason why a gateway was not asked, or has no figure.
+    # The reason why the gateway did not play the scenario or did not call the provider.
     not_offered: str | None = None
 
     @property
     def error(self) -> Decimal | None:
-        """How much more is booked than billed. A missing entry books nothing."""
+        """Return the booked cost minus the billed cost, or None if they cannot be compared. A missing
+        booking counts as zero."""
         if self.true is None or self.not_offered is not None:
             return None
         return (self.booked or Decimal(0)) - self.true
@@ -32,7 +33,7 @@ class Result:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """Many calls of one client: what the provider bills, and what the gateway books."""
+    """The provider's bill and the gateway's bookings for many calls of one client."""
 
     trial: str
     true: Decimal

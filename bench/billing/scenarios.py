@@ -1,4 +1,4 @@
-"""Loads the scenarios: recorded exchanges, faults on top of them, and trials with many calls."""
+"""Loads the scenarios: recorded exchanges, and recorded exchanges with a fault."""
 
 import json
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from bench.billing.truth import PRICES, Truth, bill, price, rule_of
 
 _HERE = Path(__file__).parent
 LEFT_OUT: dict[str, str] = json.loads((_HERE / "left_out.json").read_text())
-# Exchanges with shapes that no provider sends, or that only something in between sends.
+# An exchange whose `who` contains one of these comes from a proxy or imitation, not a provider.
 _INVENTED = ("proxy", "imitation", "A server behind", "LiteLLM")
 _INVENTED_REASON = "it is the shape of a proxy or an imitation, which has no published price rule"
 _SYNTHETIC_REASON = "no provider's documentation shows this shape; we made it up"
@@ -20,16 +20,16 @@ _SYNTHETIC_REASON = "no provider's documentation shows this shape; we made it up
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong in a scenario. Each scenario has at most one fault."""
+    """The fault in a scenario, if any."""
 
-    # The upstream closes the connection after so many events.
+    # The upstream closes the connection after this number of events.
     cut_after: int | None = None
-    # Instead of closing the connection, the upstream says nothing more.
+    # Instead of closing the connection, the upstream sends nothing more.
     stalls: bool = False
     client_leaves: bool = False
     # The status of the upstream's first answer. The second call succeeds.
     first_fails: int | None = None
-    # The first model always answers 503. The exchange is the answer of the model behind it.
+    # The first model always answers 503. The exchange is the answer of the second model.
     falls_back: bool = False
     pause_s: float = 0
     # The size of the pieces in which a stream is sent.
@@ -42,10 +42,10 @@ class Scenario:
     kind: str
     shows: str
     exchange: Exchange
-    # `chat` or `responses`, and what the client sends there.
+    # `chat` or `responses`, and the body that the client sends there.
     face: str
     ask: dict[str, Any]
-    # A card of `prices.json`.
+    # The name of a price card in `prices.json`.
     card: str
     truth: Truth
     fault: Fault = field(default_factory=Fault)
@@ -56,7 +56,7 @@ class Scenario:
 
     @property
     def fallback(self) -> str:
-        """The name of the second model of a scenario that falls back."""
+        """Return the name of the second model of a scenario that falls back."""
         return f"{self.name}--second"
 
 
@@ -65,7 +65,7 @@ def load_scenarios() -> list[Scenario]:
 
 
 def left_out() -> dict[str, str]:
-    """Every exchange that is no scenario, and why."""
+    """Return every exchange that is not a scenario, with the reason."""
     reasons = {}
     for folder in (RECORDED, PRICED):
         for path in sorted(folder.glob("*.json")):
@@ -112,8 +112,8 @@ def _scenario(
 
 
 def _with_own_id(answer: dict[str, Any], name: str) -> dict[str, Any]:
-    """Give the answer an id that no other answer has, as providers do: a gateway may book by the id.
-    The recorded exchanges share ids."""
+    """Give the answer a unique id, as providers do, because a gateway may book by the id. The recorded
+    exchanges share ids."""
 
     def own(event: Any) -> Any:
         if not isinstance(event, dict):
@@ -128,8 +128,8 @@ def _with_own_id(answer: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _with_stated_cost(value: Any, usd: Decimal) -> Any:
-    """OpenRouter and xAI state the cost of a call, and a gateway may book that. So the answer has to
-    state the cost at the prices of the benchmark, not at those of the recorded exchange."""
+    """Replace the cost that an answer of OpenRouter or xAI states by the cost at the benchmark's prices,
+    because a gateway may book the stated cost."""
     if isinstance(value, list):
         return [_with_stated_cost(item, usd) for item in value]
     if not isinstance(value, dict):
@@ -146,7 +146,7 @@ def _rule(exchange: Exchange) -> dict[str, Any]:
 
 
 def cut(lines: list[Any], events: int) -> list[Any]:
-    """The lines of the first events. A blank line ends an event."""
+    """Return the lines of the first events. A blank line ends an event."""
     ends = [position for position, line in enumerate(lines) if line == ""]
     return lines[: ends[events - 1] + 1]
 
@@ -163,7 +163,7 @@ def _faults() -> list[Scenario]:
 
 
 def call_cost(card: str, prompt: int, completion: int) -> Truth:
-    """The cost of one call of a trial, whose counts the upstream reports as they are."""
+    """Return the cost of one call of a trial. The upstream reports exactly these token counts."""
     counts = dict.fromkeys(("cache_read", "cache_write", "cache_write_1h", "input_audio"), 0)
     counts |= {"prompt": prompt, "completion": completion}
     usd, lines = price(counts, PRICES[card], None)

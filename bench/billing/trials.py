@@ -1,4 +1,4 @@
-"""Trials with many calls: races for a budget, a killed gateway, a restarted database."""
+"""Runs trials with many calls: races for a budget, a killed gateway and a restarted database."""
 
 import asyncio
 import json
@@ -21,8 +21,8 @@ CARD = "standard"
 _PROMPT, _COMPLETION = 1000, 200
 COST = call_cost(CARD, _PROMPT, _COMPLETION).usd
 _CALL_WITHIN_S = 60
-# In a race the provider answers when no call has arrived for so long: all calls that a gateway lets
-# through at once overlap, also on a slow machine.
+# In a race, the provider answers when no call has arrived for this time. All calls that a gateway
+# admits at once thus overlap, even on a slow machine.
 _QUIET_S = 2.0
 
 
@@ -31,7 +31,7 @@ class Trial:
     name: str
     kind: str
     calls: int
-    # The budget pays so many calls.
+    # The number of calls that the budget can pay.
     budget_calls: int | None = None
     processes: int = 1
 
@@ -47,26 +47,26 @@ def load_trials() -> list[Trial]:
 
 
 def processes_of(trials: list[Trial]) -> int:
-    """With how many processes a gateway has to run."""
+    """Return the number of processes with which a gateway has to run."""
     return max((trial.processes for trial in trials), default=1)
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client with a budget of its own."""
+    """A client with its own budget, if the trial has one."""
 
-    # One for each process of the gateway.
+    # The addresses at which the client can call the gateway, each as a request.
     requests: list[Request]
-    # What is booked, when the gateway has finished its accounting. The number is the number of answers.
+    # Waits for the gateway's accounting of this number of answers, and returns the booked cost.
     booked: Callable[[int], Awaitable[Decimal]]
 
 
 class OnTrial(ABC):
-    """What a trial does to a running gateway."""
+    """The actions of a trial on a running gateway."""
 
     @abstractmethod
     async def client(self, trial: Trial) -> Client:
-        """Make a client with the trial's budget. Its model has the trial's name."""
+        """Create a client with the trial's budget. Its model has the trial's name."""
 
     @abstractmethod
     async def kill(self) -> None:
@@ -78,7 +78,7 @@ class OnTrial(ABC):
 
 
 def ask() -> dict[str, Any]:
-    """What the client sends. A hold for it is as large as its cost, if a gateway makes one."""
+    """Return the request body. If a gateway holds the highest possible cost, this is the actual cost."""
     text = "The tenant pays the rent. " * 160
     return {"messages": [{"role": "user", "content": text}], "max_tokens": _COMPLETION}
 
@@ -100,7 +100,7 @@ def _answer() -> dict[str, Any]:
 
 
 async def run_trial(session: OnTrial, provider: Provider, trial: Trial) -> TrialResult:
-    """Run one trial. The provider's bill is the cost of every answer that it gave."""
+    """Run one trial. The provider bills every answer that it sent."""
     provider.trials[trial.name] = (_answer(), _QUIET_S if trial.kind == "race" else 0.0)
     client = await session.client(trial)
     async with _http() as http:
@@ -127,7 +127,7 @@ async def _call(http: httpx2.AsyncClient, request: Request) -> int:
 
 
 async def _race(http: httpx2.AsyncClient, session: OnTrial, client: Client, trial: Trial) -> None:
-    """All calls at once, at each process in turn; then one after another, until one is refused."""
+    """Send all calls at once, to each process in turn. Then send calls one by one until one is rejected."""
     requests = client.requests
     calls = (_call(http, requests[number % len(requests)]) for number in range(trial.calls))
     await asyncio.gather(*calls)
@@ -137,7 +137,7 @@ async def _race(http: httpx2.AsyncClient, session: OnTrial, client: Client, tria
 
 
 async def _kill(http: httpx2.AsyncClient, session: OnTrial, client: Client, trial: Trial) -> None:
-    """Calls one after another; the gateway is killed as soon as the last one is answered."""
+    """Send calls one after another, and kill the gateway as soon as the last call is answered."""
     for _ in range(trial.calls):
         await _call(http, client.requests[0])
     await session.kill()
@@ -146,7 +146,7 @@ async def _kill(http: httpx2.AsyncClient, session: OnTrial, client: Client, tria
 async def _restart(
     http: httpx2.AsyncClient, session: OnTrial, client: Client, trial: Trial
 ) -> None:
-    """Calls one after another; the database is restarted in the middle of them."""
+    """Send calls one after another, and restart the database after a third of them."""
     restarting: asyncio.Task[None] | None = None
     for number in range(trial.calls):
         if number == trial.calls // 3:

@@ -1,7 +1,7 @@
-"""Computes what a provider bills for an exchange, by the rule that the provider publishes.
+"""Computes a provider's bill for an exchange by the provider's published rule.
 
-This is plain arithmetic over `rules.json` and `prices.json`. It uses no code of tollkeeper, so it can
-disagree with tollkeeper.
+This is plain arithmetic over `rules.json` and `prices.json`. It uses no code of tollkeeper, so that it
+finds tollkeeper's errors.
 """
 
 import json
@@ -13,17 +13,17 @@ from typing import Any
 _HERE = Path(__file__).parent
 RULES: dict[str, dict[str, Any]] = json.loads((_HERE / "rules.json").read_text())
 PRICES: dict[str, dict[str, Any]] = json.loads((_HERE / "prices.json").read_text())
-# Something between gateway and model stopped waiting, or the model failed while it worked. These
-# statuses do not say whether the provider bills the call.
+# A server between gateway and model stopped waiting, or the model failed during its work. These
+# statuses do not show whether the provider bills the call.
 _UNKNOWN_STATUSES = {408, 424, 499, 502, 504, 520, 524}
 _TIMEOUTS = {408, 499, 504, 524}
-# `fast` is another name of `priority`.
+# `fast` is another name for `priority`.
 _TIERS = {"flex": "flex", "priority": "priority", "fast": "priority"}
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What the provider bills. `usd` is None if the exchange does not say it."""
+    """The provider's bill. `usd` is None if the exchange does not determine it."""
 
     usd: Decimal | None
     # The lines of the calculation, or the reason why there is none.
@@ -33,8 +33,8 @@ class Truth:
 
 
 def rule_of(who: str, protocol: str) -> dict[str, Any]:
-    """Find the rule with the longest name that `who` begins with. Claude's own protocol has
-    Anthropic's rule at every provider."""
+    """Return the rule with the longest name that `who` begins with. Claude's Messages protocol on Bedrock
+    has Anthropic's rule."""
     name = max((name for name in RULES if who.startswith(name)), key=len)
     rule = RULES["Anthropic" if protocol == "bedrock_messages" else name]
     return {**RULES[rule["same_as"]], **rule} if "same_as" in rule else rule
@@ -58,7 +58,7 @@ def bill(rule: dict[str, Any], answer: dict[str, Any], request: Any, card: str) 
 def price(
     counts: dict[str, int], card: dict[str, Any], tier: str | None
 ) -> tuple[Decimal, list[str]]:
-    """Multiply counts with prices, line by line."""
+    """Multiply counts by prices. Return the sum and the lines of the calculation."""
     total = sum(
         counts[name]
         for name in ("prompt", "cache_read", "cache_write", "cache_write_1h", "input_audio")
@@ -92,7 +92,8 @@ def _events(answer: dict[str, Any]) -> list[dict[str, Any]]:
 def _without_output(
     answer: dict[str, Any], events: list[dict[str, Any]]
 ) -> tuple[bool, str] | None:
-    """For an answer without any output: whether it is known to be free, and why."""
+    """Return whether an answer without output is known to be free, and the reason. Return None if the
+    answer has output."""
     status = answer.get("status", 200)
     if status != 200:
         if status in _UNKNOWN_STATUSES:
@@ -128,7 +129,7 @@ def _code_of(error: Any) -> Any:
 
 
 def _reports(value: Any) -> list[dict[str, Any]]:
-    """Collect usage objects in the order in which they occur, wherever they are."""
+    """Collect the usage objects at any depth, in their order."""
     found: list[dict[str, Any]] = []
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for name, item in items:
@@ -140,7 +141,8 @@ def _reports(value: Any) -> list[dict[str, Any]]:
 
 
 def _last_report(events: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Merge reports: the last value of each field counts. An error ends the reports before it."""
+    """Merge the usage reports: the last value of each field counts. Return None if an error without a
+    usage report follows, or if an answer of Messages has no final report."""
     merged: dict[str, Any] = {}
     for event in events:
         reports = _reports(event)
@@ -160,13 +162,13 @@ def _counts(
     events: list[dict[str, Any]],
     request: Any,
 ) -> dict[str, int] | None:
-    """Split the report into counts that do not overlap, as the rule says."""
+    """Split the report by the rule into counts that do not overlap. Return None if it is incomplete."""
 
     def read(name: str) -> Any:
         return next((n for path in rule.get(name, ()) if (n := _at(report, path))), 0)
 
     if not _finished(events) and not any(_at(report, path) for path in rule["output"]):
-        # A running total that does not count the output yet.
+        # The report is a running total that does not count the output yet.
         return None
     prompt, output = read("input"), read("output")
     if any(not isinstance(count, int) or count < 0 for count in (prompt, output)):
@@ -176,7 +178,7 @@ def _counts(
     if not written_1h and not _has_lifetimes(report) and _asks_for_an_hour(request):
         written_1h = written
     if rule.get("cache") != "beside":
-        # Tokens that are read and written again are in the prompt once.
+        # If tokens are both read from the cache and written to it, the prompt counts them once.
         prompt -= cached + (0 if cached + written > prompt else written)
     total = report.get("total_tokens", report.get("totalTokenCount", 0))
     if total != read("input") + output:
@@ -206,7 +208,7 @@ def _counts(
 
 
 def _finished(events: list[dict[str, Any]]) -> bool:
-    """Whether an answer of Gemini has ended. Other answers have no such events."""
+    """Return whether an answer of Gemini has ended. Answers of other providers count as ended."""
     said = [event for event in events if "candidates" in event]
     return not said or "finishReason" in json.dumps(said)
 
@@ -223,7 +225,7 @@ def _searches(rule: dict[str, Any], report: dict[str, Any], events: list[dict[st
 
 
 def _search_queries(events: list[dict[str, Any]]) -> int:
-    """Count the queries of Gemini: of the last chunk that names them, without empty ones."""
+    """Count Gemini's search queries: those of the last chunk that contains queries, without empty ones."""
     queries: list[str] = []
     for event in events:
         for candidate in event.get("candidates", ()):
@@ -232,7 +234,7 @@ def _search_queries(events: list[dict[str, Any]]) -> int:
 
 
 def _search_calls(events: list[dict[str, Any]]) -> int:
-    """Count searches of a Responses answer: items of the output. Pages that were opened are free."""
+    """Count the searches in the output items of a Responses answer. Opened pages are free."""
     last = events[-1].get("response", events[-1])
     calls = [item for item in last.get("output", ()) if item.get("type") == "web_search_call"]
     return sum(
@@ -243,7 +245,7 @@ def _search_calls(events: list[dict[str, Any]]) -> int:
 
 
 def _service_tier(events: list[dict[str, Any]], report: dict[str, Any]) -> str | None:
-    """The tier that the answer names last; where it stands depends on the provider."""
+    """Return the service tier that the answer names last. Its field depends on the provider."""
     found: str | None = None
     for event in events:
         places = [event, event.get("response"), event.get("metadata")]
@@ -257,7 +259,7 @@ def _service_tier(events: list[dict[str, Any]], report: dict[str, Any]) -> str |
 
 
 def _at(report: dict[str, Any], path: str) -> Any:
-    """Read `a.b`, or `a[key=value].b` of the member of a list."""
+    """Return the value at the path `a.b`, or at `a[key=value].b` if `a` is a list. None if missing."""
     value: Any = report
     for step in path.split("."):
         name, _, wanted = step.partition("[")

@@ -1,7 +1,7 @@
-"""Plays the scripted provider: it answers each call with the bytes of the scenario that the call names.
+"""Plays the provider: answers each call with the bytes of the scenario that the call names.
 
 The path of a call names its scenario: `/s/NAME/…`. Each gateway gets this path as the provider's
-address, so that no gateway has to send the name in another way.
+address, so no gateway has to send the scenario's name in another way.
 """
 
 import asyncio
@@ -20,23 +20,23 @@ from tests.support.upstream_wire import Received
 from bench.billing.scenarios import Scenario
 
 _SCENARIO = re.compile(r"^/s/([^/]+)")
-# How long the provider works on after a client has left: a gateway has this time to notice.
+# How long the provider works on after a client has disconnected, so that the gateway can notice it.
 _WORK_S = 1.0
-# How long the provider waits for a client to leave, and for a gateway to give up a stream that stalls.
+# The longest wait for a client to disconnect, and for a gateway to give up a stalled stream.
 _PATIENCE_S = 60
 
 
 class Provider(StreamServer):
-    """Answers calls. `calls` has the model calls of each scenario, `answered` counts complete answers."""
+    """Answers calls. `calls` has the POST requests of each scenario, `answered` counts complete answers."""
 
     def __init__(self, scenarios: list[Scenario], port: int = 0) -> None:
         super().__init__(self._answer_calls, hosts=("127.0.0.1",), port=port)
         self._scenarios = {scenario.name: scenario for scenario in scenarios}
         self.calls: dict[str, list[Received]] = defaultdict(list)
         self.answered: Counter[str] = Counter()
-        # Set when the client of a scenario has left.
+        # Set when the client of a scenario has disconnected.
         self.left: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        # Calls of trials: the JSON answer, and how long no other call has arrived before it is sent.
+        # For each trial: the JSON answer, and the time without new calls after which it is sent.
         self.trials: dict[str, tuple[dict[str, Any], float]] = {}
         self._numbers = itertools.count(1)
 
@@ -47,7 +47,7 @@ class Provider(StreamServer):
             request = await _read_request(reader)
             found = _SCENARIO.match(request.path)
             name = found.group(1) if found else ""
-            # Some gateways also ask for the list of models.
+            # Some gateways also request the list of models with GET.
             if request.head.startswith(b"POST"):
                 self.calls[name].append(request)
             peer = Peer(request, reader, writer)
@@ -75,7 +75,7 @@ class Provider(StreamServer):
             self.answered[name] += 1
 
     async def _answer_trial(self, name: str, peer: Peer) -> None:
-        """Answer with an id of its own, when no other call has arrived for some time."""
+        """Send an answer with a unique id when no other call of the trial has arrived for some time."""
         body, quiet_s = self.trials[name]
         arrived = -1
         while arrived != len(self.calls[name]):
@@ -104,7 +104,7 @@ async def _play(scenario: Scenario, peer: Peer, left: asyncio.Event) -> None:
     pieces = _pieces(scenario)
     binary = "frames" in answer
     await peer.send_head(200, FRAMES_TYPE if binary else SSE_TYPE)
-    # A client that leaves does so after the first half, and the last event is never in it.
+    # A client that disconnects does so after the first half of the pieces.
     half = max(1, len(pieces) // 2)
     for number, piece in enumerate(pieces):
         if fault.client_leaves and number == half:
@@ -122,14 +122,14 @@ async def _play(scenario: Scenario, peer: Peer, left: asyncio.Event) -> None:
 
 
 async def _work_on(left: asyncio.Event) -> None:
-    """Wait until the client has left, and then as long as an answer takes to finish."""
+    """Wait until the client has disconnected, and then as long as the provider works on."""
     async with asyncio.timeout(_PATIENCE_S):
         await left.wait()
     await asyncio.sleep(_WORK_S)
 
 
 def _pieces(scenario: Scenario) -> list[bytes]:
-    """The bytes of a stream: each event, or pieces of the size that the fault names."""
+    """Return the bytes of a stream: one piece for each event, or pieces of the fault's size."""
     answer, fault = scenario.exchange.answer, scenario.fault
     if "frames" in answer:
         return frames_of(scenario.exchange)

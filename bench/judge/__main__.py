@@ -32,7 +32,7 @@ _stderr = Console(stderr=True, highlight=False)
 
 
 class ScoreFile:
-    """Scores by dataset and text, one line for each as soon as it is known."""
+    """The file with the scores. Each score is written as one line as soon as it is known."""
 
     def __init__(self, folder: Path, judge: str) -> None:
         name = judge.replace("/", "_")

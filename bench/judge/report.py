@@ -1,4 +1,4 @@
-"""Figures of measured datasets, with confidence intervals, next to published ones; and their plots."""
+"""Renders figures of measured datasets with confidence intervals, published figures, and plots."""
 
 import random
 from bisect import bisect_left, bisect_right
@@ -18,9 +18,10 @@ from tollkeeper.domain.calibration import (
     sigmoid,
 )
 
+# The number of random samples for an interval or a median.
 _DRAWS = 1000
 _INTERVAL = (0.025, 0.975)
-# F1 of other judges, by dataset, as they were published with the dataset.
+# By dataset, the F1 scores of other judges that were published with it.
 _PUBLISHED = {"refusal": [("GPT-4o", ".97 to 1.0"), ("GPT-5.1", ".979")]}
 
 Pairs = Sequence[tuple[float, bool]]
@@ -28,7 +29,7 @@ Pairs = Sequence[tuple[float, bool]]
 
 @dataclass(frozen=True)
 class Measured:
-    """A dataset's texts with the scores of one judge; None if it gave none."""
+    """A dataset's texts with the scores of one judge. A score is None if the judge gave none."""
 
     judge: str
     dataset: str
@@ -46,7 +47,7 @@ class Measured:
 
     @cached_property
     def after(self) -> Pairs:
-        """Probabilities by calibrations that were fitted without the text."""
+        """Returns each text's probability from a calibration that was fitted without this text."""
         return cross_validated(self.labelled)
 
     @property
@@ -65,7 +66,7 @@ def auc(pairs: Pairs) -> float:
 
 
 def f1(pairs: Pairs) -> float:
-    """At 50 %."""
+    """Returns the F1 score at a threshold of 50 %."""
     right = sum(value >= 0.5 and is_yes for value, is_yes in pairs)
     wrong = sum((value >= 0.5) != is_yes for value, is_yes in pairs)
     return 2 * right / (2 * right + wrong) if right or wrong else 0.0
@@ -76,8 +77,8 @@ def calibration_error(pairs: Pairs) -> float:
 
 
 def error_by_chance(pairs: Pairs, seed: int) -> float:
-    """Returns the median calibration error if these probabilities were exactly right. It is not zero, because
-    a bin has few texts."""
+    """Returns the median calibration error that exactly right probabilities would have. It is not zero,
+    because a bin has few texts."""
     draw = random.Random(seed)
     return median(
         calibration_error([(value, draw.random() < value) for value, _ in pairs])
@@ -90,7 +91,7 @@ def brier(pairs: Pairs) -> float:
 
 
 def with_interval(figure: Callable[[Pairs], float], pairs: Pairs, seed: int) -> str:
-    """Writes a figure with its 95 % interval, which comes from samples drawn with replacement."""
+    """Formats a figure with its 95 % interval, which is computed by bootstrap sampling."""
     draw = random.Random(seed)
     found = sorted(figure(draw.choices(pairs, k=len(pairs))) for _ in range(_DRAWS))
     known = [value for value in found if value == value]
@@ -109,7 +110,7 @@ _HEADINGS = (
 
 
 def table(measured: Sequence[Measured], *, seed: int) -> str:
-    """A table in Markdown."""
+    """Returns Markdown tables of the datasets with enough labels, and of the manipulations."""
     rows: list[tuple[str, ...]] = [_HEADINGS]
     for one in measured:
         if not one.is_enough:
@@ -147,8 +148,8 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def manipulations(plain: Measured, manipulated: Measured) -> str:
-    """Says for each kind of manipulation how far it moved scores towards the wrong answer, and how many
-    verdicts it turned, at the threshold that separates the plain texts best."""
+    """Counts for each kind of manipulation the scores that it moved towards the wrong answer, and the right
+    verdicts without and with it, at the threshold that separates the plain texts best."""
     scores = {(case.rule, case.text): score for case, score in plain.scored}
     threshold = _best_threshold(plain.before)
     rows: list[tuple[str, ...]] = [
@@ -182,8 +183,8 @@ _COLOURS = {"score": "#c2703d", "calibrated": "#3b6ea5"}
 
 
 def draw(measured: Sequence[Measured]) -> str:
-    """One plot for each dataset: the share of yes by score, and by calibrated probability. The area of
-    a point is the number of its texts."""
+    """Draws a plot for each dataset: the share of yes by score and by calibrated probability. A point is
+    larger if it stands for more texts."""
     shown = [one for one in measured if one.is_enough]
     width = _LEFT + len(shown) * (_SIDE + _GAP)
     height = _TOP + _SIDE + 64

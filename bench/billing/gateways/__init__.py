@@ -1,4 +1,4 @@
-"""How each gateway is set up, called and asked for its books."""
+"""Sets up and calls each benchmarked gateway, and reads its booked costs."""
 
 from bench.billing.gateways.base import Gateway
 from bench.billing.gateways.litellm import LiteLLM

@@ -1,4 +1,4 @@
-"""What the benchmark needs of a gateway."""
+"""Defines the interface that the benchmark needs from a gateway."""
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager
@@ -17,11 +17,11 @@ RESPONSES_PATH = "/v1/responses"
 
 @dataclass(frozen=True)
 class Booked:
-    """What a gateway's books say about a scenario."""
+    """The cost that a gateway has booked for a scenario."""
 
-    # None: nothing is booked, or the gateway says that the cost is not known.
+    # None: nothing is booked, or the gateway reports that the cost is unknown.
     usd: Decimal | None
-    # False: the gateway itself marks the amount as an estimate, or as open.
+    # False: the gateway itself marks the amount as estimated or unsettled.
     certain: bool = True
     record: Any = None
 
@@ -31,12 +31,12 @@ class Session(ABC):
 
     @abstractmethod
     def request(self, scenario: Scenario) -> Request:
-        """Return what a client of this gateway sends."""
+        """Return the request that a client of this gateway sends."""
 
     @abstractmethod
     async def books(self, scenarios: list[Scenario], answers: dict[str, str]) -> dict[str, Booked]:
-        """Return what is booked for each scenario, when the gateway has finished its accounting.
-        `answers` has what the clients got, for gateways that only report costs there."""
+        """Wait until the gateway has finished its accounting, and return the booking of each scenario.
+        `answers` contains the clients' answers, because some gateways report costs only there."""
 
 
 @dataclass(frozen=True)
@@ -45,23 +45,23 @@ class Gateway(ABC):
     version: str = ""
 
     def setup(self) -> str:
-        """Say how the gateway was set up here, if that depends on the machine."""
+        """Describe the gateway's setup if it depends on the machine; otherwise return an empty string."""
         return ""
 
     def not_offered(self, scenario: Scenario) -> str | None:
-        """Return the reason why the gateway cannot be asked for this scenario."""
+        """Return the reason why the gateway cannot play this scenario, or None if it can."""
         return None
 
     def not_run(self, trial: Trial) -> str | None:
-        """Return the reason why the gateway cannot be put on this trial."""
+        """Return the reason why this trial cannot run with the gateway, or None if it can."""
         return "not offered"
 
     @abstractmethod
     def running(
         self, folder: Path, provider: int, scenarios: list[Scenario], trials: list[Trial]
     ) -> AbstractAsyncContextManager[Session]:
-        """Run the gateway with a model for each scenario and each trial, with as many processes as
-        the trials want. `provider` is the port of the provider."""
+        """Run the gateway with a model for each scenario and each trial, and with the number of processes
+        that the trials need. `provider` is the provider's port."""
 
 
 def provider_url(provider: int, name: str) -> str:
@@ -69,6 +69,6 @@ def provider_url(provider: int, name: str) -> str:
 
 
 def locked_version(name: str) -> str:
-    """The version of a package that the benchmark pins."""
+    """Return the version to which the benchmark pins a package."""
     [wanted, *_] = (Path(__file__).parents[2] / "locks" / f"{name}.in").read_text().splitlines()
     return wanted.rpartition("==")[2]

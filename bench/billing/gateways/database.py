@@ -1,4 +1,4 @@
-"""The PostgreSQL server of a gateway on trial."""
+"""Runs the PostgreSQL server of a benchmarked gateway."""
 
 import os
 import signal
@@ -6,12 +6,13 @@ import time
 
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 
+# How long the database stays down during a restart.
 _DEAD_FOR_S = 2
 
 
 class Database(EmbeddedPostgres):
     def restart(self) -> None:
-        """Kill the server's main process, as a machine that fails does, and start the server again."""
+        """Stop the server without a clean shutdown, as if the machine had failed, and start it again."""
         [number, *_] = (self._data_dir / "postgres" / "postmaster.pid").read_text().splitlines()
         os.kill(int(number), signal.SIGQUIT)
         time.sleep(_DEAD_FOR_S)

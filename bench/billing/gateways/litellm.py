@@ -1,4 +1,4 @@
-"""LiteLLM's proxy as a benchmarked gateway: with its database, virtual keys and their budgets."""
+"""Runs LiteLLM's proxy as a benchmarked gateway, with its database, virtual keys and budgets."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ from bench.billing.trials import CARD, Client, OnTrial, Trial, ask, processes_of
 from bench.billing.truth import PRICES
 from bench.ports import free_port
 
-# LiteLLM writes its spend log every 10 to 15 seconds. It is complete if it has not grown for so long.
+# LiteLLM writes its spend log every 10 to 15 seconds. If it has not grown for 40 s, it is complete.
 _QUIET_S = 40
 _WRITTEN_WITHIN_S = 300
 _KEY_WITHIN_S = 60
@@ -44,7 +44,7 @@ _LOG = """
         metadata -> 'error_information' ->> 'error_message' AS error
     FROM "LiteLLM_SpendLogs"
 """
-# The provider's name in LiteLLM, and the path of the address that this provider is given.
+# For each beginning of an exchange's `who`: LiteLLM's provider name, and the path of `api_base`.
 _PROVIDERS = {
     "Azure, a hosted DeepSeek": ("azure_ai", "/v1"),
     "Azure OpenAI": ("azure", ""),
@@ -68,7 +68,7 @@ _PROVIDERS = {
     "vLLM": ("hosted_vllm", "/v1"),
     "LM Studio": ("lm_studio", "/v1"),
 }
-# Providers whose Responses endpoint LiteLLM calls under their own name.
+# LiteLLM calls the Responses endpoint of these providers by their names. The others are `openai`.
 _WITH_RESPONSES = ("azure", "xai", "perplexity")
 _PRICES = {
     "prompt": "input_cost_per_token",
@@ -83,7 +83,7 @@ _TIERED = ("prompt", "completion", "cache_read", "cache_write")
 
 
 class LiteLLMSession(Session, OnTrial):
-    """Proxies with one database. A scenario is booked in the spend log under the name of its model."""
+    """Runs proxies that share a database. The spend log books a scenario under its model's name."""
 
     def __init__(self, folder: Path, installed: Installed, database: Database) -> None:
         self._folder, self._installed, self._database = folder, installed, database
@@ -94,7 +94,7 @@ class LiteLLMSession(Session, OnTrial):
         self._key = ""
 
     def configure(self, config: dict[str, Any]) -> None:
-        """Write what the next start of the proxy reads. YAML contains JSON."""
+        """Write the settings for the next start of the proxy. JSON is also valid YAML."""
         (self._folder / "config.yaml").write_text(json.dumps(config))
 
     @asynccontextmanager
@@ -124,10 +124,10 @@ class LiteLLMSession(Session, OnTrial):
             "LITELLM_MODE": "PRODUCTION",
             "LITELLM_MASTER_KEY": self._master_key,
             "LITELLM_SALT_KEY": self._salt,
-            # Use the price list of the package. Otherwise LiteLLM would download the newest one.
+            # Use the price list of the package. Otherwise LiteLLM would download the newest list.
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
             "DATABASE_URL": self._database_url(),
-            # The tables are there, and a comparison with the schema would download an engine.
+            # The tables already exist, and a schema comparison would download an engine.
             "DISABLE_SCHEMA_UPDATE": "true",
             "LITELLM_PRISMA_COMMAND_TIMEOUT": "0.1",
             "AWS_REGION": "us-east-1",
@@ -164,8 +164,8 @@ class LiteLLMSession(Session, OnTrial):
         }
 
     def _rows(self, name: str = "", wanted: int | None = None) -> list[dict[str, Any]]:
-        """Read the spend log when it has the wanted number of costs under this name, or when it has not
-        grown for some time."""
+        """Return the spend log as soon as it has the wanted number of costs under this name, or has not
+        grown for `_QUIET_S` seconds. Wait at most `_WRITTEN_WITHIN_S` seconds."""
         until = time.monotonic() + _WRITTEN_WITHIN_S
         with psycopg.connect(
             self._database.conninfo, autocommit=True, row_factory=dict_row
@@ -181,7 +181,7 @@ class LiteLLMSession(Session, OnTrial):
             return rows
 
     async def client(self, trial: Trial) -> Client:
-        """Make a virtual key, which has the budget."""
+        """Create a client whose virtual key has the trial's budget."""
         wishes = {} if trial.budget is None else {"max_budget": float(trial.budget)}
         key = await self._make_key(wishes)
         body = {**ask(), "model": trial.name}
@@ -202,7 +202,7 @@ class LiteLLMSession(Session, OnTrial):
 
 
 def _name(row: dict[str, Any]) -> str:
-    """The scenario or trial of a row."""
+    """Return the name of a row's scenario or trial."""
     name = str(row["model_group"] or row["model"]).split("/")[-1]
     return name.removesuffix("--second")
 
@@ -238,7 +238,7 @@ class LiteLLM(Gateway):
         config = {
             "model_list": models + on_trial,
             "litellm_settings": settings | {"fallbacks": fallbacks},
-            # A retry after a failed first answer, at once.
+            # Retry a failed call once, without a delay.
             "router_settings": {"num_retries": 1, "retry_after": 0, "disable_cooldowns": True},
         }
         with Database(folder) as database:
@@ -246,7 +246,7 @@ class LiteLLM(Gateway):
             session = LiteLLMSession(folder, installed, database)
             session.configure(config)
             async with session.serve(processes_of(trials)):
-                # A proxy that starts again is there for a trial, and starts sooner with few models.
+                # Only trials restart the proxy, and a proxy with few models starts sooner.
                 session.configure({"model_list": on_trial, "litellm_settings": settings})
                 yield session
 
@@ -261,7 +261,7 @@ def _models(scenario: Scenario, provider: int) -> list[dict[str, Any]]:
     models = [_model(scenario, scenario.name, provider)]
     if scenario.fault.falls_back:
         models.append(_model(scenario, scenario.fallback, provider))
-        # The first model has other prices, at which nothing may be booked.
+        # The first model gets other prices. A booking at these prices is an error.
         models[0]["litellm_params"] |= {
             "input_cost_per_token": 0.000003,
             "output_cost_per_token": 0.000015,
@@ -296,7 +296,7 @@ def _model(scenario: Scenario, name: str, provider: int) -> dict[str, Any]:
 
 
 def _prices(card: dict[str, Any]) -> dict[str, Any]:
-    """Declare prices as LiteLLM's documentation of custom pricing does: floats per token."""
+    """Return LiteLLM's price settings, as its documentation of custom pricing says: floats per token."""
     prices: dict[str, Any] = {_PRICES[name]: float(card[name]) for name in _PRICES if name in card}
     if "web_search" in card:
         fee = float(card["web_search"])

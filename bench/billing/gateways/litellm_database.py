@@ -1,9 +1,9 @@
-"""Installs LiteLLM with what its database needs.
+"""Installs LiteLLM with its database client.
 
-LiteLLM uses Prisma's client for Python, which is generated from a schema and starts a query engine of
-Prisma. `prisma generate`, as LiteLLM's documentation says, downloads the engine from a server of its
-maker. If this server cannot be reached, the client is generated with Prisma's npm package instead, and
-`prisma/engine.cjs` runs the same engine of the same version as WebAssembly.
+LiteLLM uses Prisma's client for Python, which is generated from a schema and starts Prisma's query
+engine. LiteLLM's documentation recommends `prisma generate`, which downloads the engine from Prisma's
+server. If this server cannot be reached, the client is generated with Prisma's npm package instead, and
+`prisma/engine.cjs` runs the same version of the engine as WebAssembly.
 """
 
 import json
@@ -25,7 +25,7 @@ from bench.peer_programs import PRISMA_PROJECT
 
 _LOCKS = Path(__file__).parents[2] / "locks"
 _ENGINE = PRISMA_PROJECT / "engine.cjs"
-# What Prisma's client for Python names as the version of its engine.
+# The engine version that Prisma's client for Python expects.
 _ENGINE_VERSION = "393aa359c9ad4a4bb28630fb5613f9c281cde053"
 _GENERATE_WITHIN_S = 300
 
@@ -44,7 +44,7 @@ def install_litellm() -> Installed:
     node = node_environment(PRISMA_PROJECT, "prisma")
     folder = node.project.with_name("prisma-client")
     schema, stand_in = folder / "schema.prisma", folder / "query-engine"
-    # The client is a package of its own beside LiteLLM's, which has it without a schema.
+    # A separate package for the generated client: LiteLLM's environment has it without a schema.
     client = folder / "packages" / "prisma"
     environment = {
         "PATH": f"{python.parent}:{os.environ['PATH']}",
@@ -80,7 +80,7 @@ def install_litellm() -> Installed:
 
 
 def _generation(schema: Path, client: Path, models: object) -> dict[str, object]:
-    """What `prisma generate` sends to the generator of Prisma's client for Python."""
+    """Return the message that `prisma generate` sends to the generator of Prisma's Python client."""
     source = {"name": "client", "provider": "postgresql", "activeProvider": "postgresql"}
     generator = {
         "name": "client",

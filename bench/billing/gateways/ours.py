@@ -1,4 +1,4 @@
-"""tollkeeper as a benchmarked gateway: its program, with a database, as an operator runs it."""
+"""Runs tollkeeper as a benchmarked gateway, as an operator runs it: with workers and a database."""
 
 import asyncio
 import json
@@ -43,8 +43,8 @@ _NAMES = {
     "cache_write": "input_cache_write",
     "cache_write_1h": "input_cache_write_1h",
 }
-# Protocols of a provider's own: the header of the key, the path before the protocol's own, and where
-# a request names its service tier.
+# For each native wire: the kind of credential, the path prefix of the backend's address, and the
+# request field of the service tier.
 _NATIVE = {
     "messages": ("x-api-key", "/v1", "service_tier"),
     "gemini": ("x-goog-api-key", "/v1beta", "serviceTier"),
@@ -97,7 +97,7 @@ class OurSession(Session, OnTrial):
         }
 
     async def client(self, trial: Trial) -> Client:
-        """Make an organization, whose credit is the budget."""
+        """Create a client whose organization has the trial's budget as credit."""
         credit = None if trial.budget is None else int(trial.budget * _PICO)
         key = await _make_client(self._config, self._conninfo, trial.name, credit)
         headers = {"authorization": f"Bearer {key}"}
@@ -119,7 +119,7 @@ class OurSession(Session, OnTrial):
 
 
 def _booked(rows: list[dict[str, Any]]) -> Booked:
-    """What the rows of one model say together. A call that never reached a provider has no row."""
+    """Return the sum of one model's rows. A call that never reached a provider has no row."""
     if any(row["kind"] is None for row in rows):
         return Booked(None, certain=False, record=rows)
     usd = sum((Decimal(row["cost"]) / _PICO for row in rows), Decimal(0))
@@ -127,7 +127,7 @@ def _booked(rows: list[dict[str, Any]]) -> Booked:
 
 
 def _resolved_rows(conninfo: str) -> list[dict[str, Any]]:
-    """Read the ledger when every hold is resolved or marked as unsettled."""
+    """Wait until every hold is resolved or unsettled, at most a minute, and return the ledger's rows."""
     until = time.monotonic() + _BOOKED_WITHIN_S
     with psycopg.connect(conninfo, autocommit=True, row_factory=dict_row) as connection:
         while True:
@@ -142,7 +142,7 @@ def _resolved_rows(conninfo: str) -> list[dict[str, Any]]:
 class Ours(Gateway):
     name: str = "tollkeeper"
     version: str = version("tollkeeper")
-    # The database of a test. Without it the benchmark runs one of its own.
+    # A test's database. If it is None, the benchmark starts a database.
     conninfo: str | None = None
 
     def not_run(self, trial: Trial) -> str | None:
@@ -187,7 +187,7 @@ async def _make_client(config: Path, conninfo: str, name: str, credit: int | Non
 
 @contextmanager
 def serving(config: Path, folder: Path, processes: int) -> Iterator[str]:
-    """Run the gateway's program. Yields its address. The program is killed without a warning."""
+    """Run the gateway and yield its address. At the end, the gateway is killed with SIGKILL."""
     with (
         (folder / "tollkeeper.log").open("ab") as log,
         subprocess.Popen(
@@ -204,7 +204,7 @@ def serving(config: Path, folder: Path, processes: int) -> Iterator[str]:
             assert process.stdout is not None
             yield json.loads(process.stdout.readline())["public"]
         finally:
-            # Workers have sessions of their own, and a killed supervisor cannot end them.
+            # A killed supervisor cannot stop its workers, and each worker has its own session.
             workers = psutil.Process(process.pid).children(recursive=True)
             process.kill()
             for worker in workers:
@@ -247,7 +247,7 @@ def _toml(value: Any) -> str:
 
 
 def _backends(scenario: Scenario, provider: int) -> list[dict[str, Any]]:
-    """A backend for each scenario, so that a failing provider affects no other scenario."""
+    """Return the backends of one scenario. A failing backend thus affects no other scenario."""
     names = [scenario.name, *([scenario.fallback] if scenario.fault.falls_back else [])]
     return [_backend(scenario, name, provider) for name in names]
 
@@ -258,7 +258,7 @@ def _backend(scenario: Scenario, name: str, provider: int) -> dict[str, Any]:
     url = provider_url(provider, name) + path
     backend: dict[str, Any] = {"name": name, "protocol": protocol, "urls": [url]}
     if scenario.fault.first_fails is not None:
-        # A retry goes to another replica: the same server under another name.
+        # The gateway retries at another replica, so the same server gets a second name.
         backend["urls"] = [url, url.replace("127.0.0.1", "localhost")]
     if scenario.fault.stalls:
         backend["idle_timeout_s"] = 5
@@ -295,7 +295,7 @@ def _model(scenario: Scenario) -> dict[str, Any]:
             {"backend": scenario.fallback, "upstream_model": scenario.fallback}
             | _prices(scenario.prices)
         ]
-        # The first model has other prices, at which nothing may be booked.
+        # The first route gets other prices. A booking at these prices is an error.
         model["pricing"] = {"prompt": "0.000003", "completion": "0.000015"}
     return model
 

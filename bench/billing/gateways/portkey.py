@@ -1,4 +1,4 @@
-"""Portkey's open-source gateway. It passes usage on, but it computes no cost and has no budgets."""
+"""Describes Portkey's open-source gateway. It computes no costs and has no budgets, so it never runs."""
 
 import json
 from contextlib import AbstractAsyncContextManager

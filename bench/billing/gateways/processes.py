@@ -1,4 +1,4 @@
-"""Runs the program of another gateway until it answers."""
+"""Starts the program of another gateway and waits until it answers."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ _START_WITHIN_S = 600
 
 
 class NotStarted(Exception):
-    """A gateway did not start, and why."""
+    """A gateway did not start. The message contains the reason."""
 
 
 @asynccontextmanager
@@ -28,8 +28,8 @@ async def running_program(
     ready: str | Path,
     end: int = signal.SIGTERM,
 ) -> AsyncIterator[None]:
-    """Run a program until the context ends. It is ready when the address `ready` answers, or when the
-    file `ready` exists."""
+    """Run a program until the context ends. The program is ready when the address `ready` answers or the
+    file `ready` exists. `end` is the signal that stops the program."""
     with started(command, folder, environment, end) as process:
         await _wait(process, ready, folder)
         yield

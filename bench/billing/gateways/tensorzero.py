@@ -1,7 +1,7 @@
-"""TensorZero's gateway as a benchmarked gateway.
+"""Runs TensorZero's gateway as a benchmarked gateway.
 
-It computes a cost if the settings of a provider say where the answer counts something and what one
-costs. The cost is reported in the answer.
+TensorZero computes a cost if a provider's settings name the usage fields of the answer and the price of
+one unit of each field. It reports the cost in the answer.
 """
 
 import json
@@ -31,7 +31,7 @@ _BENCH = Path(__file__).parents[2]
 _PATH = "/openai/v1/chat/completions"
 _TYPES = {"chat": "openai", "messages": "anthropic"}
 _COST = '"tensorzero_cost":'
-# What is counted inside of something else costs the difference.
+# Counts that another count includes. Their declared price is the difference to that count's price.
 _INSIDE = {
     "cache_read": "prompt",
     "cache_write": "prompt",
@@ -53,7 +53,7 @@ class TensorZeroSession(Session):
 
 
 def _booked(answer: str) -> Booked:
-    """Read the cost that the answer reports. Without one, nothing is booked."""
+    """Return the cost that the answer reports. If it reports none, nothing is booked."""
     _, found, rest = answer.rpartition(_COST)
     if not found:
         return Booked(None, record=answer[-500:])
@@ -98,13 +98,13 @@ class TensorZero(Gateway):
 
 
 def _depends_on_the_call(scenario: Scenario) -> bool:
-    """Whether the card's base prices do not apply."""
+    """Return whether the price depends on the call's service tier or prompt length."""
     return any(word in scenario.name for word in ("flex", "priority", "tier", "long"))
 
 
 def _model(scenario: Scenario, provider: int) -> list[str]:
     name = scenario.name
-    # A model is retried and falls back by the same list of providers.
+    # TensorZero uses the same list of providers for retries and for fallbacks.
     addresses = {"first": name}
     if scenario.fault.falls_back:
         addresses["second"] = scenario.fallback
@@ -129,7 +129,7 @@ def _model(scenario: Scenario, provider: int) -> list[str]:
 
 
 def _costs(scenario: Scenario) -> list[str]:
-    """Declare prices as TensorZero's guide does: a JSON pointer into the answer, and a price."""
+    """Return TensorZero's price settings as its guide says: a JSON pointer into the answer and a price."""
     rule = rule_of(scenario.exchange.who.removeprefix("Google "), scenario.exchange.protocol)
     said = json.dumps(scenario.exchange.answer)
     card = scenario.prices
@@ -138,7 +138,7 @@ def _costs(scenario: Scenario) -> list[str]:
 
     def declare(name: str, price: Decimal, unit: str = "cost_per_million") -> None:
         paths = [path for path in rule.get(name, ()) if "[" not in path]
-        # Some rules name several places: an operator declares the one that the provider uses.
+        # Some rules name several fields. An operator declares the field that the provider uses.
         used = [path for path in paths if f'"{path.split(".")[-1]}"' in said]
         costs.extend(f"{{ {_pointers(path, scenario)}, {unit} = {price} }}" for path in used[:1])
 
@@ -163,8 +163,8 @@ def _pointers(path: str, scenario: Scenario) -> str:
     place = path.replace(".", "/")
     if scenario.exchange.protocol != "messages":
         return f'pointer = "{_usage_place(scenario)}/{place}"'
-    # A stream reports the prompt in its first event, and the output in its last. Some repeat the prompt
-    # in the last event, with what a search has added.
+    # A stream reports the prompt in its first event and the output in its last event. Some streams
+    # repeat the prompt in the last event, including the tokens that a search has added.
     reports = [line for line in scenario.exchange.answer.get("lines", ()) if "usage" in line]
     last = reports[-1]["usage"] if reports and isinstance(reports[-1], dict) else {}
     first = (
@@ -177,7 +177,7 @@ def _pointers(path: str, scenario: Scenario) -> str:
 
 
 def _usage_place(scenario: Scenario) -> str:
-    """Where this provider reports its usage: an operator sees it in the provider's documentation."""
+    """Return the place of the usage report in this provider's answer, which operators know from its docs."""
     lines = scenario.exchange.answer.get("lines", [scenario.exchange.answer.get("body")])
     for event in lines:
         if not isinstance(event, dict) or event.get("usage"):
