@@ -1,4 +1,4 @@
-"""Generates load from one process: keep-alive connections, with one request at a time on each."""
+"""Generates load in one process: each keep-alive connection has one request at a time."""
 
 import asyncio
 import time
@@ -13,7 +13,8 @@ _TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A body is complete if it contains `mark` at least `times` times. A status of 200 is not enough."""
+    """The condition for a complete body: it contains `mark` at least `times` times. A status of 200 does
+    not show that a body is complete."""
 
     mark: bytes
     times: int
@@ -44,7 +45,7 @@ class Result:
 
 
 class Response(asyncio.Protocol):
-    """One connection. Records the end of a response, its first body byte and its body."""
+    """One connection. It records each response's status, body and time of the first body byte."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -54,7 +55,8 @@ class Response(asyncio.Protocol):
         self._body: list[bytes] = []
 
     async def ask(self, request: bytes) -> tuple[int, float]:
-        """Returns the status, or 0 if the connection broke, and the seconds to the first body byte."""
+        """Sends a request. Returns the status, or 0 if the connection broke, and the seconds to the first
+        body byte."""
         if self.transport.is_closing():
             return 0, 0.0
         self._done = asyncio.get_running_loop().create_future()
@@ -78,7 +80,7 @@ class Response(asyncio.Protocol):
 
     @property
     def under_way(self) -> bool:
-        """Whether the response has begun and not ended."""
+        """Returns whether the response's body has begun and the response has not ended."""
         return bool(self._first) and self._done is not None and not self._done.done()
 
     def on_message_complete(self) -> None:
@@ -108,10 +110,8 @@ async def connect(port: int) -> Response:
 async def run_load(
     port: int, requests: list[bytes], *, connections: int, count: int, whole: Whole
 ) -> Result:
-    """Sends `count` requests over `connections` connections, cycling through `requests`.
-
-    A response that is not complete counts as a failure, whatever its status is.
-    """
+    """Sends `count` requests over `connections` connections, cycling through `requests`. An incomplete
+    response counts as a failure, whatever its status is."""
     result = Result()
     left = iter(range(count))
 

@@ -1,4 +1,4 @@
-"""What a run says of the machine, and how it ends on a signal."""
+"""Describes the machine of a run, and ends the run on a signal."""
 
 import os
 import platform
@@ -18,5 +18,5 @@ def describe_machine() -> str:
 
 
 def exit_on_signal(number: int, _frame: FrameType | None) -> None:
-    """Like Ctrl-C, SIGTERM must stop everything that was started."""
+    """Exits, so that SIGTERM stops all started processes as Ctrl-C does."""
     sys.exit(128 + number)

@@ -1,4 +1,4 @@
-"""How each peer is installed and started. Peers have environments of their own, not in the lock."""
+"""Installs each peer in a separate environment, and returns the command that starts it."""
 
 import secrets
 from collections.abc import Callable
@@ -20,7 +20,7 @@ PRISMA_PROJECT = _HERE / "billing" / "gateways" / "prisma"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The command and the environment of an installed peer, and what a request to it looks like."""
+    """The command and the environment of an installed peer, and the form of requests to it."""
 
     command: list[str | Path]
     environment: dict[str, str] = field(default_factory=dict)
@@ -34,15 +34,15 @@ class Program:
 
 
 def _sglang(port: int, upstream: int, _folder: Path) -> Program:
-    """The SGLang Model Gateway, written in Rust. It only routes."""
+    """Returns the SGLang Model Gateway, written in Rust. It only routes."""
     python = python_environment("sglang", _LOCKS)
     return Program([python, "-m", "sglang_router.launch_router", *_routing(port, upstream)])
 
 
 def _smg(port: int, upstream: int, _folder: Path) -> Program:
-    """The Shepherd Model Gateway, written in Rust: the successor of the SGLang gateway. It only routes.
+    """Returns the Shepherd Model Gateway, the successor of the SGLang gateway. It only routes.
 
-    It asks the upstream for its models. The upstream lists none, so the model gets this name.
+    It asks the upstream for its models. The upstream lists none, so the model's name is `unknown`.
     """
     python = python_environment("smg", _LOCKS)
     command: list[str | Path] = [python, "-m", "smg.launch_router", *_routing(port, upstream)]
@@ -50,7 +50,7 @@ def _smg(port: int, upstream: int, _folder: Path) -> Program:
 
 
 def _routing(port: int, upstream: int) -> list[str]:
-    """The options of both gateways."""
+    """Returns the options that the SGLang gateway and smg have in common."""
     return [
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())),
@@ -73,7 +73,7 @@ litellm_settings:
 
 
 def _litellm(port: int, upstream: int, folder: Path) -> Program:
-    """The LiteLLM proxy without a database, with the production settings of its documentation."""
+    """Returns the LiteLLM proxy without a database, with the production settings of its documentation."""
     program = python_environment("litellm", _LOCKS).with_name("litellm")
     config = folder / "litellm.yaml"
     config.write_text(_LITELLM_CONFIG.format(model=PACED, upstream=upstream))
@@ -88,7 +88,7 @@ def _litellm(port: int, upstream: int, folder: Path) -> Program:
             "LITELLM_LOG": "ERROR",
             "LITELLM_MODE": "PRODUCTION",
             "LITELLM_MASTER_KEY": key,
-            # Use the price list of the package. Otherwise LiteLLM would download the newest one.
+            # Use the price list of the package. Otherwise LiteLLM would download the newest list.
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         },
         {"authorization": f"Bearer {key}"},
@@ -97,7 +97,7 @@ def _litellm(port: int, upstream: int, folder: Path) -> Program:
 
 
 def _portkey(port: int, upstream: int, _folder: Path) -> Program:
-    """The Portkey gateway, written for Node. Headers of each request name the upstream."""
+    """Returns the Portkey gateway, which runs on Node. The headers of each request name the upstream."""
     node = node_environment(PORTKEY_PROJECT, "portkey")
     gateway = node.project / "node_modules" / "@portkey-ai" / "gateway" / "build"
     return Program(
@@ -129,9 +129,9 @@ api_key_location = "none"
 
 
 def _tensorzero(_port: int, upstream: int, folder: Path) -> Program:
-    """The TensorZero gateway, written in Rust, without a database: it only routes.
+    """Returns the TensorZero gateway, written in Rust, without a database. It only routes.
 
-    Its Python package has the gateway as a library. A script of ours starts it and writes its port.
+    Its Python package has the gateway as a library. Our script starts the gateway and writes its port.
     """
     config = folder / "tensorzero.toml"
     config.write_text(_TENSORZERO_CONFIG.format(model=PACED, upstream=upstream))
@@ -175,7 +175,7 @@ http {{
 
 
 def _nginx(port: int, upstream: int, folder: Path) -> Program:
-    """nginx with `proxy_pass`: the least that a process between caller and model can cost."""
+    """Returns nginx with `proxy_pass`: about the lowest cost of a process between client and model."""
     config = folder / "nginx.conf"
     config.write_text(_NGINX_CONFIG.format(folder=folder, port=port, upstream=upstream))
     nginx = debian_program("nginx", "usr/sbin/nginx")
@@ -214,7 +214,7 @@ static_resources:
 
 
 def _envoy(port: int, upstream: int, folder: Path) -> Program:
-    """Envoy with one route, which only passes requests on."""
+    """Returns Envoy with one route. It only forwards requests."""
     config = folder / "envoy.yaml"
     filters = "type.googleapis.com/envoy.extensions.filters"
     config.write_text(_ENVOY_CONFIG.format(port=port, upstream=upstream, filters=filters))

@@ -1,4 +1,4 @@
-"""Installs and runs the peers, one paused while another is measured."""
+"""Installs and runs the peers. Each peer is paused while other targets are measured."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ _START_WITHIN_S = 120
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The peers that answer, and for each other one the reason why it does not."""
+    """The peers that answer, and the reason why each of the other peers does not."""
 
     targets: list[Target]
     missing: dict[str, str]
@@ -33,7 +33,7 @@ class Peers:
 
 @contextmanager
 def running_peers(names: list[str], upstream: int, folder: Path) -> Iterator[Peers]:
-    """Installs and starts the peers. Each is paused until it is measured."""
+    """Installs and starts the peers. Each peer is paused until it is measured."""
     peers = Peers([], {})
     with ExitStack() as stack:
         for name in names:
@@ -67,7 +67,7 @@ def _target(name: str, program: Program, process: subprocess.Popen[bytes], port:
 
 
 def _written_port(file: Path, process: subprocess.Popen[bytes]) -> int:
-    """The port that a peer has chosen, or 0 if the peer ends or writes none in time."""
+    """Returns the port that a peer has chosen, or 0 if the peer ends or writes no port in time."""
     until = time.monotonic() + _START_WITHIN_S
     while time.monotonic() < until and process.poll() is None:
         if file.is_file():

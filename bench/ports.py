@@ -1,10 +1,10 @@
-"""Finds free loopback ports for programs that cannot choose one themselves."""
+"""Finds free loopback ports for programs that cannot choose a port themselves."""
 
 import random
 import socket
 
-# Below the ports that Linux gives to connections and to listeners without a port of their own, so that
-# no other program gets the port before it is used.
+# These ports are below Linux's range for automatically assigned ports, so Linux does not assign the
+# port to another program before it is used.
 _PORTS = range(10_000, 32_768)
 
 

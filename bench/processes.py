@@ -10,7 +10,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all its descendants."""
+    """Returns the process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -27,7 +27,7 @@ def tree(pid: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What processes have spent since they started: CPU seconds and context switches."""
+    """The CPU seconds and context switches of processes since they started."""
 
     cpu_s: float
     switches: int
@@ -41,7 +41,7 @@ class Spent:
 
 
 def cpu_s(pids: list[int]) -> float:
-    """User and system time of these processes since they started."""
+    """Returns the user and system time of these processes since they started."""
     total = 0
     for pid in pids:
         fields = _stat(pid)
@@ -51,7 +51,7 @@ def cpu_s(pids: list[int]) -> float:
 
 
 def tree_cpu_s(pid: int) -> float:
-    """The same for a process with all its descendants, also those that have ended since."""
+    """Returns the CPU time of a process and all its descendants, including ended ones."""
     fields = _stat(pid)
     ended = 0 if fields is None else int(fields[13]) + int(fields[14])
     return cpu_s(tree(pid)) + ended / _TICKS
@@ -66,7 +66,7 @@ def open_descriptors(pid: int) -> int:
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of the largest process of a tree: a supervisor is not counted with its worker."""
+    """Returns the memory of the largest process of a tree, so a supervisor is not added to its worker."""
     return max(map(resident_bytes, tree(pid))) / 1e6
 
 
@@ -75,7 +75,7 @@ def named(pids: list[int], word: str) -> list[int]:
 
 
 def _switches(pid: int) -> int:
-    """Context switches of every thread, voluntary or not."""
+    """Returns the voluntary and involuntary context switches of all threads."""
     total = 0
     for thread in Path(f"/proc/{pid}/task").glob("*/status"):
         try:
@@ -96,7 +96,8 @@ def _command(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat after the command's name: state, parent, and so on."""
+    """Returns the fields of /proc/PID/stat after the command's name (state, parent, and so on), or None if the
+    process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

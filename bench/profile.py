@@ -1,6 +1,6 @@
-"""`make profile`: samples a loaded worker, prints CPU per request by stage, draws a flame graph.
+"""`make profile`: samples a loaded worker, prints the CPU per request by stage and draws a flame graph.
 
-The CPU per request comes from the kernel, measured without the sampler; the samples only divide it.
+The kernel reports the CPU per request of a run without the sampler. The samples only divide it by stage.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def _options() -> argparse.Namespace:
 
 
 def _measured(requests: int) -> float:
-    """CPU of the gateway's process tree per request, in microseconds, without the sampler."""
+    """Returns the CPU per request of the gateway's process tree in microseconds, without the sampler."""
     with ExitStack() as stack:
         target = start_gateway(stack)
         load(target, requests // 4)
@@ -51,12 +51,12 @@ def _measured(requests: int) -> float:
 
 
 def _sampled(requests: int) -> Counter[str]:
-    """Samples by stack, without those of the start."""
+    """Returns the number of samples of each stack, without the stacks of imports at the start."""
     with tempfile.NamedTemporaryFile(suffix=".stacks") as file:
         os.environ |= {"BENCH_SAMPLES": file.name, "PYTHONPATH": str(_HERE / "sampler")}
         with ExitStack() as stack:
             load(start_gateway(stack), requests)
-        # The worker writes its samples when it ends.
+        # The worker has written its samples, because it has ended.
         for name in ("BENCH_SAMPLES", "PYTHONPATH"):
             del os.environ[name]
         samples: Counter[str] = Counter()
@@ -68,7 +68,7 @@ def _sampled(requests: int) -> Counter[str]:
 
 
 def start_gateway(stack: ExitStack) -> Target:
-    """A gateway with one tenant and an upstream, which end with the stack."""
+    """Starts an upstream and a gateway with one tenant. Both end with the stack."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tkb-")))
     folder.chmod(0o711)
     upstream = stack.enter_context(serving_upstream())
@@ -78,7 +78,7 @@ def start_gateway(stack: ExitStack) -> Target:
 
 
 def load(target: Target, count: int, connections: int = _CONNECTIONS) -> float:
-    """CPU of the gateway's process tree per request, in microseconds."""
+    """Sends requests and returns the CPU per request of the gateway's process tree in microseconds."""
     result, spent = measure(target, PACED, stream=False, connections=connections, count=count)
     return 1e6 * spent.cpu_s / result.requests
 

@@ -1,4 +1,4 @@
-"""Runs the program of another gateway, with an environment of its own."""
+"""Runs the program of another gateway with a separate environment."""
 
 import os
 import signal
@@ -15,8 +15,8 @@ _REASON_LENGTH_MAX = 200
 def started(
     command: list[str | Path], folder: Path, environment: dict[str, str], end: int = signal.SIGTERM
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program in a process group of its own until the context ends. The signal `end` ends it. Of
-    our environment the program gets only PATH. What it writes is in the file `output`."""
+    """Run a program in a separate process group until the context ends, and stop it with the signal `end`.
+    The program inherits only PATH from our environment. The file `output` gets its output."""
     variables = {"PATH": os.environ["PATH"], "HOME": str(folder), **environment}
     with (
         (folder / "output").open("ab") as output,
@@ -36,7 +36,7 @@ def started(
 
 
 def _stop(process: subprocess.Popen[bytes], end: int) -> None:
-    """Stop a program, which may be paused or already gone."""
+    """Stop a program, which may be paused or may have ended."""
     for number in (end, signal.SIGCONT):
         _signal_group(process, number)
     try:
@@ -53,7 +53,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def last_output_line(folder: Path) -> str:
-    """Return why a program probably did not start."""
+    """Return the last line of a program's output, which probably says why the program did not start."""
     lines = (folder / "output").read_text(errors="replace").split("\n")
     output = [line.strip() for line in lines if line.strip()]
     return output[-1][:_REASON_LENGTH_MAX] if output else "it does not answer, and says nothing"

@@ -1,4 +1,4 @@
-"""Measures the time of a cost report after few and after many settled requests."""
+"""Measures the response time of cost reports over few and over many settled requests."""
 
 import statistics
 import time
@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-# Makes complete rows, like those that the ledger writes, in one statement.
+# Creates complete rows, like those of the ledger, in one statement.
 _SETTLED = """
 WITH one AS (
     SELECT k.organization_id, k.project_id, k.id AS key_id FROM project_keys k
@@ -48,7 +48,7 @@ def fill(conninfo: str, organization_id: str, count: int) -> None:
 
 
 def report_ms(asks: list[Callable[[], None]], rounds: int = 30) -> list[float]:
-    """The median time of each request in milliseconds. The requests alternate."""
+    """Returns the median time of each report in milliseconds. The reports are requested in turns."""
     taken: list[list[float]] = [[] for _ in asks]
     for _ in range(rounds):
         for ask, times in zip(asks, taken, strict=True):

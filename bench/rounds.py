@@ -1,4 +1,4 @@
-"""The figures that are medians of several rounds. In a round, targets are loaded one at a time."""
+"""Measures the figures in several rounds. In a round, targets are loaded one at a time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,13 +20,13 @@ _FIRST_BYTES = 300
 
 @dataclass
 class Run:
-    """A run, and its figures so far."""
+    """A run with the figures that are measured so far."""
 
     gateway: Running
     targets: list[Target]
     rounds: int
     count: int
-    # For each peer that is not measured, the reason.
+    # The reason for each target that is not measured.
     missing: dict[str, str]
     figures: dict[str, float] = field(default_factory=dict)
 
@@ -36,7 +36,7 @@ class Run:
 
 
 def requests(run: Run) -> None:
-    """CPU per non-streamed request."""
+    """Measures the CPU and other figures per request that is not streamed."""
 
     def load(target: Target, part: float = 1.0) -> dict[str, float]:
         count = max(2 * _REQUEST_CONNECTIONS, round(run.count * target.share * part))
@@ -68,7 +68,7 @@ def requests(run: Run) -> None:
 
 
 def streams(run: Run) -> None:
-    """CPU per piece of a stream. The upstream sends the pieces at fixed intervals."""
+    """Measures the CPU per piece of a stream. The upstream sends the pieces at fixed intervals."""
 
     def load(target: Target) -> dict[str, float]:
         count = max(_STREAM_CONNECTIONS, round(_STREAMS * target.share))
@@ -83,7 +83,7 @@ def streams(run: Run) -> None:
 def _in_turns(
     run: Run, load: Callable[[Target], dict[str, float]], rounds: int
 ) -> dict[str, float]:
-    """Medians over the rounds. A peer that fails once has no figure and is not loaded again."""
+    """Returns medians over the rounds. A target that fails once has no figures and is not loaded again."""
     collected: dict[str, list[float]] = {}
     failed: set[str] = set()
     for _ in range(rounds):
@@ -108,7 +108,7 @@ def _in_turns(
 
 
 def first_bytes(run: Run, direct: Target) -> None:
-    """How much longer a single caller waits for its first byte with the gateway than without it."""
+    """Measures the time that the gateway adds to a single client's wait for the first byte."""
     for kind, stream, model in (("stream", True, BRIEF), ("json", False, PACED)):
         alone: list[float] = []
         through: list[float] = []
@@ -121,7 +121,7 @@ def first_bytes(run: Run, direct: Target) -> None:
 
 
 def hot_organization(run: Run, tenants: list[dict[str, str]]) -> None:
-    """Throughput with nine of ten calls on one account, relative to calls spread over the others."""
+    """Measures the throughput if one account gets nine of ten calls, relative to calls on many accounts."""
     first, *others = tenants
     spread = [others[number % len(others)] for number in range(1000)]
     hot = [header if number % 10 == 0 else first for number, header in enumerate(spread)]

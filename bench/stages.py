@@ -1,4 +1,4 @@
-"""To which stage of a call a sampled stack belongs, and the budget of each stage."""
+"""Assigns sampled stacks to the stages of a call, and defines the budget of each stage."""
 
 from typing import Final
 
@@ -12,8 +12,8 @@ REST: Final = "activity, metrics, the rest"
 # Microseconds of CPU per request, on the machine for which the bars were set.
 BUDGET_US = {LOOP: 60, REQUEST: 30, SCRIPT: 35, HOLDS: 25, SETTLEMENTS: 20, REST: 10}
 
-# The first entry that is part of a frame's file decides. Files that serve several stages (the domain,
-# storage, batches) are not listed: their caller decides.
+# The first entry that is part of a frame's path decides. Files that several stages use (most of the
+# domain and of storage) are not listed, so the frame that called them decides.
 _FILES = (
     ("tollkeeper/hosting/", LOOP),
     ("tollkeeper/backends/transport/", LOOP),
@@ -36,7 +36,7 @@ _FILES = (
 
 
 def stage_of(frames: list[str]) -> str:
-    """The stage of a stack. `frames` goes from the outermost to the innermost."""
+    """Returns the stage of a stack. The innermost listed frame decides. `frames` begins with the outermost."""
     for frame in reversed(frames):
         for file, stage in _FILES:
             if file in frame:

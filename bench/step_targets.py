@@ -1,7 +1,7 @@
-"""The parts of a plain call's path, and the most bytecodes that each may take for one call.
+"""Defines the parts of a plain call's path, and the highest number of bytecodes per call of each part.
 
-A target is the figure of the present code. Lower it whenever the code gets shorter. Libraries have none:
-what they do for a call depends on the sizes of batches.
+A target is the figure of the present code. Lower it whenever the code gets shorter. Libraries have no
+target, because their work for a call depends on the sizes of batches.
 """
 
 from typing import Final
@@ -30,10 +30,10 @@ TARGETS = {
     LIBRARIES: 0,
 }
 
-# A further piece of a stream that is only text.
+# The target for each further piece of a stream that is only text.
 PIECE_TARGET: Final = 220
 
-# The first entry that a file's path begins with decides.
+# The first entry with which a file's path begins decides.
 _FILES = {
     "tollkeeper/api/http/metrics": ENDED,
     "tollkeeper/api/http/": HTTP,

@@ -1,9 +1,9 @@
-"""`python -m bench.steps`: counts the bytecodes that one plain chat request takes, by part of its path,
-and those that each further piece of a stream takes.
+"""`python -m bench.steps`: counts the bytecodes of one plain chat request, by part of its path, and the
+bytecodes of each further piece of a stream.
 
-The count is the same on every machine and on nearly every run, so it tells whether a change makes the
-path shorter; `tests/bench/test_steps.py` compares it with `step_targets`. The gateway, its client and
-the counter share a process and an event loop. The upstream and the database are processes of their own.
+The count is the same on every machine and in nearly every run, so it shows whether a change makes the
+path shorter. `tests/bench/test_steps.py` compares it with `step_targets`. The gateway, its client and
+the counter share a process and an event loop. The upstream and the database are separate processes.
 """
 
 import argparse
@@ -38,18 +38,18 @@ from tollkeeper.settings import load_settings
 from tollkeeper.storage.migrations import migrate
 
 _HERE = str(Path(__file__).parent)
-# Numbers of calls at a time. With more than the last one, a gateway that shares its cores with other
-# programs refuses some of the calls, because it is overloaded.
+# Numbers of simultaneous calls. With more calls, a gateway that shares its cores with other
+# programs is overloaded and rejects some of them.
 CROWDS = (4, 8, 16, LIMIT_MIN)
 _ROUNDS = 3
 _CONNECTIONS = 32
-# Streams that are counted, all at a time.
+# The number of simultaneous streams whose bytecodes are counted.
 _STREAMS = 8
 
 
 @dataclass(frozen=True)
 class Function:
-    """The average share of one function in one request."""
+    """The average bytecodes (steps) and entries of one function per request or per piece."""
 
     name: str
     file: str
@@ -58,7 +58,7 @@ class Function:
 
     @property
     def is_per_call(self) -> bool:
-        """Whether nearly every call enters it. The first call of each connection may not."""
+        """Return whether nearly every call enters the function. A connection's first call may not."""
         return self.entries > 0.85
 
 
@@ -101,10 +101,10 @@ class StepCounter:
 async def count_steps(
     requests: int, conninfo: str | None = None
 ) -> tuple[list[Function], list[Function]]:
-    """Count the functions of one request, as the average of many that arrive together, and those of one
-    piece of a stream. Start a database if none is given."""
+    """Return the functions of one request, as the average of many that arrive together, and the functions
+    of one piece of a stream. Start a database if none is given."""
     counter, stream_counter = StepCounter(), StepCounter()
-    # Metrics are written once for all requests, as at a thousand requests per second.
+    # Write metrics only once for all requests. Their share per request is as low at a high rate.
     interval_s, tallies._WRITE_INTERVAL_S = tallies._WRITE_INTERVAL_S, 600
     try:
         async with _gateway(conninfo) as (target, flush):
@@ -116,7 +116,8 @@ async def count_steps(
     finally:
         tallies._WRITE_INTERVAL_S = interval_s
     pieces = stream_counter.functions(_STREAMS * PACES[SPACED].pieces)
-    # Several pieces may arrive together. What is done once per stream is left out.
+    # Functions that run once per stream are left out. Functions that run once for several pieces,
+    # which may arrive together, are not.
     return counter.functions(requests), [one for one in pieces if one.entries > 0.2]
 
 
@@ -166,8 +167,8 @@ async def _gateway(
 
 
 def steps_by_part(functions: list[Function]) -> dict[str, float]:
-    """Add up what is done for each call. What is done for each batch depends on the sizes of the batches,
-    so it is left out, and so are storage, which only sees batches, and libraries."""
+    """Return the bytecodes of each part for one call. Functions that run once per batch are left out,
+    because their share depends on the sizes of batches. This includes storage, which only sees batches."""
     parts = dict.fromkeys(TARGETS, 0.0)
     for one in functions:
         if one.is_per_call and not one.file.startswith("tollkeeper/storage/"):
@@ -209,7 +210,7 @@ def _options() -> argparse.Namespace:
 
 
 def _times(requests: int) -> dict[int, float]:
-    """CPU per request in microseconds, by the number of calls at a time: the least of the rounds."""
+    """Return the lowest CPU per request of the rounds, in microseconds, by number of simultaneous calls."""
     with ExitStack() as stack:
         target = start_gateway(stack)
         load(target, requests)
@@ -220,7 +221,7 @@ def _times(requests: int) -> dict[int, float]:
 
 
 def _short(path: str) -> str:
-    """The end of a path: below our package, below the libraries, or below the standard library."""
+    """Return a path relative to our sources, to the installed libraries or to the standard library."""
     for folder in ("/src/", "/site-packages/", "/lib/python3.11/"):
         path = path.rpartition(folder)[2]
     return path

@@ -1,4 +1,4 @@
-"""The bars, and the table of one run's figures beside them."""
+"""Defines the limits (bars) for figures, and compiles the table of one run's figures and limits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The most that a figure should be, or the least if `least` is set."""
+    """The highest value that a figure should have, or the lowest if `least` is set."""
 
     figure: str
     name: str
@@ -42,7 +42,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """The most that a figure of tollkeeper should be, relative to the same figure of a peer."""
+    """The highest value that tollkeeper's figure divided by a peer's figure should have."""
 
     figure: str
     name: str
@@ -100,7 +100,7 @@ def rows(figures: dict[str, float], missing: dict[str, str]) -> list[Row]:
 
 
 def _plain(figures: dict[str, float], missing: dict[str, str]) -> Iterator[Row]:
-    """Rows of figures without a bar."""
+    """Yields the rows of figures without a limit."""
     for figure, name, unit in _PLAIN:
         for target, title in TITLES.items():
             key = f"{target}.{name}"
@@ -136,7 +136,7 @@ def _bars(figures: dict[str, float]) -> Iterator[Row]:
 
 
 def _part(value: float) -> str:
-    """A ratio below one half is shown as 1/n."""
+    """Formats a ratio. A ratio below one half is formatted as 1/n."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if value >= 0.5 else f"1/{1 / value:.3g}"
 
 

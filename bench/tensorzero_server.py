@@ -1,4 +1,5 @@
-"""Runs the TensorZero gateway from its Python package: CONFIG, and a file for the port it chooses."""
+"""Runs the TensorZero gateway of its Python package. The arguments are its settings file, and a file to which
+the chosen port is written."""
 
 import sys
 import threading

@@ -1,6 +1,6 @@
-"""A model server that needs little CPU: fixed answers from memory, as JSON or as a stream.
+"""Serves a model with little CPU: it sends fixed answers from memory, as JSON or as a stream.
 
-The name of the model selects the pace of a stream. The first piece is always sent at once.
+The model's name selects the pace of a stream. The first piece is always sent at once.
 """
 
 import argparse
@@ -16,8 +16,9 @@ from typing import cast
 import httptools
 import uvloop
 
-# Names of models: for load, for the time to the first byte, for streams that are held open, for such
-# that send nothing after their first piece, and for such whose pieces never arrive together.
+# The names of the models: for load, for the time to the first byte, for streams that stay open for
+# long, for streams that send nothing after their first piece, and for streams whose pieces do not
+# arrive together.
 PACED, BRIEF, HELD, SILENT = "bench", "bench-brief", "bench-held", "bench-silent"
 SPACED = "bench-spaced"
 PIECES = 200
@@ -83,7 +84,7 @@ def _piece(delta: dict[str, str], finish: str | None = None) -> bytes:
     return _chunk({**head, "choices": [choice]})
 
 
-# All pieces differ, because a gateway may take a model that repeats itself for a broken one.
+# All pieces differ, because a gateway may treat a model that repeats itself as broken.
 _PIECES = [_piece({"content": f"word{number} "}) for number in range(PIECES)]
 _LAST = (
     _piece({}, "stop")
@@ -151,7 +152,7 @@ async def serve(port: int, kind: type[Upstream] = Upstream) -> None:
 
 @contextmanager
 def serving_upstream(module: str = "bench.upstream") -> Iterator[int]:
-    """Runs the upstream in a process of its own. Yields its port."""
+    """Runs the upstream in a separate process, and yields its port."""
     with subprocess.Popen([sys.executable, "-m", module], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Gateways of ours beside the measured one: with two workers, and on an optimised interpreter."""
+"""Runs variants of the measured gateway: with two workers, and on an optimised interpreter."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _SOURCES = Path(__file__).parent.parent / "src"
 
 @contextmanager
 def running_variants(upstream: int, folder: Path) -> Iterator[Peers]:
-    """Starts each variant with a database of its own."""
+    """Starts each variant with a separate database."""
     found = Peers([], {})
     with ExitStack() as stack:
 

@@ -1,9 +1,8 @@
-"""`python -m bench.writes`: counts what PostgreSQL writes for one plain chat request.
+"""`python -m bench.writes`: counts PostgreSQL's writes for one plain chat request.
 
-PostgreSQL's program `pg_waldump` reads the write-ahead log of the requests, so rows and index entries are
-counted exactly, and their bytes are known for each table and index. Full page images are counted
-separately, because they depend on the time of the last checkpoint. `tests/bench/test_writes.py` compares
-the counts with their targets.
+PostgreSQL's program `pg_waldump` reads the write-ahead log, so the number of rows and index entries and
+their bytes are exact for each table and index. Full page images are counted separately, because they
+depend on the time of the last checkpoint. `tests/bench/test_writes.py` compares the counts with targets.
 """
 
 import argparse
@@ -28,29 +27,29 @@ _CONNECTIONS = 32
 _ACTIVITY_DEADLINE_S = 60.0
 _RECORD = re.compile(r"rmgr: (\S+) +len \(rec/tot\): +(\d+)/ *(\d+),.* desc: (\S+)")
 _RELATION = re.compile(r"rel \d+/\d+/(\d+)")
-# A partition of a day or a month counts for its table.
+# The ending of a partition's name. The partition of a day or a month counts for its table.
 _PARTITION = re.compile(r"_(\d{8}|\d{6}|default)(?=_|$)")
 
 
 @dataclass
 class Writes:
-    """What the database did for a number of requests."""
+    """The database's writes and the CPU time for a number of requests."""
 
     requests: int
     database_cpu_s: float
     gateway_cpu_s: float
-    # Number and bytes of log records, by relation and kind. The bytes are without full page images.
+    # The number and the bytes of log records, by relation and kind, without full page images.
     records: Counter[tuple[str, str]] = field(default_factory=Counter)
     sizes: Counter[tuple[str, str]] = field(default_factory=Counter)
     image_bytes: int = 0
 
     @property
     def log_bytes(self) -> float:
-        """Bytes of log per request, without full page images."""
+        """Return the bytes of log per request, without full page images."""
         return self.sizes.total() / self.requests
 
     def rows(self) -> dict[str, float]:
-        """Rows and index entries that were added or changed per request, by relation."""
+        """Return the number of written rows (also deleted or locked ones) and index entries per request."""
         found: Counter[str] = Counter()
         for (relation, kind), count in self.records.items():
             if kind in _ROWS:
@@ -65,7 +64,7 @@ _ROWS = {
 
 
 def count_writes(requests: int, *, tenants: int = 1, rounds: int = 1) -> list[Writes]:
-    """Measure rounds after a first one that prepares plans and creates pages and roll-ups."""
+    """Measure several rounds, after a round that creates plans, pages and roll-ups and does not count."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tkb-")))
         folder.chmod(0o711)

@@ -1,8 +1,8 @@
 """Samples the stacks of a worker by its CPU time, and writes them when the worker ends.
 
-The interpreter imports this file at its start if its folder is on the path. A timer of the kernel that
-counts only the CPU time of the process sends a signal; its handler notes the stack. So waiting, for a
-socket or for a core, is not counted, and nothing in the program has to know of it.
+Python imports this file at its start if the file's folder is on the path, so the program needs no change.
+A kernel timer, which counts only the CPU time of the process, sends a signal, and the signal handler
+records the stack. Time in which the process waits for a socket or for a core is thus not counted.
 """
 
 import atexit

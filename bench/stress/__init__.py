@@ -1,1 +1,1 @@
-"""Load beyond what the gateway can serve, hostile connections, and a soak with faults."""
+"""Tests the gateway with more load than it can serve, with hostile clients, and in a soak with faults."""

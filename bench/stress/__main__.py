@@ -1,4 +1,4 @@
-"""`make load`: prints the table and writes bench/load.json. Only figures of one run compare."""
+"""`make load`: prints the table and writes bench/load.json. Compare only figures of the same run."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ from bench.table import as_markdown
 from bench.upstream import serving_upstream
 
 _RESULT = Path(__file__).parent.parent / "load.json"
-# One is quiet, one is hostile, and the others share the load.
+# One organization is quiet, one is hostile, and the others share the load.
 _ORGANIZATIONS = 12
 _FLOODED_ORGANIZATIONS = 2
 
@@ -62,7 +62,7 @@ def main() -> None:
 
 def _open_folder(path: str) -> Path:
     folder = Path(path)
-    # If this runs as root, the account that runs PostgreSQL must be able to enter it.
+    # If this runs as root, the account that runs PostgreSQL must be able to enter the folder.
     folder.chmod(0o711)
     return folder
 

@@ -1,4 +1,5 @@
-"""What hostile connections do, each as a context in which they go on doing it."""
+"""Defines kinds of hostile clients. Each kind is a context in which the clients run. It yields their number
+of connections."""
 
 import asyncio
 import contextlib
@@ -22,12 +23,14 @@ Condition = Callable[[Running, Tenant], AbstractAsyncContextManager[int]]
 
 _SLOW_READERS = 200
 _FULL_WITHIN_S = 60
+# Workers that use less CPU time in a second are idle.
 _IDLE_CPU_S = 0.05
 _SLOW_WRITERS = 500
 _IDLE = 3000
 # About two hundred connections a second.
 _CHURNING, _CHURN_PAUSE_S = 16, 0.06
-# How many connections are opened at once, so that the listener's queue is not what is measured.
+# The number of connections that are opened at once. It is small, so that the listener's queue does
+# not affect the measurement.
 _OPENED_AT_ONCE = 64
 _JUNK, _JUNK_BEGINS_S = 800, 30
 _RECEIVE_BUFFER = 4096
@@ -48,7 +51,7 @@ def chat(
 
 @asynccontextmanager
 async def slow_readers(gateway: Running, tenant: Tenant) -> AsyncIterator[int]:
-    """Streams that pour, to callers who do not read."""
+    """Requests streams with much data and does not read them."""
     async with _connected(gateway.port, _SLOW_READERS) as sockets:
         loop = asyncio.get_running_loop()
         for one in sockets:
@@ -58,7 +61,7 @@ async def slow_readers(gateway: Running, tenant: Tenant) -> AsyncIterator[int]:
 
 
 async def _until_full(gateway: Running) -> None:
-    """Until every buffer between the model server and the callers is full: the workers rest."""
+    """Waits until the workers are idle, because every buffer between the upstream and the clients is full."""
     processes = workers(gateway)
     for _ in range(_FULL_WITHIN_S):
         before = cpu_s(processes)
@@ -69,7 +72,7 @@ async def _until_full(gateway: Running) -> None:
 
 @asynccontextmanager
 async def slow_writers(gateway: Running, tenant: Tenant) -> AsyncIterator[int]:
-    """Half of them send a head, and half a body, a byte now and then."""
+    """Sends a byte every half second. Half of the connections are in the headers, the others in the body."""
     async with _connected(gateway.port, _SLOW_WRITERS) as sockets:
         request = chat(tenant)
         body_at = request.index(b"\r\n\r\n") + 4
@@ -96,7 +99,7 @@ async def idle_connections(gateway: Running, tenant: Tenant) -> AsyncIterator[in
 
 @asynccontextmanager
 async def churn(gateway: Running, tenant: Tenant) -> AsyncIterator[int]:
-    """Connections that are made and broken off: at once, within a request, within an answer."""
+    """Opens connections and closes them at once, in the middle of a request or in the middle of an answer."""
     request = chat(tenant)
 
     async def come_and_go() -> None:
@@ -116,7 +119,7 @@ async def churn(gateway: Running, tenant: Tenant) -> AsyncIterator[int]:
 
 
 def flood(per_second: float) -> Condition:
-    """Calls of one organization, more than the gateway can serve."""
+    """Returns a condition in which one organization sends calls at this rate."""
 
     @asynccontextmanager
     async def run(gateway: Running, tenant: Tenant) -> AsyncIterator[int]:
@@ -124,7 +127,7 @@ def flood(per_second: float) -> Condition:
         await open_loop.connect()
         requests = [chat(tenant, model=PACED, stream=False)]
         async with _going_on([_flood_on(open_loop, requests, per_second)]):
-            # The overload is there when the block begins.
+            # The overload must exist when the block begins.
             await asyncio.sleep(2)
             yield open_loop.connections_max
         open_loop.close()
@@ -134,7 +137,7 @@ def flood(per_second: float) -> Condition:
 
 @asynccontextmanager
 async def junk(gateway: Running, tenant: Tenant) -> AsyncIterator[int]:
-    """Requests that are refused at first sight, as many as the gateway answers, from nobody known."""
+    """Sends requests with an unknown key for an unknown path, as fast as the gateway rejects them."""
     program = (sys.executable, "-m", "bench.stress.junk", str(gateway.port), str(_JUNK))
     process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
     try:

@@ -1,4 +1,4 @@
-"""An upstream that words of a prompt tell to fail, to cut its stream, to stall, or to pour."""
+"""Runs an upstream that fails, cuts its stream, stalls or sends much data if the prompt asks for it."""
 
 import uvloop
 
@@ -42,7 +42,7 @@ class FaultyUpstream(Upstream):
             self._pour()
 
     def _pour(self) -> None:
-        """As much as the other side takes."""
+        """Sends large pieces as long as the gateway reads them, up to `_POURED_BYTES_MAX` bytes."""
         assert self._poured is not None
         while self._poured < _POURED_BYTES_MAX and not self._transport.is_closing():
             if self._transport.get_write_buffer_size():

@@ -1,7 +1,7 @@
-"""`python -m bench.stress.junk PORT CONNECTIONS`: asks for paths that do not exist, until it is stopped.
+"""`python -m bench.stress.junk PORT CONNECTIONS`: requests a path that does not exist, until it is stopped.
 
-Each connection sends its next request when it has the answer to the last one. It is a program of its
-own, because it takes a whole core and would slow down whoever measures.
+Each connection sends its next request when it has the answer to the last request. This is a separate
+program, because it uses a whole core and would slow down the process that measures.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import cast
 import uvloop
 
 _REQUEST = b"GET /v1/nothing HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer nobody\r\n\r\n"
-# The end of an error envelope.
+# The end of an error's JSON.
 _ANSWER_END = b"}}"
 
 

@@ -1,7 +1,7 @@
-"""Open-loop load: requests are sent at a fixed rate, whether or not earlier ones are answered.
+"""Generates open-loop load: sends requests at a fixed rate, whether or not earlier requests are answered.
 
-A closed loop slows down with the server that it loads, and so hides how long callers wait. Here each
-request takes an idle connection, or opens one, at its own moment.
+A closed loop slows down with the server, so it hides how long clients wait. Here each request has a
+planned time and an idle connection. A request for which no connection is idle is counted, but not sent.
 """
 
 import asyncio
@@ -16,14 +16,15 @@ from bench.load import Response
 
 _ENVELOPE = {"code", "message", "type", "param", "request_id", "doc_url"}
 _REFUSALS = (429, 503)
-# How often due requests are sent.
+# The pause between two checks for due requests.
 _STEP_S = 0.001
 _ANSWERS_WITHIN_S = 30.0
+# The status of a request that was not answered in time.
 _LATE = 0
 
 
 class Answer(Response):
-    """One connection whose last answer is kept with its headers."""
+    """One connection. It keeps the last answer and its headers."""
 
     def __init__(self) -> None:
         self._headers: dict[bytes, bytes] = {}
@@ -40,7 +41,7 @@ class Answer(Response):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the answer is a proper refusal: the envelope, with the time to come again."""
+        """Returns whether the answer is a well-formed rejection: an error of the interface with Retry-After."""
         try:
             error = json.loads(b"".join(self._body))["error"]
         except (ValueError, KeyError, TypeError):
@@ -54,18 +55,18 @@ class Answer(Response):
 
 @dataclass
 class Arrivals:
-    """What became of the requests of one run. Times are seconds from the sending of a request."""
+    """The results of the requests of one run. Times are in seconds since the request was sent."""
 
     offered: int = 0
-    # Answered with 200, in the order of their sending.
+    # The times of requests that were answered with 200, in the order of the answers.
     served_s: list[float] = field(default_factory=list)
     refused_s: list[float] = field(default_factory=list)
     statuses: dict[int, int] = field(default_factory=dict)
-    # Refusals that are not in the envelope, or without Retry-After.
+    # The number of rejections that are not well-formed.
     malformed: int = 0
-    # Requests that no connection was left for.
+    # The number of requests for which no connection was idle.
     not_sent: int = 0
-    # How late requests were sent: what the generator itself adds.
+    # The delay of each request behind its planned time, which the load generator itself causes.
     late_s: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -75,7 +76,7 @@ class Arrivals:
 
     @property
     def failures(self) -> int:
-        """Neither an answer nor a proper refusal."""
+        """Returns the number of requests that were neither answered with 200 nor rejected with 429 or 503."""
         good = {200, *_REFUSALS}
         return sum(count for status, count in self.statuses.items() if status not in good)
 
@@ -93,26 +94,26 @@ def percentile_ms(times: list[float], percent: int) -> float:
 
 
 class OpenLoop:
-    """Sends requests at a rate over connections that are kept between runs. Each caller has
-    connections of its own."""
+    """Sends requests at a fixed rate over connections that stay open between runs. Each client has its
+    own connections."""
 
     def __init__(self, port: int, *, callers: int = 1, connections_max: int = 1000) -> None:
         self._port = port
         self.connections_max = connections_max
-        # Those of each caller.
+        # The idle connections of each client.
         self._idle: list[deque[Answer]] = [deque() for _ in range(callers)]
         self._open = 0
 
     async def connect(self) -> None:
-        """Opens the connections before a run, so that it does not measure their making."""
+        """Opens the connections before a run, so that the run does not measure it."""
         while self._open < self.connections_max:
             self._idle[self._open % len(self._idle)].append(await self._new_connection())
 
     async def run(
         self, requests: Sequence[bytes], *, per_second: float, seconds: float, settling_s: float = 0
     ) -> Arrivals:
-        """Cycles through the requests, one of each caller, for so long, and waits for the answers. What
-        is sent within `settling_s` before that is not part of the result."""
+        """Cycles through the requests, one of each client, for this time, and waits for the answers. Requests
+        of the `settling_s` seconds before this time are not part of the result."""
         if settling_s:
             settling = asyncio.create_task(
                 self.run(requests, per_second=per_second, seconds=settling_s)
@@ -165,7 +166,7 @@ class OpenLoop:
     async def _ask(
         self, answer: Answer, idle: deque[Answer], request: bytes, found: Arrivals
     ) -> None:
-        """`idle` is where the connection goes back to."""
+        """Sends a request and records its result. Then the connection, or a new one, is added to `idle`."""
         if answer.transport.is_closing():
             self._open -= 1
             answer = await self._new_connection()

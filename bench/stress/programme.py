@@ -1,4 +1,4 @@
-"""The steps of the load programme. Figures that are compared come from the same minute."""
+"""Runs the steps of the load programme. Figures that are compared are measured shortly after each other."""
 
 import asyncio
 import sys
@@ -18,11 +18,12 @@ from bench.upstream import PACED
 
 _CLOSED_CONNECTIONS = 32
 _CLOSED_REQUESTS = 1000
-# Rates of the open loop, of what the closed loop reaches.
+# The rates of the open loop, as shares of the rate that the closed loop reaches.
 _STEPS = (0.4, 0.6, 0.8, 1.0, 1.2)
 _STEP_S = 3.0
+# At the knee, at least this share of the requests is served.
 _SERVED_MIN = 0.99
-# The median at the knee may be this many times that of the slowest rate.
+# The median time at the knee is at most this multiple of the median time at the lowest rate.
 _SLOWER_MAX = 4.0
 _KNEE_S = 5.0
 _OVERLOAD = 3.0
@@ -37,7 +38,7 @@ _TASKS_SLACK = 8
 
 @dataclass
 class Round:
-    """One turn at the knee, and one beyond it."""
+    """One measurement at the knee and one at overload. `recovered_s` is None if recovery took too long."""
 
     knee: Arrivals
     overload: Arrivals
@@ -46,7 +47,7 @@ class Round:
 
 @dataclass
 class Beside:
-    """A quiet caller while others misbehave, and what they leave behind."""
+    """The times of a quiet client while other clients are hostile, and the gateway's vitals afterwards."""
 
     name: str
     connections: int
@@ -56,7 +57,7 @@ class Beside:
     p99_ms: float
     failures: int
     calls: int
-    # Seconds until everything was as before; None where it was not in time.
+    # The seconds until the gateway's vitals were as before, or None if they were not in time.
     at_rest_s: float | None
     vitals: Vitals
 
@@ -64,14 +65,15 @@ class Beside:
 @dataclass
 class Programme:
     gateway: Running
-    # Starts a second gateway with a database of its own.
+    # Starts a second gateway with a separate database.
     start_another: Callable[[], AbstractContextManager[Running]]
     closed_per_second: float = 0.0
     knee_per_second: float = 0.0
     steps: list[tuple[float, Arrivals]] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     beside: list[Beside] = field(default_factory=list)
-    # The quiet caller while a flood goes to the second gateway: what the busy machine does to it.
+    # The quiet client's times while a flood goes to the second gateway. They show the effect of the
+    # busy machine alone.
     elsewhere: dict[str, Quiet] = field(default_factory=dict)
     baseline: Vitals | None = None
 
@@ -117,11 +119,11 @@ class Programme:
                 whole=WHOLE_ANSWER,
             )
             rates.append(found.per_second)
-        # The first one warms up.
+        # The first run is a warm-up.
         self.closed_per_second = median(rates[1:])
 
     async def _at_first_rest(self) -> Vitals:
-        await asyncio.sleep(5)  # Metrics are sampled every two seconds.
+        await asyncio.sleep(5)  # The gateway updates these metrics every two seconds.
         return await asyncio.to_thread(read_vitals, self.gateway)
 
     async def _find_knee(self, open_loop: OpenLoop, requests: list[bytes]) -> None:
@@ -186,7 +188,7 @@ class Programme:
     async def _beside_another_gateway(self, condition: Condition) -> Quiet:
         request = chat(self.gateway.tenants[0], stream=False)
         with ExitStack() as until_end:
-            # In a thread, because it runs an event loop of its own.
+            # The start needs a thread, because it runs its own event loop.
             another = await asyncio.to_thread(until_end.enter_context, self.start_another())
             async with (
                 condition(another, another.tenants[1]),

@@ -1,11 +1,11 @@
-"""A caller with one request at a time, whose answers show what others do to it.
+"""Measures a client with one request at a time, whose times show the effect of other clients.
 
-It runs in a process of its own, so that the work of the load generator does not slow it down:
+The client runs in a separate process, so that the work of the load generator does not slow it down:
 
     python -m bench.stress.quiet PORT
 
-reads its request from standard input, says that it is ready, calls until the input ends, and prints
-what it saw.
+The process reads its request from standard input, prints `ready`, sends the request again and again until
+the input ends, and prints the times and failures.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class QuietCaller:
         return found
 
     async def until_as_fast_as(self, p50_ms: float, *, within_s: float) -> float | None:
-        """Seconds until five calls on end have this median; None where that takes too long."""
+        """Returns the seconds until five consecutive calls have this median, or None if that takes too long."""
         started = time.monotonic()
         last: list[tuple[float, float]] = []
         while time.monotonic() - started < within_s:
@@ -83,7 +83,7 @@ class QuietCaller:
 
 @asynccontextmanager
 async def quiet_calls(port: int, request: bytes) -> AsyncIterator[Quiet]:
-    """Calls while the block runs, in another process. The result is filled in at the end."""
+    """Sends calls from another process while the block runs. The result is complete after the block."""
     found = Quiet()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bench.stress.quiet", str(port)),

@@ -1,7 +1,7 @@
-"""`make soak`: callers, faults, kills and restarts for half an hour, and what they leave behind.
+"""`make soak`: runs clients, faults, kills and restarts for half an hour, and checks the gateway afterwards.
 
-Two workers serve. One of them is killed every few minutes, and the database is restarted; the other
-worker lives all the time, so that its memory can be watched.
+There are two workers. One of them is killed every few minutes, and the database is restarted at times. The
+other worker is never killed, so that its memory can be measured.
 """
 
 import argparse
@@ -36,7 +36,7 @@ _SAMPLE_S = 10.0
 _SETTLED_WITHIN_S = 60.0
 _SLOPE_MB_PER_HOUR_MAX = 12.0
 _DESCRIPTORS_SLACK = 8
-# So many samples of the beginning are compared with as many of the end.
+# The number of samples at the beginning that are compared with as many samples at the end.
 _COMPARED = 12
 _SETTINGS = {
     "TOLLKEEPER_LIMITS__INFERENCE_DEADLINE_S": "10",
@@ -83,7 +83,7 @@ def main() -> None:
         serving_upstream("bench.stress.faulty_upstream") as upstream,
     ):
         folder = Path(made)
-        # If this runs as root, the account that runs PostgreSQL must be able to enter it.
+        # If this runs as root, the account that runs PostgreSQL must be able to enter the folder.
         folder.chmod(0o711)
         with tollkeeper(
             folder, upstream, tenants=_ORGANIZATIONS, workers=2, settings=_SETTINGS
@@ -129,7 +129,7 @@ async def _sample(soak: Soak, elapsed: float) -> None:
     try:
         vitals = await asyncio.to_thread(read_vitals, soak.gateway)
     except (psycopg.Error, OSError):
-        return  # The database, or the listener, is away at this moment.
+        return  # The database or the operator listener is not available at the moment.
     resident_mb = resident_bytes(soak.kept) / 1e6
     descriptors = open_descriptors(soak.kept)
     sample = Sample(
@@ -157,7 +157,7 @@ def _kill_worker(soak: Soak) -> None:
 
 
 def _restart_database(soak: Soak) -> None:
-    """Stops the server as an operator's restart would, and starts it again."""
+    """Stops the server as an operator's restart does, and starts it again."""
     lock = soak.gateway.config.parent / "postgres" / "postmaster.pid"
     postmaster = int(lock.read_text().splitlines()[0])
     os.kill(postmaster, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""The callers of the soak: whole answers, streams, provoked faults, and callers that leave."""
+"""Runs the clients of the soak: with JSON answers, streams, provoked faults, and early disconnects."""
 
 import asyncio
 import json
@@ -17,6 +17,7 @@ _PAUSE_S_MAX = 0.4
 _LEAVES_AFTER_S_MAX = 0.3
 # Longer than the deadline of a call.
 _ANSWER_WITHIN_S = 60.0
+# The kinds of requests, with their shares in percent.
 _KINDS = {
     "whole": 40,
     "stream": 30,
@@ -30,14 +31,14 @@ _WORDS = {"fails": FAILS, "is cut": CUTS, "stalls": STALLS}
 
 
 class Callers:
-    """So many callers, each with a connection of its own, until they are told to stop."""
+    """Clients that send random requests over their own connections until `stopping` is set."""
 
     def __init__(self, port: int, tenants: Sequence[Tenant], seed: int) -> None:
         self._port = port
         self._tenants = tenants
         self._random = random.Random(seed)
         self.stopping = asyncio.Event()
-        # What became of each kind of request; 0 stands for a connection that broke.
+        # The number of requests by kind and status. 0 means that there was no complete answer.
         self.statuses: Counter[tuple[str, int]] = Counter()
 
     async def run(self, callers: int) -> None:

@@ -1,4 +1,4 @@
-"""The table of one run of the load programme: its figures beside their bars."""
+"""Compiles the table of one run of the load programme: each figure with its limit."""
 
 from collections.abc import Callable, Iterator
 from statistics import median
@@ -95,8 +95,8 @@ def _quiet_row(found: Beside) -> Row:
 
 
 def _elsewhere_row(flooded: Beside, elsewhere: Quiet) -> Row:
-    """The flood keeps the machine busy on whatever gateway it is. What the quiet caller waits beyond
-    that is due to the gateway that both of them share."""
+    """Compares a flood of the quiet client's gateway with a flood of another gateway. Both floods keep the
+    machine equally busy, so the difference is the effect of sharing a gateway."""
     slower = flooded.p50_ms / elsewhere.p50_ms
     measured = (
         f"p50 {flooded.p50_ms:.0f} ms, of {elsewhere.p50_ms:.0f} ms beside it elsewhere: "

@@ -1,4 +1,4 @@
-"""Reads what a running gateway holds: descriptors, tasks, memory, connections, and held money."""
+"""Reads a running gateway's vitals: descriptors, tasks, memory, running calls and held money."""
 
 import asyncio
 import time
@@ -15,7 +15,6 @@ from tollkeeper.storage.accounts import with_balances
 
 _WORKER = "tollkeeper.worker"
 _MONEY = with_balances("SELECT coalesce(sum(held), 0), coalesce(sum(unsettled), 0) FROM balances")
-# Metrics are sampled every two seconds.
 _POLL_S = 0.5
 
 
@@ -34,7 +33,7 @@ def workers(gateway: Running) -> list[int]:
 
 
 def metrics(gateway: Running) -> dict[str, float]:
-    """The sum of each metric over its labels."""
+    """Returns the sum of each metric over all its labels."""
     address = f"http://127.0.0.1:{gateway.operator_port}/metrics"
     with urllib.request.urlopen(address, timeout=30) as answer:
         text = answer.read().decode()
@@ -63,7 +62,7 @@ def read_vitals(gateway: Running) -> Vitals:
 async def settles(
     gateway: Running, is_settled: Callable[[Vitals], bool], *, within_s: float
 ) -> tuple[float | None, Vitals]:
-    """Waits until the gateway is at rest. Returns after how many seconds it was, or None."""
+    """Waits until `is_settled`. Returns the seconds, or None if it took too long, and the last vitals."""
     started = time.monotonic()
     while True:
         vitals = await asyncio.to_thread(read_vitals, gateway)
@@ -76,7 +75,7 @@ async def settles(
 
 
 def slope_per_hour(samples: list[tuple[float, float]]) -> float:
-    """The slope of values over seconds by least squares, an hour's worth."""
+    """Returns the growth of the values per hour, by least squares. Samples are seconds and values."""
     count = len(samples)
     mean_x = sum(x for x, _ in samples) / count
     mean_y = sum(y for _, y in samples) / count
