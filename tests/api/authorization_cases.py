@@ -1,7 +1,7 @@
-"""The authorization matrix: what the interface says of each route, and the cells made from it.
+"""Defines the authorization matrix: the interface's rule for each route, and the test cases (cells).
 
-The rows are written by hand from the interface, the routes come from the route table: a route
-without a row has no cell, and `test_tidy` fails.
+The rows are written by hand from the interface. The routes are those of the route table. A route
+without a row has no cells, and `test_tidy` fails.
 """
 
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from tollkeeper.domain.access import KeyKind, Permission
 
 _ORGANIZATION = "/v1/organization"
 
-# Method and path -> the kind of key and the permission that the interface asks for.
+# Maps method and path to the kind of key and the permission that the interface requires.
 ROWS: dict[tuple[str, str], tuple[KeyKind, str]] = {
     ("POST", "/v1/chat/completions"): (KeyKind.PROJECT, "inference:write"),
     ("POST", "/v1/responses"): (KeyKind.PROJECT, "inference:write"),
     ("POST", "/v1/messages/count_tokens"): (KeyKind.PROJECT, "inference:write"),
     ("GET", "/v1/models/{model}"): (KeyKind.PROJECT, "models:read"),
-    # Beyond the interface, where an operator switches it on.
+    # Extensions of the interface, which an operator can switch on.
     ("GET", "/v1/models"): (KeyKind.PROJECT, "models:read"),
     ("GET", "/v1/key/usage"): (KeyKind.PROJECT, "inference:write"),
     ("POST", "/v1/messages"): (KeyKind.PROJECT, "inference:write"),
@@ -46,7 +46,7 @@ ROWS: dict[tuple[str, str], tuple[KeyKind, str]] = {
     ("GET", f"{_ORGANIZATION}/costs"): (KeyKind.ADMIN, "billing:read"),
 }
 
-# Values that name nothing, so that no cell changes anything.
+# Ids that do not exist, so that no cell changes anything.
 _PATH_VALUES = {
     "policy_id": "pol_00000000000000000000000000000000",
     "project_id": "00000000-0000-4000-8000-000000000000",
@@ -54,6 +54,7 @@ _PATH_VALUES = {
     "model": "example%2Fchat-small",
 }
 
+# Sets of permissions that a key may have: none, each single permission, and all.
 PROFILES: dict[str, tuple[str, ...]] = {
     "none": (),
     **{permission.value: (permission.value,) for permission in Permission},
@@ -63,7 +64,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One request of the matrix and whether it passes authorization."""
+    """One request of the matrix. `allowed` says whether it must pass authorization."""
 
     endpoint: AnyEndpoint
     key_kind: KeyKind
@@ -84,7 +85,7 @@ def cells() -> list[Cell]:
     for endpoint in ROUTES:
         row = ROWS.get((endpoint.method, endpoint.path))
         if row is None:
-            continue  # test_every_route_has_its_row names it
+            continue  # test_every_route_has_its_row reports this route.
         kind, permission = row
         found += [
             Cell(endpoint, key_kind, profile, key_kind is kind and permission in held)

@@ -1,7 +1,7 @@
-"""Requests with a marker in one place, for every place that the wire structs of a face have.
+"""Creates requests with a marker in one place, for every place in the wire types of a face.
 
-The structs themselves say which places there are (`msgspec.inspect`). What the structs leave free,
-such as the parts of a message, is listed here by the names that the faces' own tables have.
+`msgspec.inspect` lists the places of the structs. The content of free-form values, such as the parts of a
+message, is listed here by the names in the faces' own tables.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ NUMBER = 867530942
 FRACTION = 867530942.5
 MARKERS = (MARKER, str(NUMBER))
 
-# Text that a careless reader could take for a file, because of its name and length.
+# Text that careless code could treat as a file, because of its field name and length.
 _LONG = f"{MARKER} " * 60
 _LONG_WORD = f"{MARKER}-" * 60
 
@@ -56,7 +56,7 @@ _CALLS: tuple[dict[str, Any], ...] = (
     {"name": "f", "arguments": {MARKER: 1}},
     {"name": "f", "arguments": {"a": NUMBER}},
 )
-# Published shapes of what the chat structs leave free, by the name of the field.
+# Published forms of the values that the structs define as free objects, by the name of the field.
 _SHAPES: dict[str, tuple[Any, ...]] = {
     "ChatMessage.tool_calls": (
         *({"id": "c", "type": "function", "function": call} for call in _CALLS),
@@ -94,7 +94,7 @@ _SHAPES: dict[str, tuple[Any, ...]] = {
         {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": MARKER}]},
     ),
 }
-# What is in the place of a raw value: a struct, and what its JSON has besides.
+# The content of a raw value: a struct, and further fields of its JSON.
 InPlace = tuple[type[msgspec.Struct], dict[str, Any]]
 _ITEMS: tuple[InPlace, ...] = (
     (responses.InputMessage, {"type": "message"}),
@@ -136,11 +136,12 @@ RAW: dict[str, tuple[InPlace, ...]] = {
     "MessagesRequest.tools": _TOOLS,
     "TokenCountRequest.tools": _TOOLS,
 }
-# Structs of `tool_choice`, which a Responses request has as a free object, and the properties by which
-# the struct of a tool is chosen.
+# Structs that `Places` does not walk: those of `tool_choice`, which a Responses request has as a
+# free object, and the struct whose fields select the struct of a tool.
 _NOT_WALKED = {responses.NamedTool, responses.AllowedTools, responses.ToolHead}
 
 
+# Types whose values cannot contain a marker.
 _WORDLESS = (
     inspect.IntType,
     inspect.FloatType,
@@ -151,7 +152,7 @@ _WORDLESS = (
 
 
 class Places:
-    """Walks the structs of a request and yields bodies with a marker, each with its place."""
+    """Walks the structs of a request and yields places, each with a body that has a marker there."""
 
     def __init__(self, request: type[msgspec.Struct]) -> None:
         self._request = request
@@ -201,7 +202,6 @@ class Places:
             case inspect.ListType() | inspect.DictType():
                 yield from self._container(info, path, owner)
             case _:
-                # Neither words nor keys fit into these.
                 assert isinstance(info, _WORDLESS), f"{owner} has an unknown type: {info}"
 
     def _container(
@@ -221,7 +221,7 @@ class Places:
 
 
 def _content_parts(path: str) -> Iterator[tuple[str, Any]]:
-    """Parts of every type that the chat face knows, and of one that it does not."""
+    """Yields parts of every type that the chat face knows, of an unknown type and without a type."""
     for kind, member in (*_CONTENT_PROPERTIES.items(), (MARKER, "text"), (None, "text")):
         place = f"{path}<{kind if kind != MARKER else 'unknown'}>"
         for content in (
@@ -246,7 +246,7 @@ def _content_parts(path: str) -> Iterator[tuple[str, Any]]:
 
 
 def plain_struct(info: inspect.StructType) -> dict[str, Any]:
-    """The least JSON that the struct takes."""
+    """Returns the smallest JSON object that the struct accepts."""
     found = {field.encode_name: plain(field.type) for field in info.fields if field.required}
     return found if info.tag is None else {str(info.tag_field): info.tag, **found}
 

@@ -34,7 +34,7 @@ from bench.billing.trials import CARD, Client, OnTrial, Trial, ask, processes_of
 from bench.billing.truth import PRICES
 from bench.ports import free_port
 
-# LiteLLM writes its spend log every 10 to 15 seconds. If it has not grown for 40 s, it is complete.
+# LiteLLM writes its log every 10 to 15 s. If the log has not grown for this time, it is complete.
 _QUIET_S = 40
 _WRITTEN_WITHIN_S = 300
 _KEY_WITHIN_S = 60

@@ -1,4 +1,4 @@
-"""The database of the tests of chat completions."""
+"""Provides the database for the tests of chat completions."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.support.databases import own_database
 
 @pytest.fixture(scope="session")
 def conninfo(shared_conninfo: str) -> str:
-    """After every call the whole ledger is verified: no other test may have touched it."""
+    """Returns a separate database, because these tests verify the whole ledger after every call."""
     return own_database(shared_conninfo, "chat")

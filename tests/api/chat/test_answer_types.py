@@ -1,6 +1,6 @@
-"""Chat answers have the types of the interface, whatever the backend writes.
+"""Tests that chat answers have the types of the interface, whatever the backend sends.
 
-The schema below is written by hand from the interface's tables, not taken from the code.
+The schema below is written by hand from the interface's tables, not derived from the code.
 """
 
 import json
@@ -95,7 +95,7 @@ COMPLETION = _schema(
     ),
     prompt_logprobs={"type": ["array", "null"], "items": {"type": ["object", "null"]}},
 )
-# The interface does not show the records of a stream. They have the completion's types.
+# The interface does not define the stream records. Their fields have the types of the completion.
 CHUNK = _schema(
     "chat.completion.chunk",
     _object(
@@ -130,7 +130,7 @@ _ODD_CITATIONS = [
     {"type": "url_citation", "url_citation": {"url": "u", "end_index": 7, "more": 1}},
     {"type": "file_citation", "file_citation": {"file_id": "f"}},
 ]
-# What a backend adds to its message.
+# Fields that a backend adds to its message.
 ODD_MESSAGES: dict[str, dict[str, Any]] = {
     "role": {"role": "critic"},
     "no role": {"role": None},
@@ -143,7 +143,7 @@ ODD_MESSAGES: dict[str, dict[str, Any]] = {
     "function": {"function_call": {"name": "f", "more": 1}},
     "fields of its own": {"audio": {"id": "a"}, "provider": {"x": 1}, "reasoning_details": [1]},
 }
-# What a backend adds to its whole answer.
+# Fields that a backend adds to its whole answer.
 ODD_ANSWERS: dict[str, dict[str, Any]] = {
     "usage": {"usage": _ODD_USAGE},
     "fields of its own": {"timings": {"x": 1}, "provider": "p", "citations": ["u"]},
@@ -176,7 +176,7 @@ async def test_message_of_a_completion(scripted: ScriptedGateway, case: str) -> 
     body = completion()
     body["choices"][0]["message"] |= ODD_MESSAGES[case]
     found = await _completed(scripted, body)
-    # What came back can be sent again: a client appends it to its conversation.
+    # A client appends the message to its conversation, so the gateway must accept it in a request.
     message = found["choices"][0]["message"]
     if "annotations" not in message:
         scripted.upstream.play(chat())

@@ -1,4 +1,4 @@
-"""Chat completions that go well: shape, usage, streams, and what they cost."""
+"""Tests the form, usage, streams and costs of successful chat completions."""
 
 import json
 from unittest.mock import Mock

@@ -1,4 +1,4 @@
-"""Fields of chat requests that ask for nothing: accepted, and never sent to a backend."""
+"""Tests that fields of chat requests that have no effect are accepted and never sent to a backend."""
 
 import json
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ REASONING = "example/reasoning"
 
 @pytest.fixture(scope="module")
 async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    """A model that has tools only, and one that reasons."""
+    """Runs a gateway with a model that only supports tools, and a model that only supports reasoning."""
     async with answering_gateway(
         data_dir,
         conninfo,
@@ -47,7 +47,7 @@ async def test_no_effort_asks_a_model_without_reasoning_for_nothing(
 ) -> None:
     plain = await sent_upstream(scripted, model=MODEL)
     assert await sent_upstream(scripted, model=MODEL, **fields) == plain
-    # A model that reasons by itself is told not to.
+    # A model with reasoning gets the field, because it may reason without being asked to.
     assert (await sent_upstream(scripted, model=REASONING, **fields))["reasoning_effort"] == "none"
 
 
@@ -71,7 +71,7 @@ async def test_what_litellm_keeps_for_itself_stays_here(scripted: ScriptedGatewa
     for answered in (replayed, {**clean, "provider_specific_fields": None}):
         sent = await sent_upstream(scripted, messages=[*MESSAGES, answered, result])
         assert sent["messages"] == [*MESSAGES, clean, result]
-    # The name may be written with escapes, which must not carry text past the policies.
+    # Escapes in a field's name must not hide the field's text from the policies.
     body = json.dumps(chat_body(messages=[*MESSAGES, replayed, result]))
     for name in ("provider_specific_fields", "tool_calls"):
         body = body.replace(f'"{name}"', '"' + "".join(f"\\u{ord(c):04x}" for c in name) + '"')

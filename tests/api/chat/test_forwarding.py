@@ -1,4 +1,4 @@
-"""What reaches a backend of a chat request: forwarded as it is, mapped, isolated, or not at all."""
+"""Tests which fields of a chat request are sent to a backend: unchanged, mapped, isolated or not at all."""
 
 import json
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
 IMAGE = [{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]
 MESSAGES = [{"role": "user", "content": "Hello"}]
-# A backend that can do nothing but answer, one that says how, and ones that not everybody may use.
+# Models that support nothing optional, that have mapped options, and that have restrictions.
 BARE = {"id": "bare", "supported_sampling_parameters": [], "supported_features": []}
 MAPPED = {
     "id": "mapped",
@@ -59,7 +59,7 @@ async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGatew
 
 
 async def travelled(scripted: ScriptedGateway, **fields: Any) -> dict[str, Any]:
-    """What the upstream was sent, without what every request has."""
+    """Sends a chat request, and returns the body that the upstream received, without the model."""
     answer = await scripted.chat(**fields)
     assert answer.status_code == 200, answer.text
     sent = scripted.upstream.requests[-1].json
@@ -67,7 +67,8 @@ async def travelled(scripted: ScriptedGateway, **fields: Any) -> dict[str, Any]:
     return sent
 
 
-# The request beyond model and messages, and everything that travels beyond model and messages.
+# The fields of the request, and the changes to them in the body for the backend. None means that
+# the field is not sent. The model and the messages are left out.
 FORWARDED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"max_tokens": 1024}),
     ({"max_tokens": None, "max_completion_tokens": None}, {"max_tokens": 1024}),
@@ -100,7 +101,7 @@ FORWARDED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"structuredOutputs": True}, {"guided": True, "structuredOutputs": None}),
     ({"service_tier": "flex"}, {"tier": "flex", "service_tier": None}),
     ({"prompt_cache_retention": "24h"}, {"retention": "24h", "prompt_cache_retention": None}),
-    # What the gateway answers itself, or what asks for nothing, stays here.
+    # Fields that the gateway handles itself, or that have no effect, are not sent.
     *(
         (fields, dict.fromkeys(fields))
         for fields in (
@@ -238,7 +239,7 @@ async def test_undeclared_options_are_not_implemented(
 async def test_what_no_answer_can_carry_is_not_implemented(
     scripted: ScriptedGateway, param: str, fields: dict[str, Any]
 ) -> None:
-    """The model declares audio and video, but an answer has no field for them."""
+    """Tests output kinds that the model declares, but for which answers have no field."""
     before = await scripted.traces()
     assert_error(await scripted.chat(model="mapped", **fields), 501, "not_implemented", param)
     assert await scripted.traces() == before
@@ -273,7 +274,7 @@ async def test_a_messages_model_id_stays_here(scripted: ScriptedGateway) -> None
 
 
 async def test_a_part_without_a_type_gets_it(scripted: ScriptedGateway) -> None:
-    """Most backends require it."""
+    """Tests that the gateway adds a missing type, because most backends require it."""
     untyped: list[dict[str, Any]] = [
         {"text": "a", "x": 1.5},
         {"type": None, "text": "b"},
@@ -394,7 +395,7 @@ async def test_the_bound_is_multiplied_in_the_hold(scripted: ScriptedGateway, st
 
 
 LONG = "and so on " * 300
-# Wherever a prompt may have text, it counts.
+# All places of a prompt that may contain text, and an image. All of them count as tokens.
 PLACES: dict[str, dict[str, Any]] = {
     "content": {"messages": [{"role": "user", "content": LONG}]},
     **{
@@ -423,7 +424,7 @@ async def test_the_prompt_bound_sees_every_text(scripted: ScriptedGateway, place
     entry = await scripted.entry_of(await scripted.chat(model="mapped", **PLACES[place]))
     tokens = estimate_tokens(LONG)
     assert tokens > 900
-    # Once, with what a template says about tools, and never more than the context can hold.
+    # The text counts once. A template adds text for tools. The context length is the limit.
     most = 4096 if place == "image" else tokens + 200
     if place in ("tools", "functions"):
         most += 804

@@ -1,4 +1,4 @@
-"""Log-probabilities of an answer that comes in pieces and is sent as one."""
+"""Tests the log-probabilities of a streamed answer that the gateway sends as one JSON result."""
 
 import json
 from typing import Any
@@ -39,12 +39,12 @@ async def test_lists_are_joined_in_order() -> None:
 
 @each("odd", [{"content": {"a": 1}}, {"content": [], "x": "y"}, [1], "words"])
 async def test_a_piece_of_another_form_does_not_cost_the_answer(odd: Any) -> None:
-    """The call is paid by then."""
+    """Tests that the client gets the answer, because it already costs money."""
     assert await _joined(_FIRST, odd, _SECOND) == await _joined(_FIRST, _SECOND)
     assert await _joined(odd, odd, _SECOND, {"content": []}) == _SECOND
 
 
 async def test_as_many_pieces_as_tokens() -> None:
-    """Joining them all again for each piece would keep everybody waiting for minutes."""
+    """Tests that the time is linear. Joining all pieces again for each piece would take minutes."""
     found = await _joined(*[_FIRST] * 50_000)
     assert len(found["content"]) == 50_000

@@ -1,4 +1,4 @@
-"""A chat request as a prompt, and back: without HTTP and without a database."""
+"""Tests the conversion of chat requests to prompts and back, without HTTP and without a database."""
 
 import json
 from typing import Any
@@ -265,7 +265,7 @@ def encoded(**fields: Any) -> dict[str, Any]:
 
 
 def test_a_chat_backend_gets_the_bytes_that_the_caller_wrote() -> None:
-    """Numbers and free-form objects keep their spelling, whatever the typed form makes of them."""
+    """Tests that numbers and free-form objects are not changed by their conversion to typed objects."""
     fields: dict[str, Any] = {
         "messages": [
             {"role": "user", "content": [{"type": "text", "text": "a", "x": [1.0, 2**70]}]}

@@ -1,4 +1,4 @@
-"""Every field of a chat request: which values are taken, which are refused, and under what name."""
+"""Tests for every field of a chat request which values are accepted, and how errors name the field."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ EMOJI = "\U0001f600"
 USER: dict[str, Any] = {"role": "user", "content": "Hello"}
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultracode")
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-# Declares everything, so that whatever is refused is refused for its form.
+# This model supports everything, so a rejected request is rejected only for its form.
 WIDE: dict[str, Any] = {
     "id": "example/wide",
     "context_length": 1_100_000,
@@ -137,7 +137,7 @@ TAKEN: list[dict[str, Any]] = [
         )
     ),
     *(message(content=[{"type": "text", "text": "a", "cache_control": {"x": 1}}]) for _ in "1"),
-    # The interface makes the type optional: a text or an image_url tells it.
+    # The type is optional in the interface. Without it, `text` or `image_url` determines the type.
     *(message(content=[{**told, "x": 1}]) for told in ({"text": ""}, {"type": None, "text": "a"})),
     *(message(content=[{"image_url": url, "text": None}]) for url in ("u", {"url": "u"})),
     *(message(content=[{"type": kind, "image_url": "u"}]) for kind in ("image_url", "input_image")),
@@ -215,7 +215,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("messages[0].content[0]", message(content=["text"])),
     ("messages[0].content[0].text", message(content=[{"type": "text", "text": 1}])),
     ("messages[0].content[0].type", message(content=[{"type": 1}])),
-    # A part is of a type that is known: what nobody understands is not forwarded.
+    # The type of a part must be known. Parts of unknown types are not forwarded.
     *(
         ("messages[0].content[0].type", message(content=[part]))
         for part in (
@@ -233,7 +233,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
         "messages[1].content[1].type",
         {"messages": [USER, {**USER, "content": [{"type": "text", "text": "a"}, {}]}]},
     ),
-    # Its content is there, and is the only one.
+    # A part must have the content of its type, and no other content.
     *(
         (f"messages[0].content[0].{place}", message(content=[part]))
         for place, part in (
@@ -255,7 +255,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("messages[0].tool_calls[0]", message(tool_calls=[1])),
     ("messages[0].function_call", message(function_call="f")),
     *(("messages[0].model_id", message(model_id=v)) for v in ("", "a" * 257, EMOJI * 257, None, 1)),
-    # An unknown property, wherever properties are counted.
+    # Unknown properties of objects that the interface closes.
     ("surprise", {"surprise": 1}),
     ("Model", {"Model": "m"}),
     ("structured_outputs", {"structured_outputs": True}),
@@ -273,7 +273,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
         {"response_format": {**schema()["response_format"], "strict": True}},
     ),
     ("response_format.json_schema.x", schema(x=1)),
-    # Fields that do not go together.
+    # Fields that must not be combined.
     ("max_tokens", {"max_tokens": 5, "max_completion_tokens": 5}),
     ("store", {"store": True}),
     ("stream_options", {"stream_options": {"include_usage": True}}),
@@ -287,7 +287,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("tool_choice", {"tool_choice": "required"}),
     ("tool_choice", {"tools": [], "tool_choice": {"type": "function"}}),
     ("function_call", {"function_call": {"name": "f"}}),
-    # The output bound of the model.
+    # Limits above the model's maximum output length.
     ("max_tokens", {"model": "example/chat", "max_tokens": 513}),
     ("max_completion_tokens", {"model": "example/chat", "max_completion_tokens": 513}),
 ]
@@ -298,11 +298,11 @@ async def test_refused(scripted: ScriptedGateway, param: str, fields: dict[str, 
     before = await scripted.traces()
     answer = await ask(scripted, fields)
     assert_error(answer, 400, "invalid_request", param)
-    # Nobody was asked, and nothing is on the books.
+    # No backend was called, and the ledger is unchanged.
     assert await scripted.traces() == before
 
 
-# The JSON types that each field takes; every other type is refused.
+# The fields by the JSON types that they accept. All other types are rejected.
 _TAKES = {
     "text": "model",
     "array": "messages policy_ids",

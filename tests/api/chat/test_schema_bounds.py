@@ -1,4 +1,4 @@
-"""Schemas that would stop the embedded engine are refused before anything is held or sent."""
+"""Tests that schemas that would stop the embedded engine are rejected before a hold or a call."""
 
 import json
 from collections.abc import AsyncIterator
@@ -21,8 +21,7 @@ _CHOICES_MAX = ENGINE_SCHEMA_BOUNDS.choices_max
 
 @pytest.fixture(scope="module")
 async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    """One upstream as the embedded engine, with a model that takes tools, and as a backend of
-    another kind."""
+    """Runs a gateway whose upstream is both the embedded engine and a backend of another kind."""
     async with Upstream(chat()) as upstream:
         settings = scripted_settings(
             data_dir,
@@ -77,7 +76,7 @@ async def test_chat_format(scripted: ScriptedGateway, kind: str) -> None:
     wanted = _format(_TOO_MUCH[kind])
     param = "response_format.json_schema.schema"
     await _refused(scripted, "chat/completions", param, response_format=wanted)
-    # Other backends know their own bounds.
+    # Other backends have their own limits.
     assert (await scripted.chat(response_format=wanted)).status_code == 200
 
 
@@ -96,7 +95,7 @@ async def test_chat_tools(scripted: ScriptedGateway) -> None:
     await _refused(scripted, path, "tools[1].function.parameters", tools=[_tool(half), _tool(rest)])
     both = [_function(half), _function(rest)]
     await _refused(scripted, path, "functions[1].parameters", functions=both)
-    # One call has one engine: its schemas count together.
+    # All schemas of a call count together, because one engine handles the call.
     param = "response_format.json_schema.schema"
     await _refused(scripted, path, param, tools=[_tool(half)], response_format=_format(rest))
     odd: list[dict[str, Any]] = [{"type": "function"}, {"function": 5}, _tool(half)]

@@ -1,4 +1,4 @@
-"""Long silences inside a stream: comments keep it alive, and none comes after its end."""
+"""Tests that comments keep a silent stream alive, and that no comment follows the end of a stream."""
 
 import asyncio
 from pathlib import Path
@@ -30,7 +30,7 @@ async def test_a_long_silence_is_filled_with_comments(
 
 
 class _SlowReader:
-    """A writer to a caller that reads only when a test lets it."""
+    """Imitates a writer whose client reads only while `readable` is set."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -53,14 +53,14 @@ class _SlowReader:
         self.sent.append(piece)
 
     def piece_writer(self, before: bytes, after: bytes) -> None:
-        """This caller is sent whole records only."""
+        """Returns None, so the stream writes whole records."""
 
     def end(self, piece: bytes) -> None:
         self.sent.append(piece)
 
 
 async def test_nothing_comes_after_the_end() -> None:
-    """A reader who is slow at the very end makes the end wait, with the timer still running."""
+    """Tests a client that reads slowly at the end. The end has to wait while the timer is still running."""
     caller = _SlowReader()
     stream = EventStream(caller, "id")
     await stream.write(b"data: 1\n\n")

@@ -1,6 +1,6 @@
-"""Bodies that are JSON, almost JSON, or nothing of the kind: a list of our own, by what is wrong.
+"""Lists request bodies that are JSON, almost JSON, or not JSON, by kind of error.
 
-Every text is tried as the value of a member and, where it can stand alone, as a whole document.
+The tests use the values as the value of a member and as whole bodies, and the documents as whole bodies.
 """
 
 GOOD_NUMBERS = [b"0", b"-0", b"1", b"-1", b"10", b"9007199254740993"]
@@ -113,7 +113,7 @@ BAD_OBJECTS = [
 ]
 BAD_VALUES = [*BAD_NUMBERS, *BAD_LITERALS, *BAD_STRINGS, *BAD_ARRAYS, *BAD_OBJECTS]
 
-# Whole documents that are no JSON object, though some are JSON.
+# Whole documents that are not a JSON object. Some of them are valid JSON.
 BAD_DOCUMENTS = [
     b"",
     b" ",

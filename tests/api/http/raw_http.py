@@ -1,4 +1,4 @@
-"""HTTP by hand over a socket: what a well-behaved client would never send, byte for byte."""
+"""Sends HTTP requests byte by byte over a socket, for requests that no ordinary client sends."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from uuid import UUID
 
 from tests.support.gateway import Gateway, Tenant
 
-# Far beyond any wait in these tests: a server that hangs fails the test instead of the suite.
+# Much longer than any wait in these tests. If the server hangs, only the test fails.
 _PATIENCE_S = 20
 LIST_KEYS = b"GET /v1/organization/admin_api_keys HTTP/1.1\r\n"
 CREATE_POLICY = b"POST /v1/organization/policies HTTP/1.1\r\n"
@@ -27,7 +27,7 @@ class Answer:
         return json.loads(self.body)
 
     def assert_error(self, status: int, code: str) -> None:
-        """The envelope, whole, with a request id of our own."""
+        """Checks that the answer is a complete error with the gateway's request id."""
         assert self.status == status, self.body
         error = self.json()["error"]
         assert set(error) == {"code", "message", "type", "param", "request_id", "doc_url"}
@@ -47,7 +47,7 @@ class RawConnection:
         await self._writer.drain()
 
     async def answer(self, *, to_head: bool = False) -> Answer:
-        """The next response on the connection."""
+        """Returns the next response on the connection. `to_head` means that it has no body."""
         async with asyncio.timeout(_PATIENCE_S):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             status_line, *lines = head.strip().split("\r\n")
@@ -61,14 +61,14 @@ class RawConnection:
         return Answer(int(status_line.split()[1]), headers, body)
 
     async def rest(self) -> bytes:
-        """Everything until the server closes the connection."""
+        """Returns all bytes until the server closes the connection."""
         pieces = []
         async with asyncio.timeout(_PATIENCE_S):
             try:
                 while piece := await self._reader.read(65536):
                     pieces.append(piece)
             except ConnectionError:
-                pass  # closed with unread bytes of ours
+                pass  # The server closed the connection before it read all of our bytes.
         return b"".join(pieces)
 
     async def is_closed_within(self, seconds: float) -> bool:
@@ -96,7 +96,7 @@ async def raw_connection(gateway: Gateway) -> AsyncIterator[RawConnection]:
 
 
 async def ask(gateway: Gateway, *parts: bytes) -> Answer:
-    """One request on a connection of its own."""
+    """Sends a request on a new connection, and returns the answer."""
     async with raw_connection(gateway) as connection:
         await connection.send(*parts)
         return await connection.answer()
@@ -107,6 +107,6 @@ def admin_headers(tenant: Tenant) -> bytes:
 
 
 def json_headers(tenant: Tenant, key: str = "a-key-of-mine") -> bytes:
-    """Headers of a creation, without its length."""
+    """Returns the headers of a request that creates something, without the content length."""
     extra = f"Content-Type: application/json\r\nIdempotency-Key: {key}\r\n"
     return admin_headers(tenant) + extra.encode()

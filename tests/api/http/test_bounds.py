@@ -1,4 +1,5 @@
-"""Bounds before building: the structure of a body, bodies in flight, the rate before the body."""
+"""Tests the limits that are checked before a body is decoded: its structure, the memory of all bodies in
+flight, and the rate limit."""
 
 import asyncio
 import json
@@ -57,18 +58,18 @@ def scripted_options() -> dict[str, Any]:
 
 @pytest.fixture
 async def scripted(scripted: ScriptedGateway) -> ScriptedGateway:
-    """The gateway after all requests of earlier tests have ended, which also returns their memory."""
+    """Returns the gateway when all requests of earlier tests have ended and their memory is free."""
     app = scripted.gateway.app
     assert app is not None
     await eventually(lambda: app._request_memory.bytes == 0)
     return scripted
 
 
-# The pass over a body.
+# The check of a body's structure.
 
 
 def _elements(value: object) -> int:
-    """As the bound counts them: an empty array or object counts as one element of its own."""
+    """Counts elements as the limit does: an empty array or object counts as one more element."""
     if isinstance(value, dict):
         return max(len(value), 1) + sum(map(_elements, value.values()))
     if isinstance(value, list):
@@ -86,7 +87,7 @@ _VALUES = st.recursive(
 
 @given(value=_VALUES, ascii_only=st.booleans(), repeats=st.sampled_from([1, 4000]))
 def test_elements_are_counted_exactly(*, value: object, ascii_only: bool, repeats: int) -> None:
-    """Strings count nothing, whatever they contain and wherever a slice ends in them."""
+    """Tests that the content of strings does not count, even if a slice of the body ends in a string."""
     whole = [value] * repeats
     body = json.dumps(whole, ensure_ascii=ascii_only).encode()
     elements = _elements(whole)
@@ -105,7 +106,7 @@ def test_text_has_no_elements(text: str, size: int) -> None:
 
 @each("end", [b"", b'"', b"\\", b'\\"', b"]", b"}]" * 100])
 def test_what_is_no_json_is_passed_on(end: bytes) -> None:
-    """The pass refuses too much of anything; the decoder refuses what is no JSON."""
+    """Tests that the check accepts invalid JSON, which the decoder rejects later."""
     check_bounds(b'["' + b"x" * 40_000 + end, 10**6)
 
 
@@ -147,7 +148,7 @@ async def test_a_body_of_many_elements_is_refused_by_name(
 
 
 async def test_a_large_body_within_its_bounds_is_answered(scripted: ScriptedGateway) -> None:
-    """It is decoded and measured beside the event loop."""
+    """Tests a body that is so large that it is decoded and measured outside of the event loop."""
     for content in ("word, [" * 100_000, '\\"' * 100_000):
         answer = await scripted.chat(messages=[{"role": "user", "content": content}])
         assert answer.status_code == 200, answer.text
@@ -172,7 +173,7 @@ async def test_a_large_body_that_is_wrong_is_refused_as_a_small_one(
         assert_error(answer, 400, "invalid_request", param=param)
 
 
-# Two tenants: what one posts is refused while the other's calls go on.
+# Two tenants: requests of one tenant are rejected while calls of the other are served.
 
 
 async def test_a_hostile_body_leaves_others_alone(scripted: ScriptedGateway) -> None:
@@ -233,7 +234,7 @@ _ROOM = 100_000
     sizes=st.lists(st.integers(1, _ROOM), min_size=1, max_size=8), piece=st.integers(1_000, _ROOM)
 )
 def test_no_number_of_organizations_takes_all_of_the_room(sizes: list[int], piece: int) -> None:
-    """Each sends bodies of one size, which grow in steps, until it is refused."""
+    """Tests organizations that send bodies of one size, which grow in steps, until they are rejected."""
     bodies = RequestMemory(bytes_max=_ROOM, key_bytes_max=_ROOM)
     sending = {_caller().organization_id: size for size in sizes}
     shares = []
@@ -267,11 +268,11 @@ def test_one_request_may_have_more_than_it_leaves_free() -> None:
 
 
 def test_every_body_fits_by_default() -> None:
-    """The one that needs the most: emoji, as many elements as it may have, and several completions."""
+    """Tests the body that needs the most memory: with emoji, the most elements and several completions."""
     body_max = Settings().limits.body_bytes
     body = "\N{GRINNING FACE}".encode() + b"x" * (body_max - 4)
     needed = memory_of(body, 100_000) + (LARGE_CALL_REQUESTS_MAX - 1) * len(body)
-    # As docs/configuration.md says. The gateway of this file has less.
+    # The factor of docs/configuration.md. The gateway of this file has less memory.
     room = 16 * body_max
     bodies = RequestMemory(bytes_max=room, key_bytes_max=room // 2)
     RequestShare(bodies.key_memory(_caller())).grow_to(needed)
@@ -302,7 +303,7 @@ async def _is_refused(connection: RawConnection, status: int, code: str) -> None
 async def _declare(
     stack: AsyncExitStack, gateway: Gateway, tenant: Tenant, sent: bytes, number: int
 ) -> list[RawConnection]:
-    """Declares bodies of the largest size, and sends only a part of each."""
+    """Declares bodies of the largest size, and sends only a part of each. Returns the connections."""
     found = []
     for _ in range(number):
         connection = await stack.enter_async_context(raw_connection(gateway))
@@ -323,8 +324,8 @@ async def _with_another_key(gateway: Gateway, tenant: Tenant) -> Tenant:
 async def test_two_organizations_with_bodies_that_never_end_leave_room(
     scripted: ScriptedGateway, sent: bytes
 ) -> None:
-    """A body counts by the bytes that have arrived, and not by the length that it declares. The two have
-    as many keys as they like."""
+    """Tests that a body counts by the bytes that have arrived, not by its declared length, even if the
+    organizations have several keys."""
     gateway, quiet = scripted.gateway, await scripted.with_tenant()
     hostile = [await gateway.make_tenant("Hostile") for _ in range(2)]
     owners = [await _with_another_key(gateway, tenant) for tenant in hostile for _ in range(4)]
@@ -337,7 +338,7 @@ async def test_two_organizations_with_bodies_that_never_end_leave_room(
 
 
 async def test_a_body_that_has_not_arrived_takes_no_room(scripted: ScriptedGateway) -> None:
-    """The four bodies together exceed what one key may have, but they arrive one after the other."""
+    """Tests four bodies that together exceed the limit of one key, but arrive one after the other."""
     body = json.dumps(chat_body()).encode().ljust(1 << 20)
     async with AsyncExitStack() as stack:
         connections = []
@@ -350,7 +351,7 @@ async def test_a_body_that_has_not_arrived_takes_no_room(scripted: ScriptedGatew
 
 
 async def _one_is_refused(connections: list[RawConnection]) -> None:
-    """Which one depends on the order in which their bytes arrive."""
+    """Checks that one connection is rejected. The order in which the bytes arrive decides which."""
     answers = [
         asyncio.create_task(_is_refused(connection, 429, "rate_limit_exceeded"))
         for connection in connections
@@ -367,7 +368,7 @@ async def test_bodies_of_one_key_are_bounded_as_they_arrive(scripted: ScriptedGa
     async with AsyncExitStack() as stack:
         connections = await _declare(stack, gateway, tenant, b" " * 1_500_000, 3)
         await _one_is_refused(connections)
-        # Others are not concerned.
+        # Other organizations are not affected.
         other = await scripted.with_tenant()
         assert (await other.chat(messages=_saying("x" * 100_000))).status_code == 200
 
@@ -377,7 +378,7 @@ async def test_bodies_of_one_key_are_bounded_as_they_arrive(scripted: ScriptedGa
             return (await third.answer()).status == 400
 
     async with asyncio.timeout(20):
-        while not await has_room():  # noqa: ASYNC110 - nobody tells when the caller's leaving is seen
+        while not await has_room():  # noqa: ASYNC110 - no event signals the disconnect
             await asyncio.sleep(0.05)
 
 
@@ -394,7 +395,7 @@ async def test_bodies_without_a_length_count_as_they_grow(scripted: ScriptedGate
 
 
 async def test_a_running_call_keeps_its_share(scripted: ScriptedGateway) -> None:
-    """The body is in memory for as long as its call runs."""
+    """Tests that a body counts as long as its call runs, because it stays in memory."""
     scripted.upstream.play(hang())
     gateway, tenant = scripted.gateway, scripted.tenant
     body = json.dumps(chat_body(messages=_saying("x" * (_BODY_MAX - 1000)))).encode()
@@ -407,7 +408,7 @@ async def test_a_running_call_keeps_its_share(scripted: ScriptedGateway) -> None
         await eventually(lambda: scripted.upstream.under_way == 0)
 
 
-# Rate before the body.
+# The rate limit, which is checked before the body.
 
 
 async def test_who_is_beyond_its_rate_is_refused_before_its_body(
@@ -419,7 +420,7 @@ async def test_who_is_beyond_its_rate_is_refused_before_its_body(
     assert (await scripted.chat()).status_code == 200
     assert_error(await scripted.chat(), 429, "rate_limit_exceeded")
     async with raw_connection(scripted.gateway) as connection:
-        # Nothing of the body comes, and the refusal does not wait for it.
+        # The client sends no byte of the body, and the rejection does not wait for it.
         await connection.send(_declared(scripted.tenant, 1000))
         answer = await connection.answer()
     answer.assert_error(429, "rate_limit_exceeded")
@@ -444,7 +445,7 @@ async def _count(scripted: ScriptedGateway) -> httpx2.Response:
 async def test_token_counting_is_refused_by_the_rate_before_its_body(
     scripted: ScriptedGateway, refused: str, asked: str
 ) -> None:
-    """Counting and calls take from the same rate, so the refusal of one stands for the other."""
+    """Tests that token counting and calls share one rate limit, so both are rejected together."""
     await scripted.gateway.services.billing.limit_set(
         scripted.tenant.project_id, requests_per_minute=1
     )

@@ -1,4 +1,4 @@
-"""Answers that the server cuts at the end of its grace: one response head, whatever happens."""
+"""Tests that an answer that the server cuts at the end of a drain has exactly one response head."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,13 +26,13 @@ _LIST = next(route for route in ROUTES if route.operation == "admin_key_list")
 _RECORD = b"data: 1\n\n"
 _CUT = b"data: cut\n\n"
 _END = b"0\r\n\r\n"
-# More than the sockets and the server's own buffer hold together.
+# More bytes than the sockets and the server's buffer can hold together.
 _MUCH = 16 << 20
 
 
 @dataclass
 class Scripted:
-    """A streamed answer that does what a test says, and then waits for ever."""
+    """A streamed answer that runs a test's script and then waits forever."""
 
     script: Callable[[EventStream], Awaitable[None]]
     broken: bool = False
@@ -54,7 +54,7 @@ class Scripted:
 async def _asking(
     gateway: Gateway, tenant: Tenant, settings: Settings, result: Reply | Scripted
 ) -> AsyncIterator[tuple[RawConnection, HttpServer]]:
-    """A caller that has asked for the result, and the server that is about to answer with it."""
+    """Yields a connection that has requested the result, and the server that is about to send it."""
     asked = asyncio.Event()
 
     async def handle(_services: Services, _request: Request[None, Any]) -> Reply | Streamed:
@@ -82,7 +82,7 @@ async def _write_one(stream: EventStream) -> None:
 
 
 async def _keep_alive(stream: EventStream) -> None:
-    """Silence for so long that the stream starts with a comment."""
+    """Imitates a silence that is so long that the stream starts with a comment."""
     stream.mark_held_back()
     stream.keep_alive()
     stream.keep_alive()
@@ -140,7 +140,7 @@ async def test_a_stream_whose_reader_is_slow_is_closed_without_a_record(
 
     async with _asking(gateway, tenant, settings, Scripted(much)) as (caller, server):
         await written.wait()
-        # The drain does not wait for the reader: it ends before anything is read.
+        # The drain does not wait for the client, so it ends before the client reads.
         await server.drain(0)
         received = await caller.rest()
     assert received.startswith(b"HTTP/1.1 200 ")
@@ -151,7 +151,7 @@ async def test_a_stream_whose_reader_is_slow_is_closed_without_a_record(
 async def test_what_writes_on_after_the_cut_is_not_disturbed(
     gateway: Gateway, tenant: Tenant, settings: Settings
 ) -> None:
-    """A call goes on in a task of its own until it is settled: its writes go nowhere."""
+    """Tests that writes after the cut have no effect. A call continues in its own task until it is settled."""
     streams: list[EventStream] = []
 
     async def write_one(stream: EventStream) -> None:
@@ -199,7 +199,7 @@ async def test_a_stream_that_fails_and_has_no_record_for_it_is_closed(
 async def test_a_started_reply_is_closed(
     gateway: Gateway, tenant: Tenant, settings: Settings
 ) -> None:
-    # A head so large that the body has to wait for the reader.
+    # The response head is so large that the body has to wait for the client to read.
     reply = Reply(
         AdminKeyList(object="list", data=[], first_id=None, last_id=None, has_more=False),
         headers=b"x-large: %b\r\n" % (b"x" * _MUCH),

@@ -1,4 +1,4 @@
-"""What the edge refuses or reads past: Upgrade, Host, versions, targets, codings, HTTP/1.0."""
+"""Tests which parts of HTTP the server rejects or ignores: Upgrade, Host, versions, targets, codings."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -67,7 +67,7 @@ async def test_upgrade_is_ignored_and_the_body_is_a_body(
             await connection.send(head, body)
         answer = await connection.answer()
         assert answer.status == 200, answer.body
-        # The connection speaks HTTP/1.1 as before.
+        # The connection still uses HTTP/1.1.
         await connection.send(LIST_KEYS, admin_headers(acme), _UPGRADES[name], _END)
         assert (await connection.answer()).status == 200
 
@@ -162,7 +162,7 @@ async def test_bad_target(gateway: Gateway, acme: Tenant, target: bytes) -> None
 async def test_absolute_form(gateway: Gateway, acme: Tenant, start: bytes) -> None:
     line = LIST_KEYS.replace(b"/v1", start + b"/v1")
     assert (await ask(gateway, line, admin_headers(acme), _END)).status == 200
-    # The Host header is needed as in every request.
+    # As in every request, the Host header is required.
     (await ask(gateway, line, b"Accept: */*\r\n\r\n")).assert_error(400, "invalid_request")
 
 
@@ -222,7 +222,7 @@ async def test_continue_is_not_said_to_an_http10_caller(gateway: Gateway, acme: 
     ],
 )
 def test_content_type_is_read_in_linear_time(content_type: bytes) -> None:
-    """Where the time grows with the square of the length, this does not come to its end."""
+    """Tests that the time is linear. If it were quadratic, this test would not end in time."""
     with pytest.raises(UnsupportedMediaType):
         check_content_type({b"content-type": (content_type,)})
 
@@ -246,7 +246,7 @@ async def test_connections_are_bounded(settings: Settings, conninfo: str) -> Non
             assert await first.rest() == b""
             assert await works(second)
             async with raw_connection(gateway) as third, raw_connection(gateway) as fourth:
-                # Connections without a key make way first.
+                # Connections without an authenticated request are closed first.
                 assert await third.rest() == b""
                 assert await works(second)
                 assert await works(fourth)
@@ -259,7 +259,7 @@ async def test_connections_are_bounded(settings: Settings, conninfo: str) -> Non
 async def test_garbage_behind_a_request_does_not_spoil_its_answer(
     gateway: Gateway, acme: Tenant
 ) -> None:
-    """Bytes that are no request come behind a good one, in the same segment."""
+    """Tests bytes that are not a request and follow a valid request in the same segment."""
     for garbage, answers in ((b"}{", 1), (b"\x00", 1), (b"GET / HTTP/7\r\n\r\n", 2)):
         async with raw_connection(gateway) as connection:
             await connection.send(LIST_KEYS, admin_headers(acme), _END, garbage)

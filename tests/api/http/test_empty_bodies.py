@@ -1,4 +1,4 @@
-"""Operations without a body: an empty one is accepted as every client spells it, others are not."""
+"""Tests that operations without a body accept an empty body in every form, and reject other bodies."""
 
 from collections.abc import Callable
 
@@ -64,7 +64,7 @@ async def test_body_that_is_not_empty(
         method, path, headers=dict([*tenant.as_admin.items(), _JSON]), content=body
     )
     assert_error(answer, 400, "invalid_request")
-    # Nothing happened: the operation still succeeds.
+    # The rejected request changed nothing, so the operation still succeeds.
     assert (await gateway.client.request(method, path, headers=tenant.as_admin)).status_code == 200
 
 

@@ -1,6 +1,6 @@
-"""What holds for the body of every endpoint that takes one: its type, its size, and that it is JSON.
+"""Tests the rules for the bodies of all endpoints with a body: content type, size, and valid JSON.
 
-All others test it in detail on one of these endpoints.
+Other files test the same rules in detail on one of these endpoints.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ async def test_any_other_content_type(small: Gateway, acme: Tenant, endpoint: An
 
 @every_endpoint
 async def test_size(small: Gateway, acme: Tenant, endpoint: AnyEndpoint) -> None:
-    """At the limit it is read, and found to lack its first field; beyond it nothing is read."""
+    """Tests that a body at the size limit is decoded (its first field is missing), and a larger body is not."""
     answer = await _send(small, acme, endpoint, b"{}" + b" " * (_BODY_MAX - 2))
     first = _required(endpoint)
     _assert_refused(answer, endpoint, 400, "invalid_request", first)
@@ -106,7 +106,7 @@ async def test_what_is_no_json_object(small: Gateway, acme: Tenant, endpoint: An
 
 @every_endpoint
 async def test_two_of_one_name(small: Gateway, acme: Tenant, endpoint: AnyEndpoint) -> None:
-    """Parsers disagree about which of them counts, so neither does."""
+    """Tests that a duplicate field is rejected, because parsers disagree about which value counts."""
     name = _required(endpoint)
     whole = {
         "model": "example/chat-small",

@@ -1,4 +1,4 @@
-"""Faults of the server's own: nothing leaks, the envelope holds, and the service recovers."""
+"""Tests that failures of the server reveal no details, have the error format, and do not last."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -38,7 +38,7 @@ _ADMIN_KEYS = "/v1/organization/admin_api_keys"
 async def _serving_endpoint(
     gateway: Gateway, settings: Settings, endpoint: AnyEndpoint
 ) -> AsyncIterator[tuple[httpx2.AsyncClient, HttpServer]]:
-    """The gateway's services behind an application with this one endpoint."""
+    """Serves an application with only this endpoint and the gateway's services."""
     listener = bind("127.0.0.1", 0, setting="test")
     app = App(gateway.services, http_conventions(settings), [endpoint])
     server = HttpServer(app, http_limits())
@@ -82,7 +82,7 @@ async def test_unexpected_fault_leaks_nothing(
         assert word not in answer.text
 
 
-# Every meaning of the domain -> status, type, code: the words of the interface.
+# Each error of the domain with its status, type and code in the interface.
 _TABLE: list[tuple[Exception, int, str, str]] = [
     (errors.InvalidRequest(), 400, "invalid_request_error", "invalid_request"),
     (errors.Unauthenticated(), 401, "authentication_error", "invalid_api_key"),
@@ -192,7 +192,7 @@ async def test_request_beyond_the_grace_is_ended_in_the_envelope(
     assert answer.headers["x-request-id"] == answer.json()["error"]["request_id"]
 
 
-# Below: a database that comes and goes.
+# The tests below use a database that is not always available.
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def spare_data_dir() -> Iterator[Path]:
 async def _impatient(
     settings: Settings, conninfo: str, **database: object
 ) -> AsyncIterator[Gateway]:
-    """A gateway that does not wait long for a connection."""
+    """Runs a gateway that does not wait long for a database connection."""
     changed = settings.database.model_copy(update=database)
     with constants({"bootstrap.administration.Database": {"pool_timeout_s": 0.3}}):
         running = running_gateway(settings.model_copy(update={"database": changed}), conninfo)
@@ -238,7 +238,7 @@ async def test_database_that_goes_and_comes_back(settings: Settings, spare_data_
     async with _impatient(settings, server.conninfo, data_dir=spare_data_dir) as gateway:
         nobody = {"Authorization": "Bearer tka_x"}
         refused = await gateway.client.get(_ADMIN_KEYS, headers=nobody)
-        assert_error(refused, 401, "invalid_api_key")  # a malformed key needs no database
+        assert_error(refused, 401, "invalid_api_key")  # A malformed key needs no database.
         for _ in range(2):
             with server:
                 tenant = await _first_tenant(gateway)
@@ -251,7 +251,7 @@ async def test_database_that_goes_and_comes_back(settings: Settings, spare_data_
 
 
 async def _first_tenant(gateway: Gateway) -> Tenant:
-    """Services say the same as the API: unavailable, until the database is found again."""
+    """Creates a tenant as soon as the database is available. Until then, services raise Unavailable."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -276,7 +276,7 @@ async def test_exhausted_pool(settings: Settings, conninfo: str, tenant: Tenant)
 async def test_read_only_database(
     settings: Settings, conninfo: str, gateway: Gateway, tenant: Tenant
 ) -> None:
-    """As after a failover to a replica: reading works, writing is unavailable for now."""
+    """Tests a state like after a failover to a standby: reads work, and writes are unavailable."""
     async with gateway.services.database.reading() as connection:
         await connection.execute("CREATE ROLE reader LOGIN SUPERUSER")
         await connection.execute("ALTER ROLE reader SET default_transaction_read_only = on")

@@ -1,4 +1,5 @@
-"""What reads bytes of callers, under arbitrary input: declared errors only, and an oracle's results."""
+"""Tests the functions that read clients' bytes with arbitrary input: they raise only declared errors, and
+their results equal those of another implementation."""
 
 import json
 import re
@@ -20,7 +21,7 @@ from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
 from tollkeeper.domain.keys import key_digest, key_kind, mint_key
 
 _FREE = msgspec.json.Decoder(dict[str, Any])
-# The rule as an expression. It may take exponential time, so inputs are short.
+# The rule as a regular expression. It may take exponential time, so inputs are short.
 _JSON_TYPE = re.compile(
     rb"[ \t]*application/json[ \t]*((;[ \t]*)*"
     rb'(;[ \t]*charset[ \t]*=[ \t]*(utf-?8|"utf-?8")[ \t]*)?(;[ \t]*)*)',
@@ -64,7 +65,7 @@ _BODIES = st.binary(max_size=100) | st.lists(_JSON_PARTS, max_size=30).map(b"".j
 
 @given(body=_BODIES)
 def test_json(body: bytes) -> None:
-    """The decoder takes what Python's takes, if it is an object without duplicate keys."""
+    """Tests that Python's decoder returns the same object for every body that the gateway's decoder accepts."""
     try:
         expected = json.loads(body, object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError):
@@ -83,7 +84,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @given(body=_BODIES, elements_max=st.integers(0, 20))
 def test_bounds_of_arbitrary_bytes(body: bytes, elements_max: int) -> None:
-    """Too much is never let through by what else the body contains."""
+    """Tests that no other content of a body makes the check accept too many elements."""
     try:
         strict_json.check_bounds(body, elements_max)
     except InvalidRequest:
@@ -122,6 +123,6 @@ def test_key_with_another_character(at: int, character: str) -> None:
 
 @given(query=st.binary(max_size=80))
 def test_query(query: bytes) -> None:
-    """A query or a refusal, and no other error."""
+    """Tests that a query is decoded or rejected, without any other error."""
     with suppress(InvalidRequest):
         assert decode_query(b"start_time=1&" + query, CostQuery).start_time == 1

@@ -1,4 +1,4 @@
-"""Sizes and times of a request: headers, bodies, idle connections, and callers that drip or leave."""
+"""Tests the limits for sizes and times of requests, with clients that send slowly, wait or disconnect."""
 
 import asyncio
 import time
@@ -28,15 +28,15 @@ _BODY_MAX = 2048
 _HEADER_MAX = 16384
 _TIMEOUT_S = 0.4
 _KEEP_ALIVE_S = 1
-# How much later than its timeout a busy machine may do something.
+# The delay after a timeout that is allowed on a busy machine.
 _SLACK_S = 5
-# Beyond every timeout of the quick gateway.
+# Longer than every timeout of the quick gateway.
 _PATIENCE_S = 3
 
 
 @pytest.fixture(scope="module")
 async def quick(settings: Settings, conninfo: str) -> AsyncIterator[Gateway]:
-    """A gateway with little patience and small limits."""
+    """Runs a gateway with short timeouts and small limits."""
     limits = settings.limits.model_copy(update={"body_bytes": _BODY_MAX})
     small = settings.model_copy(update={"limits": limits})
     with _waiting(_TIMEOUT_S, header_bytes_max=_HEADER_MAX):
@@ -60,12 +60,13 @@ async def acme(quick: Gateway) -> Tenant:
 
 
 def _creation(tenant: Tenant) -> bytes:
-    """A new creation without its framing."""
+    """Returns the head of a new request that creates a policy, without its framing headers."""
     return CREATE_POLICY + json_headers(tenant, idempotency_key()["Idempotency-Key"])
 
 
 async def _is_closed_on(connection: RawConnection, piece: bytes) -> bool:
-    """Sends a piece every tenth of a timeout until the server closes; False if it never does."""
+    """Sends a piece every tenth of a timeout. Returns True when the server closes the connection, or False
+    if it does not."""
     started = time.monotonic()
     while time.monotonic() - started < _PATIENCE_S:
         try:
@@ -78,7 +79,7 @@ async def _is_closed_on(connection: RawConnection, piece: bytes) -> bool:
 
 @asynccontextmanager
 async def _dripping(connection: RawConnection, piece: bytes) -> AsyncIterator[None]:
-    """Sends a piece every tenth of a timeout meanwhile."""
+    """Sends a piece every tenth of a timeout while the block runs."""
     task = asyncio.create_task(_is_closed_on(connection, piece))
     try:
         yield
@@ -163,8 +164,8 @@ async def test_body_that_drips_after_the_answer(quick: Gateway) -> None:
 async def test_answer_before_the_body_leaves_no_doubt_about_the_connection(
     quick: Gateway, acme: Tenant
 ) -> None:
-    """The caller sends its body to the end and then its next request on the same connection: it
-    was told that there will be no answer, or there is one."""
+    """Tests that the answer closes the connection, or that the client can send the rest of its body and its
+    next request on the connection."""
     async with raw_connection(quick) as connection:
         await connection.send(CREATE_POLICY, b"Host: x\r\nContent-Length: 2000\r\n\r\n")
         refused = await connection.answer()
@@ -267,7 +268,7 @@ _TOO_LARGE = {
 }
 
 
-# Headers are counted when they are complete; until then their size is bounded.
+# The number of headers is checked only when they are complete. Their size is checked earlier.
 _UNFINISHED = [(case, b"") for case in _TOO_LARGE if case != "many headers"]
 
 
@@ -308,7 +309,7 @@ def _request_tasks() -> int:
 async def test_caller_who_leaves_inside_the_body_leaves_no_task(
     gateway: Gateway, tenant: Tenant
 ) -> None:
-    """With a patient gateway, so that it is the leaving and not a timeout that ends the task."""
+    """Tests a gateway with long timeouts, so that the disconnect and not a timeout ends the task."""
     before = _request_tasks()
     for leave in (RawConnection.abort, RawConnection.end_of_input):
         async with raw_connection(gateway) as connection:
@@ -320,7 +321,7 @@ async def test_caller_who_leaves_inside_the_body_leaves_no_task(
 
 async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(_SLACK_S):
-        while not condition():  # noqa: ASYNC110 - nobody tells when a task is gone
+        while not condition():  # noqa: ASYNC110 - no event signals the end of a task
             await asyncio.sleep(0.01)
 
 
@@ -328,7 +329,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 async def test_a_body_that_arrives_too_slowly_is_not_waited_for(
     settings: Settings, conninfo: str, drip: bytes
 ) -> None:
-    """Long before its deadline."""
+    """Tests that the body is rejected long before its timeout of `_PATIENT_S` seconds."""
     async with AsyncExitStack() as stack:
         stack.enter_context(_waiting(_PATIENT_S))
         gateway = await stack.enter_async_context(running_gateway(settings, conninfo))

@@ -1,4 +1,4 @@
-"""Below the endpoints: paths, methods, framing, content types, and the envelope on every refusal."""
+"""Tests the HTTP layer below the endpoints: paths, methods, framing, content types and the error format."""
 
 from uuid import RFC_4122, UUID
 
@@ -24,7 +24,7 @@ _END = b"\r\n"
 
 @pytest.fixture(scope="module")
 async def acme(gateway: Gateway) -> Tenant:
-    """Shared by the tests that only read."""
+    """Creates a tenant that the tests share."""
     return await gateway.make_tenant()
 
 
@@ -100,7 +100,7 @@ async def test_head_where_nothing_can_be_read(gateway: Gateway, acme: Tenant) ->
         assert (await connection.answer()).status == 200
 
 
-# What is not one clear request: refused before any endpoint sees it, and the connection ends.
+# Ambiguous requests. They are rejected before an endpoint gets them, and the connection is closed.
 _UNCLEAR_HEADERS = {
     "length and chunks": b"Content-Length: 24\r\nTransfer-Encoding: chunked\r\n",
     "chunks and length": b"Transfer-Encoding: chunked\r\nContent-Length: 24\r\n",
@@ -294,7 +294,8 @@ async def test_identity_coding_is_no_coding(gateway: Gateway, tenant: Tenant) ->
 
 
 async def test_order_of_refusals(gateway: Gateway, acme: Tenant) -> None:
-    """Credential, permission, content type, structure: nothing is told to a stranger."""
+    """Tests that the key is checked first, then the permission, then the content type. A client without a
+    key thus learns nothing about the other checks."""
     path = "/v1/organization/policies"
     body = {"content": b"<xml>", "headers": {"Content-Type": "text/xml"}}
     assert_error(await gateway.client.post(path, **body), 401, "invalid_api_key")  # type: ignore[arg-type]
@@ -314,7 +315,7 @@ async def test_query_of_a_route_that_takes_none_is_ignored(gateway: Gateway, acm
 
 
 def test_request_ids_are_never_the_same() -> None:
-    """Those of one worker, in more than it answers in a second."""
+    """Tests more request ids than a worker needs in a second."""
     count = 100_000
     ids = {UUID(new_request_id_text()) for _ in range(count)}
     assert len(ids) == count

@@ -1,4 +1,4 @@
-"""Strict JSON on an endpoint that takes a body: what is not clear is refused, quickly and politely."""
+"""Tests that an endpoint rejects bodies that are not strict JSON, quickly and with a proper error."""
 
 import asyncio
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ async def _post(gateway: Gateway, tenant: Tenant, body: bytes) -> httpx2.Respons
 
 
 async def _assert_refused(gateway: Gateway, tenant: Tenant, bodies: Iterable[bytes]) -> None:
-    """All at once: each is answered 400 with the envelope."""
+    """Sends all bodies at once, and checks that each one is rejected with status 400."""
     tried = list(bodies)
     answers = await asyncio.gather(*(_post(gateway, tenant, body) for body in tried))
     for body, answer in zip(tried, answers, strict=True):
@@ -92,7 +92,7 @@ _FREE = msgspec.json.Decoder(dict[str, object])
 
 @each("depth", range(1, 6))
 def test_duplicate_key_at_any_depth(depth: int) -> None:
-    """On a free-form body, because no body of the organization side has inner objects."""
+    """Tests the decoder with free-form bodies, because no body for `/v1/organization` has inner objects."""
     inside = b'{"a":1,"b":2,"\\u0061":3}'
     for opening, closing in ((b'{"x":', b"}"), (b'{"x":[0,', b"]}")):
         body = opening * depth + inside + closing * depth
@@ -140,7 +140,7 @@ async def test_no_integer(gateway: Gateway, acme: Tenant) -> None:
 
 
 def _nested(levels: int, opening: bytes, closing: bytes) -> bytes:
-    """A document that many levels deep, its own braces counted."""
+    """Returns a document with this number of levels, including its outer braces."""
     return b'{"x":' + opening * (levels - 1) + b"1" + closing * (levels - 1) + b"}"
 
 
@@ -188,6 +188,6 @@ async def test_deep_and_wide_bodies(gateway: Gateway, acme: Tenant) -> None:
 )
 @pytest.mark.timeout(30)
 def test_looking_for_depth_takes_time_in_proportion(body: bytes) -> None:
-    """A quadratic scan would take hours for the first of these and end in the timeout."""
+    """Tests that the time is linear. A quadratic scan would exceed the timeout for the first body."""
     with pytest.raises(InvalidRequest):
         strict_json.decode(body, _FREE)
