@@ -1,4 +1,4 @@
-"""The pool: transactions, bounds on waiting, and the driver's errors in the domain's words."""
+"""Tests the database pool: transactions, time limits, and the domain errors for driver errors."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -83,7 +83,7 @@ async def test_slow_statement_is_unavailable(database: Database) -> None:
 
 
 async def test_one_of_two_that_wait_for_each_other_is_told_to_try_again(database: Database) -> None:
-    """A real deadlock: PostgreSQL ends one of the two, and the other one is written."""
+    """Causes a real deadlock: PostgreSQL aborts one transaction, and the other one commits."""
     first, second = uuid4(), uuid4()
     async with database.transaction() as connection:
         for identity in (first, second):
@@ -129,7 +129,7 @@ async def test_every_connection_has_its_bounds(database: Database) -> None:
 
 @pytest.fixture
 async def silenced(shared_conninfo: str) -> AsyncIterator[tuple[Relay, Database]]:
-    """A database whose server can be cut off without a word, and has been used before."""
+    """Yields a database that was already used, and the relay that can silently cut off its server."""
     with psycopg.connect(shared_conninfo) as direct:
         path = Path(direct.info.host) / f".s.PGSQL.{direct.info.port}"
     async with Relay(path) as relay:
@@ -201,7 +201,7 @@ async def test_one_organization_cannot_use_up_the_pool(conninfo: str) -> None:
             assert await begun.get() == "hostile"
             group.create_task(hold_one("quiet"))
             assert await begun.get() == "quiet"
-            # Work of the gateway needs no turn, however many wait.
+            # The gateway's own work needs no turn, however many requests wait for one.
             async with database.reading(), database.transaction():
                 assert begun.empty()
             go_on.set()
@@ -229,7 +229,7 @@ async def test_who_waits_too_long_for_a_turn_is_refused_and_leaves_no_trace(conn
 
 
 async def test_a_server_that_cannot_be_reached_is_not_called_busy() -> None:
-    """Those who wait for a connection are told when an attempt has failed, and later ones at once."""
+    """Requests that wait for a connection fail when an attempt has failed; later requests fail at once."""
     hosts = f"127.0.0.1:{free_port()},127.0.0.1:{free_port()}"
     address = f"postgresql://someone:secret@{hosts}/postgres"
     database = Database(address, pool_size=2, pool_timeout_s=600, statement_timeout_s=1)
@@ -244,7 +244,7 @@ async def test_a_server_that_cannot_be_reached_is_not_called_busy() -> None:
                         raise AssertionError("there is no server")
     finally:
         await database.close()
-    # A client does not learn where the database is, and an operator does.
+    # The message for clients does not contain the database's address; the operator's reason does.
     assert refused.value.message == "The database cannot be reached; try again."
     reason = operator_reason(refused.value)
     assert reason.startswith(f"The database cannot be reached at {hosts.replace(',', ', ')}: ")
@@ -253,7 +253,7 @@ async def test_a_server_that_cannot_be_reached_is_not_called_busy() -> None:
 
 
 async def test_waiting_for_a_busy_pool_is_not_ended_by_another_failure(conninfo: str) -> None:
-    """While connections work, a failed attempt to make one more ends nobody's wait."""
+    """While other connections work, a failed attempt to open one more does not end the wait for one."""
     database = Database(conninfo, pool_size=1, pool_timeout_s=20, statement_timeout_s=20)
     await database.open()
     try:

@@ -1,6 +1,5 @@
-"""The tables can be distributed by organization: statements, keys and references stay within one.
-
-`docs/scaling.md` has the same as a table.
+"""Tests that the tables can be distributed by organization: each statement, key and reference
+stays within one organization. `docs/scaling.md` lists the same rules in a table.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ from tests.support.ledger import (
 from tests.support.statements import all_statements
 from tests.support.tables import each
 
-# Rows of these tables belong to nobody: each server has its own, and an operator adds them up.
+# Rows of these tables belong to no organization. Each server has its own; operators add them up.
 _OF_NO_TENANT = {
     "alembic_version": "the schema's revision",
     "schema_revisions": "which code works with the schema",
@@ -48,7 +47,7 @@ _OF_NO_TENANT = {
     "payment_withdrawals": "refunds and disputes of payments",
     "payment_events": "the events of the payment provider",
 }
-# Statements that do not name an organization, and why they do not have to.
+# Statements that name no organization, with the reason why they do not have to.
 _KEY_LOOKUP = (
     "a presented key names no organization: the directory of keys says which server has it"
 )
@@ -141,7 +140,7 @@ def test_every_statement_names_its_organizations_or_is_an_operators(
             found.setdefault(statement.name, set()).update(tables)
     assert {name: tables for name, tables in found.items() if name not in _OPERATORS} == {}
     assert set(_OPERATORS) - set(found) == set(), "these name their organizations by now"
-    # Also an operator's statement joins each organization's rows with its own only.
+    # Even an operator's statement joins only rows of the same organization.
     assert [name for name, tables in found.items() if ACROSS in tables] == []
 
 
@@ -254,7 +253,7 @@ def test_unique_keys_and_references_contain_the_organization(
 
 
 async def _use(process: Process, organizations: set[UUID]) -> int:
-    """Calls of a few organizations that this server has; returns what they cost."""
+    """Makes calls of three new organizations and adds their ids to `organizations`. Returns the total cost."""
     tenants = [await make_tenant(process.database, credit=1000) for _ in range(3)]
     organizations |= {tenant.organization_id for tenant in tenants}
     spent = 0
@@ -274,7 +273,7 @@ async def _use(process: Process, organizations: set[UUID]) -> int:
 async def test_two_servers_with_half_of_the_organizations_each(
     shared_conninfo: str, tmp_path: Path
 ) -> None:
-    """The same code on two databases: each has whole books, and nothing of the other's."""
+    """Runs the same code on two databases: each has complete books, and no rows of the other."""
     name = tmp_path.name.replace("-", "_")
     conninfos = [own_database(shared_conninfo, f"shard_{number}_{name}") for number in range(2)]
     owned: list[set[UUID]] = [set(), set()]

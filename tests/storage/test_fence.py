@@ -1,4 +1,4 @@
-"""Which of several PostgreSQL servers is used: real servers, and a fence in each process that asks."""
+"""Tests which of several PostgreSQL servers the gateway uses. Each `Fence` stands for one process."""
 
 import asyncio
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def test_the_epoch_decides_before_the_timeline() -> None:
 
 
 class Servers:
-    """A primary, and its standby that was promoted while the primary ran: both accept writes."""
+    """Runs a primary and its standby. After a test promotes the standby, both servers accept writes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class Servers:
         return f"postgresql://postgres@{hosts}/postgres"
 
     def fence(self, *servers: PostgresServer, file: str | None = None) -> Fence:
-        """A process that knows nothing but the file."""
+        """Returns the fence of a new process, which knows only the contents of the file."""
         return Fence(self.conninfo(*servers), None if file is None else self.folder / file)
 
     @contextmanager
@@ -86,12 +86,12 @@ async def test_the_newest_server_is_used_in_both_orders_of_hosts(servers: Server
         (sentence,) = fence.old_servers
         assert servers.old.address in sentence
         assert "timeline 1" in sentence
-    # The surveys have marked the old server, so that a process that reaches no other one refuses it.
+    # The surveys have marked the old server, so a process that reaches only this server refuses it.
     with servers.without(servers.new):
         for alone in (servers.fence(), servers.fence(servers.old)):
             with pytest.raises(ServerFenced, match="not the newest"):
                 await alone.survey()
-    # A standby has the mark too: it counts, though nothing can be written to the standby.
+    # After its restart, the promoted server is used again.
     assert _port(await servers.fence().survey()) == servers.new.port
 
 
@@ -100,9 +100,9 @@ async def test_a_restarted_process_remembers_the_newest_server(servers: Servers)
     assert await servers.fence(servers.new, file="seen").survey()
     with servers.without(servers.new), pytest.raises(ServerFenced, match="timeline 2"):
         await servers.fence(servers.old, file="seen").survey()
-    # The file is of other hosts: this may be a wrong setting, so the server was not marked.
+    # The file names other hosts, which may be a wrong setting. So the old server was not marked.
     assert await servers.fence(servers.old).survey()
-    # A file that cannot be read is as good as none.
+    # An unreadable file counts as a missing file.
     (servers.folder / "seen").write_text("{")
     assert await servers.fence(servers.old, file="seen").survey()
 
@@ -141,7 +141,7 @@ async def test_connections_to_an_old_server_are_closed(servers: Servers) -> None
 
 
 async def test_two_servers_of_the_same_timeline_are_both_refused(servers: Servers) -> None:
-    """Two standbys were promoted: nothing says which one has the later calls."""
+    """Two standbys were promoted, so the timelines do not tell which server has the later calls."""
     other = servers.old.standby(servers.folder / "other", "other")
     try:
         for server in (servers.new, other):
@@ -149,7 +149,7 @@ async def test_two_servers_of_the_same_timeline_are_both_refused(servers: Server
             server.promote()
         with pytest.raises(ServerFenced, match="none of them is newer"):
             await servers.fence(servers.new, other).survey()
-        # The same server under two names is one server.
+        # A server that is listed twice is one server.
         assert await servers.fence(servers.new, servers.new).survey()
     finally:
         other.stop("immediate")
@@ -173,7 +173,7 @@ async def test_an_operator_can_go_back_to_an_old_server(
         accepted = await asyncio.to_thread(program.json, "database", "accept")
         assert (accepted["epoch"], accepted["timeline"]) == (1, 1)
         assert _port(await servers.fence(file="seen").survey()) == servers.old.port
-    # Now the promoted server is the old one.
+    # Now the promoted server is the old server.
     assert _port(await servers.fence(file="seen").survey()) == servers.old.port
     with servers.without(servers.old), pytest.raises(ServerFenced, match="not the newest"):
         await servers.fence(file="seen").survey()
@@ -188,7 +188,7 @@ async def test_another_database_is_refused_until_it_is_accepted(servers: Servers
         migrate(foreign.conninfo)
         with pytest.raises(ServerFenced, match="system identifier"):
             await servers.fence(foreign, file="seen").survey()
-        # It was not marked: its own gateways go on.
+        # The foreign server was not marked, so its own gateways continue to use it.
         assert await servers.fence(foreign).survey()
         with pytest.raises(ServerFenced, match="none of them is newer"):
             await servers.fence(servers.old, foreign).survey()

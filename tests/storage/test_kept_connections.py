@@ -1,4 +1,4 @@
-"""Connections of the ledger that are kept between its transactions."""
+"""Tests the connections that the ledger keeps between its transactions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ async def _backend(database: Database) -> int:
 
 async def test_the_next_transaction_has_the_same_connection(database: Database) -> None:
     first = await _backend(database)
-    # The pool gives its connections out in turn, so it would give another one.
+    # The pool hands out its connections in turn, so it would give another connection.
     async with database.reading():
         assert await _backend(database) == first
     assert await _backend(database) == first
@@ -52,7 +52,7 @@ async def test_only_a_part_of_the_pool_is_kept(database: Database) -> None:
     async with database.round_trips(), database.round_trips(), database.round_trips():
         pass
     assert len(database._kept) == 2
-    # What is kept and idle is available, as the metric of the pool understands it.
+    # The pool's metric counts kept, idle connections as available.
     in_the_pool = database._pool.get_stats()["pool_available"]
     assert database.statistics()["pool_available"] == in_the_pool + 2
 
@@ -78,7 +78,7 @@ async def test_dead_connections_are_not_kept(database: Database, conninfo: str) 
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
         for backend in backends:
             await connection.execute("SELECT pg_terminate_backend(%s, 20000)", (backend,))
-    # One transaction learns of it; the others that were kept are discarded with it.
+    # One transaction fails, and then all other kept connections are discarded too.
     with pytest.raises(Unavailable):
         await _backend(database)
     await until(lambda: not len(database._kept))

@@ -1,11 +1,11 @@
-"""The export of a month leaves nothing out: the rows may be dropped after it."""
+"""Tests that the export of a month omits no column that is needed after the rows were dropped."""
 
 from tests.support.ledger import rows
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.ledger_export import _COLUMNS, COLUMNS
 
-# The process means nothing after the month; the rest stands in the export under another name, or as
-# the reservation's own.
+# The process and the overage limit have no meaning after the month. The other columns are exported
+# from the reservation's own row.
 _LEFT_OUT = {
     "reservations": {"process_id", "overage_max"},
     "resolutions": {"organization_id", "reservation_id", "hold"},

@@ -1,4 +1,4 @@
-"""A ledger of before months: its rows stay, and calls that were open go on."""
+"""Tests the migration of a ledger without ledger months: rows stay, and open calls can be resolved."""
 
 import secrets
 from uuid import UUID, uuid4
@@ -28,7 +28,7 @@ _BEFORE_MONTHS = "0007"
 
 @pytest.fixture
 def old_schema(shared_conninfo: str) -> str:
-    """A database with the schema of the last version without months."""
+    """Creates a database with the last schema that had no ledger months."""
     name = f"before_months_{secrets.token_hex(4)}"
     with psycopg.connect(shared_conninfo, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
@@ -38,7 +38,7 @@ def old_schema(shared_conninfo: str) -> str:
 
 
 async def _hold_of_before(process: Process, organization: UUID, project: UUID, key: UUID) -> UUID:
-    """A hold as the version before made it: with a random id."""
+    """Creates a hold with a random id, as code of the old schema did, and returns the id."""
     identity = uuid4()
     await run(
         process.database,
@@ -65,7 +65,7 @@ async def test_books_of_before_months_go_on(old_schema: str) -> None:
     month = this_month()
     database = make_database(old_schema)
     await database.open()
-    # Ids that happen to lie in this month, and others.
+    # The first ids lie in the current month; the others lie in months that get no partition.
     await fill_books(database, calls=300, organizations=3, months=(month,))
     await fill_books(database, calls=300, organizations=3, months=(month.plus(-30), month.plus(99)))
     tenant = await make_tenant(database, credit=100)

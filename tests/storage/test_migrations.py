@@ -1,4 +1,4 @@
-"""How migrations are declared, and how they are applied while others work with the database."""
+"""Tests how migrations are declared, and how they are applied while processes use the database."""
 
 import re
 import time
@@ -23,7 +23,7 @@ from tollkeeper.storage.revisions import VERSIONS, code_revision
 
 Later = Callable[..., None]
 _OLD = code_revision()
-# The oldest code that works with this schema: a migration that only adds keeps it.
+# The oldest code that works with this schema. A migration that only adds to the schema keeps it.
 _FLOOR = revisions.revisions()[-1].compatible_from
 
 
@@ -38,7 +38,7 @@ def _modules() -> Iterator[tuple[Path, ModuleType]]:
 
 
 def test_every_migration_declares_which_code_works_with_it() -> None:
-    """CONTRIBUTING.md says what to write."""
+    """CONTRIBUTING.md explains how to declare this."""
     floor, previous = "", None
     known: set[str] = set()
     for path, module in _modules():
@@ -46,7 +46,7 @@ def test_every_migration_declares_which_code_works_with_it() -> None:
         assert module.down_revision == previous, path.name
         known.add(module.revision)
         assert module.compatible_from in known, path.name
-        # What older code needs and is taken away does not come back.
+        # Older code that a migration excludes does not work with later schemas either.
         assert module.compatible_from >= floor, path.name
         floor, previous = module.compatible_from, module.revision
     assert [found.number for found in revisions.revisions()] == sorted(known)
@@ -63,7 +63,7 @@ def database(shared_conninfo: str) -> Iterator[str]:
 
 @pytest.fixture
 def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Later]:
-    """Makes this code a later version, with further migrations."""
+    """Yields a function that adds migrations, so that this code appears to be a later version."""
     copytree(VERSIONS, tmp_path / "versions", ignore=ignore_patterns("__pycache__"))
 
     def add(*further: Migration) -> None:
@@ -110,7 +110,7 @@ def test_older_code_judges_a_newer_schema() -> None:
     refusal = SchemaState("9002", "9001").refusal
     assert refusal is not None
     assert "works with code from 9001 on: run a newer tollkeeper" in refusal
-    # A schema that does not say it was made by somebody else.
+    # A newer schema that does not say which code works with it is refused.
     assert SchemaState("9002", None).refusal is not None
 
 
@@ -144,7 +144,7 @@ def test_a_contraction_waits_for_no_process_of_newer_or_dead_code(
     assert re.search(rf"the console on desk pid 4 \(code {_OLD}, seen \d+ s ago\)", said)
     assert "newer pid" not in said
     assert "dead pid" not in said
-    # What only expands was applied, and nothing of the other.
+    # The expanding migration was applied; the contraction was not.
     assert _state(database).revision == "9001"
     _execute(database, "DELETE FROM processes WHERE code_revision IS DISTINCT FROM '9001'")
     assert migrate(database) == "9002"
@@ -159,7 +159,7 @@ def test_a_forced_contraction_asks_nobody(database: str, later: Later) -> None:
 
 
 def test_nobody_waits_behind_a_migration_that_waits(database: str, later: Later) -> None:
-    """While a transaction keeps the table, the migration cannot have it, and everybody else can."""
+    """While a transaction locks the table, the migration has to wait, but other statements do not."""
     later(Migration("9001", _FLOOR, "ALTER TABLE accounts ADD COLUMN zone text"))
     with ThreadPoolExecutor() as pool:
         with psycopg.connect(database) as keeping:

@@ -1,4 +1,4 @@
-"""What caps by period cost a call in the database: nothing where there are none."""
+"""Tests how much work period caps cause in the database: none for calls without period caps."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +26,7 @@ from tollkeeper.storage.round_trips import BoundStatement, RoundTrips, Rows
 
 @dataclass
 class Sent:
-    """The statements of each round trip."""
+    """Records the names of the statements in each round trip."""
 
     trips: list[list[str]] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ CAPPED_HOLD = [
 
 
 async def _written(process: Process) -> dict[str, int]:
-    """How many rows were inserted, updated and deleted in each table of the ledger."""
+    """Returns for each table how many rows were inserted, updated or deleted so far."""
     await rows(process.database, "SELECT pg_stat_force_next_flush()")
     await rows(process.database, "SELECT 1")
     found = await rows(
@@ -82,7 +82,7 @@ async def test_calls_without_period_caps_do_what_they_always_did(
         own_database(shared_conninfo, "no_period_caps"), pool_size=1
     ) as process:
         tenant = await make_tenant(process.database, credit=10**6)
-        # A neighbour has caps.
+        # Another organization has a period cap.
         neighbour = await make_tenant(process.database, credit=10**6)
         caps = Caps(process.database, LIMITS)
         await caps.cap_set(neighbour.organization_id, 10**5, CapPeriod.DAY, key_id=neighbour.key_id)
@@ -101,7 +101,7 @@ async def test_calls_without_period_caps_do_what_they_always_did(
             "processes": 1,
             "reservations": 1,
             "resolutions": 1,
-            # One is folded in, one is new.
+            # The row of the first call is folded and deleted, and the second call adds a row.
             "unfolded": 2,
             "cost_rollup": 2,
         }
@@ -130,7 +130,7 @@ async def test_period_caps_open_the_partitions_of_their_month_only(shared_connin
 
 
 async def _reading(process: Process, hold: Any) -> tuple[BoundStatement, ...]:
-    """The statements that read the caps for a hold; the transaction is rolled back."""
+    """Returns the statements that read the period caps for a hold, and rolls the transaction back."""
     pair = (hold.organization_id, hold.project_id)
     async with (
         process.database.reading() as connection,

@@ -1,4 +1,4 @@
-"""The work of a call in the database does not grow with the tables, though its plans are kept."""
+"""Tests that a call's work in the database does not grow with the tables, although plans are cached."""
 
 import asyncio
 import re
@@ -23,14 +23,14 @@ from tollkeeper.storage.planning import PREFER_INDEX_LOOKUPS
 from tollkeeper.storage.resolutions import resolve_statement
 from tollkeeper.storage.round_trips import BoundStatement, as_text
 
-# With fewer calls the tables are so small that other plans are made.
+# With fewer calls, the tables are so small that PostgreSQL chooses other plans.
 _CALLS = 60
 _ROWS_PER_CALL_MAX = 40
 
 
 async def _read_so_far(process: Process) -> int:
-    """The number of rows that were read from the ledger's tables, by scans and by indexes."""
-    # On the one connection of the ledger, so that its counts are included.
+    """Returns the number of rows read so far from the ledger's tables, by scans and by indexes."""
+    # The pool has one connection, so this flush includes the counts of the ledger's statements.
     await rows(process.database, "SELECT pg_stat_force_next_flush()")
     await rows(process.database, "SELECT 1")
     [[found]] = await rows(
@@ -50,13 +50,13 @@ async def _call(process: Process, tenant: LedgerTenant) -> None:
 
 
 async def test_a_call_reads_as_much_of_large_books_as_of_small_ones(conninfo: str) -> None:
-    # A database of its own: what other tests have read elsewhere would be counted here.
+    # The test has its own database, because reads by other tests would be counted.
     apart = own_database(conninfo, "plans")
     async with running_process(apart, pool_size=1) as process:
         tenant = await make_tenant(process.database, credit=10**9)
         for _ in range(_CALLS):
             await _call(process, tenant)
-        # The planner learns how small the tables are, and every plan is made for that.
+        # Now the planner knows that the tables are small, and makes every plan for small tables.
         await run(process.database, "ANALYZE")
         for _ in range(_CALLS):
             await _call(process, tenant)
@@ -77,7 +77,7 @@ async def test_a_call_reads_as_much_of_large_books_as_of_small_ones(conninfo: st
 
 
 async def test_everybody_else_is_planned_as_usual(conninfo: str) -> None:
-    """Also on the connection that has just held and settled."""
+    """Other statements use default planner settings, even on the connection of a hold and settlement."""
     apart = own_database(conninfo, "plans_of_others")
     async with running_process(apart, pool_size=1) as process:
         tenant = await make_tenant(process.database, credit=10**9)
@@ -90,12 +90,12 @@ async def test_everybody_else_is_planned_as_usual(conninfo: str) -> None:
         assert await rows(process.database, changed) == []
 
 
-# Partitions that a statement opens, by its plan: the one that is kept for every call.
+# Finds the ledger partitions that a plan opens.
 OPENED = re.compile(r"\bon (?:public\.)?((?:reservations|resolutions|overages)_\w+)")
 
 
 async def plan_of(process: Process, bound: BoundStatement) -> str:
-    """The plan of a prepared statement as the ledger runs it, after it ran; nothing is kept."""
+    """Runs a prepared statement as the ledger does, rolls it back, and returns its plan."""
     statement, parameters = bound
     async with process.database.reading() as connection:
         await connection.execute(
@@ -130,7 +130,7 @@ async def test_a_call_opens_the_partitions_of_its_month_only(conninfo: str) -> N
         tables = ("reservations", "resolutions", "overages")
         assert set(OPENED.findall(plan)) == {f"{table}_{month.number}" for table in tables}, plan
         assert "Subplans Removed: 15" in plan
-        # The locks, the clock and the folds of a hold read no table that grows with every call.
+        # The other statements of a hold (locks, clock, folds) read no table that grows with calls.
         locking = lock_statements([(tenant.organization_id, tenant.project_id)], [tenant.key_id])
         for bound in locking:
             assert not OPENED.findall(await plan_of(process, bound))

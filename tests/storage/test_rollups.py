@@ -1,4 +1,4 @@
-"""The roll-ups say what a count over all records would say, however often a batch is written."""
+"""Tests that roll-ups equal the sums over all records, even if a record is written twice."""
 
 import asyncio
 import random
@@ -64,7 +64,7 @@ def _verdict(chance: random.Random) -> VerdictRecord:
 async def test_roll_ups_count_every_record_once(books: Books) -> None:
     records = _records(books, 300, seed=1)
     database = books.services.database
-    # Three processes write, and one of them writes its batch again because its commit was in doubt.
+    # Three processes write, and some records are written again, as after a commit in doubt.
     batches = [records[:100], records[100:200], records[200:], records[50:150]]
 
     async def write(batch: list[ActivityRecord]) -> None:
@@ -103,7 +103,7 @@ async def test_roll_ups_count_every_record_once(books: Books) -> None:
     assert sum(one.requests for one in first) == sum(
         one.first_piece_us is not None for one in records
     )
-    # A percentile is right to a tenth of itself.
+    # A percentile is accurate to a tenth of its value.
     found = Latencies(_by_bucket(whole)).percentile_ms(0.5)
     median = sorted(one.duration_us // 1000 for one in records)[150]
     assert found is not None

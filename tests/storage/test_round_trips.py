@@ -1,4 +1,4 @@
-"""Transactions of one or two round trips: results and errors are those of the driver."""
+"""Tests transactions of one or two round trips: results and errors equal those of the driver."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -63,7 +63,7 @@ async def test_what_was_committed_is_there_and_what_was_not_is_not(database: Dat
             raise ZeroDivisionError
     async with database.round_trips() as trips:
         [rows] = await trips.begin(_READ.bind([1, 2, 3]))
-        # Between the round trips the connection can be used as usual, inside the transaction.
+        # Between the round trips, other statements can use the connection inside the transaction.
         await trips.connection.execute("INSERT INTO trips VALUES (3, 'three')")
         await trips.commit(_ADD.bind(4, None))
     assert rows == [(1, "one")]
@@ -94,7 +94,7 @@ async def test_a_transaction_of_one_round_trip_is_whole(database: Database) -> N
     assert await _texts(database) == {1: "one"}
     async with database.round_trips() as trips:
         await trips.run(_ADD.bind(4, "four"))
-        # It is committed, and no transaction is open.
+        # The transaction is committed, and no transaction is open.
         assert await _texts(database) == {1: "one", 4: "four"}
         assert trips.connection.info.transaction_status == TransactionStatus.IDLE
 
@@ -137,13 +137,13 @@ async def test_what_the_driver_has_dropped_is_prepared_again(database: Database)
             await connection.rollback()
             cursor = await connection.execute("SELECT count(*) FROM pg_prepared_statements")
             assert await cursor.fetchone() == (0,)
-            # On the same connection, and for the next transaction.
+            # The statement is prepared again, on the same connection.
             await trips.run(_READ.bind([number]))
     assert len(await _texts(database)) == 20
 
 
 async def test_what_is_dropped_before_the_commit_is_contention(database: Database) -> None:
-    """Nothing was written, and the next try finds everything prepared."""
+    """Nothing is written, and later transactions prepare their statements again."""
     await _add(database, 1, "one")
     with pytest.raises(Contention):
         async with database.round_trips() as trips:
@@ -214,7 +214,8 @@ async def test_who_is_cancelled_leaves_no_connection_in_the_middle(
 
 
 async def _until_somebody_waits(conninfo: str, holder: int) -> None:
-    """Looks from a connection outside the pool, whose two connections are both in use."""
+    """Waits until a connection is blocked by `holder`. Both connections of the pool are in use, so this
+    function opens its own."""
     onlooker = Database(conninfo, pool_size=1, pool_timeout_s=20, statement_timeout_s=20)
     await onlooker.open()
     try:

@@ -1,4 +1,4 @@
-"""Parameters of round trips: what is sent comes back equal, and what cannot be sent is refused."""
+"""Tests the parameters of round trips: values come back equal, and unsupported values are refused."""
 
 import asyncio
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _EVERYTHING = Statement(
            cardinality(%s::text[]), %s::text IS NULL
     """,
 )
-# Text that means something else where it is not quoted or not escaped.
+# Texts that change their meaning if they are not quoted or not escaped.
 _TROUBLE = (
     "",
     "NULL",
@@ -46,7 +46,7 @@ _bigints = st.integers(-(2**63), 2**63 - 1)
 
 
 class Wire:
-    """A connection on an event loop of its own, because a property is no coroutine."""
+    """Runs a connection on its own event loop, because Hypothesis calls tests that are not coroutines."""
 
     def __init__(self, conninfo: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -129,7 +129,7 @@ def test_other_types_are_refused_before_anything_is_sent(wire: Wire, value: obje
 
 @each("value", ["\0", "a\0b", ["fine", "a\0b"]], ids=repr)
 def test_text_with_nul_is_refused_before_anything_is_sent(wire: Wire, value: Any) -> None:
-    """The protocol ends a text at its first NUL: the rest would be lost without a word."""
+    """The protocol ends a text at its first NUL, so the rest would be lost silently."""
     with pytest.raises(pg.DataError, match="NUL"):
         wire.send(value, by=Statement("test_one", "SELECT %s::text"))
     _assert_usable(wire)

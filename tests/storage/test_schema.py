@@ -1,4 +1,4 @@
-"""Migrations, and what a start refuses: a server that may forget, and a schema that does not fit."""
+"""Tests migrations, and that a start refuses a server that may lose commits or a wrong schema."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ from tollkeeper.storage.schema import check_database, code_revision, database_re
 
 @pytest.fixture(scope="module")
 def spare_server() -> Iterator[str]:
-    """A server of its own, because its settings are changed."""
+    """Starts a separate server, because the tests change its settings."""
     with data_folder() as folder, EmbeddedPostgres(folder) as it:
         yield it.conninfo
 
@@ -48,7 +48,7 @@ def test_empty_database_is_refused_until_migrated(empty_database: str) -> None:
 
 
 def test_a_database_without_a_schema_is_only_refused_once(empty_database: str) -> None:
-    """The survey of servers finds no table to note the newest server in, and says nothing of it."""
+    """The survey of servers finds no table `server_fence`, and logs nothing about it."""
     with capture_logs() as logged:
         find_newest_server(empty_database, None)
     assert logged == []
@@ -129,7 +129,7 @@ def test_money_is_never_a_float(conninfo: str) -> None:
 
 
 def test_every_tenant_table_starts_its_key_with_the_organization(conninfo: str) -> None:
-    """So that the tables can be distributed by it."""
+    """Only such tables can be distributed by organization."""
     with psycopg.connect(conninfo) as connection:
         found = connection.execute(
             """

@@ -1,4 +1,4 @@
-"""Sessions of the database: what a connection asks for, and poolers that take it away."""
+"""Tests the settings of the gateway's database sessions, and poolers that discard these settings."""
 
 from uuid import uuid4
 
@@ -18,7 +18,7 @@ def test_a_direct_connection_keeps_its_settings(conninfo: str) -> None:
 
 
 def test_a_database_with_other_defaults_is_overruled(conninfo: str) -> None:
-    """Defaults of the role or of the database do not reach the gateway's sessions."""
+    """Default settings of the role or of the database do not change the gateway's sessions."""
     check_database(_weak_database(conninfo))
 
 

@@ -1,5 +1,5 @@
-"""No statement of a call reads more in large books than in small ones, and no page of the console
-reads more than its bound. The statements are those that the code really sends."""
+"""Tests that no statement of a call reads more in large books than in small ones, and no page of the
+console reads more than its limit. The statements are those that the code really sends."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,13 +24,13 @@ from tollkeeper.storage.watched_connection import allow_long_statements
 
 _CALLS, _TENANTS, _ACTIVITY = 60_000, 10_000, 60_000
 _DAYS = 6
-# What a statement of a call may read at most, in rows; a call has few policies and verdicts here.
+# The maximum number of rows that a statement of a call may read. Calls here have few policies.
 _ROWS_MAX = 60
-# An index of a large table is a few pages deeper than one of an empty table.
+# How many more buffers a statement may read: an index of a large table has a few more levels.
 _BUFFERS_MORE_MAX = 60
-# What a list of a page may read: the calls that a policy has judged, and the records beside them.
+# The limit for the list of a page: the calls that a policy has judged, and their records.
 _PAGE_ROWS_MAX = 2_500
-# Tables whose size does not depend on how much the service is used.
+# Tables whose size does not depend on the number of calls or tenants.
 _SMALL_TABLES = {"processes", "ledger_closes", "schema_revisions", "alert_observations"}
 
 
@@ -51,11 +51,12 @@ async def site(data_dir: Path, shared_conninfo: str) -> AsyncIterator[Site]:
 
 
 async def _calls(site: Site) -> list[Explained]:
-    """Everything that a call may send: settled, refused, denied, released, unsettled, counted."""
+    """Makes calls with every result (settled, refused, denied, released, unsettled, counted) and returns
+    their statements."""
     judged = await site.judged.for_next_test()
     services = judged.scripted.gateway.services
     await judged.enforce("bomb")
-    # Another process of the service publishes too, so that the policies have to be read again.
+    # Clears the caches, so that the calls read policies and keys from the database.
     services.ledger._holds._policies._sets.clear()
     services.authentication._cached.clear()
     with site.recorder.recording() as statements:
@@ -97,8 +98,8 @@ async def _make_large(site: Site) -> list[LedgerTenant]:
 
 
 def _end() -> int:
-    """Noon of yesterday: at the end of a day, the oldest day of the activity would have a few rows
-    only, and reading these from end to end is right."""
+    """Returns the timestamp of yesterday's noon. At the end of a day, the oldest day of the activity
+    would have only a few rows, and a full scan of these would be right."""
     now = int(time.time())
     return now - now % 86_400 - 43_200
 
@@ -130,7 +131,7 @@ _EXPECTED_OF_A_CALL = (
 
 @pytest.mark.slow
 async def test_a_call_reads_no_more_of_large_books(site: Site) -> None:
-    # Each time, the first calls make the plans of the sessions and fill their caches of the catalogue.
+    # Before each measurement, other calls create the plans and fill the sessions' caches.
     await _calls(site)
     small = _by_text(await _calls(site))
     for part in _EXPECTED_OF_A_CALL:
@@ -142,30 +143,30 @@ async def test_a_call_reads_no_more_of_large_books(site: Site) -> None:
         before = max((one.buffers for one in small.get(text, [])), default=0)
         for one in statements:
             assert one.scanned_whole <= _SMALL_TABLES, (text, one.scanned_whole)
-            # Each release adds rows to the table of revisions, calls do not.
+            # Releases add rows to the table of revisions; calls do not.
             if "schema_revisions" not in one.scanned_whole:
                 assert one.rows_read <= _ROWS_MAX, (text, one.rows_read)
             assert one.buffers <= 2 * before + _BUFFERS_MORE_MAX, (text, before, one.buffers)
     assert set(small) <= set(large)
-    # What is sent is what `test_distribution` finds in the source.
+    # `test_distribution` finds every sent statement in the source.
     assert set(large) <= {statement.normal for statement in all_statements()}
     await _check_pages(site, tenants)
 
 
-# Three models on two backends and four replicas, with three statuses, for each hour of these days. It
-# does not depend on the number of calls.
+# Rows for three models on two backends and four replicas, with three statuses, for each hour of
+# these days. The limit does not depend on the number of calls.
 _ROLL_UP_ROWS_MAX = 100 * 24 * _DAYS
-# Of each of six pairs of model and backend, three measures with up to 40 rungs: by hour for two days
-# and the rest of a day, and before that by day.
+# Rows for six pairs of model and backend, and three measures with up to 40 buckets: by hour for two
+# days and the rest of a day, and by day before that.
 _LATENCY_ROWS_MAX = 6 * 3 * 40 * (3 * 24 + _DAYS)
 _ROLL_UPS = {"traffic", "traffic_by_backend", "traffic_by_hour", "traffic_latency"}
-# How often each probability was found on each day.
+# Rows that count each probability on each day.
 _VERDICT_ROWS_MAX = 10_001 * _DAYS
 
 
 async def _check_pages(site: Site, tenants: list[LedgerTenant]) -> None:
-    """Each page of the console that reads activity. A statement reads roll-ups, within a bound by the
-    calendar, or as many records as a page may have and their rows of the ledger."""
+    """Checks each console page that reads activity. A statement may read either roll-ups, up to a limit
+    that depends on the number of days, or the records that a page shows and their ledger rows."""
     services = site.judged.scripted.gateway.services
     await services.upkeep.keep_partitions()
     end = _end()

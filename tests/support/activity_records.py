@@ -1,4 +1,4 @@
-"""Activity records for tests, and a database that can be away."""
+"""Creates activity records, and simulates a database that is unavailable."""
 
 import asyncio
 from collections.abc import AsyncIterator, Hashable
@@ -59,8 +59,8 @@ def record_of(books: Books, **fields: Any) -> ActivityRecord:
 
 
 async def rolled_up(books: Books, record: ActivityRecord) -> None:
-    """Writes the record and removes it, so that only its sums stay: a record of a settled call without
-    a reservation would be a difference to everybody who verifies these books."""
+    """Writes the record and deletes it, so that only its sums stay. If it stayed, `ledger verify` would
+    report it as the record of a settled call without a reservation."""
     await written(books.services.activity, record)
     await books.sql("DELETE FROM activity WHERE request_id = %s::uuid", record.request_id)
 
@@ -72,7 +72,7 @@ async def written(activity: Activity, *records: ActivityRecord) -> None:
 
 
 class UnsteadyDatabase(Database):
-    """The same database, but for the times when it is away."""
+    """Wraps a real database, and raises `Unavailable` while `away` is set."""
 
     def __init__(self, real: Database) -> None:
         self._real = real

@@ -1,4 +1,4 @@
-"""Calls for the tests of backends, and ways to make them."""
+"""Creates calls for tests of backends, and makes them."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ def make_call(
     catalog_model: Model = MODEL,
     **fields: Any,
 ) -> Call:
-    """A call of chat `fields`; those that chat does not have are options of the model."""
+    """Returns a call with these chat `fields`. Fields that chat does not define become model options."""
     prompt = make_prompt(catalog_model=catalog_model, **fields)
     paths = {option.name: option.name for option in prompt.options}
     return Call(
@@ -80,7 +80,7 @@ def make_call(
 
 
 def make_prompt(*, catalog_model: Model = MODEL, **fields: Any) -> Prompt:
-    """The prompt of a chat request."""
+    """Returns the prompt of a chat request with these fields."""
     known = ChatRequest.__struct_fields__
     chat = {name: value for name, value in fields.items() if name in known}
     body = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}], **chat}
@@ -92,14 +92,14 @@ def make_prompt(*, catalog_model: Model = MODEL, **fields: Any) -> Prompt:
 
 
 def make_config(*urls: str, **changes: Any) -> BackendConfig:
-    """What a backend with these replicas is configured with by default, but for the changes."""
+    """Returns the default configuration of a backend with these replicas, with the given changes."""
     declared = BackendSettings(name="cluster", kind="openai", urls=("http://unused/v1",))
     return replace(backend_config(declared, None), **{"urls": urls, "api_key": KEY, **changes})
 
 
 @asynccontextmanager
 async def routed(*urls: str, **settings: Any) -> AsyncIterator[RoutedBackend]:
-    """A started backend over these replicas, closed afterwards."""
+    """Starts a backend with these replicas, and closes it at the end."""
     backend = RoutedBackend(make_config(*urls, **settings))
     await backend.start()
     try:
@@ -109,7 +109,7 @@ async def routed(*urls: str, **settings: Any) -> AsyncIterator[RoutedBackend]:
 
 
 class Outcome:
-    """All that came of a call: its events in order, and the error that ended it."""
+    """Records the result of a call: its events in order, and the error that ended it."""
 
     def __init__(self) -> None:
         self.accepted = False
@@ -135,7 +135,7 @@ class Outcome:
         return "".join(delta.text or "" for delta in self.deltas if delta.choice == choice)
 
     def check_complete(self, choices: int = 1) -> None:
-        """A proper answer: opened first and once, every choice ended once."""
+        """Checks that the answer began with its only `Opened` event, and that every choice ended once."""
         assert self.error is None
         opened = [number for number, event in enumerate(self.events) if isinstance(event, Opened)]
         assert opened == [0]
@@ -148,12 +148,12 @@ def usage_in(report: UsageReport) -> Usage | None:
 
 
 def readable(events: Sequence[Event]) -> list[Event | Usage | None]:
-    """The events, with the usage itself in the place of its report."""
+    """Returns the events, with the usage itself instead of each usage report."""
     return [usage_in(event) if isinstance(event, UsageReport) else event for event in events]
 
 
 async def make(backend: Backend, call: Call, *, deadline_s: float = DEADLINE_S) -> Outcome:
-    """Makes the call to its end, however it ends."""
+    """Makes the call, and also returns normally if the call fails."""
     outcome = Outcome()
     deadline = asyncio.get_running_loop().time() + deadline_s
     try:
@@ -169,7 +169,7 @@ async def make(backend: Backend, call: Call, *, deadline_s: float = DEADLINE_S) 
 
 
 class _SkippingClock:
-    """The time of an event loop, moved ahead."""
+    """Returns the time of an event loop plus `ahead_s`."""
 
     def __init__(self, measured: Callable[[], float]) -> None:
         self._measured = measured
@@ -180,7 +180,7 @@ class _SkippingClock:
 
 
 def skip_time(seconds: float) -> None:
-    """Move the running loop's clock ahead. It stays there: going back would delay every timer."""
+    """Moves the running loop's clock ahead for good: moving it back would delay every timer."""
     loop = asyncio.get_running_loop()
     if not isinstance(loop.time, _SkippingClock):
         loop.time = _SkippingClock(loop.time)  # type: ignore[method-assign]
@@ -188,14 +188,14 @@ def skip_time(seconds: float) -> None:
 
 
 async def until(condition: Callable[[], bool], *, within_s: float = 20.0) -> None:
-    """Waits for something that happens by itself."""
+    """Polls until the condition is true."""
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - nothing tells of it
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)
 
 
 def content_of(events: Sequence[Event]) -> dict[str, Any]:
-    """The content of an answer, whatever pieces it came in."""
+    """Returns the content of an answer, joined from its events."""
     deltas = [event for event in events if isinstance(event, Delta)]
     calls: dict[int, list[str]] = {}
     for piece in (piece for delta in deltas for piece in delta.tool_calls):
@@ -214,5 +214,5 @@ def content_of(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def usages_of(events: Sequence[Event]) -> list[Usage]:
-    """The usage of every report in an answer that has one."""
+    """Returns the usage of every report that contains one."""
     return [found for found in readable(events) if isinstance(found, Usage)]

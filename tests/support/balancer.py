@@ -1,7 +1,7 @@
-"""A balancer on the caller's side: an HTTP transport over several gateways.
+"""Balances a client's requests over several gateways, as an HTTP transport.
 
-Each request goes to the next gateway. Where that one cannot be reached, loses the connection, or
-answers that it cannot serve now, the request goes to the one after it.
+Each request goes to the next gateway. If this gateway cannot be reached, loses the connection, or
+answers that it cannot serve now, the request goes to the gateway after it.
 """
 
 import asyncio
@@ -12,26 +12,26 @@ from dataclasses import dataclass, field
 
 import httpx2
 
-# What says "not here, not now" in the envelope.
+# The statuses after which the request goes to another gateway.
 _ELSEWHERE = {500, 502, 503, 504}
 _PAUSE_S = 0.05
 
 
 @dataclass
 class Attempts:
-    """What every single attempt came to."""
+    """Counts the results of all attempts."""
 
     acknowledged: list[str] = field(default_factory=list)
-    # Statuses of errors in the envelope, and kinds of failures of connections, with their number.
+    # Number of error answers by status, and number of connection failures by exception name.
     refused: dict[int, int] = field(default_factory=dict)
     lost: dict[str, int] = field(default_factory=dict)
-    # Answers that are neither 200 nor an error in the envelope, and failures of the connection to a
-    # gateway to which nothing had happened.
+    # Answers that are neither 200 nor an error in the envelope, and connection failures that the
+    # test has not excused.
     strange: list[str] = field(default_factory=list)
 
     @property
     def repeated(self) -> int:
-        """Attempts that went to another gateway."""
+        """Returns the number of attempts after which the request went to another gateway."""
         refused = sum(number for status, number in self.refused.items() if status in _ELSEWHERE)
         return refused + sum(self.lost.values())
 
@@ -40,8 +40,8 @@ class Balancer(httpx2.AsyncBaseTransport):
     def __init__(
         self, members: Sequence[str], *, patience_s: float, timeout_s: float, lenient: bool = False
     ) -> None:
-        """`members` are base addresses; the list may be changed at any time. A lenient one takes no
-        failure of a connection for strange."""
+        """`members` are base URLs; the list may be changed at any time. If `lenient`, no connection
+        failure counts as strange."""
         self._lenient = lenient
         self.members = list(members)
         self.attempts = Attempts()
@@ -55,12 +55,12 @@ class Balancer(httpx2.AsyncBaseTransport):
         )
 
     def excuse(self, member: str, *, longer_s: float = math.inf) -> None:
-        """Something happens to the gateway: its connections may fail from now on, and for so much
-        longer."""
+        """Excuses connection failures of this gateway, until `longer_s` seconds from now, because the test
+        disturbs it."""
         self._excused[member] = time.monotonic() + longer_s
 
     def excuse_slowness(self, *, longer_s: float = math.inf) -> None:
-        """Something happens to what all gateways need: they may answer late, and nothing else."""
+        """Excuses read timeouts of all gateways, because the test disturbs a server that they all need."""
         self._slow_until = time.monotonic() + longer_s
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -76,7 +76,7 @@ class Balancer(httpx2.AsyncBaseTransport):
             await asyncio.sleep(_PAUSE_S)
 
     async def _attempt(self, request: httpx2.Request) -> httpx2.Response | None:
-        """None where the connection failed."""
+        """Returns None if the connection failed."""
         self._next += 1
         chosen = self.members[self._next % len(self.members)]
         member, began = httpx2.URL(chosen), time.monotonic()

@@ -1,4 +1,4 @@
-"""One tenant's books: calls held and ended as a gateway would, and the rows beneath."""
+"""Creates and resolves holds of one tenant as a gateway would, and reads the database rows."""
 
 from dataclasses import dataclass, replace
 from typing import Any, LiteralString
@@ -24,7 +24,7 @@ class Books:
     key: KeyId
 
     def hold_of(self, amount: int) -> Hold:
-        """A reservation to be made: everything is in the price of the request."""
+        """Returns a new hold, which is not written yet. Its whole amount is the price of the request."""
         return Hold(
             organization_id=self.organization,
             id=new_request_id(),
@@ -73,12 +73,12 @@ class Books:
         }
 
     async def assert_right(self) -> None:
-        """Every invariant holds, in the whole database."""
+        """Checks every invariant of the ledger in the whole database."""
         differences = await self.services.reconciliation.ledger_verify()
         assert differences == [], differences
 
     async def waiting(self) -> int:
-        """What is resolved or marked and not folded into the account yet."""
+        """Returns the number of resolved or unsettled holds that are not folded into the account yet."""
         rows = await self.sql(
             "SELECT count(*) FROM unfolded WHERE organization_id = %s", self.organization
         )

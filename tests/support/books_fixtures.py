@@ -1,4 +1,4 @@
-"""Books in a database of their own: what is verified there, no other test has written to."""
+"""Provides books in a separate database, because tests verify all rows of it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,8 @@ async def books_gateway(settings: Settings, books_conninfo: str) -> AsyncIterato
 
 
 async def _prove_life(gateway: Gateway) -> None:
-    """Or what a test has left held would be a dead process's by the time another one verifies."""
+    """Renews the lease. Otherwise a test's open holds would belong to a dead process when a later test
+    verifies the books."""
     while True:
         await gateway.services.lease.heartbeat()
         await asyncio.sleep(gateway.services.lease.interval_s)
@@ -34,11 +35,11 @@ async def _prove_life(gateway: Gateway) -> None:
 
 @pytest.fixture
 async def books_tenant(books_gateway: Gateway) -> Tenant:
-    """A fresh organization with one project, whose calls are written in the books."""
+    """Creates an organization with one project, whose calls are written in these books."""
     return await books_gateway.make_tenant()
 
 
 @pytest.fixture
 async def books(books_gateway: Gateway, books_tenant: Tenant) -> Books:
-    """A fresh organization with a hundred dollars."""
+    """Returns the books of a new organization with a credit of 100 USD."""
     return await open_books(books_gateway, books_tenant)

@@ -1,7 +1,7 @@
-"""A real browser for tests: Chromium from the system, or Debian's packages, installed on first use.
+"""Runs a real Chromium for tests. If the system has none, it installs Debian's packages on first use.
 
-As root the package is installed; otherwise it is unpacked with what it depends on into `.clients/`,
-where nothing needs root.
+As root, it installs the package. Otherwise it unpacks the package and its dependencies into
+`.clients/`, which needs no root.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ _FLAGS = (
 
 
 class NoBrowser(Exception):
-    """There is no Chromium, and it could not be installed; why."""
+    """Raised with the reason if there is no Chromium and it cannot be installed."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _installed() -> Chromium | None:
     paths = [*libraries, *(f"{path}/pulseaudio" for path in libraries)]
     environment = {"LD_LIBRARY_PATH": ":".join(paths)}
     if (unpacked / "etc/fonts").is_dir() and (unpacked / "usr/share/fonts").is_dir():
-        # The machine has no fonts of its own.
+        # The machine may have no fonts, so Chromium uses the unpacked fonts.
         environment["FONTCONFIG_SYSROOT"] = str(unpacked)
     return Chromium(program_file, environment)
 
@@ -99,13 +99,13 @@ def _install_as_root() -> None:
     install = ("apt-get", "install", "-y", "--no-install-recommends", _PACKAGE)
     try:
         _run(*install)
-    except NoBrowser:  # The lists of packages are missing or old.
+    except NoBrowser:  # The package lists are missing or old.
         _run("apt-get", "update")
         _run(*install)
 
 
 def _unpack() -> None:
-    """Fetches the package and what this machine lacks of its dependencies, and unpacks them."""
+    """Downloads the package and its missing dependencies, and unpacks them."""
     shutil.rmtree(_FOLDER, ignore_errors=True)
     packages, root, lists = (_FOLDER / name for name in ("packages", "root", "lists"))
     for folder in (packages / "partial", root, lists / "partial"):
@@ -118,7 +118,7 @@ def _unpack() -> None:
     planned = _run(
         *("apt-get", *own, "install", "--print-uris", "-qq", "--no-install-recommends", _PACKAGE)
     )
-    # Each line: 'address' name_version_architecture.deb size digest
+    # The format of a line: 'URL' name_version_architecture.deb size digest
     files = [line.split()[1] for line in planned.splitlines() if line.startswith("'")]
     for file in files:
         _run("apt-get", *own, "download", file.partition("_")[0], folder=packages)

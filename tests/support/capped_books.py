@@ -1,4 +1,4 @@
-"""Books of a tenant with caps by period, on a database whose clock can be set."""
+"""Provides the books of a tenant with period caps, on a database whose clock a test can set."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ NOON = datetime(2026, 11, 17, 12, tzinfo=UTC)
 
 @dataclass
 class CappedBooks:
-    """Two processes on one database, and one tenant with credit."""
+    """Contains two processes on one database, and one tenant with credit."""
 
     processes: tuple[Process, Process]
     clock: DatabaseClock
@@ -71,18 +71,18 @@ class CappedBooks:
         assert await self.process.ledger.resolve(release(hold), hold)
 
     async def uses(self) -> list[tuple[int, int, int]]:
-        """Held, spent and remaining of each cap."""
+        """Returns the held, spent and remaining amounts of each cap."""
         found = await self.caps.cap_show(self.tenant.organization_id)
         return [(use.held_picousd, use.spent_picousd, use.remaining_picousd) for use in found]
 
     async def check(self) -> None:
-        """Every invariant, before and after everything is folded in."""
+        """Checks every invariant before and after all resolved holds are folded."""
         assert await self.differences() == []
         await fold(self.process, self.tenant)
         assert await self.differences() == []
 
     async def differences(self) -> list[tuple[str, str, str]]:
-        """Without the ages of holds: the clock has jumped since other tests have held."""
+        """Returns the differences without those about old holds, because the clock has jumped."""
         found = await differences(self.process.database, self.tenant.organization_id)
         return [one for one in found if one[0] != "no hold outlives its process"]
 

@@ -1,4 +1,4 @@
-"""Certificates for servers of tests that speak TLS."""
+"""Creates certificates for test servers that use TLS."""
 
 import datetime
 import ipaddress
@@ -12,7 +12,8 @@ from cryptography.x509.oid import NameOID
 
 
 def make_certificate(folder: Path) -> tuple[ssl.SSLContext, Path]:
-    """A certificate for the loopback address, good for whoever trusts its file."""
+    """Creates a self-signed certificate for 127.0.0.1. Returns the server's TLS context and the file that
+    clients have to trust."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "upstream")])
     now = datetime.datetime.now(datetime.UTC)

@@ -1,4 +1,4 @@
-"""Gateways on machines of their own, on one PostgreSQL, behind a balancer on the caller's side."""
+"""Runs gateways on separate machines with one PostgreSQL server, behind a balancer in the client."""
 
 import asyncio
 import os
@@ -33,10 +33,10 @@ from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.migrations import migrate
 
 LEASE_S = 2
-# Longer than a gateway that is frozen or cut off can keep an account locked.
+# The timeout of an attempt, longer than a frozen or cut-off gateway can keep an account locked.
 _ATTEMPT_S = 8
 _JUDGE = "the-judge"
-# How long the model server thinks at most, so that calls are under way at any moment.
+# The maximum delay of the model server, so that calls are in flight at any moment.
 _THINKING_S = 0.2
 _PATIENCE_S = 60
 _POOL_SIZE = 8
@@ -44,11 +44,11 @@ _POOL_SIZE = 8
 
 @dataclass
 class Model:
-    """What the model server does: it thinks for a while, it judges, and it waits if it is told to."""
+    """Answers calls after a delay, answers questions to the judge, and can pause calls."""
 
-    # What calls of the user `paused` wait for; another one for the next.
+    # Calls of the user `paused` wait for this. A test replaces it for its next pause.
     paused: PausedAnswer = field(default_factory=PausedAnswer)
-    # How many calls have reached it.
+    # The number of calls that have reached the model server, without questions to the judge.
     reached: int = 0
 
     async def answer(self, peer: Peer) -> None:
@@ -65,7 +65,7 @@ class Model:
 
 
 class ModelServer(Upstream):
-    """At one port of several addresses."""
+    """Listens on one port of several addresses."""
 
     def __init__(self, model: Model, port: int, hosts: tuple[str, ...]) -> None:
         super().__init__(model.answer, hosts=hosts, port=port)
@@ -95,7 +95,7 @@ class ClusterGateway:
         self.recovers()
 
     async def stop(self) -> None:
-        """In an orderly way."""
+        """Stops the gateway with SIGTERM and waits until it exits."""
         self.suffers()
         served, _ = self._served()
         served.process.send_signal(signal.SIGTERM)
@@ -130,11 +130,11 @@ class ClusterGateway:
         self._balancer.excuse(self.url)
 
     def recovers(self) -> None:
-        # Connections that were kept may still turn out to be dead.
+        # Kept connections may still turn out to be dead.
         self._balancer.excuse(self.url, longer_s=2 * _ATTEMPT_S)
 
     async def chat(self, tenant: Tenant | str, **fields: Any) -> httpx2.Response:
-        """One call to this gateway, repeated while it says that it cannot serve now."""
+        """Makes one call to this gateway, and repeats it while the gateway cannot serve."""
         key = tenant if isinstance(tenant, str) else tenant.project_key
         async with asyncio.timeout(_PATIENCE_S):
             while True:
@@ -158,7 +158,7 @@ class ClusterGateway:
         return self._running
 
     def _signal(self, number: signal.Signals) -> list[psutil.Process]:
-        """To the supervisor first, so that it replaces nobody."""
+        """Signals the supervisor first, so that it does not replace workers."""
         process = self._served()[0].process
         found = [psutil.Process(process.pid), *process.children(recursive=True)]
         for each in found:
@@ -188,7 +188,7 @@ class Cluster:
         return scripted
 
     async def operator_is_connected(self) -> None:
-        """After a fault of the database the services of this process have dead connections too."""
+        """Waits until all pooled connections of this process work again after a database failure."""
         good = 0
         async with asyncio.timeout(_PATIENCE_S):
             while good < _POOL_SIZE:
@@ -202,7 +202,7 @@ class Cluster:
                     good += 1
 
     async def sql(self, statement: LiteralString, *parameters: object) -> list[tuple[Any, ...]]:
-        """Asked again while the database is away."""
+        """Runs the statement, and repeats it while the database cannot be reached."""
         async with asyncio.timeout(_PATIENCE_S):
             while True:
                 try:
@@ -211,13 +211,13 @@ class Cluster:
                     await asyncio.sleep(0.1)
 
     async def until(self, statement: LiteralString, *parameters: object) -> None:
-        """Waits until the statement finds something."""
+        """Waits until the statement returns a row."""
         async with asyncio.timeout(_PATIENCE_S):
             while not await self.sql(statement, *parameters):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
 
     async def processes_of(self, gateway: ClusterGateway) -> list[UUID]:
-        """The leases of the gateway's workers."""
+        """Returns the ids of the leases of the gateway's workers."""
         pids = [child.pid for child in gateway._served()[0].workers()]
         return [row[0] for row in await self.sql(_PROCESSES, pids)]
 
@@ -226,7 +226,7 @@ class Cluster:
         os.kill(int(pid), signal.SIGKILL)
 
     async def start_database(self) -> None:
-        """A server that was killed waits for its last child before it starts again."""
+        """Starts the server, with retries: it cannot start before all its killed processes have ended."""
         for _ in range(40):
             try:
                 await asyncio.to_thread(self.postgres.start)
@@ -280,7 +280,7 @@ async def running_cluster(compiled: dict[str, str], *, gateways: int = 3) -> Asy
 
 
 def _program_on(machine: Machine, program: Program, folder: Path, ports: dict[str, int]) -> Program:
-    """The same settings, with the addresses at which the machine reaches the others."""
+    """Returns the same program with the addresses at which this machine reaches the servers."""
     text = program.config.read_text()
     for role, (host, port) in machine.reaches.items():
         text = text.replace(f"127.0.0.1:{ports[role]}", f"{host}:{port}")

@@ -1,6 +1,6 @@
-"""Command lines as documents and deployment files show them, read by the program's own parser.
+"""Parses command lines of documents and deployment files with the program's own parser.
 
-Nothing is run: a line is only parsed, with the names, arguments, options and types of the command.
+Nothing is run. The parser checks names, arguments, options and types.
 """
 
 import importlib
@@ -14,12 +14,12 @@ from tollkeeper.cli import main
 
 _SHARED_OPTIONS = {"--config": 1, "--json": 0}
 _OWN_OPTIONS = ("--help", "--version", "--install-completion", "--show-completion")
-# Stand for a value in documents, where the command wants a number or a date.
+# Values for placeholders in documents, if the command needs a number or a date.
 _VALUES = {"N": "1", "SECONDS": "60", "DAY": "2026-11-01", "MONTH": "2026-09", "USD": "1"}
 
 
 def parse_line(line: str) -> None:
-    """Raises a usage error where the program would print one."""
+    """Raises a usage error if the program would print one."""
     words = [_VALUES.get(word, word) for word in shlex.split(line, comments=True)]
     assert words[0].rpartition("/")[2] == "tollkeeper", line
     parse_arguments(words[1:])
@@ -37,7 +37,7 @@ def parse_arguments(arguments: list[str]) -> None:
 
 
 def check_mention(text: str) -> None:
-    """A mention in a sentence may lack arguments and show a choice: its names have to exist."""
+    """Checks that the command and options in a sentence exist. Arguments may be missing."""
     words = text.replace("[", " ").replace("]", " ").replace("\\|", " ").split()[1:]
     if words and words[0] in _OWN_OPTIONS:
         return
@@ -52,8 +52,7 @@ def check_mention(text: str) -> None:
 
 
 def find_command(words: list[str]) -> tuple[Any, list[str]]:
-    """The command that the words begin with, and the other words. A group that is named without
-    one of its commands is found too."""
+    """Returns the command or the command group that the words begin with, and the remaining words."""
     modules = {name: module for name, module, _ in main._COMMANDS}
     if words[0] not in modules:
         raise click.UsageError(f"{words[0]!r} is not a command of tollkeeper")

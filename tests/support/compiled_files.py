@@ -1,7 +1,7 @@
-"""Keeps what Python compiles below `.pytest_cache`, if the environment forbids writing it beside the source.
+"""Stores compiled Python files below `.pytest_cache` if the environment forbids them beside the source.
 
-Tests start hundreds of processes of the program, and each would compile all of it again. The files
-stay for the next run: to compile all tests takes longer than to import and collect them.
+Tests start hundreds of processes of the program, and each would compile all files again. The files
+stay for the next run, because compiling all tests takes longer than importing and collecting them.
 """
 
 import os
@@ -18,7 +18,7 @@ _is_set = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set the folder for this process and for all that are started from here on."""
+    """Sets the folder for this process and for all processes that it starts."""
     if not os.environ.get(_FORBIDDEN) or os.environ.get(_PLACE):
         return
     folder = config.rootpath / ".pytest_cache" / "compiled"
@@ -38,7 +38,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _remove_gone(folder: Path) -> None:
-    """Remove what was compiled from temporary folders that are gone."""
+    """Removes the compiled files of temporary folders that do not exist any more."""
     temporary = Path(tempfile.gettempdir())
     for path in (folder / temporary.relative_to(temporary.anchor)).glob("*"):
         if not (temporary / path.name).exists():

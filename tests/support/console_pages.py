@@ -1,16 +1,16 @@
-"""The addresses of every page of the console, from the table of permissions: a new page is in them."""
+"""Lists the URL paths of all console pages from the table of permissions, so new pages are included."""
 
 from collections.abc import Mapping
 
 from tollkeeper.console.permissions import PERMISSIONS
 from tollkeeper.domain.people import Role
 
-# Answers that are no pages: files, and a stream of events.
+# Endings of paths whose answers are not pages: files, and a stream of events.
 _NO_PAGES = (".csv", ".gz", "/export", "/tail")
 
 
 def filled_paths(ids: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the method and the address of every route and action, in the order of the table."""
+    """Returns the method and the path of every route and action, in the order of the table."""
     filled = []
     for name in PERMISSIONS:
         method, path = name.split(" ")
@@ -20,7 +20,7 @@ def filled_paths(ids: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def page_paths(ids: Mapping[str, str], role: Role = Role.OWNER) -> list[str]:
-    """Return the address of every page that the role may see."""
+    """Returns the path of every page that the role may see."""
     return [
         path
         for (method, path), access in zip(filled_paths(ids), PERMISSIONS.values(), strict=True)

@@ -1,4 +1,4 @@
-"""The console as a site in a browser: in front of a gateway with a scripted model and judge."""
+"""Runs the console for a browser, in front of a gateway with a scripted model and judge."""
 
 import asyncio
 import re
@@ -36,7 +36,7 @@ TOKEN = "tko_for-tests"
 class ConsoleSite:
     address: str
     settings: Settings
-    # What the pages work with, with the same clock and database as the gateway's.
+    # The gateway, whose services the console uses too.
     judged: JudgedGateway
 
     @property
@@ -44,13 +44,13 @@ class ConsoleSite:
         return self.judged.scripted.gateway.services
 
     async def for_next_test(self) -> "ConsoleSite":
-        """With a tenant of its own."""
+        """Returns the same site with a new tenant."""
         return replace(self, judged=await self.judged.for_next_test())
 
 
 @dataclass
 class Watched:
-    """A page, and everything that went wrong in it."""
+    """Contains a page and the errors that occurred in it."""
 
     page: Page
     faults: list[str] = field(default_factory=list)
@@ -98,7 +98,7 @@ async def serving_console(
     *,
     port: int = 0,
 ) -> AsyncIterator[str]:
-    """The console's address, in this event loop. The port 0 is a free one."""
+    """Serves the console in this event loop and yields its URL. Port 0 means a free port."""
 
     async def ask_replicas() -> list[ProbedReplica]:
         return [
@@ -120,7 +120,7 @@ async def serving_console(
 
 
 async def make_session(site: ConsoleSite, person: Person) -> dict[str, str]:
-    """The cookies of somebody who has signed in, without a provider that says who it is."""
+    """Returns the cookies of a signed-in person, without an identity provider."""
     sessions = Sessions(
         Vault(master_secret(site.settings)),
         ConsoleSessions(site.services.database, site.services.clock),
@@ -135,13 +135,13 @@ async def _serving(app: Any, listener: socket.socket) -> AsyncIterator[None]:
     server = uvicorn.Server(
         uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
     )
-    # Its own `serve` would take the signals of the test run.
+    # The public `serve` would replace the signal handlers of the test run.
     task = asyncio.create_task(server._serve([listener]))
     await eventually(lambda: server.started)
     try:
         yield
     finally:
-        # So that nobody is accepted while the server closes: asyncio would lose that connection.
+        # Accepts no connection while the server closes, because asyncio would lose this connection.
         asyncio.get_running_loop().remove_reader(listener.fileno())
         await asyncio.sleep(0)
         server.should_exit = True
@@ -149,7 +149,7 @@ async def _serving(app: Any, listener: socket.socket) -> AsyncIterator[None]:
 
 
 async def watched_page(context: BrowserContext) -> Watched:
-    """A page that notes errors of its scripts, violations of the content policy and failed loads."""
+    """Opens a page that records script errors, violations of the content policy and failed loads."""
     watched = Watched(await context.new_page())
     page = watched.page
 
@@ -158,7 +158,7 @@ async def watched_page(context: BrowserContext) -> Watched:
             watched.faults.append(f"{kind}: {text}")
 
     def note_failure(url: str, reason: str | None) -> None:
-        # What a page still loads when it is left, the browser gives up.
+        # The browser aborts unfinished loads when it leaves a page.
         if reason != "net::ERR_ABORTED":
             watched.faults.append(f"not loaded: {url}: {reason}")
 
@@ -169,24 +169,24 @@ async def watched_page(context: BrowserContext) -> Watched:
 
 
 async def form_token(client: httpx2.AsyncClient) -> str:
-    """Return the token that the forms of this session have."""
+    """Returns the token that the forms of this session contain."""
     found = re.search(r'name="form_token" value="([0-9a-f]+)"', (await client.get("/models")).text)
     assert found is not None
     return found[1]
 
 
 async def form_fields(client: httpx2.AsyncClient, once: str) -> dict[str, str]:
-    """Return the hidden fields that a form of this session has."""
+    """Returns the hidden fields that a form of this session contains."""
     return {"form_token": await form_token(client), "once": once}
 
 
 async def confirm(page: Page, button: str) -> None:
-    """Press the button of the dialog that asks for a confirmation."""
+    """Presses the button of the confirmation dialog."""
     await page.get_by_role("dialog").get_by_role("button", name=button, exact=True).click()
 
 
 async def charts_are_drawn(page: Page) -> None:
-    """Wait until the page has drawn every chart."""
+    """Waits until the page has drawn every chart."""
     await page.wait_for_function(
         "[...document.querySelectorAll('figure.chart')].every(one => one.dataset.drawn)"
     )

@@ -1,4 +1,4 @@
-"""Other values for constants of the program, in this process and for a while."""
+"""Replaces constants of the program temporarily, in this process or in processes that it starts."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 @contextmanager
 def constants(changes: Mapping[str, Any]) -> Iterator[None]:
-    """Change constants by their names below `tollkeeper`. For a class, a dict has other defaults of its
-    fields: `{"bootstrap.backends.BackendConfig": {"failures_to_eject": 1}}`."""
+    """Changes constants, which are named by their path below `tollkeeper`. For a class, a dict changes the
+    defaults of its fields: `{"bootstrap.backends.BackendConfig": {"failures_to_eject": 1}}`."""
     with ExitStack() as stack:
         for name, value in changes.items():
             path = f"tollkeeper.{name}"
@@ -23,8 +23,8 @@ def constants(changes: Mapping[str, Any]) -> Iterator[None]:
 
 
 def constants_path(folder: Path, changes: Mapping[str, Any]) -> str:
-    """Write a module into the folder by which processes begin with these changes, and return the
-    `PYTHONPATH` for them."""
+    """Writes a module into the folder that makes these changes when a process starts. Returns the
+    `PYTHONPATH` for such processes."""
     (folder / "sitecustomize.py").write_text(
         "from tests.support.constants import constants\n"
         f"changed = constants({dict(changes)!r})\nchanged.__enter__()\n"

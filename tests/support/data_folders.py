@@ -1,4 +1,4 @@
-"""Data folders for tests that start an embedded PostgreSQL."""
+"""Creates data folders for tests that start an embedded PostgreSQL."""
 
 import os
 import re
@@ -17,7 +17,7 @@ _MEMORY_FREE_MIN = 4 << 30
 
 
 def _folder_in_memory() -> Path | None:
-    """Return None if the machine has no such folder that we may write to, or too little room in it."""
+    """Returns None if `TMPDIR` is set, or if the folder is not writable or has too little space."""
     if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK):
         return None
     return _MEMORY if shutil.disk_usage(_MEMORY).free >= _MEMORY_FREE_MIN else None
@@ -25,10 +25,10 @@ def _folder_in_memory() -> Path | None:
 
 @contextmanager
 def data_folder() -> Iterator[Path]:
-    """A new folder, which is removed at the end with every cluster that belongs to it. It is in
-    memory if there is room, so that PostgreSQL does not wait for the disk.
+    """Creates a folder, and removes it at the end with every cluster that belongs to it. The folder is in
+    memory if there is space, so that PostgreSQL does not wait for the disk.
 
-    Every account can enter it, so the cluster is inside, also where the tests run as root.
+    Every account can enter the folder, so the cluster can be inside it even if the tests run as root.
     """
     with tempfile.TemporaryDirectory(prefix="tk-", dir=_folder_in_memory()) as name:
         folder = Path(name)
@@ -40,7 +40,7 @@ def data_folder() -> Iterator[Path]:
 
 
 def cluster_of(data_dir: Path) -> Path:
-    """The folder of the cluster that belongs to this data folder."""
+    """Returns the folder of the cluster that belongs to this data folder."""
     location = data_dir / _LOCATION
     return Path(location.read_text().strip()) if location.exists() else data_dir / "postgres"
 
@@ -54,7 +54,7 @@ def remove_outside_clusters(folder: Path) -> None:
 
 
 def do_as_told(refusal: str, command: str) -> None:
-    """Runs the command that a message of the embedded PostgreSQL names, word for word."""
+    """Runs the command that an error message of the embedded PostgreSQL recommends."""
     found = re.search(rf"`({command} [^`]*)`", refusal)
     assert found is not None, refusal
     subprocess.run(["/bin/sh", "-c", found[1]], check=True)
